@@ -1,0 +1,270 @@
+"""The typed schema of everything a user can say, and the only room that knows Hydra."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from bnrecon.errors import UserError, nearest
+
+__all__ = [
+    "CustomTarget", "DataConfig", "FeaturesConfig", "MlpTarget", "ResnetTarget", "RunConfig", "SolverConfig", "TargetConfig",
+    "TrainConfig", "VOLATILE", "VggTarget", "explain", "from_hydra", "register_schema", "seconds",
+]
+
+
+@dataclass
+class DataConfig:
+    """Which images, from where."""
+
+    name: str = MISSING  # digits, cifar10, cifar100, folder, imagenet
+    root: str | None = None  # the folder the files are in
+    download: bool = True
+    train_limit: int | None = None  # take only so many images
+    test_limit: int | None = None
+    side: int | None = None  # resize to this side
+    crop_padding: int = 4
+    flip: bool = True
+    workers: int = 4
+
+
+@dataclass
+class TargetConfig:
+    """What all target networks share. ``family`` is a name in the register of builders."""
+
+    name: str = MISSING  # what tables and folders call it
+    family: str = MISSING
+    width: int = 64
+
+
+@dataclass
+class VggTarget(TargetConfig):
+    """Groups of 3x3 convolutions, each with BatchNorm, a max-pool after each group, one linear layer."""
+
+    groups: list[int] = field(default_factory=lambda: [2, 3, 4, 4, 4])
+    activation: str = "relu"
+
+
+@dataclass
+class ResnetTarget(TargetConfig):
+    """torchvision's ResNet-18 or ResNet-50."""
+
+    depth: int = 18
+    stem: str = "auto"  # cifar, imagenet
+
+
+@dataclass
+class MlpTarget(TargetConfig):
+    """Hidden linear layers with BatchNorm."""
+
+    depth: int = 2
+    activation: str = "relu"
+
+
+@dataclass
+class CustomTarget(TargetConfig):
+    """A user's own registered family: its builder is given ``width`` and these options."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class FeaturesConfig:
+    """The frozen random pair for each layer. At most one of ``oversampling``, ``excess`` and ``width``."""
+
+    name: str = MISSING  # he_normal, he_uniform, orthogonal, sparse_he_normal, id_cond, ortho_cond
+    oversampling: float | None = None  # c1 / n
+    excess: int | None = None  # c1 - n
+    width: str | None = None  # c1: a number, `minimum` (n - c2 + 1, Burkholz 2024, Thm 2.2) or `maximum` (n, Thm 2.3)
+    allow_below_minimum: bool = False  # fewer features than the theorems ask for: reconstruction will be inexact
+    activation: str = "identity"  # after the first source layer: identity, relu, leaky_relu (Thm 2.4)
+    margin: float = 2.0  # for relu and leaky_relu: inputs may exceed the training images' range by this factor
+    strict: bool = False  # keep wholly zero features of sparse distributions
+
+
+@dataclass
+class SolverConfig:
+    """How M gamma = vec(W) is solved."""
+
+    name: str = MISSING  # auto, lu, refined, lu_lbfgs, lbfgs, matrix_free, closed_form
+    tolerance: float = 1e-10  # relative residual at which a layer counts as converged
+    max_iterations: int | None = None
+
+
+@dataclass
+class TrainConfig:
+    """How the target is trained; the defaults are Burkholz 2024's."""
+
+    epochs: int = 205  # warm-up included
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    nesterov: bool = False
+    batch_size: int = 128
+    warmup_epochs: float = 5
+    seed: int = 0
+    precision: str = "auto"  # bfloat16 where the device is fast at it, else float32
+    compile: str = "auto"  # torch.compile: auto (on a GPU), on, off
+    time_limit: str | None = None  # stop at a checkpoint after so long: 90, 90s, 30m, 2h
+    checkpoint_seconds: float = 60
+
+
+@dataclass
+class RunConfig:
+    """One run of the main job."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    target: TargetConfig = field(default_factory=TargetConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
+    solver: SolverConfig = field(default_factory=SolverConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    scale: str = "laptop"
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # one source network each
+    device: str = "auto"
+    outputs: str = "outputs"
+    evaluate: str = "auto"  # source: the real wide network on all test images; collapsed: on 64, its collapsed form on all
+    imports: list[str] = field(default_factory=list)  # Python modules that register own targets, features or solvers
+
+
+# What changes where or how fast a run happens, not what it computes.
+VOLATILE = frozenset({
+    "scale", "outputs", "data.root", "data.download", "data.workers", "train.time_limit", "train.checkpoint_seconds",
+    "target.name",
+})  # fmt: skip
+
+GROUPS = ("data", "target", "features", "solver", "train", "scale", "experiment")
+
+
+def register_schema() -> None:
+    """Put the schema where the yaml files' ``defaults`` find it."""
+    cs = ConfigStore.instance()
+    cs.store(name="run_schema", node=RunConfig)
+    for group, node in (("data", DataConfig), ("features", FeaturesConfig), ("solver", SolverConfig), ("train", TrainConfig)):
+        cs.store(group=group, name="schema", node=node)
+    for name, node in (("vgg", VggTarget), ("resnet", ResnetTarget), ("mlp", MlpTarget), ("custom", CustomTarget)):
+        cs.store(group="target", name=f"{name}_schema", node=node)
+
+
+def from_hydra(composed: DictConfig) -> RunConfig:
+    """Turn what Hydra composed into the schema's dataclasses, every value checked.
+
+    Raises ``UserError`` with one line for the first impossible value.
+    """
+    try:
+        config = OmegaConf.to_object(composed)
+    except OmegaConfBaseException as error:
+        raise UserError(explain(error)) from None
+    check(config)
+    return config
+
+
+def check(config: RunConfig) -> None:
+    """Raise ``UserError`` for a value that no run could have; what needs the data or the layers is checked by the run."""
+    positive = {
+        "target.width": config.target.width, "train.epochs": config.train.epochs, "train.lr": config.train.lr,
+        "train.batch_size": config.train.batch_size, "data.train_limit": config.data.train_limit,
+        "data.test_limit": config.data.test_limit, "data.side": config.data.side, "data.workers": config.data.workers,
+        "features.oversampling": config.features.oversampling, "features.margin": config.features.margin,
+        "solver.tolerance": config.solver.tolerance, "solver.max_iterations": config.solver.max_iterations,
+        "target.depth": getattr(config.target, "depth", None), "train.checkpoint_seconds": config.train.checkpoint_seconds,
+    }  # fmt: skip
+    for name, value in positive.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise UserError(f"{name}={value}: must be above 0")
+    for name, value in {
+        "train.weight_decay": config.train.weight_decay, "train.warmup_epochs": config.train.warmup_epochs,
+        "data.crop_padding": config.data.crop_padding, "train.seed": config.train.seed,
+    }.items():  # fmt: skip
+        if not 0 <= value < float("inf"):
+            raise UserError(f"{name}={value}: must be 0 or above")
+    if not 0 <= config.train.momentum < 1:
+        raise UserError(f"train.momentum={config.train.momentum}: must be from 0 to below 1")
+    if config.train.nesterov and config.train.momentum == 0:
+        raise UserError("train.nesterov=true needs train.momentum above 0")
+    groups = getattr(config.target, "groups", [1])
+    if not groups or min(groups) < 1:
+        raise UserError(f"target.groups={groups}: give the number of convolutions before each pooling, as in [2,3,4,4,4]")
+    if not config.seeds or len(set(config.seeds)) != len(config.seeds) or min(config.seeds) < 0:
+        raise UserError(f"seeds={config.seeds}: give one or more different seeds of 0 or above, as in seeds=[0,1,2]")
+    for name, value, allowed in (
+        ("device", config.device, ("auto", "cpu", "cuda")),
+        ("evaluate", config.evaluate, ("auto", "source", "collapsed")),
+        ("train.precision", config.train.precision, ("auto", "float32", "bfloat16")),
+        ("train.compile", config.train.compile, ("auto", "on", "off")),
+    ):
+        if value not in allowed:
+            raise UserError(f"{name}={value}: {nearest(value, allowed)}")
+    features = config.features
+    chosen = [name for name in ("oversampling", "excess", "width") if getattr(features, name) is not None]
+    if len(chosen) > 1:
+        given = ", ".join(f"features.{name}={getattr(features, name)}" for name in chosen)
+        raise UserError(f"{given}: give at most one of features.oversampling (c1/n), features.excess (c1-n), features.width (c1)")
+    if features.width is not None and features.width not in ("minimum", "maximum"):
+        if not re.fullmatch(r"\d+", features.width) or int(features.width) < 1:
+            raise UserError(f"features.width={features.width}: give a number of features above 0, minimum or maximum")
+    if config.train.time_limit is not None:
+        seconds(config.train.time_limit)
+
+
+def seconds(text: str) -> float:
+    """Read a length of time: ``90`` or ``90s``, ``30m``, ``2h``.
+
+    >>> seconds("30m")
+    1800.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None:
+        raise UserError(f"train.time_limit={text}: give seconds, or a number followed by s, m or h, as in 30m")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def explain(error: BaseException) -> str:
+    """Say in one line what a Hydra or OmegaConf error means, with the nearest right word."""
+    causes = [error]
+    while causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    text = "\n".join(str(cause) for cause in causes)
+    if match := re.search(r"Key '([^']+)' (?:is )?not in '(\w+)'", text):
+        full = re.search(r"full_key: (\S+)", text) or re.search(r"(?:override|appending) '?\+?([\w.]+)", text)
+        where = full[1] if full else match[1]
+        prefix = where.rpartition(".")[0]
+        node = next((c for c in _schema_classes() if c.__name__ == match[2]), None)
+        allowed = [f.name for f in dataclasses.fields(node)] if node else []
+        allowed = [f"{prefix}.{name}" if prefix else name for name in allowed]
+        return f"{where} is not an option: {nearest(where, allowed + ([] if prefix else list(GROUPS)))}"
+    if match := re.search(r"Could not find '([^'/]+)/([^']+)'\s+Available options in '[^']+':\s+(.*)", text, re.DOTALL):
+        options = [word for word in match[3].split() if "/" not in word and not word.endswith("schema")]
+        return f"{match[1]}={match[2]}: {nearest(match[2], options)}; own yaml files are found with --config-dir"
+    if match := re.search(r"Could not override '([^']+)'", text):
+        if "No match in the defaults list" in text:
+            return f"{match[1]} is not an option: {nearest(match[1], [*GROUPS, *(f.name for f in dataclasses.fields(RunConfig))])}"
+    if match := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text, re.DOTALL):
+        key = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
+        return f"{key[1] if key else 'an option'}={match[1]}: must be {_ARTICLES.get(match[2], match[2])}"
+    if "mismatched input" in text or "token recognition" in text or "LexerNoViableAlt" in text or "no viable" in text:
+        return f"could not read {_first(text)!r}; write options as name=value, lists as [1,2], and quote what the shell would take"
+    return _first(text)
+
+
+_ARTICLES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "a word"}
+
+
+def _first(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split())[:300]
+
+
+def _schema_classes() -> list[type]:
+    return [
+        RunConfig, DataConfig, TargetConfig, VggTarget, ResnetTarget, MlpTarget, CustomTarget, FeaturesConfig, SolverConfig,
+        TrainConfig,
+    ]  # fmt: skip
+
+
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException)

@@ -1,0 +1,126 @@
+"""ImageNet-sized data: image folders read and transformed by worker processes, the same images in the same order anew."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2 as transforms
+
+from bnrecon.errors import UserError
+
+__all__ = ["StreamedImages"]
+
+# torchvision's published ImageNet channel statistics.
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass
+class StreamedImages:
+    """A classification data set read from files as it is used, with torchvision's standard ImageNet transforms.
+
+    Training images are cropped by RandomResizedCrop to ``side`` and mirrored at random; test images are resized to 8/7 of
+    ``side`` and cropped in the centre.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train_files: list[tuple[Path, int]]
+    test_files: list[tuple[Path, int]]
+    side: int = 224
+    workers: int = 4
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image as the network sees it."""
+        return 3, self.side, self.side
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Number of training and of test images."""
+        return len(self.train_files), len(self.test_files)
+
+    def checksum(self) -> str:
+        """SHA-256 over the files' class/name and size in bytes: reading every pixel of ImageNet would take an hour."""
+        digest = hashlib.sha256()
+        for path, label in self.train_files + self.test_files:
+            digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size} {label}\n".encode())
+        return digest.hexdigest()
+
+    def batches(self, batch_size: int) -> int:
+        """Number of batches in an epoch."""
+        return max(1, len(self.train_files) // batch_size)
+
+    def train_batches(
+        self, batch_size: int, seed: int, epoch: int, device: torch.device, start: int = 0, dtype: torch.dtype = torch.float32
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the epoch's augmented batches from number ``start`` on; an image's crop depends on seed, epoch and place."""
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self.train_files), generator=generator).tolist()
+        order = order[start * batch_size : self.batches(batch_size) * batch_size]
+        augment = transforms.Compose([transforms.RandomResizedCrop(self.side, antialias=True), transforms.RandomHorizontalFlip()])
+        first = start * batch_size
+        items = [(*self.train_files[i], (seed * 1_000_003 + epoch) * 10_000_019 + first + k) for k, i in enumerate(order)]
+        for images, labels in self._loader(_Files(items, augment), batch_size):
+            yield _to(images, device, dtype), labels.to(device, non_blocking=True)
+
+    def test_batches(
+        self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the test images in order, from ``start`` up to ``limit``, not augmented."""
+        items = [(path, label, None) for path, label in self.test_files[start:limit]]
+        for images, labels in self._loader(_Files(items, self._centre()), batch_size):
+            yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
+
+    def plain_train_batches(self, batch_size: int, device: torch.device, limit: int) -> Iterator[torch.Tensor]:
+        """Yield up to ``limit`` training images, evenly spread over the classes, not augmented."""
+        step = max(1, len(self.train_files) // limit)
+        items = [(path, label, None) for path, label in self.train_files[::step][:limit]]
+        for images, _ in self._loader(_Files(items, self._centre()), batch_size):
+            yield _to(images, device, torch.float32)
+
+    def _centre(self) -> transforms.Transform:
+        return transforms.Compose([transforms.Resize(self.side * 8 // 7, antialias=True), transforms.CenterCrop(self.side)])
+
+    def _loader(self, dataset: Dataset, batch_size: int) -> DataLoader:
+        return DataLoader(dataset, batch_size, num_workers=self.workers, pin_memory=torch.cuda.is_available())
+
+
+def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return images.to(device, dtype, non_blocking=True, memory_format=torch.channels_last)
+
+
+class _Files(Dataset):
+    """Images by file, each transformed under a seed of its own where it has one."""
+
+    def __init__(self, items: list[tuple[Path, int, int | None]], transform: transforms.Transform):
+        self.items = items
+        self.transform = transforms.Compose(
+            [transform, transforms.ToImage(), transforms.ToDtype(torch.float32, scale=True), transforms.Normalize(MEAN, DEVIATION)]
+        )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        path, label, seed = self.items[index]
+        with torch.random.fork_rng(devices=[]):
+            if seed is not None:
+                torch.manual_seed(seed)
+            return self.transform(read_image(path)), label
+
+
+def read_image(path: Path) -> Image.Image:
+    """Read one image as RGB; raise ``UserError`` naming the file where it is empty or unreadable."""
+    try:
+        with Image.open(path) as picture:
+            return picture.convert("RGB")
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        size = path.stat().st_size if path.exists() else 0
+        what = "empty" if size == 0 else f"not a readable image ({error.__class__.__name__})"
+        raise UserError(f"{path} is {what}; replace or remove it") from None

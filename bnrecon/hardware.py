@@ -1,0 +1,111 @@
+"""What this machine has: device, memory, fast bf16; and the settings that make its arithmetic fast or exact."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from bnrecon.errors import UserError
+
+__all__ = [
+    "available_memory", "describe", "exact_float32", "gigabytes", "has_fast_bfloat16", "keep_freed_memory", "resolve_device",
+]
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn ``auto``, ``cpu`` or ``cuda`` into a device; ``auto`` takes a GPU where there is one.
+
+    Raises ``UserError`` where ``cuda`` is asked for and absent: the run would otherwise go on elsewhere unsaid.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda: torch sees no GPU here; use device=cpu, or device=auto to take what there is")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def describe(device: torch.device) -> str:
+    """Name the device as a person would: ``cpu (2 threads)`` or ``cuda (NVIDIA H200)``."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"cpu ({torch.get_num_threads()} threads)"
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that can still be taken on ``device`` without pushing anything out."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+                return min(available, _control_group_headroom(available))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _control_group_headroom(default: int) -> int:
+    """Bytes left under a container's own limit, which /proc/meminfo does not show."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+    except (OSError, ValueError):
+        return default
+    return default if limit == "max" else max(0, int(limit) - used)
+
+
+def gigabytes(size: float) -> str:
+    """Write a number of bytes for a person, in powers of 1000.
+
+    >>> gigabytes(10.87e9)
+    '10.9 GB'
+    """
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether bf16 arithmetic has units of its own here (tensor cores, AMX, AVX-512 BF16, Arm BF16), not emulation."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    info = Path("/proc/cpuinfo")
+    if platform.system() != "Linux" or not info.exists():
+        return False
+    for line in info.read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(line.split())
+    return False
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc's malloc to keep freed memory for the next step; return whether that was possible.
+
+    A training step frees and takes the same large blocks again. By default they are given back to the kernel each time,
+    and half of the time then goes into page faults (about 2x in images/s on 2 cores). Call it before the first large
+    allocation: one arena (-8), never mmap (-4), never trim (-1).
+    """
+    if platform.system() != "Linux":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    settings = {-8: 1, -4: 0, -1: 2**31 - 1}
+    return all(mallopt(ctypes.c_int(key), ctypes.c_int(value)) == 1 for key, value in settings.items())
+
+
+@contextlib.contextmanager
+def exact_float32() -> Iterator[None]:
+    """Run the block in true float32: TF32 off, as accuracies of target and source are compared."""
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn

@@ -1,0 +1,113 @@
+"""The target of a run: taken from the store if it was trained before, trained under a lock if not."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bnrecon import store
+from bnrecon.config import RunConfig, seconds
+from bnrecon.data import Images
+from bnrecon.evaluate import test_accuracy
+from bnrecon.interruption import StopRequest
+from bnrecon.targets.models import build
+from bnrecon.targets.training import TrainingPlan, autocast_dtype, train
+
+__all__ = ["Trained", "build_target", "obtain_target", "training_plan"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained target in eval mode, its folder and its ``target.json``."""
+
+    network: nn.Module
+    folder: Path
+    about: dict
+
+
+def build_target(config: RunConfig, data: Images) -> nn.Module:
+    """Build the target untrained, its initial weights drawn from ``train.seed``."""
+    options = {f.name: getattr(config.target, f.name) for f in dataclasses.fields(config.target)}
+    del options["name"], options["family"]
+    options |= options.pop("options", {})
+    with torch.random.fork_rng():
+        torch.manual_seed(config.train.seed)
+        return build(config.target.family, data.shape, len(data.classes), **options)
+
+
+def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
+    """Resolve what ``train`` leaves to the machine."""
+    t = config.train
+    compiled = t.compile == "on" or (t.compile == "auto" and device.type == "cuda")
+    return TrainingPlan(
+        t.epochs, t.lr, t.momentum, t.weight_decay, t.nesterov, t.batch_size, t.warmup_epochs, t.seed,
+        autocast_dtype(t.precision, device), compiled,
+    )  # fmt: skip
+
+
+def target_folder(config: RunConfig, data: Images) -> Path:
+    """Where a target lies: named by what it is, how it is trained and the pixels it is trained on."""
+    content = {"pixels": data.checksum(), "data": config.data.name, "device": config.device}
+    for part in ("target", "train"):
+        content |= store.differences(getattr(config, part), _VOLATILE, part + ".")
+    content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
+    return Path(config.outputs) / "targets" / f"{config.data.name}-{config.target.name}-{store.content_key(content)}"
+
+
+_VOLATILE = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds"})
+
+
+def obtain_target(config: RunConfig, data: Images, device: torch.device, stop: StopRequest) -> Trained:
+    """Take the target from the store or train it; of several processes that need it, one trains and the others wait.
+
+    A damaged file is named, set aside and redone. Raises what ``train`` raises.
+    """
+    folder = target_folder(config, data)
+    with store.exclusive(folder, f"training {config.target.name} ({folder})"):
+        network = build_target(config, data)
+        if (found := _stored(folder, network)) is None:
+            found = _train(config, data, device, stop, folder, network)
+    return Trained(network.to(device).eval(), folder, found)
+
+
+def _stored(folder: Path, network: nn.Module) -> dict | None:
+    weights, description = folder / "target.safetensors", folder / "target.json"
+    for path in (weights, description):
+        if not path.exists():
+            return None
+        try:
+            if path is weights:
+                network.load_state_dict(store.read_tensors(weights)[0])
+            else:
+                return store.read_json(description)
+        except (ValueError, RuntimeError) as error:
+            store.set_aside(path, error)
+            return None
+
+
+def _train(
+    config: RunConfig, data: Images, device: torch.device, stop: StopRequest, folder: Path, network: nn.Module
+) -> dict:
+    checkpoint = folder / "checkpoint.safetensors"
+    plan = training_plan(config, device)
+    log, spent = train(network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop)
+    accuracy = test_accuracy(network, data, device, description="testing the target")
+    store.write_tensors(folder / "target.safetensors", network.state_dict(), {"target": config.target.name})
+    about = {
+        "accuracy": accuracy.percent, "images": accuracy.images, "seconds": spent, "log": log,
+        "precision": str(plan.dtype).removeprefix("torch."), "device": device.type,
+        "config": {part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")},
+        "data_checksum": data.checksum(),
+    }  # fmt: skip
+    store.write_json(folder / "target.json", about)
+    checkpoint.unlink(missing_ok=True)
+    return about
+
+
+def time_limit(config: RunConfig) -> float | None:
+    """The run's time limit in seconds, if it has one."""
+    return None if config.train.time_limit is None else seconds(config.train.time_limit)

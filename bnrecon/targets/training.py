@@ -1,0 +1,162 @@
+"""Training a target: SGD with warm-up and cosine, resumable at any step to the same numbers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+from bnrecon import store
+from bnrecon.data import Images
+from bnrecon.errors import RunError
+from bnrecon.hardware import has_fast_bfloat16
+from bnrecon.interruption import StopRequest
+from bnrecon.targets.schedule import WarmupCosine
+
+__all__ = ["TrainingPlan", "autocast_dtype", "train"]
+
+SYNC_EVERY = 16  # steps between looks at the loss: each look waits for the GPU
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a target is trained: everything its final weights depend on beside the data and the network."""
+
+    epochs: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+    batch_size: int
+    warmup_epochs: float
+    seed: int
+    dtype: torch.dtype
+    compile: bool = False
+
+
+def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """Resolve ``auto``, ``float32`` or ``bfloat16``; ``auto`` takes bf16 only where the device has units for it."""
+    fast = precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16(device))
+    return torch.bfloat16 if fast else torch.float32
+
+
+class Trainer:
+    """One training run: network, optimizer and the place it has come to."""
+
+    def __init__(self, network: nn.Module, data: Images, plan: TrainingPlan, device: torch.device):
+        self.network = network.to(device, memory_format=torch.channels_last)
+        self.data, self.plan, self.device = data, plan, device
+        self.optimizer = torch.optim.SGD(
+            network.parameters(), plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov, fused=True
+        )
+        self.batches = data.batches(plan.batch_size)
+        self.total = plan.epochs * self.batches
+        self.schedule = WarmupCosine(plan.lr, round(min(plan.warmup_epochs, plan.epochs / 2) * self.batches), self.total)
+        self.step = 0
+        self.seconds = 0.0
+        self.log: list[dict[str, float]] = []
+        # Sums over the epoch so far: loss, correct answers, images.
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
+        """Everything that the next step depends on; the data's order needs nothing but the step number."""
+        tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            buffer = self.optimizer.state[parameter].get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum.{name}"] = buffer
+        tensors["sums"] = self.sums
+        return tensors, {"step": self.step, "seconds": self.seconds, "log": self.log}
+
+    def restore(self, tensors: dict[str, torch.Tensor], about: dict) -> None:
+        """Take up the state that ``state`` gave."""
+        self.network.load_state_dict({k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")})
+        for name, parameter in self.network.named_parameters():
+            if f"momentum.{name}" in tensors:
+                buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer
+        self.sums.copy_(tensors["sums"])
+        self.step, self.seconds, self.log = about["step"], about["seconds"], about["log"]
+
+    def run(self, checkpoint: Path, checkpoint_seconds: float, stop: StopRequest) -> None:
+        """Train from the present step to the last, saving to ``checkpoint`` in between."""
+        self.network.train()
+        forward = torch.compile(self.network, mode="reduce-overhead") if self.plan.compile else self.network
+        saved = started = time.monotonic()
+        already = self.seconds
+        images = self.plan.batch_size
+        with tqdm(total=self.total * images, initial=self.step * images, unit="img", unit_scale=True, disable=None) as bar:
+            while self.step < self.total:
+                epoch, first = divmod(self.step, self.batches)
+                bar.set_description(f"epoch {epoch + 1}/{self.plan.epochs}")
+                plan = self.plan
+                for x, y in self.data.train_batches(plan.batch_size, plan.seed, epoch, self.device, first, plan.dtype):
+                    self._one_step(forward, x, y)
+                    bar.update(images)
+                    due = time.monotonic() - saved >= checkpoint_seconds
+                    if due or stop.reason or self.step % SYNC_EVERY == 0 or self.step == self.total:
+                        self._look(bar)
+                    if due or stop.reason:
+                        self.seconds = already + time.monotonic() - started
+                        store.write_tensors(checkpoint, *self.state())
+                        saved = time.monotonic()
+                        stop.check(f"training is saved at step {self.step} of {self.total}")
+                self._end_epoch()
+        self.seconds = already + time.monotonic() - started
+
+    def _one_step(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule(self.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, self.plan.dtype, enabled=self.plan.dtype != torch.float32):
+            logits = forward(x)
+        loss = F.cross_entropy(logits.float(), y)
+        loss.backward()
+        self.optimizer.step()
+        with torch.no_grad():
+            correct = (logits.argmax(1) == y).sum()
+            self.sums += torch.stack([loss.double() * len(y), correct.double(), correct.new_tensor(len(y)).double()])
+        self.step += 1
+
+    def _look(self, bar: tqdm) -> None:
+        loss, correct, count = self.sums.tolist()
+        if not loss < float("inf"):
+            raise RunError(
+                f"training diverged: the loss is {loss} at step {self.step} of {self.total}; lower train.lr (now {self.plan.lr:g}) "
+                "or lengthen train.warmup_epochs; the last good checkpoint is kept"
+            )
+        bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False)
+
+    def _end_epoch(self) -> None:
+        loss, correct, count = self.sums.tolist()
+        self.log.append({"epoch": len(self.log) + 1, "loss": loss / count, "accuracy": 100 * correct / count})
+        self.sums.zero_()
+
+
+def train(
+    network: nn.Module, data: Images, plan: TrainingPlan, device: torch.device, checkpoint: Path,
+    checkpoint_seconds: float, stop: StopRequest,
+) -> tuple[list[dict[str, float]], float]:  # fmt: skip
+    """Train ``network`` in place; return the log (loss and training accuracy in percent per epoch) and the seconds.
+
+    Goes on from ``checkpoint`` if it is there; a damaged one is named, set aside and training starts anew. Ends at the same
+    numbers whether or not it was interrupted, on the same machine and number of threads.
+
+    Raises ``RunError`` if the loss is not finite and ``Interrupted`` when ``stop`` asks for it, after saving.
+    """
+    trainer = Trainer(network, data, plan, device)
+    if checkpoint.exists():
+        try:
+            trainer.restore(*store.read_tensors(checkpoint))
+            print(f"resuming at step {trainer.step} of {trainer.total}", file=sys.stderr)
+        except ValueError as error:
+            store.set_aside(checkpoint, error)
+    trainer.run(checkpoint, checkpoint_seconds, stop)
+    network.eval()
+    return trainer.log, trainer.seconds

@@ -1,0 +1,1 @@
+"""The yaml files behind `bnrecon run`; installed as `bnrecon.configs`."""
