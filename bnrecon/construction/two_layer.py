@@ -1,0 +1,95 @@
+"""Two source layers for one target layer: the linear system of Burkholz 2024, Lemma 2.1 and Theorems 2.2 and 2.3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from bnrecon.features import Features, LayerShape
+from bnrecon.khatri_rao import Identity, KhatriRao, Operator, Pivoted
+
+__all__ = ["Scales", "System", "TargetLayer", "composed_weight", "feature_operator", "relative_error", "two_layer_system"]
+
+
+@dataclass(frozen=True)
+class TargetLayer:
+    """A convolution or linear layer with its normalization folded in: float64 ``weight`` (c2, c0, kh, kw), ``bias`` (c2,)."""
+
+    name: str
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    @property
+    def shape(self) -> LayerShape:
+        """Outputs, inputs and kernel."""
+        outputs, inputs, *kernel = self.weight.shape
+        return LayerShape(outputs, inputs, tuple(kernel))
+
+    def rows(self) -> torch.Tensor:
+        """The weight in the order of M's rows: (c2, kh kw c0), taps before inputs."""
+        return self.weight.permute(0, 2, 3, 1).flatten(1)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """A solution: ``inner`` (c1,) scales the first source layer's outputs, ``outer`` (c2,) the second's; float64."""
+
+    inner: torch.Tensor
+    outer: torch.Tensor
+
+
+@dataclass(frozen=True)
+class System:
+    """The linear system of one layer: ``operator`` x = ``rhs``, in float64.
+
+    ``matrix`` is M itself, without elimination; ``weight`` the target as (c2, entries) in the order of M's rows.
+    """
+
+    operator: Operator
+    rhs: torch.Tensor
+    matrix: Operator
+    weight: torch.Tensor
+    orthogonal: bool
+
+    def scales(self, x: torch.Tensor) -> Scales:
+        """Turn a solution into scales of both normalization layers."""
+        if isinstance(self.operator, Pivoted):
+            return Scales(x, self.operator.second_scales(self.matrix.matvec(x)))
+        return Scales(x, torch.ones(len(self.weight), dtype=x.dtype, device=x.device))
+
+
+def feature_operator(features: Features, dtype: torch.dtype, device: torch.device) -> Operator:
+    """M of a pair of features in the given arithmetic."""
+    if features.identity:
+        return Identity(features.width, dtype, device)
+    return KhatriRao.of(*features.weights(), dtype, device)
+
+
+def two_layer_system(target: TargetLayer, features: Features, device: torch.device, orthogonal: bool) -> System:
+    """Set up the system of a target layer and its features.
+
+    From c1 = n on the second scales stay 1 and M γ = vec(W) is solved as it stands (Thm 2.3). Below, they are eliminated,
+    which needs c1 >= n - c2 + 1 (Lemma 2.1, Thm 2.2); with fewer features the system has no exact solution in general.
+    """
+    matrix = feature_operator(features, torch.float64, device)
+    weight = target.rows().to(device, torch.float64)
+    if features.width >= target.shape.equations:
+        return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
+    pivoted = Pivoted(matrix, weight)
+    return System(pivoted, pivoted.right_hand_side(), matrix, weight, orthogonal)
+
+
+def composed_weight(matrix: Operator, scales: Scales, shape: LayerShape) -> torch.Tensor:
+    """Collapse the pair: W' = outer ∘ (B diag(inner) A), (c2, c0, kh, kw), in the arithmetic of ``matrix``."""
+    product = matrix.matvec(scales.inner.to(matrix.device, matrix.dtype))
+    table = product.reshape(shape.outputs, -1) * scales.outer.to(matrix.device, matrix.dtype)[:, None]
+    return table.reshape(shape.outputs, *shape.kernel, shape.inputs).permute(0, 3, 1, 2)
+
+
+def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:
+    """‖W' - W‖ / ‖W‖ in float64; the absolute error where the target is zero."""
+    target = target.double()
+    difference = (composed.double().to(target.device) - target).norm()
+    norm = target.norm()
+    return float(difference / norm) if norm > 0 else float(difference)

@@ -1,0 +1,257 @@
+"""Frozen random features: every distribution, convolutional and linear, drawn from one seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bnrecon.errors import UserError, nearest
+from bnrecon.portable_random import Stream
+from bnrecon.store import tensor_digest
+
+__all__ = ["DISTRIBUTIONS", "Distribution", "Features", "LayerShape", "choose_width", "draw", "register_features"]
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A target layer's shape: ``outputs`` c2, ``inputs`` c0 and the kernel's sides; a linear layer's kernel is 1x1."""
+
+    outputs: int
+    inputs: int
+    kernel: tuple[int, int] = (1, 1)
+
+    @property
+    def taps(self) -> int:
+        """Positions in the kernel, kh · kw."""
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def equations(self) -> int:
+        """n = c2 · c0 · kh · kw: the number of entries of the target's weight (first source kernel 1x1)."""
+        return self.outputs * self.inputs * self.taps
+
+    @property
+    def minimum_width(self) -> int:
+        """n - c2 + 1 (Burkholz 2024, Thm 2.2)."""
+        return self.equations - self.outputs + 1
+
+    def feature_bytes(self, width: int) -> int:
+        """Size of the two float32 weights of ``width`` features."""
+        return 4 * width * (self.inputs + self.outputs * self.taps)
+
+
+@dataclass(frozen=True)
+class Features:
+    """The frozen pair for one target layer.
+
+    ``first`` is A (c1, c0), ``second`` is B (c2, c1, kh, kw), both float32; ``redrawn`` counts features that came out wholly
+    zero and were drawn anew. ``identity`` marks id_cond features of maximum width, whose M is the identity: their weights
+    are then only formed when asked for (``first`` and ``second`` are properties of the pattern, not of a draw).
+    """
+
+    shape: LayerShape
+    width: int
+    first: torch.Tensor | None
+    second: torch.Tensor | None
+    redrawn: int = 0
+    identity: bool = False
+
+    def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A (c1, c0) and B (c2, c1, kh, kw), formed from the pattern where they are not stored."""
+        if self.first is None:
+            return _identity_weights(self.shape)
+        return self.first, self.second
+
+    def digest(self) -> str:
+        """SHA-256 of the weights, by which a reload knows that it drew the same ones."""
+        if self.identity:
+            return f"identity {self.shape.outputs}x{self.shape.inputs}x{self.shape.kernel[0]}x{self.shape.kernel[1]}"
+        return tensor_digest({"first": self.first, "second": self.second})
+
+
+Draw = Callable[..., "tuple[torch.Tensor, torch.Tensor] | Features"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A registered distribution: how to draw, whether draws are bit for bit portable, whether M is orthogonal."""
+
+    name: str
+    draw: Draw
+    portable: bool
+    orthogonal: bool
+    takes_strict: bool
+
+
+DISTRIBUTIONS: dict[str, Distribution] = {}
+
+
+def register_features(
+    name: str, *, portable: bool = True, orthogonal: bool = False, takes_strict: bool = False
+) -> Callable[[Draw], Draw]:
+    """Register a distribution under a name that ``features.name`` accepts.
+
+    The function is called as ``draw(shape, width, stream)`` and returns A (c1, c0) and B (c2, c1, kh, kw); all its
+    randomness must come from ``stream``. ``portable=False`` for draws that pass through a matrix factorization, which
+    differs between machines. ``orthogonal=True`` promises M^T M = I at width n, which the closed form then uses.
+
+    >>> @register_features("cauchy")
+    ... def cauchy(shape, width, stream):
+    ...     a = stream.normal((width, shape.inputs), "a") / stream.normal((width, shape.inputs), "b")
+    ...     return a, stream.normal((shape.outputs, width, *shape.kernel), "c")
+    >>> draw("cauchy", LayerShape(4, 3, (3, 3)), width=108, seed=0, layer=0).weights()[1].shape
+    torch.Size([4, 108, 3, 3])
+    """
+
+    def add(function: Draw) -> Draw:
+        DISTRIBUTIONS[name] = Distribution(name, function, portable, orthogonal, takes_strict)
+        return function
+
+    return add
+
+
+def distribution(name: str) -> Distribution:
+    """Look a distribution up; raise ``UserError`` with the nearest name for an unknown one."""
+    if name not in DISTRIBUTIONS:
+        raise UserError(f"features.name={name}: {nearest(name, DISTRIBUTIONS)}")
+    return DISTRIBUTIONS[name]
+
+
+def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict: bool = False) -> Features:
+    """Draw the features of layer number ``layer``.
+
+    ``strict`` keeps features of sparse distributions that came out wholly zero. Raises ``UserError`` for a width that the
+    distribution does not have.
+
+    >>> draw("he_normal", LayerShape(2, 3), width=6, seed=0, layer=0).first.shape
+    torch.Size([6, 3])
+    """
+    kind = distribution(name)
+    options = {"strict": strict} if kind.takes_strict else {}
+    drawn = kind.draw(shape, width, Stream(seed, layer), **options)
+    return drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
+
+
+def choose_width(
+    name: str, shape: LayerShape, oversampling: float | None = None, excess: int | None = None, width: str | int | None = None,
+    default: float = 1.5,
+) -> int:  # fmt: skip
+    """Turn the one of ``oversampling`` (c1/n), ``excess`` (c1 - n) and ``width`` (c1) that is given into c1.
+
+    With none given, n for orthogonal distributions, ``default`` · n for the others.
+    """
+    n = shape.equations
+    if width is not None:
+        return {"minimum": shape.minimum_width, "maximum": n}.get(str(width)) or int(width)
+    if excess is not None:
+        return n + excess
+    if oversampling is None:
+        oversampling = 1.0 if distribution(name).orthogonal else default
+    return math.ceil(oversampling * n)
+
+
+@register_features("he_normal")
+def he_normal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal entries of variance 2 / fan-in (He et al. 2015)."""
+    return (
+        stream.normal((width, shape.inputs), "first", math.sqrt(2 / shape.inputs)),
+        stream.normal((shape.outputs, width, *shape.kernel), "second", math.sqrt(2 / (width * shape.taps))),
+    )
+
+
+@register_features("he_uniform")
+def he_uniform(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entries uniform on ±sqrt(6 / fan-in) (He et al. 2015)."""
+    return (
+        stream.uniform((width, shape.inputs), "first", math.sqrt(6 / shape.inputs)),
+        stream.uniform((shape.outputs, width, *shape.kernel), "second", math.sqrt(6 / (width * shape.taps))),
+    )
+
+
+@register_features("orthogonal", portable=False)
+def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """The flattened weights of ``torch.nn.init.orthogonal_``: orthonormal columns of A, orthonormal rows of B."""
+    first = _orthonormal_columns(stream.normal((width, shape.inputs), "first"))
+    flat = stream.normal((shape.outputs, width * shape.taps), "second")
+    second = _orthonormal_columns(flat.T).T if flat.shape[0] <= flat.shape[1] else _orthonormal_columns(flat)
+    return first, second.reshape(shape.outputs, width, *shape.kernel).contiguous()
+
+
+def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
+    """Haar-distributed orthonormal columns (rows, if there are fewer): Q of a QR decomposition, signs from R's diagonal."""
+    if normal.shape[0] < normal.shape[1]:
+        return _orthonormal_columns(normal.T).T
+    q, r = torch.linalg.qr(normal)
+    return q * r.diagonal().sign()
+
+
+@register_features("sparse_he_normal", takes_strict=True)
+def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
+    """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2).
+
+    Of A's rows a fraction 2^-c0 is wholly zero: 1/8 for an RGB image. Such a feature is dead and lowers the rank of M, so it
+    is drawn again and counted, unless ``strict``.
+    """
+
+    def masked(rows: int, columns: int, fan_in: int, word: str) -> torch.Tensor:
+        values = stream.normal((rows, columns), word, math.sqrt(2 / fan_in))
+        return values * stream.mask((rows, columns), f"{word} mask")
+
+    def live(columns: int, fan_in: int, word: str) -> tuple[torch.Tensor, int]:
+        rows, redrawn = masked(width, columns, fan_in, word), 0
+        while not strict and len(dead := (rows == 0).all(1).nonzero()[:, 0]):
+            redrawn += len(dead)
+            rows[dead] = masked(len(dead), columns, fan_in, f"{word} again after {redrawn}")
+        return rows, redrawn
+
+    first, redrawn_first = live(shape.inputs, shape.inputs, "first")
+    by_feature, redrawn_second = live(shape.outputs * shape.taps, width * shape.taps, "second")
+    second = by_feature.reshape(width, shape.outputs, *shape.kernel).transpose(0, 1).contiguous()
+    return Features(shape, width, first, second, redrawn_first + redrawn_second)
+
+
+@register_features("id_cond", orthogonal=True)
+def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
+    """One feature for each entry of the target, so that M = I (Random features for normalization layers, Eq. 2).
+
+    At the minimum width n - c2 + 1 all outputs share the feature of the first input and tap (Eq. 3). Nothing is random.
+    """
+    if width == shape.equations:
+        return Features(shape, width, None, None, identity=True)
+    if width != shape.minimum_width:
+        raise UserError(
+            f"id_cond has {shape.equations} features (features.width=maximum) or {shape.minimum_width} (minimum) for a layer of "
+            f"{shape.outputs}x{shape.inputs}x{shape.kernel[0]}x{shape.kernel[1]}; {width} were asked for"
+        )
+    first, second = _identity_weights(shape)
+    private = torch.ones(shape.equations, dtype=torch.bool)
+    private[torch.arange(1, shape.outputs) * shape.inputs * shape.taps] = False  # entry (i, first tap, first input), i > 1
+    first, second = first[private], second[:, private].contiguous()
+    second[:, 0, 0, 0] = 1
+    return Features(shape, width, first, second)
+
+
+def _identity_weights(shape: LayerShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Feature number (i, p, j) reads input j and writes output i at tap p."""
+    l = torch.arange(shape.equations)  # noqa: E741 (the papers' index)
+    first = torch.zeros(shape.equations, shape.inputs)
+    first[l, l % shape.inputs] = 1
+    second = torch.zeros(shape.outputs, shape.equations, shape.taps)
+    second[l // (shape.inputs * shape.taps), l, l // shape.inputs % shape.taps] = 1
+    return first, second.reshape(shape.outputs, shape.equations, *shape.kernel)
+
+
+@register_features("ortho_cond", portable=False, orthogonal=True)
+def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """M = U2 ⊗ U1 with Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features for normalization layers, Sect. 3)."""
+    if width != shape.equations:
+        raise UserError(f"ortho_cond has exactly {shape.equations} features for this layer; {width} were asked for")
+    u1 = _orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
+    rows = shape.outputs * shape.taps
+    u2 = _orthonormal_columns(stream.normal((rows, rows), "second"))
+    first = u1.T.repeat(rows, 1)  # feature (q, d) is column d of U1
+    second = u2.repeat_interleave(shape.inputs, dim=1).reshape(shape.outputs, shape.taps, width)
+    return first, second.transpose(1, 2).reshape(shape.outputs, width, *shape.kernel).contiguous()

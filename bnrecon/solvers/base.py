@@ -1,0 +1,114 @@
+"""What every solver is given and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bnrecon.construction.two_layer import System
+from bnrecon.errors import RunError, UserError, nearest
+from bnrecon.hardware import available_memory, gigabytes
+
+__all__ = [
+    "SOLVERS", "Report", "Solution", "Solver", "SolverOptions", "Unsuitable", "lookup", "register_solver", "require_memory",
+    "require_square",
+]
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """``tolerance``: relative residual at which a layer counts as solved. ``max_iterations``: ``None`` for the solver's own."""
+
+    tolerance: float = 1e-10
+    max_iterations: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a solution came about.
+
+    ``relative_residual`` is ‖M x - b‖ / ‖b‖ in float64, recomputed from the operator, never the solver's own estimate.
+    ``memory`` is the number of bytes the solver said beforehand that it needs beside the operator.
+    """
+
+    solver: str
+    relative_residual: float
+    iterations: int
+    seconds: float
+    memory: int
+    converged: bool
+    norm: str
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The scales x (columns of M) in float64, and the report."""
+
+    scale: torch.Tensor
+    report: Report
+
+
+class Unsuitable(UserError):
+    """The solver does not fit this system: its shape, its features or its size."""
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A registered solver.
+
+    ``solve(system, options)`` returns x and the number of iterations. ``check(system)`` raises ``Unsuitable`` where it does not
+    apply. ``memory(rows, columns)`` is what it needs in bytes beside the operator. ``norm`` says which of many solutions it gives.
+    """
+
+    name: str
+    solve: Callable[[System, SolverOptions], tuple[torch.Tensor, int]]
+    check: Callable[[System], None]
+    memory: Callable[[int, int], int]
+    norm: str
+
+
+SOLVERS: dict[str, Solver] = {}
+
+
+def register_solver(
+    name: str, *, memory: Callable[[int, int], int], check: Callable[[System], None] = lambda system: None,
+    norm: str = "the only solution of a square system",
+) -> Callable:  # fmt: skip
+    """Register a solver under a name that ``solver.name`` accepts: a function ``(system, options) -> (x, iterations)``.
+
+    >>> @register_solver("pseudo_inverse", memory=lambda rows, columns: 24 * rows * columns, norm="minimum norm")
+    ... def pseudo_inverse(system, options):
+    ...     return torch.linalg.pinv(system.operator.dense()) @ system.rhs, 0
+    """
+
+    def add(function: Callable) -> Callable:
+        SOLVERS[name] = Solver(name, function, check, memory, norm)
+        return function
+
+    return add
+
+
+def lookup(name: str) -> Solver:
+    """Find a solver by name; raise ``UserError`` with the nearest name for an unknown one."""
+    if name not in SOLVERS:
+        raise UserError(f"solver.name={name}: {nearest(name, SOLVERS)}")
+    return SOLVERS[name]
+
+
+def require_square(system: System) -> None:
+    """Raise ``Unsuitable`` unless there are as many unknowns as equations."""
+    rows, columns = system.operator.shape
+    if rows != columns:
+        raise Unsuitable(
+            f"this solver needs a square system, this one has {rows} equations and {columns} unknowns: give features.width=maximum "
+            "(c1 = n) or features.width=minimum (c1 = n - c2 + 1), or use solver=matrix_free"
+        )
+
+
+def require_memory(need: int, device: torch.device, name: str, instead: str) -> None:
+    """Raise ``RunError`` where ``need`` bytes are not there, naming the alternative."""
+    there = available_memory(device)
+    if need > there:
+        raise RunError(f"solver {name} needs {gigabytes(need)} on {device.type}, {gigabytes(there)} are free; {instead}")

@@ -1,0 +1,54 @@
+"""The closed form for id_cond and ortho_cond (Random features for normalization layers, Sect. 3): M^T is M's inverse."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.construction.two_layer import System
+from bnrecon.errors import RunError
+from bnrecon.khatri_rao import Pivoted
+from bnrecon.solvers.base import SolverOptions, Unsuitable, register_solver
+
+__all__ = ["closed_form"]
+
+
+def _check(system: System) -> None:
+    if not system.orthogonal:
+        raise Unsuitable("solver=closed_form solves id_cond and ortho_cond features, whose M is orthogonal; use solver=auto for others")
+
+
+@register_solver("closed_form", memory=lambda rows, columns: 16 * columns, check=_check)
+def closed_form(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
+    """x = M^T vec(W), as M^T M = I at width n; one correction takes off what float32 features leave of orthogonality.
+
+    ortho_cond's factors are orthogonal to float32 rounding only: each correction x += M^T (b - M x) multiplies the error by
+    about 1e-6.
+
+    At id_cond's minimum width (Eq. 3) the first output tap and input of all outputs share feature 0, and
+    w_i1 = γ2_i γ1_0, w_ij = γ2_i γ1_ij: γ1_0 = 1, γ1_ij = w_ij / w_i1, up to one common factor.
+    """
+    if isinstance(system.operator, Pivoted):
+        return _minimum_width(system), 0
+    x = system.matrix.rmatvec(system.rhs)
+    for _ in range(3):
+        x = x + system.matrix.rmatvec(system.rhs - system.matrix.matvec(x))
+    return x, 0
+
+
+def _minimum_width(system: System) -> torch.Tensor:
+    weight = system.weight
+    shared = weight[:, 0]
+    live = weight.abs().amax(1) > 0
+    if bool((live & (shared == 0)).any()):
+        raise RunError(
+            "id_cond at minimum width cannot reach a target whose outputs have a zero at the first input and tap (a pathological "
+            "target of Burkholz 2024, Thm 2.2); use features.width=maximum"
+        )
+    ratios = torch.where(live[:, None], weight / torch.where(shared == 0, 1, shared)[:, None], torch.zeros_like(weight))
+    private = torch.ones_like(weight, dtype=torch.bool)
+    private[1:, 0] = False  # the features that Eq. 3 leaves out; feature 0 itself is the shared one
+    ratios[0, 0] = 1.0
+    x = ratios[private]
+    pivot = system.operator
+    reached = system.matrix.matvec(x).reshape(pivot.row_shape)[pivot.fixed, pivot.pivots[pivot.fixed]]
+    return x * (system.rhs[-1] / torch.where(reached == 0, 1, reached))

@@ -1,0 +1,68 @@
+"""One call for all solvers: choose, check, solve, and recompute the residual."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from bnrecon.construction.two_layer import System
+from bnrecon.errors import RunError
+from bnrecon.hardware import available_memory
+from bnrecon.solvers.base import Report, Solution, SolverOptions, lookup, require_memory
+from bnrecon.solvers.dense import LARGEST
+
+__all__ = ["choose", "solve"]
+
+
+def choose(rows: int, columns: int, orthogonal: bool, memory: int) -> str:
+    """Name the solver for a system of ``rows`` equations, ``columns`` unknowns and ``memory`` free bytes.
+
+    The closed form where M is orthogonal. From an oversampling of 1.02 on, the spectrum keeps away from 0 and the matrix-free
+    solver converges. In between a square system is factorized: in float64 up to 4,000 unknowns, which takes seconds, beyond
+    that in float32 with correction, if it fits.
+
+    >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9)
+    'matrix_free'
+    """
+    if orthogonal:
+        return "closed_form"
+    if rows != columns or rows > LARGEST:
+        return "matrix_free"
+    if rows <= 4000 and lookup("lu").memory(rows, columns) < memory:
+        return "lu"
+    return "refined" if lookup("refined").memory(rows, columns) < memory else "matrix_free"
+
+
+def solve(name: str, system: System, options: SolverOptions | None = None) -> Solution:
+    """Solve a system with a registered solver (``auto``: the one that ``choose`` names) and report the residual recomputed from the operator in float64.
+
+    Raises ``Unsuitable`` where the solver does not apply, ``RunError`` where memory does not suffice, the system is singular or
+    the answer is not finite. A solver that merely falls short says ``converged=False``.
+    """
+    options = options or SolverOptions()
+    if name == "auto":
+        name = choose(*system.operator.shape, system.orthogonal, available_memory(system.rhs.device))
+    solver = lookup(name)
+    solver.check(system)
+    need = solver.memory(*system.operator.shape)
+    require_memory(need, system.rhs.device, name, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
+    started = time.perf_counter()
+    try:
+        x, iterations = solver.solve(system, options)
+    except torch.linalg.LinAlgError:
+        rows, columns = system.operator.shape
+        raise RunError(
+            f"the {rows} x {columns} system is singular: some features are dead or linearly dependent; take more of them "
+            "(features.oversampling=1.5), another seed, or other features"
+        ) from None
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+    spent = time.perf_counter() - started
+    if not bool(torch.isfinite(x).all()):
+        raise RunError(f"solver {name} gave scales that are not finite: the system is singular to working precision; take more features")
+    x = x.to(torch.float64)
+    residual = float((system.operator.matvec(x) - system.rhs).norm())
+    norm = float(system.rhs.norm())
+    residual = residual / norm if norm > 0 else residual
+    return Solution(x, Report(name, residual, iterations, spent, need, residual <= options.tolerance, solver.norm))
