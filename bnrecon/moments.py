@@ -1,0 +1,100 @@
+"""What running statistics are made of: first and second moments of every target layer's input and output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bnrecon.features import Features
+from bnrecon.hardware import exact_float32
+from bnrecon.source import geometry_of, pad
+from bnrecon.targets.folding import FoundLayer
+
+__all__ = ["LayerMoments", "gather"]
+
+
+@dataclass
+class LayerMoments:
+    """Sums in float64 over images and pixels of one layer's padded input x and its output o (before any folding).
+
+    A source layer's first output A x is linear in x, so that its mean is A μ and its variance diag(A Σ A^T): the statistics that
+    BatchNorm would take from these images follow exactly, without running the wide layer.
+    """
+
+    count: int = 0
+    input_sum: torch.Tensor | float = 0.0
+    input_products: torch.Tensor | float = 0.0
+    largest_input: torch.Tensor | None = None
+    output_count: int = 0
+    output_sum: torch.Tensor | float = 0.0
+    output_squares: torch.Tensor | float = 0.0
+
+    def add(self, x: torch.Tensor, output: torch.Tensor) -> None:
+        """Add a batch: ``x`` (c0, pixels) of the padded input, ``output`` (c2, pixels), both float64."""
+        self.count += x.shape[1]
+        self.input_sum = self.input_sum + x.sum(1)
+        self.input_products = self.input_products + x @ x.T
+        reach = x.abs().amax(1)
+        self.largest_input = reach if self.largest_input is None else torch.maximum(self.largest_input, reach)
+        self.output_count += output.shape[1]
+        self.output_sum = self.output_sum + output.sum(1)
+        self.output_squares = self.output_squares + (output * output).sum(1)
+
+    def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float32 (c1,)."""
+        mean = self.input_sum / self.count
+        covariance = (self.input_products / self.count - torch.outer(mean, mean)) * _unbiased(self.count)
+        if features.identity:
+            copies = features.width // len(mean)
+            return mean.repeat(copies).float(), covariance.diagonal().clamp_min(0).repeat(copies).float()
+        first = features.first.to(mean)
+        return (first @ mean).float(), ((first @ covariance) * first).sum(1).clamp_min(0).float()
+
+    def second_output(
+        self, gain: torch.Tensor, bias: torch.Tensor | None, outer: torch.Tensor, at_output: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of the second source layer's output, z = gain ∘ (o - bias) / outer + the first shift's part.
+
+        Outputs that are switched off (outer 0) get mean 0 and variance 1: nothing depends on them.
+        """
+        mean = self.output_sum / self.output_count
+        variance = (self.output_squares / self.output_count - mean**2).clamp_min(0) * _unbiased(self.output_count)
+        factor = torch.where(outer == 0, torch.zeros_like(outer), gain / torch.where(outer == 0, 1, outer))
+        centre = mean - (0 if bias is None else bias.detach().double())
+        variance = torch.where(outer == 0, torch.ones_like(outer), factor**2 * variance)
+        return (factor * centre + at_output).float(), variance.float()
+
+
+def _unbiased(count: int) -> float:
+    return count / max(1, count - 1)
+
+
+def gather(model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]) -> Mapping[str, LayerMoments]:
+    """Run images through the target once and collect the moments of every layer's input and output."""
+    moments = {found.name: LayerMoments() for found in layers}
+
+    def watch(found: FoundLayer):
+        geometry = geometry_of(found.module)
+
+        def hook(_module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            if geometry.linear:
+                x, out = inputs[0].reshape(-1, inputs[0].shape[-1]).T, output.reshape(-1, output.shape[-1]).T
+            else:
+                x, out = pad(inputs[0], geometry).transpose(0, 1).flatten(1), output.transpose(0, 1).flatten(1)
+            moments[found.name].add(x.double(), out.double())
+
+        return hook
+
+    handles = [found.module.register_forward_hook(watch(found)) for found in layers]
+    device = next(model.parameters()).device
+    try:
+        with torch.inference_mode(), exact_float32():
+            for batch in batches:
+                model(batch.to(device))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return moments

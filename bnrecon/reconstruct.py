@@ -1,0 +1,304 @@
+"""The library call: any network in eval mode -> a source network that computes the same function, and a report."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bnrecon import source_file
+from bnrecon.construction.activation import check_activation, linear_region_shift
+from bnrecon.construction.two_layer import Scales, composed_weight, feature_operator, relative_error, two_layer_system
+from bnrecon.errors import UserError
+from bnrecon.features import Features, choose_width, distribution, draw
+from bnrecon.hardware import available_memory, gigabytes
+from bnrecon.moments import LayerMoments, gather
+from bnrecon.solvers import Report, Solution, SolverOptions, solve
+from bnrecon.source import IMPLICIT_FROM, AffineMap, SourceLayer, _shift_at_output, assembled_weight, geometry_of
+from bnrecon.source_file import LayerRecipe
+from bnrecon.targets.folding import FoundLayer, find_layers
+
+__all__ = ["LayerReport", "Plan", "PlannedLayer", "Reconstruction", "plan_layers", "reconstruct"]
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """How well one layer was rebuilt.
+
+    ``shape`` is (c2, c0, kh, kw), ``width`` c1, ``equations`` n. ``relative_error`` is ‖W' - W‖ / ‖W‖ in float64 from the float64
+    normalization parameters and the features; ``assembled_error`` the same in the arithmetic the network runs in.
+    ``residual`` is the solver's, recomputed in float64; ``rank`` that of M where strict sparse features may lack it.
+    """
+
+    name: str
+    shape: tuple[int, int, int, int]
+    equations: int
+    width: int
+    oversampling: float
+    solver: str
+    relative_error: float
+    assembled_error: float
+    residual: float
+    iterations: int
+    seconds: float
+    converged: bool
+    redrawn: int
+    rank: int | None
+    convolutions: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """A source network and how it came about."""
+
+    network: nn.Module
+    layers: list[LayerReport]
+    recipes: list[LayerRecipe]
+    notes: list[str] = field(default_factory=list)
+
+    def save(self, path: str | Path, full: bool = False) -> Path:
+        """Save the network as its seed and normalization parameters; ``full`` saves all its weights instead.
+
+        The short form is reloaded by ``bnrecon.load_source(path, model)``, the full one by ``load_state_dict`` of
+        ``safetensors.torch.load_file(path)``.
+        """
+        write = source_file.save_full if full else source_file.save
+        write(Path(path), self.network, self.recipes)
+        return Path(path)
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A layer that will be rebuilt, with its features' width and number."""
+
+    found: FoundLayer
+    width: int
+    number: int
+
+    @property
+    def implicit(self) -> bool:
+        """Whether the features take no memory."""
+        shape = self.found.target.shape
+        return shape.feature_bytes(self.width) > IMPLICIT_FROM
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be rebuilt, and what was noticed on the way."""
+
+    layers: list[PlannedLayer]
+    notes: list[str]
+
+
+def plan_layers(
+    model: nn.Module, features: str, oversampling: float | None = None, excess: int | None = None, width: str | int | None = None,
+    allow_below_minimum: bool = False, default_oversampling: float = 1.5, unsupported: str = "raise",
+) -> Plan:  # fmt: skip
+    """Choose every layer's width and refuse, before any work, what cannot be done, naming layer, reason and memory.
+
+    Raises ``UserError``.
+    """
+    kind = distribution(features)
+    inventory = find_layers(model)
+    refused, notes = dict(inventory.refused), list(inventory.notes)
+    planned, feature_bytes, largest_work = [], 0, 0
+    devices = {p.device for p in model.parameters()}
+    device = next(iter(devices), torch.device("cpu"))
+    for number, found in enumerate(inventory.layers):
+        shape = found.target.shape
+        c1 = choose_width(features, shape, oversampling, excess, width, default_oversampling)
+        if c1 < shape.minimum_width and not allow_below_minimum:
+            raise UserError(
+                f"layer {found.name}: {c1} features are below the minimum width n - c2 + 1 = {shape.minimum_width} (Burkholz 2024, "
+                "Thm 2.2), from which a target can be rebuilt; take more, or say features.allow_below_minimum=true"
+            )
+        if c1 < 1:
+            raise UserError(f"layer {found.name}: {c1} features; at least one is needed")
+        layer = PlannedLayer(found, c1, number)
+        stored = shape.feature_bytes(c1)
+        if features == "id_cond" and c1 == shape.equations and layer.implicit:
+            stored = 0
+        work = 3 * stored + 16 * c1  # float64 factors and a float32 copy while the layer is solved
+        if stored + work > available_memory(device):
+            refused[found.name] = (
+                f"its {c1} features take {gigabytes(stored)}, {gigabytes(stored + work)} while solving, and {gigabytes(available_memory(device))} "
+                "are free; features=id_cond needs none"
+            )
+            continue
+        feature_bytes += stored
+        largest_work = max(largest_work, work)
+        planned.append(layer)
+    if refused and unsupported == "raise":
+        listed = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+        raise UserError(f"cannot be rebuilt: {listed} (unsupported='keep' leaves such layers as they are)")
+    notes += [f"{name} is left as it is: {reason}" for name, reason in refused.items()]
+    if not planned:
+        raise UserError("the network has no convolution or linear layer that could be rebuilt")
+    if feature_bytes + largest_work > available_memory(device):
+        raise UserError(
+            f"the network's {len(planned)} layers need {gigabytes(feature_bytes + largest_work)} for their features on {device.type}, "
+            f"{gigabytes(available_memory(device))} are free; use a smaller width, or features=id_cond, which needs none"
+        )
+    if kind.name == "ortho_cond" and any(layer.found.target.shape.outputs * layer.found.target.shape.taps > 20_000 for layer in planned):
+        notes.append("ortho_cond factorizes matrices of more than 20,000 rows here: expect hours")
+    return Plan(planned, notes)
+
+
+def reconstruct(
+    model: nn.Module, features: str = "he_normal", oversampling: float | None = None, solver: str = "auto", seed: int = 0, *,
+    excess: int | None = None, width: str | int | None = None, allow_below_minimum: bool = False, activation: str = "identity",
+    margin: float = 2.0, strict: bool = False, images: torch.Tensor | Iterable[torch.Tensor] | None = None,
+    moments: Mapping[str, LayerMoments] | None = None, tolerance: float = 1e-10, max_iterations: int | None = None,
+    unsupported: str = "raise", solved: Mapping[str, torch.Tensor] | None = None,
+    on_layer: Callable[[LayerReport, torch.Tensor], None] | None = None,
+) -> Reconstruction:  # fmt: skip
+    """Rebuild a network from frozen random convolutions by its normalization parameters alone.
+
+    Every 2d convolution and linear layer becomes two frozen random ones, each followed by a BatchNorm (Burkholz 2024,
+    Lemma 2.1, Thms 2.2-2.4); a BatchNorm that follows a layer is folded into it first. All else is copied. The model itself
+    is left as it was.
+
+    Args:
+        model: any ``nn.Module`` in eval mode.
+        features: distribution of the frozen weights, a name in ``bnrecon.features.DISTRIBUTIONS``.
+        oversampling: c1 / n features for n equations (1.5 if nothing else is said; 1 for id_cond and ortho_cond); or
+            ``excess``, c1 - n; or ``width``, c1 itself, ``"minimum"`` (n - c2 + 1) or ``"maximum"`` (n).
+        solver: a name in ``bnrecon.solvers.SOLVERS``, or ``"auto"``.
+        seed: from which all features are drawn.
+        activation: after the first source layer: identity, relu or leaky_relu. The latter are shifted into their linear
+            region for inputs up to ``margin`` times the largest seen in ``images``, which they therefore need.
+        images: a tensor (N, C, H, W) or an iterable of such, from which the running statistics are taken. Without them
+            the source keeps the statistics it was drawn with: mean 0 and variance 1.
+        moments: what ``bnrecon.moments.gather`` made of images before, instead of ``images``.
+        tolerance: relative residual at which a layer counts as converged.
+        unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are.
+        solved: scales found earlier, by layer name; ``on_layer`` is called with each layer's report and scales.
+
+    Returns:
+        ``.network``, the source as an ``nn.Module`` on the model's device; ``.layers``, a report for each layer; ``.save``.
+
+    Raises:
+        UserError: the model is in training mode, or something cannot be done; all is checked before any work starts.
+        RunError: a system is singular or memory does not suffice.
+
+    >>> _ = torch.manual_seed(0)
+    >>> net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3, stride=2)).eval()
+    >>> rebuilt = reconstruct(net, features="he_normal", oversampling=1.5, seed=0)
+    >>> x = torch.randn(5, 2, 8, 8)
+    >>> bool((rebuilt.network(x) - net(x)).abs().max() < 1e-4), rebuilt.layers[0].converged
+    (True, True)
+    """
+    if model.training:
+        raise UserError("the model is in training mode, its normalization not yet fixed; call model.eval() before reconstruct")
+    check_activation(activation)
+    plan = plan_layers(model, features, oversampling, excess, width, allow_below_minimum, unsupported=unsupported)
+    if moments is None and images is not None:
+        batches = [images] if isinstance(images, torch.Tensor) else images
+        moments = gather(model, [layer.found for layer in plan.layers], batches)
+    if activation != "identity" and moments is None:
+        raise UserError(f"activation={activation} needs images: without their range no shift into the linear region is known")
+    options = SolverOptions(tolerance, max_iterations)
+    replaced: dict[int, object] = {}
+    reports, recipes = [], []
+    kind = distribution(features)
+    for layer in plan.layers:
+        found, target = layer.found, layer.found.target
+        device, dtype = found.module.weight.device, found.module.weight.dtype
+        drawn = draw(features, target.shape, layer.width, seed, layer.number, strict)
+        system = two_layer_system(target, drawn, device, kind.orthogonal)
+        started = time.perf_counter()
+        if solved and found.name in solved:
+            solution = _taken(system, solved[found.name].to(device), tolerance)
+        else:
+            solution = solve(solver, system, options)
+        scales = system.scales(solution.scale)
+        built = SourceLayer(drawn, geometry_of(found.module), activation, dtype).to(device)
+        known = moments.get(found.name) if moments else None
+        _normalize(built, scales, found, known, margin if activation != "identity" else None)
+        recipe = LayerRecipe(
+            found.name, found.norm_name, layer.number, features, seed, strict, layer.width, activation, drawn.digest()
+        )
+        report = _report(built, system.matrix, found, solution.report, recipe, strict, time.perf_counter() - started)
+        if on_layer:
+            on_layer(report, solution.scale)
+        reports.append(report)
+        recipes.append(recipe)
+        replaced[id(found.module)] = built
+        if found.norm is not None:
+            replaced[id(found.norm)] = nn.Identity()
+        del system
+    network = substitute(model, replaced)
+    return Reconstruction(network, reports, recipes, plan.notes)
+
+
+def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
+    """Copy a network with some of its modules, by ``id``, replaced on the way; the replaced ones are never copied."""
+    if id(model) in replaced:
+        return replaced[id(model)]
+    return copy.deepcopy(model, dict(replaced)).eval()
+
+
+def _taken(system, scale: torch.Tensor, tolerance: float) -> Solution:
+    """A solution found earlier, its residual recomputed all the same."""
+    residual = float((system.operator.matvec(scale) - system.rhs).norm() / system.rhs.norm().clamp_min(1e-300))
+    return Solution(scale, Report("stored", residual, 0, 0.0, 0, residual <= tolerance, "that of the run it comes from"))
+
+
+def _normalize(
+    layer: SourceLayer, scales: Scales, found: FoundLayer, moments: LayerMoments | None, margin: float | None
+) -> None:
+    """Set the layer's normalizations so that it is outer ∘ B (inner ∘ A x + t) + b, t the shift into the linear region."""
+    features, bias = layer.features, found.target.bias.to(scales.inner.device)
+    shift = torch.zeros_like(scales.inner)
+    if margin is not None:
+        shift = linear_region_shift(features, scales.inner, margin * moments.largest_input)
+    at_output = _shift_at_output(features, shift)
+    if moments is None:
+        ones, zeros = torch.ones_like(scales.inner), torch.zeros_like(scales.inner)
+        first = AffineMap(scales.inner, shift, zeros.float(), ones.float())
+        second = AffineMap(scales.outer, bias - scales.outer * at_output, torch.zeros_like(bias).float(), torch.ones_like(bias).float())
+    else:
+        mean, variance = moments.first_output(features)
+        first = AffineMap(scales.inner, shift, mean, variance)
+        mean, variance = moments.second_output(found.gain.to(bias), found.module.bias, scales.outer, at_output)
+        second = AffineMap(scales.outer, bias - scales.outer * at_output, mean, variance)
+    layer.set_maps(first, second)
+
+
+def _report(
+    layer: SourceLayer, matrix, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool, seconds: float
+) -> LayerReport:
+    shape, weight = found.target.shape, found.target.weight
+    first, second = layer.maps
+    gammas = [wanted.parameters(norm.eps) for wanted, norm in ((first, layer.first_norm), (second, layer.second_norm))]
+    inner, outer = (
+        AffineMap.of_parameters(*g, wanted.mean, wanted.variance, 1e-5).scale
+        for g, wanted in zip(gammas, (first, second), strict=True)
+    )
+    exact = relative_error(composed_weight(matrix, Scales(inner, outer), shape), weight)
+    return LayerReport(
+        found.name, (shape.outputs, shape.inputs, *shape.kernel), shape.equations, recipe.width, recipe.width / shape.equations,
+        report.solver, exact, relative_error(assembled_weight(layer), weight), report.relative_residual, report.iterations,
+        seconds, report.converged, layer.features.redrawn, _rank(layer.features) if strict else None,
+        "implicit" if layer.implicit else "stored", recipe.digest,
+    )  # fmt: skip
+
+
+def _rank(features: Features) -> int | None:
+    """Rank of M, where M is small enough for singular values."""
+    if features.identity or features.shape.equations > 3000:
+        return None
+    matrix = feature_operator(features, torch.float64, torch.device("cpu"))
+    return int(torch.linalg.matrix_rank(matrix.dense()))
+
+
+def as_rows(reports: list[LayerReport]) -> list[dict]:
+    """Reports as JSON-like rows."""
+    return [dataclasses.asdict(report) for report in reports]

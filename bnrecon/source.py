@@ -1,0 +1,229 @@
+"""The source network's layers: two frozen convolutions, each followed by a real BatchNorm, computed in channel chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bnrecon.construction.activation import FIRST_ACTIVATIONS
+from bnrecon.construction.two_layer import Scales, composed_weight, feature_operator
+from bnrecon.features import Features
+
+__all__ = ["IMPLICIT_FROM", "AffineMap", "Geometry", "SourceLayer", "assembled_weight", "collapse_layer", "geometry_of"]
+
+CHUNK_BYTES = 32 * 2**20  # of one chunk's intermediate map: small enough to stay near the processor's cache
+IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a layer moves over its input: ``pads`` as (left, right, top, bottom), all put before the first source layer."""
+
+    linear: bool
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_mode: str = "constant"
+
+
+def geometry_of(module: nn.Conv2d | nn.Linear) -> Geometry:
+    """Read a module's stride, dilation and padding; ``same`` and asymmetric padding included."""
+    if isinstance(module, nn.Linear):
+        return Geometry(linear=True)
+    pads: list[int] = []
+    for side in (1, 0):  # width first, as F.pad counts
+        if module.padding == "same":
+            total = module.dilation[side] * (module.kernel_size[side] - 1)
+            pads += [total // 2, total - total // 2]
+        else:
+            pads += [0, 0] if module.padding == "valid" else [module.padding[side]] * 2
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return Geometry(False, module.stride, module.dilation, tuple(pads), mode)
+
+
+def pad(x: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """Pad a layer's input as the target does."""
+    return F.pad(x, geometry.pads, geometry.pad_mode) if any(geometry.pads) else x
+
+
+@dataclass(frozen=True)
+class AffineMap:
+    """What a normalization layer is to do, y = scale · x + shift by channel (float64), and its running statistics (float32)."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+    mean: torch.Tensor
+    variance: torch.Tensor
+
+    def parameters(self, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """γ and β (float64) with which BatchNorm does this in eval mode: γ = s · sqrt(var + eps), β = t + s · mean."""
+        return self.scale * (self.variance.double() + eps).sqrt(), self.shift + self.scale * self.mean.double()
+
+    @classmethod
+    def of_parameters(
+        cls, gamma: torch.Tensor, beta: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, eps: float
+    ) -> AffineMap:
+        """The map that BatchNorm with these float64 parameters does."""
+        scale = gamma / (variance.double() + eps).sqrt()
+        return cls(scale, beta - scale * mean.double(), mean, variance)
+
+
+class SourceLayer(nn.Module):
+    """Convolution A (1x1), BatchNorm, activation, convolution B (kxk), BatchNorm in the place of one target layer.
+
+    Both weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first normalization's shift
+    then reaches the border as it reaches every other pixel. For a linear layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
+
+    In eval mode the c1 intermediate channels are worked through in chunks, so that memory stays bounded however wide the
+    layer is. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no weights in memory: since M = I, each intermediate
+    channel is one input, scaled and shifted, added to one output at one tap, which is what is computed.
+    """
+
+    def __init__(self, features: Features, geometry: Geometry, activation: str = "identity", dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.features, self.geometry = features, geometry
+        shape = features.shape
+        self.implicit = features.identity and shape.feature_bytes(features.width) > IMPLICIT_FROM
+        norm = nn.BatchNorm1d if geometry.linear else nn.BatchNorm2d
+        self.first_norm = norm(features.width, dtype=dtype)
+        self.activation = FIRST_ACTIVATIONS[activation]()
+        self.second_norm = norm(shape.outputs, dtype=dtype)
+        self.maps: tuple[AffineMap, AffineMap] | None = None
+        if not self.implicit:
+            first, second = features.weights()
+            if geometry.linear:
+                self.first = _frozen(nn.Linear, first, dtype)
+                self.second = _frozen(nn.Linear, second[:, :, 0, 0], dtype)
+            else:
+                self.first = _frozen(nn.Conv2d, first[:, :, None, None], dtype, kernel_size=1)
+                self.second = _frozen(
+                    nn.Conv2d, second, dtype, kernel_size=shape.kernel, stride=geometry.stride, dilation=geometry.dilation
+                )
+        self.eval()
+
+    def set_maps(self, first: AffineMap, second: AffineMap) -> None:
+        """Make the normalization layers do these affine maps; nothing else of the layer changes."""
+        self.maps = (first, second)
+        for norm, wanted in ((self.first_norm, first), (self.second_norm, second)):
+            gamma, beta = wanted.parameters(norm.eps)
+            with torch.no_grad():
+                norm.weight.copy_(gamma)
+                norm.bias.copy_(beta)
+                norm.running_mean.copy_(wanted.mean)
+                norm.running_var.copy_(wanted.variance)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's function on (N, c0, H, W), or on (..., c0) for a linear layer."""
+        if self.geometry.linear:
+            return self._linear(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        x = pad(x, self.geometry)
+        if self.implicit:
+            return self.second_norm(self._implicit(x))
+        if self.training:
+            return self.second_norm(self.second(self.activation(self.first_norm(self.first(x)))))
+        out = None
+        step = max(16, CHUNK_BYTES // (x.element_size() * x.shape[0] * x.shape[2] * x.shape[3]))
+        for start in range(0, self.features.width, step):
+            part = slice(start, start + step)
+            hidden = self._normalized(F.conv2d(x, self.first.weight[part]), part)
+            partial = F.conv2d(hidden, self.second.weight[:, part], stride=self.geometry.stride, dilation=self.geometry.dilation)
+            out = partial if out is None else out.add_(partial)
+        return self.second_norm(out)
+
+    def _linear(self, x: torch.Tensor) -> torch.Tensor:
+        if self.implicit:
+            return self.second_norm(self._implicit(x[:, :, None, None])[:, :, 0, 0])
+        return self.second_norm(self.second(self.activation(self.first_norm(self.first(x)))))
+
+    def _normalized(self, hidden: torch.Tensor, part: slice) -> torch.Tensor:
+        norm = self.first_norm
+        statistics = norm.running_mean[part], norm.running_var[part], norm.weight[part], norm.bias[part]
+        return self.activation(F.batch_norm(hidden, *statistics, training=False, eps=norm.eps))
+
+    def _implicit(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum act(s_l x_j + t_l) over the features l = (i, tap, j) of each output i."""
+        if self.training:
+            raise RuntimeError("an implicit id_cond layer has no training mode; rebuild with smaller layers or stay in eval mode")
+        shape, norm = self.features.shape, self.first_norm
+        scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+        shift = norm.bias - norm.running_mean * scale
+        table = (shape.outputs, shape.taps, shape.inputs)
+        scale, shift = scale.reshape(table), shift.reshape(table)
+        move = {"stride": self.geometry.stride, "dilation": self.geometry.dilation}
+        if isinstance(self.activation, nn.Identity):
+            kernel = scale.transpose(1, 2).reshape(shape.outputs, shape.inputs, *shape.kernel)
+            return F.conv2d(x, kernel, shift.sum((1, 2)), **move)
+        patches = F.unfold(x, shape.kernel, dilation=self.geometry.dilation, stride=self.geometry.stride)
+        patches = patches.reshape(len(x), shape.inputs, shape.taps, -1).transpose(1, 2)
+        outputs = [self.activation(s[..., None] * patches + t[..., None]).sum((1, 2)) for s, t in zip(scale, shift, strict=True)]
+        sides = [
+            (x.shape[2 + d] - self.geometry.dilation[d] * (shape.kernel[d] - 1) - 1) // self.geometry.stride[d] + 1 for d in (0, 1)
+        ]
+        return torch.stack(outputs, 1).reshape(len(x), shape.outputs, *sides)
+
+
+def _frozen(kind: type, weight: torch.Tensor, dtype: torch.dtype, **options) -> nn.Module:
+    """A bias-free layer of this weight that no optimizer will change."""
+    module = nn.utils.skip_init(kind, weight.shape[1], weight.shape[0], bias=False, dtype=dtype, **options)
+    with torch.no_grad():
+        module.weight.copy_(weight)
+    return module.requires_grad_(False)
+
+
+def _shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
+    """What a shift t (c1,) of the intermediate channels adds to each output: Σ_l Σ_tap B[i, l, tap] t_l, in float64."""
+    if not bool(shift.any()):
+        return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
+    if features.identity:
+        return shift.reshape(features.shape.outputs, -1).sum(1)
+    return features.second.to(shift.device).double().sum((2, 3)) @ shift
+
+
+def collapse_layer(layer: SourceLayer) -> nn.Module:
+    """The one layer that a source layer amounts to, from its float64 maps and its features (identity, or its linear region).
+
+    Its weight is W' = outer ∘ (B diag(inner) A): nothing of the target enters.
+    """
+    first, second = layer.maps
+    matrix = feature_operator(layer.features, torch.float64, first.scale.device)
+    weight = composed_weight(matrix, Scales(first.scale, second.scale), layer.features.shape)
+    bias = second.scale * _shift_at_output(layer.features, first.shift) + second.shift
+    parameter = layer.second_norm.weight
+    if layer.geometry.linear:
+        collapsed = nn.Linear(weight.shape[1], weight.shape[0], dtype=parameter.dtype, device=parameter.device)
+        weight = weight[:, :, 0, 0]
+    else:
+        collapsed = _PaddedConvolution(layer, parameter)
+    with torch.no_grad():
+        target = collapsed if layer.geometry.linear else collapsed.convolution
+        target.weight.copy_(weight)
+        target.bias.copy_(bias)
+    return collapsed.eval()
+
+
+class _PaddedConvolution(nn.Module):
+    """A convolution after its explicit padding."""
+
+    def __init__(self, layer: SourceLayer, like: torch.Tensor):
+        super().__init__()
+        shape, self.geometry = layer.features.shape, layer.geometry
+        self.convolution = nn.Conv2d(
+            shape.inputs, shape.outputs, shape.kernel, self.geometry.stride, dilation=self.geometry.dilation,
+            dtype=like.dtype, device=like.device,
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Pad, then convolve."""
+        return self.convolution(pad(x, self.geometry))
+
+
+def assembled_weight(layer: SourceLayer) -> torch.Tensor:
+    """W' in the arithmetic the network runs in: from the rounded parameters of its BatchNorm layers."""
+    scales = []
+    for norm in (layer.first_norm, layer.second_norm):
+        scales.append(norm.weight.detach() * torch.rsqrt(norm.running_var + norm.eps))
+    matrix = feature_operator(layer.features, scales[0].dtype, scales[0].device)
+    return composed_weight(matrix, Scales(*scales), layer.features.shape)
