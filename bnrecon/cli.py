@@ -1,23 +1,248 @@
-def main():
-    import sys, os
+"""The `bnrecon` command: routes words, owns exit codes (0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted)."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+HELP = """bnrecon: rebuild trained networks from frozen random convolutions by their normalization parameters alone
+
+usage: bnrecon COMMAND [...]
+
+  run          train a target (or take the trained one), rebuild it, evaluate it, write a table
+               bnrecon run                                       the embedded digits, seconds
+               bnrecon run target=vgg18 features=he_normal       VGG18 of width 64 on CIFAR-10
+               bnrecon run -m features=he_normal,id_cond         a sweep
+               bnrecon run --help                                all groups and options
+  tables       one table of all finished runs, as Markdown: bnrecon tables [FOLDER]
+  completion   tab completion: eval "$(bnrecon completion bash)" (or zsh, fish)
+
+exit codes: 0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted"""
+
+COMMANDS = ("run", "tables", "completion")
+
+
+def main() -> None:
+    """Run one command and leave with its exit code."""
+    words = sys.argv[1:]
+    if words[:1] == ["-sc"]:  # what a shell asks for while completing
+        sys.exit(_complete(words[1:]))
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP)
+        sys.exit(0 if words else 2)
+    if words[0] == "--version":
+        print(importlib.metadata.version("bnrecon"))
+        sys.exit(0)
+    command, rest = words[0], words[1:]
+    if command == "run":
+        sys.exit(_run(rest))
+    if command == "tables":
+        sys.exit(_tables(rest))
+    if command == "completion":
+        sys.exit(_install_completion(rest))
+    from bnrecon.errors import nearest
+
+    print(f"bnrecon {command}: no such command: {nearest(command, COMMANDS)}; see bnrecon --help", file=sys.stderr)
+    sys.exit(2)
+
+
+def _hydra(task, words: list[str]) -> None:
+    """Hand words to Hydra with the project's configs; errors come back as exceptions."""
     import hydra
-    from bnrecon import config, hardware
-    hardware.keep_freed_memory()
+
+    from bnrecon import config
+
     config.register_schema()
-    os.environ["HYDRA_FULL_ERROR"]="1"
-    @hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")
-    def go(c):
-        cfg=config.from_hydra(c)
-        from bnrecon.targets.obtain import obtain_target
-        from bnrecon.data import load, DataSpec
-        import dataclasses
-        from bnrecon.interruption import StopRequest
-        d=load(DataSpec(**dataclasses.asdict(cfg.data)))
-        with StopRequest() as s:
-            t=obtain_target(cfg,d,hardware.resolve_device(cfg.device),s)
-        print(t.folder,t.about["accuracy"],t.about["seconds"])
-    sys.argv=[sys.argv[0]]+sys.argv[2:]
-    try: go()
-    except config.CONFIG_ERRORS as e:
-        print(repr(str(e)), repr(str(e.__cause__)))
-        print("->",config.explain(e)); sys.exit(2)
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv = ["bnrecon", *words]
+    hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")(task)()
+
+
+def _run(words: list[str]) -> int:
+    """Run one job or a sweep. A sweep goes on after a failed job and ends in the worst exit code."""
+    from bnrecon import config, hardware
+
+    hardware.keep_freed_memory()
+    signal.signal(signal.SIGTERM, _terminated)
+    sweep = hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:10]
+    if not any(word.startswith("hydra.sweep.dir=") for word in words):
+        words = [*words, f"hydra.sweep.dir=${{outputs}}/sweeps/{sweep}"]
+    try:
+        _hydra(_job, words)
+    except config.CONFIG_ERRORS as error:
+        return _say(config.explain(error), 2)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 2
+    except BaseException as error:
+        return _failure(error)
+    return _sweep_outcome[0] if _sweep_outcome else 0
+
+
+def _job(composed) -> None:
+    """One job, alone or of a sweep."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    hydra = HydraConfig.get()
+    if hydra.mode != RunMode.MULTIRUN:
+        _main_job(composed)
+        return
+    from bnrecon import store
+
+    number = hydra.job.num
+    print(f"\n[{number}] {' '.join(o for o in hydra.overrides.task)}", flush=True)
+    record: dict = {"overrides": list(hydra.overrides.task), "folder": None, "code": 0}
+    try:
+        record["folder"] = str(_main_job(composed))
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        record["code"] = _failure(error)
+    store.write_json(Path(hydra.sweep.dir) / f"job-{number}.json", record)
+    if record["code"] == 130:
+        raise KeyboardInterrupt
+
+
+def _main_job(composed) -> Path:
+    from bnrecon import config
+
+    # Hydra's own node is not part of the schema.
+    asked = config.from_hydra(composed)
+    for name in asked.imports:
+        _import(name)
+    from bnrecon.run import require_outputs, run
+
+    require_outputs(asked)
+    return run(asked)
+
+
+def _import(name: str) -> None:
+    """Import a user's module, from the current folder too, for what it registers."""
+    from bnrecon.errors import UserError
+
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(name.removesuffix(".py").replace("/", "."))
+    except ModuleNotFoundError as error:
+        raise UserError(f"imports={name}: {error}; give a module's name, importable from here, as in imports=[my_targets]") from None
+
+
+_sweep_outcome: list[int] = []
+
+
+class SweepTable:
+    """A Hydra callback: after a sweep, one table of all its runs, whichever launcher ran them."""
+
+    def __init__(self) -> None:
+        pass
+
+    def on_multirun_start(self, config, **_: object) -> None:
+        """Forget what an earlier sweep of the same name left."""
+        for file in Path(config.hydra.sweep.dir).glob("job-*.json"):
+            file.unlink()
+
+    def on_multirun_end(self, config, **_: object) -> None:
+        """Write and print the table; remember the worst exit code."""
+        from bnrecon import store, tables
+
+        folder = Path(config.hydra.sweep.dir)
+        records = [store.read_json(file) for file in sorted(folder.glob("job-*.json"), key=_number)]
+        results = [store.read_json(Path(record["folder"]) / "result.json") for record in records if record["folder"]]
+        _sweep_outcome[:] = [max((record["code"] for record in records), default=1)]
+        if results:
+            table = tables.markdown(tables.summary(results))
+            store.write_text(folder / "table.md", table + "\n")
+            print(f"\n{table}")
+        for record in records:
+            if record["code"]:
+                print(f"failed (exit code {record['code']}): {' '.join(record['overrides'])}", file=sys.stderr)
+        print(f"\n{folder}")
+
+    def __getattr__(self, name: str):
+        if name.startswith("on_"):
+            return lambda *_, **__: None
+        raise AttributeError(name)
+
+
+def _number(path: Path) -> int:
+    return int(re.sub(r"\D", "", path.stem))
+
+
+def _failure(error: BaseException) -> int:
+    """Say what went wrong in one line and give the exit code; only a defect of ours shows a traceback."""
+    from bnrecon import config
+    from bnrecon.errors import Interrupted, RunError, UserError
+
+    if isinstance(error, config.CONFIG_ERRORS):
+        return _say(config.explain(error), 2)
+    if isinstance(error, UserError):
+        return _say(str(error), 2)
+    if isinstance(error, Interrupted):
+        return _say(str(error), 130)
+    if isinstance(error, KeyboardInterrupt):
+        return _say("interrupted; what was finished is kept, the same command goes on from there", 130)
+    if isinstance(error, RunError):
+        return _say(str(error), 1)
+    if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
+        return _say(f"not enough memory ({str(error).splitlines()[0]}); use a smaller width or features=id_cond", 1)
+    if isinstance(error, OSError) and error.strerror:
+        return _say(f"{error.strerror}: {error.filename}", 1)
+    traceback.print_exception(error)
+    return _say("this is a defect in bnrecon; please report it with the lines above", 1)
+
+
+def _say(line: str, code: int) -> int:
+    print(f"bnrecon: {line}", file=sys.stderr, flush=True)
+    return code
+
+
+def _terminated(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _tables(words: list[str]) -> int:
+    from bnrecon import tables
+
+    if any(word.startswith("-") for word in words) or len(words) > 1:
+        print("usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)")
+        return 0 if words and words[0] in ("-h", "--help") else 2
+    folder = Path(words[0].removeprefix("outputs=") if words else "outputs")
+    results = tables.collect(folder)
+    if not results:
+        return _say(f"no finished runs in {folder}; make one with: bnrecon run outputs={folder}", 2)
+    print(tables.markdown(tables.summary(results)))
+    return 0
+
+
+def _install_completion(words: list[str]) -> int:
+    if len(words) != 1 or words[0] not in ("bash", "zsh", "fish"):
+        print('usage: eval "$(bnrecon completion bash)"   (or zsh, fish)')
+        return 2
+    _hydra(lambda _: None, ["-sc", f"install={words[0]}"])
+    return 0
+
+
+def _complete(words: list[str]) -> int:
+    """Complete the command itself here; after `run`, let Hydra complete as if `run` were not there."""
+    line = os.environ.get("COMP_LINE", "")
+    given = line.split()
+    if len(given) < 2 or (len(given) == 2 and not line.endswith(" ")):
+        prefix = given[1] if len(given) == 2 else ""
+        print(" ".join(command for command in COMMANDS if command.startswith(prefix)))
+        return 0
+    if given[1] != "run":
+        return 0
+    os.environ["COMP_LINE"] = re.sub(r"^(\s*\S+)\s+run\b", r"\1", line)
+    _hydra(lambda _: None, ["-sc", *words])
+    return 0
+
+
+if __name__ == "__main__":
+    main()

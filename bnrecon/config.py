@@ -157,12 +157,25 @@ def from_hydra(composed: DictConfig) -> RunConfig:
 
     Raises ``UserError`` with one line for the first impossible value.
     """
+    _reject_unknown(composed, RunConfig, "")
     try:
         config = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from None
     check(config)
     return config
+
+
+def _reject_unknown(node: DictConfig, schema: type, prefix: str) -> None:
+    """Raise ``UserError`` for keys that no schema has: Hydra lets `+target.extra=3` past a schema."""
+    allowed = [field.name for field in dataclasses.fields(schema)]
+    for name in node:
+        if name not in allowed:
+            full = prefix + str(name)
+            raise UserError(f"{full} is not an option: {nearest(full, [prefix + word for word in allowed])}")
+        child = node._get_node(name)
+        if isinstance(child, DictConfig) and dataclasses.is_dataclass(OmegaConf.get_type(child)):
+            _reject_unknown(child, OmegaConf.get_type(child), f"{prefix}{name}.")
 
 
 def check(config: RunConfig) -> None:

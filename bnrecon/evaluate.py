@@ -1,8 +1,7 @@
-"""Test accuracy and agreement of networks, in true float32."""
+"""Test accuracy of a target and of its source network, in true float32."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from tqdm import tqdm
 from bnrecon.data import Images
 from bnrecon.hardware import exact_float32
 
-__all__ = ["Accuracy", "Agreement", "agreement", "test_accuracy"]
+__all__ = ["Accuracy", "SourceEvaluation", "evaluate_source", "test_accuracy"]
 
 
 @dataclass(frozen=True)
@@ -24,34 +23,27 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Two networks on the same images: the largest difference of a logit, and the images they put in one class."""
+class SourceEvaluation:
+    """Accuracy of a source network, and how it was taken.
 
-    largest_logit_difference: float
-    same_class: int
-    images: int
-
-
-def _logits(network: nn.Module, data: Images, device: torch.device, batch_size: int, **part: int | None) -> Iterator:
-    network.eval()
-    with torch.inference_mode(), exact_float32():
-        for x, y in data.test_batches(batch_size, device, **part):
-            yield network(x), x, y
-
-
-def test_accuracy(
-    network: nn.Module, data: Images, device: torch.device, limit: int | None = None, start: int = 0,
-    batch_size: int = 250, description: str | None = None,
-) -> Accuracy:  # fmt: skip
-    """Test accuracy over images ``start`` to ``limit``, in eval mode and float32 with TF32 off.
-
-    With a ``description`` a progress bar is shown.
+    The first ``source_images`` test images went through the real source network, the rest through its collapsed form;
+    ``largest_logit_difference`` between the two, and between source and target, is over those first images.
     """
+
+    percent: float
+    images: int
+    source_images: int
+    largest_logit_difference: float
+    largest_difference_to_target: float
+
+
+def test_accuracy(network: nn.Module, data: Images, device: torch.device, description: str | None = None) -> Accuracy:
+    """Test accuracy over all test images, in eval mode and float32 with TF32 off; with a ``description``, under a bar."""
+    network.eval()
     correct = images = 0
-    total = (data.sizes[1] if limit is None else min(limit, data.sizes[1])) - start
-    with tqdm(total=total, desc=description, unit="img", disable=None if description else True, leave=False) as bar:
-        for logits, _, y in _logits(network, data, device, batch_size, limit=limit, start=start):
-            correct += int((logits.argmax(1) == y).sum())
+    with _bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
+        for x, y in data.test_batches(250, device):
+            correct += int((network(x).argmax(1) == y).sum())
             images += len(y)
             bar.update(len(y))
     return Accuracy(100 * correct / images, images)
@@ -60,14 +52,28 @@ def test_accuracy(
 test_accuracy.__test__ = False  # not a test, whatever pytest thinks of its name
 
 
-def agreement(first: nn.Module, second: nn.Module, data: Images, device: torch.device, limit: int | None) -> Agreement:
-    """Run two networks on the first ``limit`` test images and compare their logits."""
-    second.eval()
-    largest, same, images = 0.0, 0, 0
-    for logits, x, _ in _logits(first, data, device, 64, limit=limit):
-        with torch.inference_mode(), exact_float32():
-            other = second(x)
-        largest = max(largest, float((logits - other).abs().max()))
-        same += int((logits.argmax(1) == other.argmax(1)).sum())
-        images += len(x)
-    return Agreement(largest, same, images)
+def evaluate_source(
+    source: nn.Module, collapsed: nn.Module, target: nn.Module, data: Images, device: torch.device, source_images: int,
+    description: str | None = None,
+) -> SourceEvaluation:  # fmt: skip
+    """Run the source network on the first ``source_images`` test images and its collapsed form on the rest."""
+    correct = images = 0
+    difference = to_target = 0.0
+    source_images = min(source_images, data.sizes[1])
+    with _bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
+        for x, y in data.test_batches(64, device, limit=source_images):
+            logits = source(x)
+            difference = max(difference, float((logits - collapsed(x)).abs().max()))
+            to_target = max(to_target, float((logits - target(x)).abs().max()))
+            correct += int((logits.argmax(1) == y).sum())
+            images += len(y)
+            bar.update(len(y))
+        for x, y in data.test_batches(250, device, start=source_images):
+            correct += int((collapsed(x).argmax(1) == y).sum())
+            images += len(y)
+            bar.update(len(y))
+    return SourceEvaluation(100 * correct / images, images, source_images, difference, to_target)
+
+
+def _bar(total: int, description: str | None) -> tqdm:
+    return tqdm(total=total, desc=description, unit="img", disable=None if description else True, leave=False)

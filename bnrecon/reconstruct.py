@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,13 +13,13 @@ from torch import nn
 
 from bnrecon import source_file
 from bnrecon.construction.activation import check_activation, linear_region_shift
-from bnrecon.construction.two_layer import Scales, composed_weight, feature_operator, relative_error, two_layer_system
+from bnrecon.construction.two_layer import Scales, feature_operator, two_layer_system
 from bnrecon.errors import UserError
 from bnrecon.features import Features, choose_width, distribution, draw
 from bnrecon.hardware import available_memory, gigabytes
 from bnrecon.moments import LayerMoments, gather
 from bnrecon.solvers import Report, Solution, SolverOptions, solve
-from bnrecon.source import IMPLICIT_FROM, AffineMap, SourceLayer, _shift_at_output, assembled_weight, geometry_of
+from bnrecon.source import IMPLICIT_FROM, AffineMap, SourceLayer, geometry_of, layer_errors, shift_at_output
 from bnrecon.source_file import LayerRecipe
 from bnrecon.targets.folding import FoundLayer, find_layers
 
@@ -82,11 +81,14 @@ class PlannedLayer:
     width: int
     number: int
 
+    features: str
+
     @property
-    def implicit(self) -> bool:
-        """Whether the features take no memory."""
+    def free(self) -> bool:
+        """Whether the features are implicit: M = I, and too large to be worth storing."""
         shape = self.found.target.shape
-        return shape.feature_bytes(self.width) > IMPLICIT_FROM
+        identity = self.features == "id_cond" and self.width == shape.equations
+        return identity and shape.feature_bytes(self.width) > IMPLICIT_FROM
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,8 @@ def plan_layers(
             )
         if c1 < 1:
             raise UserError(f"layer {found.name}: {c1} features; at least one is needed")
-        layer = PlannedLayer(found, c1, number)
-        stored = shape.feature_bytes(c1)
-        if features == "id_cond" and c1 == shape.equations and layer.implicit:
-            stored = 0
+        layer = PlannedLayer(found, c1, number, features)
+        stored = 0 if layer.free else shape.feature_bytes(c1)
         work = 3 * stored + 16 * c1  # float64 factors and a float32 copy while the layer is solved
         if stored + work > available_memory(device):
             refused[found.name] = (
@@ -225,7 +225,7 @@ def reconstruct(
         recipe = LayerRecipe(
             found.name, found.norm_name, layer.number, features, seed, strict, layer.width, activation, drawn.digest()
         )
-        report = _report(built, system.matrix, found, solution.report, recipe, strict, time.perf_counter() - started)
+        report = _report(built, found, solution.report, recipe, strict, time.perf_counter() - started)
         if on_layer:
             on_layer(report, solution.scale)
         reports.append(report)
@@ -259,7 +259,7 @@ def _normalize(
     shift = torch.zeros_like(scales.inner)
     if margin is not None:
         shift = linear_region_shift(features, scales.inner, margin * moments.largest_input)
-    at_output = _shift_at_output(features, shift)
+    at_output = shift_at_output(features, shift)
     if moments is None:
         ones, zeros = torch.ones_like(scales.inner), torch.zeros_like(scales.inner)
         first = AffineMap(scales.inner, shift, zeros.float(), ones.float())
@@ -273,21 +273,14 @@ def _normalize(
 
 
 def _report(
-    layer: SourceLayer, matrix, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool, seconds: float
+    layer: SourceLayer, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool, seconds: float
 ) -> LayerReport:
-    shape, weight = found.target.shape, found.target.weight
-    first, second = layer.maps
-    gammas = [wanted.parameters(norm.eps) for wanted, norm in ((first, layer.first_norm), (second, layer.second_norm))]
-    inner, outer = (
-        AffineMap.of_parameters(*g, wanted.mean, wanted.variance, 1e-5).scale
-        for g, wanted in zip(gammas, (first, second), strict=True)
-    )
-    exact = relative_error(composed_weight(matrix, Scales(inner, outer), shape), weight)
+    shape = found.target.shape
+    exact, assembled = layer_errors(layer, found.target.weight)
     return LayerReport(
         found.name, (shape.outputs, shape.inputs, *shape.kernel), shape.equations, recipe.width, recipe.width / shape.equations,
-        report.solver, exact, relative_error(assembled_weight(layer), weight), report.relative_residual, report.iterations,
-        seconds, report.converged, layer.features.redrawn, _rank(layer.features) if strict else None,
-        "implicit" if layer.implicit else "stored", recipe.digest,
+        report.solver, exact, assembled, report.relative_residual, report.iterations, seconds, report.converged,
+        layer.features.redrawn, _rank(layer.features) if strict else None, "implicit" if layer.implicit else "stored", recipe.digest,
     )  # fmt: skip
 
 
@@ -297,8 +290,3 @@ def _rank(features: Features) -> int | None:
         return None
     matrix = feature_operator(features, torch.float64, torch.device("cpu"))
     return int(torch.linalg.matrix_rank(matrix.dense()))
-
-
-def as_rows(reports: list[LayerReport]) -> list[dict]:
-    """Reports as JSON-like rows."""
-    return [dataclasses.asdict(report) for report in reports]

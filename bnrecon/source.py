@@ -9,10 +9,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
-from bnrecon.construction.two_layer import Scales, composed_weight, feature_operator
+from bnrecon.construction.two_layer import Scales, composed_weight, feature_operator, relative_error
 from bnrecon.features import Features
+from bnrecon.store import tensor_digest
 
-__all__ = ["IMPLICIT_FROM", "AffineMap", "Geometry", "SourceLayer", "assembled_weight", "collapse_layer", "geometry_of"]
+__all__ = [
+    "IMPLICIT_FROM", "AffineMap", "Geometry", "SourceLayer", "collapse_layer", "geometry_of", "layer_errors",
+    "pad", "shift_at_output",
+]
 
 CHUNK_BYTES = 32 * 2**20  # of one chunk's intermediate map: small enough to stay near the processor's cache
 IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
@@ -92,6 +96,7 @@ class SourceLayer(nn.Module):
         self.activation = FIRST_ACTIVATIONS[activation]()
         self.second_norm = norm(shape.outputs, dtype=dtype)
         self.maps: tuple[AffineMap, AffineMap] | None = None
+        self.outside = 0  # intermediate values seen below 0, where relu and leaky_relu are not the identity
         if not self.implicit:
             first, second = features.weights()
             if geometry.linear:
@@ -123,7 +128,7 @@ class SourceLayer(nn.Module):
         if self.implicit:
             return self.second_norm(self._implicit(x))
         if self.training:
-            return self.second_norm(self.second(self.activation(self.first_norm(self.first(x)))))
+            return self.second_norm(self.second(self._activated(self.first_norm(self.first(x)))))
         out = None
         step = max(16, CHUNK_BYTES // (x.element_size() * x.shape[0] * x.shape[2] * x.shape[3]))
         for start in range(0, self.features.width, step):
@@ -136,12 +141,32 @@ class SourceLayer(nn.Module):
     def _linear(self, x: torch.Tensor) -> torch.Tensor:
         if self.implicit:
             return self.second_norm(self._implicit(x[:, :, None, None])[:, :, 0, 0])
-        return self.second_norm(self.second(self.activation(self.first_norm(self.first(x)))))
+        return self.second_norm(self.second(self._activated(self.first_norm(self.first(x)))))
 
     def _normalized(self, hidden: torch.Tensor, part: slice) -> torch.Tensor:
         norm = self.first_norm
         statistics = norm.running_mean[part], norm.running_var[part], norm.weight[part], norm.bias[part]
-        return self.activation(F.batch_norm(hidden, *statistics, training=False, eps=norm.eps))
+        return self._activated(F.batch_norm(hidden, *statistics, training=False, eps=norm.eps))
+
+    def _activated(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Apply the activation, counting what falls outside its linear region."""
+        if isinstance(self.activation, nn.Identity):
+            return hidden
+        if not self.training:
+            self.outside += int((hidden < 0).sum())
+        return self.activation(hidden)
+
+    def frozen_digest(self) -> str:
+        """SHA-256 of the weights the layer holds now; equal to the features' own as long as nothing changed them."""
+        if self.implicit:
+            return self.features.digest()
+        first, second = self.first.weight.detach().flatten(1), self.second.weight.detach()
+        second = second.reshape(*second.shape[:2], *self.features.shape.kernel)
+        if self.features.identity:
+            wanted = self.features.weights()
+            same = torch.equal(first.cpu().float(), wanted[0]) and torch.equal(second.cpu().float(), wanted[1])
+            return self.features.digest() if same else "changed"
+        return tensor_digest({"first": first.float(), "second": second.float()})
 
     def _implicit(self, x: torch.Tensor) -> torch.Tensor:
         """Sum act(s_l x_j + t_l) over the features l = (i, tap, j) of each output i."""
@@ -158,7 +183,7 @@ class SourceLayer(nn.Module):
             return F.conv2d(x, kernel, shift.sum((1, 2)), **move)
         patches = F.unfold(x, shape.kernel, dilation=self.geometry.dilation, stride=self.geometry.stride)
         patches = patches.reshape(len(x), shape.inputs, shape.taps, -1).transpose(1, 2)
-        outputs = [self.activation(s[..., None] * patches + t[..., None]).sum((1, 2)) for s, t in zip(scale, shift, strict=True)]
+        outputs = [self._activated(s[..., None] * patches + t[..., None]).sum((1, 2)) for s, t in zip(scale, shift, strict=True)]
         sides = [
             (x.shape[2 + d] - self.geometry.dilation[d] * (shape.kernel[d] - 1) - 1) // self.geometry.stride[d] + 1 for d in (0, 1)
         ]
@@ -173,7 +198,7 @@ def _frozen(kind: type, weight: torch.Tensor, dtype: torch.dtype, **options) -> 
     return module.requires_grad_(False)
 
 
-def _shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
+def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
     """What a shift t (c1,) of the intermediate channels adds to each output: Σ_l Σ_tap B[i, l, tap] t_l, in float64."""
     if not bool(shift.any()):
         return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
@@ -190,7 +215,7 @@ def collapse_layer(layer: SourceLayer) -> nn.Module:
     first, second = layer.maps
     matrix = feature_operator(layer.features, torch.float64, first.scale.device)
     weight = composed_weight(matrix, Scales(first.scale, second.scale), layer.features.shape)
-    bias = second.scale * _shift_at_output(layer.features, first.shift) + second.shift
+    bias = second.scale * shift_at_output(layer.features, first.shift) + second.shift
     parameter = layer.second_norm.weight
     if layer.geometry.linear:
         collapsed = nn.Linear(weight.shape[1], weight.shape[0], dtype=parameter.dtype, device=parameter.device)
@@ -220,10 +245,17 @@ class _PaddedConvolution(nn.Module):
         return self.convolution(pad(x, self.geometry))
 
 
-def assembled_weight(layer: SourceLayer) -> torch.Tensor:
-    """W' in the arithmetic the network runs in: from the rounded parameters of its BatchNorm layers."""
-    scales = []
-    for norm in (layer.first_norm, layer.second_norm):
-        scales.append(norm.weight.detach() * torch.rsqrt(norm.running_var + norm.eps))
-    matrix = feature_operator(layer.features, scales[0].dtype, scales[0].device)
-    return composed_weight(matrix, Scales(*scales), layer.features.shape)
+def layer_errors(layer: SourceLayer, weight: torch.Tensor) -> tuple[float, float]:
+    """How far the layer is from a target's ``weight`` (c2, c0, kh, kw), relative, in two arithmetics.
+
+    The first from its float64 maps and its features; the second from the rounded parameters that its BatchNorm layers hold,
+    in the arithmetic the network runs in.
+    """
+    exact = Scales(layer.maps[0].scale, layer.maps[1].scale)
+    norms = (layer.first_norm, layer.second_norm)
+    rounded = Scales(*(norm.weight.detach() * torch.rsqrt(norm.running_var + norm.eps) for norm in norms))
+    errors = []
+    for scales in (exact, rounded):
+        matrix = feature_operator(layer.features, scales.inner.dtype, scales.inner.device)
+        errors.append(relative_error(composed_weight(matrix, scales, layer.features.shape), weight))
+    return errors[0], errors[1]

@@ -17,7 +17,7 @@ from bnrecon.interruption import StopRequest
 from bnrecon.targets.models import build
 from bnrecon.targets.training import TrainingPlan, autocast_dtype, train
 
-__all__ = ["Trained", "build_target", "obtain_target", "training_plan"]
+__all__ = ["Trained", "build_target", "is_trained", "obtain_target", "target_folder", "training_plan"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,12 @@ def target_folder(config: RunConfig, data: Images) -> Path:
 _VOLATILE = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds"})
 
 
-def obtain_target(config: RunConfig, data: Images, device: torch.device, stop: StopRequest) -> Trained:
+def is_trained(config: RunConfig, data: Images) -> bool:
+    """Whether the store has this target."""
+    return (target_folder(config, data) / "target.json").exists()
+
+
+def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trained:
     """Take the target from the store or train it; of several processes that need it, one trains and the others wait.
 
     A damaged file is named, set aside and redone. Raises what ``train`` raises.
@@ -70,7 +75,7 @@ def obtain_target(config: RunConfig, data: Images, device: torch.device, stop: S
     with store.exclusive(folder, f"training {config.target.name} ({folder})"):
         network = build_target(config, data)
         if (found := _stored(folder, network)) is None:
-            found = _train(config, data, device, stop, folder, network)
+            found = _train(config, data, device, folder, network)
     return Trained(network.to(device).eval(), folder, found)
 
 
@@ -89,12 +94,12 @@ def _stored(folder: Path, network: nn.Module) -> dict | None:
             return None
 
 
-def _train(
-    config: RunConfig, data: Images, device: torch.device, stop: StopRequest, folder: Path, network: nn.Module
-) -> dict:
+def _train(config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module) -> dict:
     checkpoint = folder / "checkpoint.safetensors"
     plan = training_plan(config, device)
-    log, spent = train(network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop)
+    limit = None if config.train.time_limit is None else seconds(config.train.time_limit)
+    with StopRequest(limit) as stop:
+        log, spent = train(network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop)
     accuracy = test_accuracy(network, data, device, description="testing the target")
     store.write_tensors(folder / "target.safetensors", network.state_dict(), {"target": config.target.name})
     about = {
@@ -106,8 +111,3 @@ def _train(
     store.write_json(folder / "target.json", about)
     checkpoint.unlink(missing_ok=True)
     return about
-
-
-def time_limit(config: RunConfig) -> float | None:
-    """The run's time limit in seconds, if it has one."""
-    return None if config.train.time_limit is None else seconds(config.train.time_limit)

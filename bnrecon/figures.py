@@ -1,0 +1,40 @@
+"""Pictures from result.json files alone."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402 (the backend must be chosen before)
+
+__all__ = ["layer_errors"]
+
+
+def layer_errors(path: Path, result: dict[str, Any]) -> None:
+    """Draw every layer's relative error, a point a seed: float64 parameters, and as assembled in the network's arithmetic."""
+    names = list(dict.fromkeys(layer["name"] for layer in result["layers"]))
+    config = result["config"]
+    figure, axes = plt.subplots(figsize=(max(5.0, 0.42 * len(names) + 2), 4.2), layout="constrained")
+    series = (("assembled_error", "as assembled in float32", "#c44e52", "s"), ("relative_error", "float64 parameters", "#4c72b0", "o"))
+    for key, label, colour, marker in series:
+        points = [(names.index(layer["name"]), max(layer[key], 1e-17)) for layer in result["layers"]]
+        axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.7, markersize=5, linestyle="none", label=label)
+    tolerance = config["solver"]["tolerance"]
+    axes.axhline(tolerance, color="grey", linewidth=1, linestyle=":", label=f"solver's tolerance {tolerance:g}")
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(names)), [name.removeprefix("features.") for name in names], rotation=60, ha="right", fontsize=8)
+    axes.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
+    target = f"{config['target']['name']} of width {config['target']['width']} on {config['data']['name']}"
+    axes.set_title(f"{target}, {config['features']['name']}, {len(result['seeds'])} seeds", fontsize=10)
+    axes.legend(fontsize=8)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".png")
+    os.close(handle)
+    figure.savefig(temporary, dpi=150)
+    plt.close(figure)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)

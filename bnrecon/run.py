@@ -1,0 +1,304 @@
+"""The main job: obtain a target, rebuild it from frozen random features, evaluate the source network, write the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnrecon import estimate, figures, hardware, store, tables
+from bnrecon.config import VOLATILE, RunConfig
+from bnrecon.construction.activation import check_activation
+from bnrecon.data import DataSpec, Images, load
+from bnrecon.errors import RunError, UserError
+from bnrecon.evaluate import evaluate_source
+from bnrecon.features import distribution
+from bnrecon.moments import LayerMoments, gather
+from bnrecon.reconstruct import LayerReport, Plan, Reconstruction, plan_layers, reconstruct
+from bnrecon.solvers.base import lookup
+from bnrecon.source import layer_errors
+from bnrecon.source_file import collapse, load_source, source_layers
+from bnrecon.targets.models import minimum_width_count, parameter_count
+from bnrecon.targets.obtain import Trained, build_target, is_trained, obtain_target, training_plan
+
+__all__ = ["run", "run_folder"]
+
+STATISTICS_IMAGES = 1024  # training images that running statistics are taken from
+SOURCE_IMAGES = 64  # test images that always go through the real source network
+# Operations up to which `evaluate=auto` sends all test images through the real source network: some ten minutes.
+SOURCE_FLOPS = {"cpu": 1e14, "cuda": 1e16}
+SQUARE_SOLVERS = ("lu", "refined", "lu_lbfgs")  # these take c1 = n unless told otherwise
+
+
+def run_folder(config: RunConfig) -> Path:
+    """Where a run lies: named by what differs from the defaults, so that an option added later keeps old runs valid."""
+    content = store.differences(config, VOLATILE)
+    if config.data.name in ("folder", "imagenet"):
+        content["data.root"] = config.data.root  # here the folder says which data are meant
+    name = f"{config.data.name}-{config.target.name}-{config.features.name}-{store.content_key(content)}"
+    return Path(config.outputs) / "runs" / name
+
+
+def run(config: RunConfig) -> Path:
+    """Do the main job and return the run's folder; a run that exists is not run again.
+
+    Raises ``UserError``, ``RunError`` or ``Interrupted``; whatever was finished by then is on disk and will be used.
+    """
+    folder = run_folder(config)
+    check_names(config)
+    with store.exclusive(folder, f"the run {folder.name}"):
+        result = finished(folder)
+        if result is not None:
+            print(f"already done; nothing to do (remove {folder} to run it again)\n")
+        else:
+            result = _run(config, folder)
+        print(tables.for_reading(result))
+    print(f"\n{folder}")
+    return folder
+
+
+def check_names(config: RunConfig) -> None:
+    """Raise ``UserError`` for names that no register knows, before any data are read."""
+    distribution(config.features.name)
+    check_activation(config.features.activation)
+    if config.solver.name != "auto":
+        lookup(config.solver.name)
+
+
+def finished(folder: Path) -> dict[str, Any] | None:
+    """A run's result if it counts; a damaged one is named and set aside."""
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    try:
+        return store.read_json(path)
+    except ValueError as error:
+        store.set_aside(path, error)
+        return None
+
+
+def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
+    started = time.monotonic()
+    device = hardware.resolve_device(config.device)
+    data = load(DataSpec(**dataclasses.asdict(config.data)))
+    plan = _announce(config, data, device)
+    store.write_text(folder / "config.json", tables.as_json(dataclasses.asdict(config)))
+    trained = obtain_target(config, data, device)
+    print(f"target    test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), {trained.folder}", flush=True)
+    images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
+    moments = gather(trained.network, [layer.found for layer in _plan(config, trained.network).layers], images)
+    rows = [_seed(config, seed, folder, trained, moments, data, device, plan) for seed in config.seeds]
+    result = _result(config, data, device, trained, rows, time.monotonic() - started)
+    tables.write(folder, result)
+    figures.layer_errors(folder / "layers.png", result)
+    store.write_json(folder / "result.json", result)
+    return store.read_json(folder / "result.json")
+
+
+def _plan(config: RunConfig, network: torch.nn.Module) -> Plan:
+    return plan_layers(network, config.features.name, allow_below_minimum=config.features.allow_below_minimum, **_width(config))
+
+
+def _width(config: RunConfig) -> dict[str, Any]:
+    features = config.features
+    chosen = {name: getattr(features, name) for name in ("oversampling", "excess", "width")}
+    if all(value is None for value in chosen.values()) and config.solver.name in SQUARE_SOLVERS:
+        chosen["width"] = "maximum"
+    return chosen
+
+
+def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
+    """Refuse what cannot be done, then say what will be, and about how long it takes."""
+    network = build_target(config, data).eval()
+    plan = _plan(config, network)
+    training = training_plan(config, device)
+    places = estimate.pixels(network, data.shape)
+    channels, height, width = data.shape
+    speed = {dtype: estimate.rate(dtype, device) for dtype in {training.dtype, torch.float32}}
+    images = config.train.epochs * data.sizes[0]
+    learn = estimate.training_seconds(estimate.multiply_adds(network, places), images, speed[training.dtype])
+    solve = len(config.seeds) * estimate.solving_seconds(plan, config.solver.name, speed[torch.float32])
+    flops = estimate.source_flops(plan, places)
+    seen = _source_images(config, flops, data.sizes[1], device)
+    test = len(config.seeds) * seen * flops / (0.5 * speed[torch.float32])
+    widths = sorted({layer.width for layer in plan.layers})
+    span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
+    oversampling = plan.layers[-1].width / plan.layers[-1].found.target.shape.equations
+    known = is_trained(config, data)
+    lines = [
+        f"data      {data.name}: {data.sizes[0]} training and {data.sizes[1]} test images of {height}x{width}x{channels}",
+        f"target    {config.target.name} of width {config.target.width}: {parameter_count(network):,} parameters; a source of minimum "
+        f"width trains {minimum_width_count(network):,} in its convolutions",
+        f"source    {config.features.name}, {span} features a layer (oversampling {oversampling:.3g}), solver {config.solver.name}, "
+        f"seeds {', '.join(map(str, config.seeds))}",
+        f"scale     {config.scale}: {config.train.epochs} epochs, batch {config.train.batch_size}, peak rate {config.train.lr:g}",
+        f"device    {hardware.describe(device)}, training in {str(training.dtype).removeprefix('torch.')}",
+        f"expect    about {'no' if known else estimate.duration(learn)} training{' (already trained)' if known else ''}, "
+        f"{estimate.duration(solve)} solving, {estimate.duration(test)} testing",
+    ]
+    if skipped := getattr(network, "skipped_poolings", 0):
+        lines.append(f"note      {skipped} poolings are skipped: the image's side is already 1")
+    if config.train.warmup_epochs > config.train.epochs / 2:
+        lines.append(f"note      warm-up is cut from {config.train.warmup_epochs:g} to half of the {config.train.epochs} epochs")
+    lines += [f"note      {note}" for note in plan.notes]
+    print("\n".join(lines), flush=True)
+    return plan
+
+
+def _source_images(config: RunConfig, flops: int, images: int, device: torch.device) -> int:
+    """How many test images the real source network sees."""
+    everything = config.evaluate == "source" or (config.evaluate == "auto" and flops * images <= SOURCE_FLOPS[device.type])
+    return images if everything else min(SOURCE_IMAGES, images)
+
+
+def _seed(
+    config: RunConfig, seed: int, folder: Path, trained: Trained, moments: Mapping[str, LayerMoments], data: Images,
+    device: torch.device, plan: Plan,
+) -> dict[str, Any]:  # fmt: skip
+    """One source network: rebuild, save, reload from the file, evaluate. What was done before is taken up."""
+    place = folder / f"seed-{seed}"
+    key = store.tensor_digest(trained.network.state_dict())
+    if (place / "result.json").exists():
+        try:
+            row = store.read_json(place / "result.json")
+            if row["target_digest"] == key and (place / "source.safetensors").exists():
+                return row
+        except ValueError as error:
+            store.set_aside(place / "result.json", error)
+    started = time.monotonic()
+    rebuilt = _rebuild(config, seed, place, trained, moments, key)
+    path = rebuilt.save(place / "source.safetensors")
+    reports, notes = rebuilt.layers, rebuilt.notes
+    del rebuilt  # the network evaluated is the one that comes back from the file
+    source = load_source(path, trained.network)
+    layers = _verified(source, reports, trained)
+    flops = estimate.source_flops(plan, estimate.pixels(trained.network, data.shape))
+    seen = _source_images(config, flops, data.sizes[1], device)
+    solved = time.monotonic() - started
+    outcome = evaluate_source(source, collapse(source), trained.network, data, device, seen, f"testing seed {seed}")
+    row = {
+        "seed": seed, "accuracy": outcome.percent, "images": outcome.images, "source_images": outcome.source_images,
+        "largest_logit_difference": outcome.largest_logit_difference,
+        "largest_difference_to_target": outcome.largest_difference_to_target,
+        "outside_linear_region": sum(layer.outside for layer in source_layers(source).values()),
+        "layers": layers, "notes": notes, "target_digest": key, "seconds": time.monotonic() - started, "solving_seconds": solved,
+        "trainable_parameters": sum(p.numel() for p in source.parameters() if p.requires_grad),
+        "parameters": sum(p.numel() for p in source.parameters()),
+    }  # fmt: skip
+    store.write_json(place / "result.json", row)
+    for file in place.glob("layer-*.safetensors"):
+        file.unlink()
+    print(tables.seed_line(row), flush=True)
+    return row
+
+
+def _rebuild(
+    config: RunConfig, seed: int, place: Path, trained: Trained, moments: Mapping[str, LayerMoments], key: str
+) -> Reconstruction:
+    solved = {}
+    for file in sorted(place.glob("layer-*.safetensors")):
+        try:
+            tensors, about = store.read_tensors(file)
+            if about["target"] == key:
+                solved[about["name"]] = tensors["scale"]
+        except ValueError as error:
+            store.set_aside(file, error)
+    if solved:
+        print(f"seed {seed}: {len(solved)} layers were solved before", file=sys.stderr)
+
+    def keep(report: LayerReport, scale: torch.Tensor) -> None:
+        if report.solver != "stored":
+            name = f"layer-{report.name.replace('.', '_')}.safetensors"
+            store.write_tensors(place / name, {"scale": scale}, {"name": report.name, "target": key})
+            print(tables.layer_line(seed, report), file=sys.stderr, flush=True)
+
+    features = config.features
+    return reconstruct(
+        trained.network, features.name, solver=config.solver.name, seed=seed, **_width(config),
+        allow_below_minimum=features.allow_below_minimum, activation=features.activation, margin=features.margin,
+        strict=features.strict, moments=moments, tolerance=config.solver.tolerance, max_iterations=config.solver.max_iterations,
+        solved=solved, on_layer=keep,
+    )  # fmt: skip
+
+
+def _verified(source: torch.nn.Module, reports: list[LayerReport], trained: Trained) -> list[dict[str, Any]]:
+    """The layers' reports with errors recomputed from the file just read, and the frozen weights' digest compared."""
+    targets = {layer.found.name: layer.found.target.weight for layer in plan_layers(trained.network, "he_normal").layers}
+    layers = source_layers(source)
+    rows = []
+    for report in reports:
+        layer = layers[report.name]
+        if layer.frozen_digest() != report.digest:
+            raise RunError(f"layer {report.name}: the frozen weights are not the drawn ones; this is a defect, please report it")
+        exact, assembled = layer_errors(layer, targets[report.name])
+        rows.append(dataclasses.asdict(report) | {"relative_error": exact, "assembled_error": assembled})
+    return rows
+
+
+def _result(
+    config: RunConfig, data: Images, device: torch.device, trained: Trained, rows: list[dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    everything = all(row["source_images"] == row["images"] for row in rows)
+    return {
+        "config": dataclasses.asdict(config), "seeds": config.seeds,
+        "data": {
+            "name": data.name, "train": data.sizes[0], "test": data.sizes[1], "classes": len(data.classes), "checksum": data.checksum(),
+        },
+        "target": {
+            "accuracy": trained.about["accuracy"], "images": trained.about["images"],
+            "parameters": parameter_count(trained.network), "minimum_width_parameters": minimum_width_count(trained.network),
+            "seconds": trained.about["seconds"], "folder": str(trained.folder),
+        },
+        "source": {
+            "accuracy": [row["accuracy"] for row in rows],
+            "evaluated": {
+                "network": "source" if everything else "collapsed", "images": min(row["source_images"] for row in rows),
+                "largest_logit_difference": max(row["largest_logit_difference"] for row in rows),
+                "largest_difference_to_target": max(row["largest_difference_to_target"] for row in rows),
+            },
+            "trainable_parameters": rows[0]["trainable_parameters"], "parameters": rows[0]["parameters"],
+            "outside_linear_region": sum(row["outside_linear_region"] for row in rows),
+        },
+        "layers": [layer | {"seed": row["seed"]} for row in rows for layer in row["layers"]],
+        "notes": rows[0]["notes"], "seconds": seconds, "seconds_per_seed": [row["seconds"] for row in rows],
+        "solving_seconds": [row["solving_seconds"] for row in rows],
+        "device": hardware.describe(device), "versions": _versions(), "commit": _commit(),
+    }  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    names = ("bnrecon", "torch", "torchvision", "numpy", "scipy", "hydra-core")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"python": platform.python_version(), **found}
+
+
+def _commit() -> str | None:
+    """The checkout's commit, ``+`` appended where files differ from it; ``None`` outside a checkout."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # an installed copy inside somebody else's checkout
+    head = git("rev-parse", "--short=12", "HEAD")
+    return None if head is None else head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def require_outputs(config: RunConfig) -> None:
+    """Raise ``UserError`` where the outputs folder cannot be written to."""
+    try:
+        Path(config.outputs).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"outputs={config.outputs}: cannot be created ({error.strerror})") from None

@@ -1,0 +1,116 @@
+"""Tables from result.json files alone: Markdown and CSV, with intervals over seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bnrecon import store
+from bnrecon.reconstruct import LayerReport
+from bnrecon.statistics import mean_interval
+
+__all__ = ["as_json", "collect", "for_reading", "layer_line", "layers", "seed_line", "summary", "write"]
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """A mapping as a person reads JSON."""
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row a run: accuracies in percent, reconstructed as mean ± half-width of the 95% Student-t interval over seeds."""
+    rows = []
+    for result in results:
+        config, source, target = result["config"], result["source"], result["target"]
+        accuracy = mean_interval(source["accuracy"])
+        loss = mean_interval([target["accuracy"] - value for value in source["accuracy"]])
+        errors = [layer["relative_error"] for layer in result["layers"]]
+        unsolved = sum(not layer["converged"] for layer in result["layers"])
+        evaluated = source["evaluated"]
+        seen = "all" if evaluated["network"] == "source" else f"first {evaluated['images']}, rest collapsed"
+        solvers = sorted({layer["solver"] for layer in result["layers"] if layer["solver"] != "stored"})
+        rows.append({
+            "data": config["data"]["name"],
+            "target": f"{config['target']['name']} ({config['target']['width']})",
+            "scale": config["scale"],
+            "features": config["features"]["name"],
+            "solver": ", ".join(solvers) or config["solver"]["name"],
+            "target accuracy": f"{target['accuracy']:.2f} (n={target['images']})",
+            "reconstructed accuracy": accuracy.format(),
+            "loss": loss.format(),
+            "real source on": seen,
+            "largest layer error": f"{max(errors):.1e}",
+            "not converged": f"{unsolved} of {len(errors)}",
+            "seconds per seed": f"{mean_interval(result['seconds_per_seed']).mean:.1f}",
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def layers(result: dict[str, Any]) -> pd.DataFrame:
+    """One row a layer: widths, and the largest errors over seeds."""
+    frame = pd.DataFrame(result["layers"])
+    rows = []
+    for name, group in frame.groupby("name", sort=False):
+        first = group.iloc[0]
+        shape = "x".join(map(str, first["shape"]))
+        rows.append({
+            "layer": name, "shape": shape, "width": first["width"], "oversampling": f"{first['oversampling']:.3f}",
+            "solver": ", ".join(sorted(set(group["solver"]))),
+            "relative error": f"{group['relative_error'].max():.1e}", "assembled error": f"{group['assembled_error'].max():.1e}",
+            "seconds": f"{group['seconds'].mean():.2f}", "converged": f"{int(group['converged'].sum())} of {len(group)}",
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def for_reading(result: dict[str, Any]) -> str:
+    """What a run prints at its end: the layers, then the line that matters."""
+    parts = [markdown(layers(result)), markdown(summary([result]))]
+    outside = result["source"]["outside_linear_region"]
+    if outside:
+        parts.append(f"{outside} intermediate values on test images fell outside the activation's linear region; raise features.margin")
+    return "\n\n".join(parts)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A frame as a Markdown table, as written: no number is reformatted."""
+    return frame.to_markdown(index=False, disable_numparse=True)
+
+
+def write(folder: Path, result: dict[str, Any]) -> None:
+    """Write a run's tables beside its result: table.md and table.csv (the run), layers.csv (every layer of every seed)."""
+    caption = f"Scale {result['config']['scale']}; accuracies in percent; intervals are 95% Student-t over source seeds."
+    store.write_text(folder / "table.md", f"{markdown(summary([result]))}\n\n{markdown(layers(result))}\n\n{caption}\n")
+    store.write_text(folder / "table.csv", summary([result]).to_csv(index=False))
+    store.write_text(folder / "layers.csv", pd.DataFrame(result["layers"]).to_csv(index=False))
+
+
+def layer_line(seed: int, report: LayerReport) -> str:
+    """One line of progress for a solved layer."""
+    state = "" if report.converged else "  NOT CONVERGED"
+    return (
+        f"  seed {seed}  {report.name:<24} n={report.equations:<8} c1={report.width:<8} {report.solver:<12} "
+        f"error {report.relative_error:.1e}  {report.seconds:.1f} s{state}"
+    )
+
+
+def seed_line(row: dict[str, Any]) -> str:
+    """One line for a finished seed."""
+    worst = max(layer["relative_error"] for layer in row["layers"])
+    return (
+        f"seed {row['seed']:<4} accuracy {row['accuracy']:.2f}% (n={row['images']}, {row['source_images']} through the real source), "
+        f"largest layer error {worst:.1e}, logits within {row['largest_difference_to_target']:.1e} of the target's, {row['seconds']:.0f} s"
+    )
+
+
+def collect(outputs: Path) -> list[dict[str, Any]]:
+    """All finished runs below an outputs folder, damaged ones named and left out."""
+    results = []
+    for path in sorted(outputs.glob("runs/*/result.json")):
+        try:
+            results.append(store.read_json(path))
+        except ValueError as error:
+            print(f"left out: {error}")
+    return results
