@@ -81,38 +81,38 @@ def _run(words: list[str]) -> int:
         return leaving.code if isinstance(leaving.code, int) else 2
     except BaseException as error:
         return _failure(error)
-    return _sweep_outcome[0] if _sweep_outcome else 0
+    return _outcome[0] if _outcome else 0
+
+
+_outcome: list[int] = []  # the exit code of the job or the sweep that ran in this process
 
 
 def _job(composed) -> None:
-    """One job, alone or of a sweep."""
+    """One job, alone or of a sweep. Its failure is reported here, so that a sweep goes on with the next."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    hydra = HydraConfig.get()
-    if hydra.mode != RunMode.MULTIRUN:
-        _main_job(composed)
-        return
     from bnrecon import store
 
-    number = hydra.job.num
-    print(f"\n[{number}] {' '.join(o for o in hydra.overrides.task)}", flush=True)
+    hydra = HydraConfig.get()
+    sweeping = hydra.mode == RunMode.MULTIRUN
+    if sweeping:
+        print(f"\n[{hydra.job.num}] {' '.join(hydra.overrides.task)}", flush=True)
     record: dict = {"overrides": list(hydra.overrides.task), "folder": None, "code": 0}
     try:
         record["folder"] = str(_main_job(composed))
-    except KeyboardInterrupt:
-        raise
-    except Exception as error:
+    except BaseException as error:
         record["code"] = _failure(error)
-    store.write_json(Path(hydra.sweep.dir) / f"job-{number}.json", record)
-    if record["code"] == 130:
-        raise KeyboardInterrupt
+    _outcome[:] = [record["code"]]
+    if sweeping:
+        store.write_json(Path(hydra.sweep.dir) / f"job-{hydra.job.num}.json", record)
+        if record["code"] == 130:
+            raise SystemExit(130)
 
 
 def _main_job(composed) -> Path:
     from bnrecon import config
 
-    # Hydra's own node is not part of the schema.
     asked = config.from_hydra(composed)
     for name in asked.imports:
         _import(name)
@@ -134,9 +134,6 @@ def _import(name: str) -> None:
         raise UserError(f"imports={name}: {error}; give a module's name, importable from here, as in imports=[my_targets]") from None
 
 
-_sweep_outcome: list[int] = []
-
-
 class SweepTable:
     """A Hydra callback: after a sweep, one table of all its runs, whichever launcher ran them."""
 
@@ -155,7 +152,7 @@ class SweepTable:
         folder = Path(config.hydra.sweep.dir)
         records = [store.read_json(file) for file in sorted(folder.glob("job-*.json"), key=_number)]
         results = [store.read_json(Path(record["folder"]) / "result.json") for record in records if record["folder"]]
-        _sweep_outcome[:] = [max((record["code"] for record in records), default=1)]
+        _outcome[:] = [max((record["code"] for record in records), default=1)]
         if results:
             table = tables.markdown(tables.summary(results))
             store.write_text(folder / "table.md", table + "\n")
@@ -188,6 +185,9 @@ def _failure(error: BaseException) -> int:
         return _say(str(error), 130)
     if isinstance(error, KeyboardInterrupt):
         return _say("interrupted; what was finished is kept, the same command goes on from there", 130)
+    if isinstance(error, BrokenPipeError):  # whoever read our output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     if isinstance(error, RunError):
         return _say(str(error), 1)
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):

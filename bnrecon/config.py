@@ -251,19 +251,26 @@ def explain(error: BaseException) -> str:
         node = next((c for c in _schema_classes() if c.__name__ == match[2]), None)
         allowed = [f.name for f in dataclasses.fields(node)] if node else []
         allowed = [f"{prefix}.{name}" if prefix else name for name in allowed]
-        return f"{where} is not an option: {nearest(where, allowed + ([] if prefix else list(GROUPS)))}"
-    if match := re.search(r"Could not find '([^'/]+)/([^']+)'\s+Available options in '[^']+':\s+(.*)", text, re.DOTALL):
+        return f"{where} is not an option: {nearest(where, allowed if prefix else _top_level())}"
+    if match := re.search(r"Could not find '([^'/]+)/([^']+)'\s+Available options in '[^']+':\s+(.*?)(?:Config search path|$)", text, re.DOTALL):
         options = [word for word in match[3].split() if "/" not in word and not word.endswith("schema")]
         return f"{match[1]}={match[2]}: {nearest(match[2], options)}; own yaml files are found with --config-dir"
     if match := re.search(r"Could not override '([^']+)'", text):
         if "No match in the defaults list" in text:
-            return f"{match[1]} is not an option: {nearest(match[1], [*GROUPS, *(f.name for f in dataclasses.fields(RunConfig))])}"
+            return f"{match[1]} is not an option: {nearest(match[1], _top_level())}"
     if match := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text, re.DOTALL):
         key = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
         return f"{key[1] if key else 'an option'}={match[1]}: must be {_ARTICLES.get(match[2], match[2])}"
+    if match := re.search(r"Error merging override (\S+)\n.*is not a ListConfig, list or tuple", text, re.DOTALL):
+        return f"{match[1]}: must be a list, as in [0,1,2]"
     if "mismatched input" in text or "token recognition" in text or "LexerNoViableAlt" in text or "no viable" in text:
-        return f"could not read {_first(text)!r}; write options as name=value, lists as [1,2], and quote what the shell would take"
+        where = re.search(r"input '([^']*)'", text)
+        return f"could not read {where[1] if where else _first(text)!r}; write options as name=value, lists as [1,2], and quote what the shell would take"
     return _first(text)
+
+
+def _top_level() -> set[str]:
+    return {*GROUPS, *(f.name for f in dataclasses.fields(RunConfig))}
 
 
 _ARTICLES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "a word"}

@@ -84,19 +84,29 @@ class Distribution:
     portable: bool
     orthogonal: bool
     takes_strict: bool
+    widths: tuple[str, ...]
+
+    def check_width(self, shape: LayerShape, width: int) -> None:
+        """Raise ``UserError`` for a width that this distribution does not have."""
+        allowed = {word: named_width(shape, word) for word in self.widths}
+        if allowed and width not in allowed.values():
+            choices = " or ".join(f"{count} (features.width={word})" for word, count in allowed.items())
+            size = "x".join(map(str, (shape.outputs, shape.inputs, *shape.kernel)))
+            raise UserError(f"{self.name} has {choices} features for a layer of {size}; {width} were asked for")
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {}
 
 
 def register_features(
-    name: str, *, portable: bool = True, orthogonal: bool = False, takes_strict: bool = False
+    name: str, *, portable: bool = True, orthogonal: bool = False, takes_strict: bool = False, widths: tuple[str, ...] = ()
 ) -> Callable[[Draw], Draw]:
     """Register a distribution under a name that ``features.name`` accepts.
 
     The function is called as ``draw(shape, width, stream)`` and returns A (c1, c0) and B (c2, c1, kh, kw); all its
     randomness must come from ``stream``. ``portable=False`` for draws that pass through a matrix factorization, which
-    differs between machines. ``orthogonal=True`` promises M^T M = I at width n, which the closed form then uses.
+    differs between machines. ``orthogonal=True`` promises M^T M = I at width n, which the closed form then uses. ``widths`` names
+    the only widths there are (``"minimum"``, ``"maximum"``); any, if empty.
 
     >>> @register_features("cauchy")
     ... def cauchy(shape, width, stream):
@@ -107,7 +117,7 @@ def register_features(
     """
 
     def add(function: Draw) -> Draw:
-        DISTRIBUTIONS[name] = Distribution(name, function, portable, orthogonal, takes_strict)
+        DISTRIBUTIONS[name] = Distribution(name, function, portable, orthogonal, takes_strict, widths)
         return function
 
     return add
@@ -130,6 +140,7 @@ def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict
     torch.Size([6, 3])
     """
     kind = distribution(name)
+    kind.check_width(shape, width)
     options = {"strict": strict} if kind.takes_strict else {}
     drawn = kind.draw(shape, width, Stream(seed, layer), **options)
     return drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
@@ -145,12 +156,17 @@ def choose_width(
     """
     n = shape.equations
     if width is not None:
-        return {"minimum": shape.minimum_width, "maximum": n}.get(str(width)) or int(width)
+        return named_width(shape, str(width)) or int(width)
     if excess is not None:
         return n + excess
     if oversampling is None:
         oversampling = 1.0 if distribution(name).orthogonal else default
     return math.ceil(oversampling * n)
+
+
+def named_width(shape: LayerShape, word: str) -> int | None:
+    """The width that ``minimum`` (n - c2 + 1) or ``maximum`` (n) stands for."""
+    return {"minimum": shape.minimum_width, "maximum": shape.equations}.get(word)
 
 
 @register_features("he_normal")
@@ -213,7 +229,7 @@ def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool
     return Features(shape, width, first, second, redrawn_first + redrawn_second)
 
 
-@register_features("id_cond", orthogonal=True)
+@register_features("id_cond", orthogonal=True, widths=("maximum", "minimum"))
 def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
     """One feature for each entry of the target, so that M = I (Random features for normalization layers, Eq. 2).
 
@@ -221,11 +237,6 @@ def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
     """
     if width == shape.equations:
         return Features(shape, width, None, None, identity=True)
-    if width != shape.minimum_width:
-        raise UserError(
-            f"id_cond has {shape.equations} features (features.width=maximum) or {shape.minimum_width} (minimum) for a layer of "
-            f"{shape.outputs}x{shape.inputs}x{shape.kernel[0]}x{shape.kernel[1]}; {width} were asked for"
-        )
     first, second = _identity_weights(shape)
     private = torch.ones(shape.equations, dtype=torch.bool)
     private[torch.arange(1, shape.outputs) * shape.inputs * shape.taps] = False  # entry (i, first tap, first input), i > 1
@@ -244,11 +255,9 @@ def _identity_weights(shape: LayerShape) -> tuple[torch.Tensor, torch.Tensor]:
     return first, second.reshape(shape.outputs, shape.equations, *shape.kernel)
 
 
-@register_features("ortho_cond", portable=False, orthogonal=True)
+@register_features("ortho_cond", portable=False, orthogonal=True, widths=("maximum",))
 def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
     """M = U2 ⊗ U1 with Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features for normalization layers, Sect. 3)."""
-    if width != shape.equations:
-        raise UserError(f"ortho_cond has exactly {shape.equations} features for this layer; {width} were asked for")
     u1 = _orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
     rows = shape.outputs * shape.taps
     u2 = _orthonormal_columns(stream.normal((rows, rows), "second"))

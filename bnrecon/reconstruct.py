@@ -19,6 +19,7 @@ from bnrecon.features import Features, choose_width, distribution, draw
 from bnrecon.hardware import available_memory, gigabytes
 from bnrecon.moments import LayerMoments, gather
 from bnrecon.solvers import Report, Solution, SolverOptions, solve
+from bnrecon.solvers.base import lookup, require_memory
 from bnrecon.source import IMPLICIT_FROM, AffineMap, SourceLayer, geometry_of, layer_errors, shift_at_output
 from bnrecon.source_file import LayerRecipe
 from bnrecon.targets.folding import FoundLayer, find_layers
@@ -101,7 +102,7 @@ class Plan:
 
 def plan_layers(
     model: nn.Module, features: str, oversampling: float | None = None, excess: int | None = None, width: str | int | None = None,
-    allow_below_minimum: bool = False, default_oversampling: float = 1.5, unsupported: str = "raise",
+    allow_below_minimum: bool = False, solver: str = "auto", unsupported: str = "raise",
 ) -> Plan:  # fmt: skip
     """Choose every layer's width and refuse, before any work, what cannot be done, naming layer, reason and memory.
 
@@ -115,7 +116,7 @@ def plan_layers(
     device = next(iter(devices), torch.device("cpu"))
     for number, found in enumerate(inventory.layers):
         shape = found.target.shape
-        c1 = choose_width(features, shape, oversampling, excess, width, default_oversampling)
+        c1 = choose_width(features, shape, oversampling, excess, width)
         if c1 < shape.minimum_width and not allow_below_minimum:
             raise UserError(
                 f"layer {found.name}: {c1} features are below the minimum width n - c2 + 1 = {shape.minimum_width} (Burkholz 2024, "
@@ -123,6 +124,12 @@ def plan_layers(
             )
         if c1 < 1:
             raise UserError(f"layer {found.name}: {c1} features; at least one is needed")
+        kind.check_width(shape, c1)
+        rows = shape.equations if c1 >= shape.equations else shape.minimum_width
+        if solver != "auto":
+            lookup(solver).check(rows, c1, kind.orthogonal)
+            need = lookup(solver).memory(rows, c1)
+            require_memory(need, device, solver, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
         layer = PlannedLayer(found, c1, number, features)
         stored = 0 if layer.free else shape.feature_bytes(c1)
         work = 3 * stored + 16 * c1  # float64 factors and a float32 copy while the layer is solved
@@ -198,7 +205,7 @@ def reconstruct(
     if model.training:
         raise UserError("the model is in training mode, its normalization not yet fixed; call model.eval() before reconstruct")
     check_activation(activation)
-    plan = plan_layers(model, features, oversampling, excess, width, allow_below_minimum, unsupported=unsupported)
+    plan = plan_layers(model, features, oversampling, excess, width, allow_below_minimum, solver, unsupported)
     if moments is None and images is not None:
         batches = [images] if isinstance(images, torch.Tensor) else images
         moments = gather(model, [layer.found for layer in plan.layers], batches)

@@ -104,7 +104,8 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 def _plan(config: RunConfig, network: torch.nn.Module) -> Plan:
-    return plan_layers(network, config.features.name, allow_below_minimum=config.features.allow_below_minimum, **_width(config))
+    below = config.features.allow_below_minimum
+    return plan_layers(network, config.features.name, **_width(config), allow_below_minimum=below, solver=config.solver.name)
 
 
 def _width(config: RunConfig) -> dict[str, Any]:

@@ -58,13 +58,14 @@ class Unsuitable(UserError):
 class Solver:
     """A registered solver.
 
-    ``solve(system, options)`` returns x and the number of iterations. ``check(system)`` raises ``Unsuitable`` where it does not
-    apply. ``memory(rows, columns)`` is what it needs in bytes beside the operator. ``norm`` says which of many solutions it gives.
+    ``solve(system, options)`` returns x and the number of iterations. ``check(rows, columns, orthogonal)`` raises ``Unsuitable``
+    where it does not apply. ``memory(rows, columns)`` is what it needs in bytes beside the operator. ``norm`` says which of many
+    solutions it gives.
     """
 
     name: str
     solve: Callable[[System, SolverOptions], tuple[torch.Tensor, int]]
-    check: Callable[[System], None]
+    check: Callable[[int, int, bool], None]
     memory: Callable[[int, int], int]
     norm: str
 
@@ -73,7 +74,7 @@ SOLVERS: dict[str, Solver] = {}
 
 
 def register_solver(
-    name: str, *, memory: Callable[[int, int], int], check: Callable[[System], None] = lambda system: None,
+    name: str, *, memory: Callable[[int, int], int], check: Callable[[int, int, bool], None] = lambda *_: None,
     norm: str = "the only solution of a square system",
 ) -> Callable:  # fmt: skip
     """Register a solver under a name that ``solver.name`` accepts: a function ``(system, options) -> (x, iterations)``.
@@ -97,9 +98,8 @@ def lookup(name: str) -> Solver:
     return SOLVERS[name]
 
 
-def require_square(system: System) -> None:
+def require_square(rows: int, columns: int, _orthogonal: bool = False) -> None:
     """Raise ``Unsuitable`` unless there are as many unknowns as equations."""
-    rows, columns = system.operator.shape
     if rows != columns:
         raise Unsuitable(
             f"this solver needs a square system, this one has {rows} equations and {columns} unknowns: give features.width=maximum "

@@ -12,8 +12,8 @@ from bnrecon.solvers.base import SolverOptions, Unsuitable, register_solver
 __all__ = ["closed_form"]
 
 
-def _check(system: System) -> None:
-    if not system.orthogonal:
+def _check(_rows: int, _columns: int, orthogonal: bool) -> None:
+    if not orthogonal:
         raise Unsuitable("solver=closed_form solves id_cond and ortho_cond features, whose M is orthogonal; use solver=auto for others")
 
 

@@ -13,12 +13,12 @@ __all__ = ["gmres", "lu", "refined"]
 LARGEST = 46_340
 
 
-def check_dense(system: System) -> None:
+def check_dense(rows: int, columns: int, _orthogonal: bool = False) -> None:
     """Square, and small enough for 32-bit indexing."""
-    require_square(system)
-    if system.operator.shape[0] > LARGEST:
+    require_square(rows, columns)
+    if rows > LARGEST:
         raise Unsuitable(
-            f"dense LU of {system.operator.shape[0]} unknowns has more than 2^31 entries, which dense libraries do not index safely; "
+            f"dense LU of {rows} unknowns has more than 2^31 entries, which dense libraries do not index safely; "
             "use solver=matrix_free with features.oversampling=1.5"
         )
 

@@ -44,7 +44,7 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
     if name == "auto":
         name = choose(*system.operator.shape, system.orthogonal, available_memory(system.rhs.device))
     solver = lookup(name)
-    solver.check(system)
+    solver.check(*system.operator.shape, system.orthogonal)
     need = solver.memory(*system.operator.shape)
     require_memory(need, system.rhs.device, name, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
     started = time.perf_counter()
