@@ -26,6 +26,10 @@ usage: bnrecon COMMAND [...]
 exit codes: 0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted"""
 
 COMMANDS = ("run", "tables", "completion")
+HYDRA_FLAGS = (
+    "--help", "-h", "--hydra-help", "--cfg", "-c", "--resolve", "--package", "-p", "--multirun", "-m", "--config-dir", "-cd",
+    "--config-name", "-cn", "--info", "-i",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -60,14 +64,20 @@ def _hydra(task, words: list[str]) -> None:
 
     config.register_schema()
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = ["bnrecon", *words]
+    # Options first: argparse does not take `target=vgg18 --config-dir=mine features=own` apart.
+    overrides = [word for word in words if (not word.startswith("-") and "=" in word) or word.startswith("~")]
+    sys.argv = ["bnrecon", *(word for word in words if word not in overrides), *overrides]
     hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")(task)()
 
 
 def _run(words: list[str]) -> int:
     """Run one job or a sweep. A sweep goes on after a failed job and ends in the worst exit code."""
     from bnrecon import config, hardware
+    from bnrecon.errors import nearest
 
+    for word in words:
+        if word.startswith("-") and word.partition("=")[0] not in HYDRA_FLAGS:
+            return _say(f"{word} is not an option: {nearest(word, HYDRA_FLAGS)}", 2)
     hardware.keep_freed_memory()
     signal.signal(signal.SIGTERM, _terminated)
     sweep = hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:10]
@@ -131,7 +141,9 @@ def _import(name: str) -> None:
     try:
         importlib.import_module(name.removesuffix(".py").replace("/", "."))
     except ModuleNotFoundError as error:
-        raise UserError(f"imports={name}: {error}; give a module's name, importable from here, as in imports=[my_targets]") from None
+        raise UserError(
+            f"imports={name}: {error}; give a module's name, importable from here, as in imports=[my_targets]"
+        ) from None
 
 
 class SweepTable:

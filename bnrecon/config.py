@@ -15,8 +15,21 @@ from omegaconf.errors import OmegaConfBaseException
 from bnrecon.errors import UserError, nearest
 
 __all__ = [
-    "CustomTarget", "DataConfig", "FeaturesConfig", "MlpTarget", "ResnetTarget", "RunConfig", "SolverConfig", "TargetConfig",
-    "TrainConfig", "VOLATILE", "VggTarget", "explain", "from_hydra", "register_schema", "seconds",
+    "VOLATILE",
+    "CustomTarget",
+    "DataConfig",
+    "FeaturesConfig",
+    "MlpTarget",
+    "ResnetTarget",
+    "RunConfig",
+    "SolverConfig",
+    "TargetConfig",
+    "TrainConfig",
+    "VggTarget",
+    "explain",
+    "from_hydra",
+    "register_schema",
+    "seconds",
 ]
 
 
@@ -252,7 +265,9 @@ def explain(error: BaseException) -> str:
         allowed = [f.name for f in dataclasses.fields(node)] if node else []
         allowed = [f"{prefix}.{name}" if prefix else name for name in allowed]
         return f"{where} is not an option: {nearest(where, allowed if prefix else _top_level())}"
-    if match := re.search(r"Could not find '([^'/]+)/([^']+)'\s+Available options in '[^']+':\s+(.*?)(?:Config search path|$)", text, re.DOTALL):
+    if match := re.search(
+        r"Could not find '([^'/]+)/([^']+)'\s+Available options in '[^']+':\s+(.*?)(?:Config search path|$)", text, re.DOTALL
+    ):
         options = [word for word in match[3].split() if "/" not in word and not word.endswith("schema")]
         return f"{match[1]}={match[2]}: {nearest(match[2], options)}; own yaml files are found with --config-dir"
     if match := re.search(r"Could not override '([^']+)'", text):
@@ -261,6 +276,8 @@ def explain(error: BaseException) -> str:
     if match := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text, re.DOTALL):
         key = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
         return f"{key[1] if key else 'an option'}={match[1]}: must be {_ARTICLES.get(match[2], match[2])}"
+    if match := re.search(r"Error merging override (\S+)\n.*is not a valid bool", text, re.DOTALL):
+        return f"{match[1]}: must be true or false"
     if match := re.search(r"Error merging override (\S+)\n.*is not a ListConfig, list or tuple", text, re.DOTALL):
         return f"{match[1]}: must be a list, as in [0,1,2]"
     if "mismatched input" in text or "token recognition" in text or "LexerNoViableAlt" in text or "no viable" in text:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from bnrecon.reconstruct import Plan
+from bnrecon.reconstruction import Plan
 from bnrecon.source import geometry_of, pad
 
 __all__ = ["duration", "multiply_adds", "pixels", "rate", "solving_seconds", "source_flops", "training_seconds"]

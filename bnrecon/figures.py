@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402 (the backend must be chosen before)
+from matplotlib import pyplot as plt
 
 __all__ = ["layer_errors"]
 
@@ -20,7 +20,10 @@ def layer_errors(path: Path, result: dict[str, Any]) -> None:
     names = list(dict.fromkeys(layer["name"] for layer in result["layers"]))
     config = result["config"]
     figure, axes = plt.subplots(figsize=(max(5.0, 0.42 * len(names) + 2), 4.2), layout="constrained")
-    series = (("assembled_error", "as assembled in float32", "#c44e52", "s"), ("relative_error", "float64 parameters", "#4c72b0", "o"))
+    series = (
+        ("assembled_error", "as assembled in float32", "#c44e52", "s"),
+        ("relative_error", "float64 parameters", "#4c72b0", "o"),
+    )
     for key, label, colour, marker in series:
         points = [(names.index(layer["name"]), max(layer[key], 1e-17)) for layer in result["layers"]]
         axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.7, markersize=5, linestyle="none", label=label)

@@ -14,7 +14,13 @@ import torch
 from bnrecon.errors import UserError
 
 __all__ = [
-    "available_memory", "describe", "exact_float32", "gigabytes", "has_fast_bfloat16", "keep_freed_memory", "resolve_device",
+    "available_memory",
+    "describe",
+    "exact_float32",
+    "gigabytes",
+    "has_fast_bfloat16",
+    "keep_freed_memory",
+    "resolve_device",
 ]
 
 

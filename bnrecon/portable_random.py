@@ -42,7 +42,9 @@ class Stream:
     def normal(self, shape: tuple[int, ...], word: str, deviation: float = 1.0) -> torch.Tensor:
         """Draw float32 numbers of a normal distribution of mean 0, by inverting its distribution function."""
         out = np.empty(math.prod(shape), dtype=np.float32)
-        self._fill(out, word, lambda bits, part: np.multiply(normal_quantile(_open_unit(bits)), deviation, out=part, casting="same_kind"))
+        self._fill(
+            out, word, lambda bits, part: np.multiply(normal_quantile(_open_unit(bits)), deviation, out=part, casting="same_kind")
+        )
         return torch.from_numpy(out).reshape(shape)
 
     def uniform(self, shape: tuple[int, ...], word: str, bound: float = 1.0) -> torch.Tensor:

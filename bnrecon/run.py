@@ -22,7 +22,7 @@ from bnrecon.errors import RunError, UserError
 from bnrecon.evaluate import evaluate_source
 from bnrecon.features import distribution
 from bnrecon.moments import LayerMoments, gather
-from bnrecon.reconstruct import LayerReport, Plan, Reconstruction, plan_layers, reconstruct
+from bnrecon.reconstruction import LayerReport, Plan, Reconstruction, plan_layers, reconstruct
 from bnrecon.solvers.base import lookup
 from bnrecon.source import layer_errors
 from bnrecon.source_file import collapse, load_source, source_layers
@@ -167,13 +167,8 @@ def _seed(
     """One source network: rebuild, save, reload from the file, evaluate. What was done before is taken up."""
     place = folder / f"seed-{seed}"
     key = store.tensor_digest(trained.network.state_dict())
-    if (place / "result.json").exists():
-        try:
-            row = store.read_json(place / "result.json")
-            if row["target_digest"] == key and (place / "source.safetensors").exists():
-                return row
-        except ValueError as error:
-            store.set_aside(place / "result.json", error)
+    if (row := _finished_seed(place, key)) is not None:
+        return row
     started = time.monotonic()
     rebuilt = _rebuild(config, seed, place, trained, moments, key)
     path = rebuilt.save(place / "source.safetensors")
@@ -199,6 +194,20 @@ def _seed(
         file.unlink()
     print(tables.seed_line(row), flush=True)
     return row
+
+
+def _finished_seed(place: Path, key: str) -> dict[str, Any] | None:
+    """A seed's row, if it is of this target and both of its files are whole."""
+    row = None
+    for path in (place / "source.safetensors", place / "result.json"):
+        if not path.exists():
+            return None
+        try:
+            row = store.read_json(path) if path.suffix == ".json" else store.read_tensors(path)
+        except ValueError as error:
+            store.set_aside(path, error)
+            return None
+    return row if row["target_digest"] == key else None
 
 
 def _rebuild(

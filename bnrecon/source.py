@@ -14,8 +14,15 @@ from bnrecon.features import Features
 from bnrecon.store import tensor_digest
 
 __all__ = [
-    "IMPLICIT_FROM", "AffineMap", "Geometry", "SourceLayer", "collapse_layer", "geometry_of", "layer_errors",
-    "pad", "shift_at_output",
+    "IMPLICIT_FROM",
+    "AffineMap",
+    "Geometry",
+    "SourceLayer",
+    "collapse_layer",
+    "geometry_of",
+    "layer_errors",
+    "pad",
+    "shift_at_output",
 ]
 
 CHUNK_BYTES = 32 * 2**20  # of one chunk's intermediate map: small enough to stay near the processor's cache
@@ -185,7 +192,8 @@ class SourceLayer(nn.Module):
         patches = patches.reshape(len(x), shape.inputs, shape.taps, -1).transpose(1, 2)
         outputs = [self._activated(s[..., None] * patches + t[..., None]).sum((1, 2)) for s, t in zip(scale, shift, strict=True)]
         sides = [
-            (x.shape[2 + d] - self.geometry.dilation[d] * (shape.kernel[d] - 1) - 1) // self.geometry.stride[d] + 1 for d in (0, 1)
+            (x.shape[2 + d] - self.geometry.dilation[d] * (shape.kernel[d] - 1) - 1) // self.geometry.stride[d] + 1
+            for d in (0, 1)
         ]
         return torch.stack(outputs, 1).reshape(len(x), shape.outputs, *sides)
 

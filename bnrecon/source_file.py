@@ -90,8 +90,12 @@ def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch
     shape = LayerShape(weight.shape[0], weight.shape[1], tuple(weight.shape[2:]) or (1, 1))
     features = draw(recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict)
     if features.digest() != recipe.digest:
-        reason = "" if distribution(recipe.features).portable else (
-            f"; {recipe.features} weights pass through a factorization that differs between machines: save with full=True to move them"
+        reason = (
+            ""
+            if distribution(recipe.features).portable
+            else (
+                f"; {recipe.features} weights pass through a factorization that differs between machines: save with full=True to move them"
+            )
         )
         raise RunError(f"{path}: layer {recipe.name} draws other features than it was saved with{reason}")
     layer = SourceLayer(features, geometry_of(module), recipe.activation, weight.dtype).to(weight.device)

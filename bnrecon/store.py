@@ -20,8 +20,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
 __all__ = [
-    "content_key", "differences", "exclusive", "read_json", "read_tensors", "set_aside", "tensor_digest", "write_json",
-    "write_tensors", "write_text",
+    "content_key",
+    "differences",
+    "exclusive",
+    "read_json",
+    "read_tensors",
+    "set_aside",
+    "tensor_digest",
+    "write_json",
+    "write_tensors",
+    "write_text",
 ]
 
 

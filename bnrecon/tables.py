@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from bnrecon import store
-from bnrecon.reconstruct import LayerReport
+from bnrecon.reconstruction import LayerReport
 from bnrecon.statistics import mean_interval
 
 __all__ = ["as_json", "collect", "for_reading", "layer_line", "layers", "seed_line", "summary", "write"]
@@ -70,7 +70,9 @@ def for_reading(result: dict[str, Any]) -> str:
     parts = [markdown(layers(result)), markdown(summary([result]))]
     outside = result["source"]["outside_linear_region"]
     if outside:
-        parts.append(f"{outside} intermediate values on test images fell outside the activation's linear region; raise features.margin")
+        parts.append(
+            f"{outside} intermediate values on test images fell outside the activation's linear region; raise features.margin"
+        )
     return "\n\n".join(parts)
 
 

@@ -102,7 +102,9 @@ def _torchvision_cifar(root: Path, spec: DataSpec) -> InMemoryImages:
     from torchvision import datasets
 
     kind = datasets.CIFAR10 if spec.name == "cifar10" else datasets.CIFAR100
-    advice = f"give data.root=FOLDER with torchvision's files, or with train/<class>/* and test/<class>/* images, or {spec.name}.npz"
+    advice = (
+        f"give data.root=FOLDER with torchvision's files, or with train/<class>/* and test/<class>/* images, or {spec.name}.npz"
+    )
     wanted = f"{kind.base_folder} with the published checksums"
     try:
         train = kind(root, train=True, download=spec.download)
@@ -162,7 +164,9 @@ def _list_split(folder: Path, expected: list[str] | None, limit: int | None) -> 
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if expected is not None and classes != list(expected):
         missing, extra = sorted(set(expected) - set(classes)), sorted(set(classes) - set(expected))
-        found = "; ".join(f"{word} {', '.join(names[:5])}" for word, names in (("missing", missing), ("not known", extra)) if names)
+        found = "; ".join(
+            f"{word} {', '.join(names[:5])}" for word, names in (("missing", missing), ("not known", extra)) if names
+        )
         raise UserError(f"{folder}: the class folders are not the expected {len(expected)} ({found})")
     if not classes:
         raise UserError(f"{folder} holds no class folders; it must hold <class>/* images")
@@ -170,7 +174,9 @@ def _list_split(folder: Path, expected: list[str] | None, limit: int | None) -> 
     for label, name in enumerate(classes):
         files = sorted(f for f in (folder / name).iterdir() if f.suffix.lower() in IMAGE_SUFFIXES)
         if not files:
-            raise UserError(f"{folder / name} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}); add some or remove the class")
+            raise UserError(
+                f"{folder / name} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}); add some or remove the class"
+            )
         columns.append([(file, label) for file in files])
     if limit is None:
         return classes, [item for column in columns for item in column]
@@ -189,7 +195,9 @@ def _read_tree(folder: Path, spec: DataSpec, expected: tuple[str, ...] | int | N
     for files in (train, test):
         arrays += [_read_images([path for path, _ in files], spec), np.array([label for _, label in files])]
     if arrays[1].shape[1:] != arrays[3].shape[1:]:
-        raise UserError(f"{folder}: training images are {_size(arrays[1][0])}, test images {_size(arrays[3][0])}; give data.side=32, say")
+        raise UserError(
+            f"{folder}: training images are {_size(arrays[1][0])}, test images {_size(arrays[3][0])}; give data.side=32, say"
+        )
     return arrays
 
 
@@ -204,7 +212,9 @@ def _read_images(paths: list[Path], spec: DataSpec) -> np.ndarray:
         images = list(pool.map(read, paths))
     for path, image in zip(paths, images, strict=True):
         if image.shape != images[0].shape:
-            raise UserError(f"{path} is {_size(image)}, {paths[0].name} is {_size(images[0])}; give data.side=32, say, to resize all")
+            raise UserError(
+                f"{path} is {_size(image)}, {paths[0].name} is {_size(images[0])}; give data.side=32, say, to resize all"
+            )
     return np.stack(images)
 
 

@@ -101,7 +101,12 @@ class _Files(Dataset):
     def __init__(self, items: list[tuple[Path, int, int | None]], transform: transforms.Transform):
         self.items = items
         self.transform = transforms.Compose(
-            [transform, transforms.ToImage(), transforms.ToDtype(torch.float32, scale=True), transforms.Normalize(MEAN, DEVIATION)]
+            [
+                transform,
+                transforms.ToImage(),
+                transforms.ToDtype(torch.float32, scale=True),
+                transforms.Normalize(MEAN, DEVIATION),
+            ]
         )
 
     def __len__(self) -> int:

@@ -12,7 +12,15 @@ from bnrecon.errors import RunError, UserError, nearest
 from bnrecon.hardware import available_memory, gigabytes
 
 __all__ = [
-    "SOLVERS", "Report", "Solution", "Solver", "SolverOptions", "Unsuitable", "lookup", "register_solver", "require_memory",
+    "SOLVERS",
+    "Report",
+    "Solution",
+    "Solver",
+    "SolverOptions",
+    "Unsuitable",
+    "lookup",
+    "register_solver",
+    "require_memory",
     "require_square",
 ]
 

@@ -14,7 +14,9 @@ __all__ = ["closed_form"]
 
 def _check(_rows: int, _columns: int, orthogonal: bool) -> None:
     if not orthogonal:
-        raise Unsuitable("solver=closed_form solves id_cond and ortho_cond features, whose M is orthogonal; use solver=auto for others")
+        raise Unsuitable(
+            "solver=closed_form solves id_cond and ortho_cond features, whose M is orthogonal; use solver=auto for others"
+        )
 
 
 @register_solver("closed_form", memory=lambda rows, columns: 16 * columns, check=_check)

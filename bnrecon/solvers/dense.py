@@ -74,7 +74,11 @@ def gmres(system: System, precondition, tolerance: float, max_iterations: int, r
             start = torch.zeros(k + 2, dtype=rhs.dtype, device=rhs.device)
             start[0] = size
             # On the CPU, where least squares has a driver that stands rank deficiency.
-            small = torch.linalg.lstsq(hessenberg[: k + 2, : k + 1].cpu(), start[:, None].cpu(), driver="gelsd").solution[:, 0].to(rhs)
+            small = (
+                torch.linalg.lstsq(hessenberg[: k + 2, : k + 1].cpu(), start[:, None].cpu(), driver="gelsd")
+                .solution[:, 0]
+                .to(rhs)
+            )
             left = (hessenberg[: k + 2, : k + 1] @ small - start).norm()
             if left <= 0.5 * target or hessenberg[k + 1, k] <= 1e-14 * size:
                 break

@@ -60,7 +60,9 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
         torch.cuda.synchronize(x.device)
     spent = time.perf_counter() - started
     if not bool(torch.isfinite(x).all()):
-        raise RunError(f"solver {name} gave scales that are not finite: the system is singular to working precision; take more features")
+        raise RunError(
+            f"solver {name} gave scales that are not finite: the system is singular to working precision; take more features"
+        )
     x = x.to(torch.float64)
     residual = float((system.operator.matvec(x) - system.rhs).norm())
     norm = float(system.rhs.norm())

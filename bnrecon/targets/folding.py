@@ -91,11 +91,17 @@ def fold(name: str, module: nn.Conv2d | nn.Linear, norm: nn.Module | None) -> tu
 
 def _trace(model: nn.Module, modules: dict[str, nn.Module]) -> tuple[dict[str, str], dict[str, str], str | None]:
     """Read off a trace which BatchNorm follows which layer alone, and weights used without a module."""
+    if isinstance(model, nn.Conv2d | nn.Linear):
+        return {}, {}, None  # a bare layer: a trace would look inside it
     try:
         graph = fx.Tracer().trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
         first = (str(error).splitlines() or [""])[0]
-        return {}, {}, f"the network cannot be traced ({type(error).__name__}: {first}); its BatchNorm layers are kept, not folded"
+        return (
+            {},
+            {},
+            f"the network cannot be traced ({type(error).__name__}: {first}); its BatchNorm layers are kept, not folded",
+        )
     calls: dict[str, int] = {}
     for node in graph.nodes:
         if node.op == "call_module":

@@ -10,8 +10,17 @@ from torch import nn
 from bnrecon.errors import UserError, nearest
 
 __all__ = [
-    "ACTIVATIONS", "FAMILIES", "Builder", "activation", "build", "minimum_width_count", "mlp", "parameter_count",
-    "register_target", "resnet", "vgg",
+    "ACTIVATIONS",
+    "FAMILIES",
+    "Builder",
+    "activation",
+    "build",
+    "minimum_width_count",
+    "mlp",
+    "parameter_count",
+    "register_target",
+    "resnet",
+    "vgg",
 ]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

@@ -153,7 +153,9 @@ def plan_layers(
             f"the network's {len(planned)} layers need {gigabytes(feature_bytes + largest_work)} for their features on {device.type}, "
             f"{gigabytes(available_memory(device))} are free; use a smaller width, or features=id_cond, which needs none"
         )
-    if kind.name == "ortho_cond" and any(layer.found.target.shape.outputs * layer.found.target.shape.taps > 20_000 for layer in planned):
+    if kind.name == "ortho_cond" and any(
+        layer.found.target.shape.outputs * layer.found.target.shape.taps > 20_000 for layer in planned
+    ):
         notes.append("ortho_cond factorizes matrices of more than 20,000 rows here: expect hours")
     return Plan(planned, notes)
 
@@ -258,9 +260,7 @@ def _taken(system, scale: torch.Tensor, tolerance: float) -> Solution:
     return Solution(scale, Report("stored", residual, 0, 0.0, 0, residual <= tolerance, "that of the run it comes from"))
 
 
-def _normalize(
-    layer: SourceLayer, scales: Scales, found: FoundLayer, moments: LayerMoments | None, margin: float | None
-) -> None:
+def _normalize(layer: SourceLayer, scales: Scales, found: FoundLayer, moments: LayerMoments | None, margin: float | None) -> None:
     """Set the layer's normalizations so that it is outer ∘ B (inner ∘ A x + t) + b, t the shift into the linear region."""
     features, bias = layer.features, found.target.bias.to(scales.inner.device)
     shift = torch.zeros_like(scales.inner)
@@ -270,7 +270,9 @@ def _normalize(
     if moments is None:
         ones, zeros = torch.ones_like(scales.inner), torch.zeros_like(scales.inner)
         first = AffineMap(scales.inner, shift, zeros.float(), ones.float())
-        second = AffineMap(scales.outer, bias - scales.outer * at_output, torch.zeros_like(bias).float(), torch.ones_like(bias).float())
+        second = AffineMap(
+            scales.outer, bias - scales.outer * at_output, torch.zeros_like(bias).float(), torch.ones_like(bias).float()
+        )
     else:
         mean, variance = moments.first_output(features)
         first = AffineMap(scales.inner, shift, mean, variance)

@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help setup quickstart test lint wheel bench gpu-slice clean
+
+help:
+	@echo "make quickstart   set up, then run the main job on the embedded digits (under two minutes after setup)"
+	@echo "make test         set up if need be, then run the tests"
+	@echo "make lint         check style"
+	@echo "make wheel        build a wheel into dist/"
+	@echo "make bench        training throughput beside a plain DataLoader loop"
+	@echo "make gpu-slice    what only a GPU can show: throughput, and the main job on it"
+	@echo "make clean        remove the environment and what was built; outputs/ stays"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	@echo "setting up $(VENV); torch and torchvision take a minute or two to download"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+quickstart: setup
+	$(BIN)/bnrecon run experiment=quickstart
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+
+wheel: setup
+	$(BIN)/python -m build --wheel
+
+bench: setup
+	$(BIN)/python scripts/bench_training.py
+
+gpu-slice: setup
+	$(BIN)/python scripts/bench_training.py --device cuda
+	$(BIN)/bnrecon run experiment=quickstart device=cuda
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Training throughput of VGG18 beside a plain DataLoader loop, both measured in this run.
+
+    python scripts/bench_training.py [--width 64] [--batch 128] [--seconds 20] [--device cpu] [--precision auto]
+
+Takes about a minute. Each loop runs in a process of its own, since the allocator's settings hold for a whole process. The
+images are random pixels of CIFAR's size: throughput does not depend on what they show, and nothing need be downloaded.
+The first steps, which compile and fill caches, are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+
+IMAGES = 10_000
+
+
+def random_images():
+    """CIFAR-sized random pixels as the project's in-memory data set."""
+    import torch
+
+    from bnrecon.data import InMemoryImages
+
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (IMAGES, 32, 32, 3), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(10, (IMAGES,), generator=generator)
+    return InMemoryImages("random", tuple("0123456789"), pixels, labels, pixels[:10], labels[:10])
+
+
+def vgg18(width: int):
+    """The papers' VGG18."""
+    from bnrecon.targets.models import build
+
+    return build("vgg", (3, 32, 32), 10, width=width, groups=[2, 3, 4, 4, 4], activation="relu")
+
+
+def project_loop(args: argparse.Namespace) -> float:
+    """Images a second of the project's own trainer."""
+    from bnrecon import hardware
+
+    hardware.keep_freed_memory()
+    import torch
+
+    from bnrecon.targets.training import Trainer, TrainingPlan, autocast_dtype
+
+    device = hardware.resolve_device(args.device)
+    dtype = autocast_dtype(args.precision, device)
+    plan = TrainingPlan(1, 0.1, 0.9, 5e-4, False, args.batch, 0, 0, dtype, device.type == "cuda")
+    data = random_images()
+    trainer = Trainer(vgg18(args.width), data, plan, device)
+    trainer.network.train()
+    forward = torch.compile(trainer.network, mode="reduce-overhead") if plan.compile else trainer.network
+
+    def batches():
+        epoch = 0
+        while True:
+            for batch in data.train_batches(args.batch, 0, epoch, device, dtype=dtype):
+                yield batch
+            epoch += 1
+
+    return throughput(lambda x, y: trainer._one_step(forward, x, y), batches(), args, device)
+
+
+def plain_loop(args: argparse.Namespace) -> float:
+    """Images a second of a loop as tutorials have it: DataLoader, torchvision transforms, float32, one worker a core."""
+    import torch
+    from torchvision.transforms import v2
+
+    from bnrecon import hardware
+
+    device = hardware.resolve_device(args.device)
+    data = random_images()
+    transform = v2.Compose([
+        v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3),
+    ])  # fmt: skip
+
+    class Pictures(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return IMAGES
+
+        def __getitem__(self, index: int):
+            return transform(data.train_x[index].permute(2, 0, 1)), data.train_y[index]
+
+    network = vgg18(args.width).to(device).train()
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, 0.9, weight_decay=5e-4)
+    loader = torch.utils.data.DataLoader(
+        Pictures(), args.batch, shuffle=True, num_workers=2, drop_last=True, persistent_workers=True
+    )
+
+    def step(x, y) -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(x.to(device)), y.to(device)).backward()
+        optimizer.step()
+
+    def batches():
+        while True:
+            yield from loader
+
+    return throughput(step, batches(), args, device)
+
+
+def throughput(step, batches, args: argparse.Namespace, device) -> float:
+    """Run steps for the asked time after a warm-up and count images a second."""
+    import torch
+
+    warm = 30 if device.type == "cuda" else 3
+    done, started = 0, 0.0
+    for number, (x, y) in enumerate(batches):
+        if number == warm:
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            started = time.perf_counter()
+        step(x, y)
+        if number >= warm:
+            done += len(y)
+            if time.perf_counter() - started > args.seconds:
+                break
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return done / (time.perf_counter() - started)
+
+
+def main() -> None:
+    """Run both loops, each in a process of its own, and print them with their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--only", choices=["project", "plain"], help="run one loop in this process and print its figure")
+    args = parser.parse_args()
+    if args.only:
+        print((project_loop if args.only == "project" else plain_loop)(args))
+        return
+    figures = {}
+    for name in ("plain", "project"):
+        line = [sys.executable, __file__, *sys.argv[1:], "--only", name]
+        figures[name] = float(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+    from bnrecon import hardware
+
+    device = hardware.resolve_device(args.device)
+    print(f"VGG18 of width {args.width}, batch {args.batch}, {hardware.describe(device)}")
+    print(f"plain DataLoader loop, float32   {figures['plain']:>10,.0f} images/s")
+    print(
+        f"bnrecon's trainer                {figures['project']:>10,.0f} images/s   {figures['project'] / figures['plain']:.2f} times as many"
+    )
+
+
+if __name__ == "__main__":
+    main()
