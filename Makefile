@@ -28,7 +28,7 @@ test: setup
 	$(BIN)/python -m pytest
 
 lint: setup
-	$(BIN)/ruff check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 wheel: setup
 	$(BIN)/python -m build --wheel

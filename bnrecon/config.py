@@ -232,9 +232,8 @@ def check(config: RunConfig) -> None:
     if len(chosen) > 1:
         given = ", ".join(f"features.{name}={getattr(features, name)}" for name in chosen)
         raise UserError(f"{given}: give at most one of features.oversampling (c1/n), features.excess (c1-n), features.width (c1)")
-    if features.width is not None and features.width not in ("minimum", "maximum"):
-        if not re.fullmatch(r"\d+", features.width) or int(features.width) < 1:
-            raise UserError(f"features.width={features.width}: give a number of features above 0, minimum or maximum")
+    if features.width is not None and not re.fullmatch(r"minimum|maximum|0*[1-9]\d*", features.width):
+        raise UserError(f"features.width={features.width}: give a number of features above 0, minimum or maximum")
     if config.train.time_limit is not None:
         seconds(config.train.time_limit)
 
@@ -270,9 +269,8 @@ def explain(error: BaseException) -> str:
     ):
         options = [word for word in match[3].split() if "/" not in word and not word.endswith("schema")]
         return f"{match[1]}={match[2]}: {nearest(match[2], options)}; own yaml files are found with --config-dir"
-    if match := re.search(r"Could not override '([^']+)'", text):
-        if "No match in the defaults list" in text:
-            return f"{match[1]} is not an option: {nearest(match[1], _top_level())}"
+    if (match := re.search(r"Could not override '([^']+)'", text)) and "No match in the defaults list" in text:
+        return f"{match[1]} is not an option: {nearest(match[1], _top_level())}"
     if match := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text, re.DOTALL):
         key = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
         return f"{key[1] if key else 'an option'}={match[1]}: must be {_ARTICLES.get(match[2], match[2])}"

@@ -57,8 +57,7 @@ def project_loop(args: argparse.Namespace) -> float:
     def batches():
         epoch = 0
         while True:
-            for batch in data.train_batches(args.batch, 0, epoch, device, dtype=dtype):
-                yield batch
+            yield from data.train_batches(args.batch, 0, epoch, device, dtype=dtype)
             epoch += 1
 
     return throughput(lambda x, y: trainer._one_step(forward, x, y), batches(), args, device)
