@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import time
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +13,14 @@ from torch import nn
 
 from bnrecon import source_file
 from bnrecon.construction.activation import check_activation, linear_region_shift
-from bnrecon.construction.two_layer import Scales, feature_operator, two_layer_system
+from bnrecon.construction.two_layer import Scales, System, feature_operator, two_layer_system
 from bnrecon.errors import UserError
 from bnrecon.features import Features, choose_width, distribution, draw
 from bnrecon.hardware import available_memory, gigabytes
 from bnrecon.moments import LayerMoments, gather
 from bnrecon.solvers import Report, Solution, SolverOptions, solve
 from bnrecon.solvers.base import lookup, require_memory
+from bnrecon.solvers.solving import relative_residual
 from bnrecon.source import IMPLICIT_FROM, AffineMap, SourceLayer, geometry_of, layer_errors, shift_at_output
 from bnrecon.source_file import LayerRecipe
 from bnrecon.targets.folding import FoundLayer, find_layers
@@ -165,8 +166,8 @@ def reconstruct(
     excess: int | None = None, width: str | int | None = None, allow_below_minimum: bool = False, activation: str = "identity",
     margin: float = 2.0, strict: bool = False, images: torch.Tensor | Iterable[torch.Tensor] | None = None,
     moments: Mapping[str, LayerMoments] | None = None, tolerance: float = 1e-10, max_iterations: int | None = None,
-    unsupported: str = "raise", solved: Mapping[str, torch.Tensor] | None = None,
-    on_layer: Callable[[LayerReport, torch.Tensor], None] | None = None,
+    unsupported: str = "raise", solved: Mapping[str, Solution] | None = None,
+    on_layer: Callable[[LayerReport, Solution], None] | None = None,
 ) -> Reconstruction:  # fmt: skip
     """Rebuild a network from frozen random convolutions by its normalization parameters alone.
 
@@ -188,7 +189,7 @@ def reconstruct(
         moments: what ``bnrecon.moments.gather`` made of images before, instead of ``images``.
         tolerance: relative residual at which a layer counts as converged.
         unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are.
-        solved: scales found earlier, by layer name; ``on_layer`` is called with each layer's report and scales.
+        solved: solutions found earlier, by layer name; ``on_layer`` is called with each layer's report and solution.
 
     Returns:
         ``.network``, the source as an ``nn.Module`` on the model's device; ``.layers``, a report for each layer; ``.save``.
@@ -222,9 +223,8 @@ def reconstruct(
         device, dtype = found.module.weight.device, found.module.weight.dtype
         drawn = draw(features, target.shape, layer.width, seed, layer.number, strict)
         system = two_layer_system(target, drawn, device, kind.orthogonal)
-        started = time.perf_counter()
         if solved and found.name in solved:
-            solution = _taken(system, solved[found.name].to(device), tolerance)
+            solution = _taken(system, solved[found.name], tolerance)
         else:
             solution = solve(solver, system, options)
         scales = system.scales(solution.scale)
@@ -234,9 +234,9 @@ def reconstruct(
         recipe = LayerRecipe(
             found.name, found.norm_name, layer.number, features, seed, strict, layer.width, activation, drawn.digest()
         )
-        report = _report(built, found, solution.report, recipe, strict, time.perf_counter() - started)
+        report = _report(built, found, solution.report, recipe, strict)
         if on_layer:
-            on_layer(report, solution.scale)
+            on_layer(report, solution)
         reports.append(report)
         recipes.append(recipe)
         replaced[id(found.module)] = built
@@ -254,10 +254,12 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
     return copy.deepcopy(model, dict(replaced)).eval()
 
 
-def _taken(system, scale: torch.Tensor, tolerance: float) -> Solution:
+def _taken(system: System, solution: Solution, tolerance: float) -> Solution:
     """A solution found earlier, its residual recomputed all the same."""
-    residual = float((system.operator.matvec(scale) - system.rhs).norm() / system.rhs.norm().clamp_min(1e-300))
-    return Solution(scale, Report("stored", residual, 0, 0.0, 0, residual <= tolerance, "that of the run it comes from"))
+    scale = solution.scale.to(system.rhs.device)
+    residual = relative_residual(system, scale)
+    report = dataclasses.replace(solution.report, relative_residual=residual, converged=residual <= tolerance)
+    return Solution(scale, report)
 
 
 def _normalize(layer: SourceLayer, scales: Scales, found: FoundLayer, moments: LayerMoments | None, margin: float | None) -> None:
@@ -282,13 +284,13 @@ def _normalize(layer: SourceLayer, scales: Scales, found: FoundLayer, moments: L
 
 
 def _report(
-    layer: SourceLayer, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool, seconds: float
+    layer: SourceLayer, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool
 ) -> LayerReport:
     shape = found.target.shape
     exact, assembled = layer_errors(layer, found.target.weight)
     return LayerReport(
         found.name, (shape.outputs, shape.inputs, *shape.kernel), shape.equations, recipe.width, recipe.width / shape.equations,
-        report.solver, exact, assembled, report.relative_residual, report.iterations, seconds, report.converged,
+        report.solver, exact, assembled, report.relative_residual, report.iterations, report.seconds, report.converged,
         layer.features.redrawn, _rank(layer.features) if strict else None, "implicit" if layer.implicit else "stored", recipe.digest,
     )  # fmt: skip
 

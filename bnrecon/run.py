@@ -23,9 +23,11 @@ from bnrecon.evaluate import evaluate_source
 from bnrecon.features import distribution
 from bnrecon.moments import LayerMoments, gather
 from bnrecon.reconstruction import LayerReport, Plan, Reconstruction, plan_layers, reconstruct
+from bnrecon.solvers import Report, Solution
 from bnrecon.solvers.base import lookup
 from bnrecon.source import layer_errors
 from bnrecon.source_file import collapse, load_source, source_layers
+from bnrecon.targets.folding import find_layers
 from bnrecon.targets.models import minimum_width_count, parameter_count
 from bnrecon.targets.obtain import Trained, build_target, is_trained, obtain_target, training_plan
 
@@ -86,7 +88,6 @@ def finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
-    started = time.monotonic()
     device = hardware.resolve_device(config.device)
     data = load(DataSpec(**dataclasses.asdict(config.data)))
     plan = _announce(config, data, device)
@@ -96,7 +97,7 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
     moments = gather(trained.network, [layer.found for layer in _plan(config, trained.network).layers], images)
     rows = [_seed(config, seed, folder, trained, moments, data, device, plan) for seed in config.seeds]
-    result = _result(config, data, device, trained, rows, time.monotonic() - started)
+    result = _result(config, data, device, trained, rows)
     tables.write(folder, result)
     figures.layer_errors(folder / "layers.png", result)
     store.write_json(folder / "result.json", result)
@@ -133,7 +134,7 @@ def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     widths = sorted({layer.width for layer in plan.layers})
     span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
     oversampling = plan.layers[-1].width / plan.layers[-1].found.target.shape.equations
-    known = is_trained(config, data)
+    known = is_trained(config, data, device)
     lines = [
         f"data      {data.name}: {data.sizes[0]} training and {data.sizes[1]} test images of {height}x{width}x{channels}",
         f"target    {config.target.name} of width {config.target.width}: {parameter_count(network):,} parameters; a source of minimum "
@@ -218,16 +219,17 @@ def _rebuild(
         try:
             tensors, about = store.read_tensors(file)
             if about["target"] == key:
-                solved[about["name"]] = tensors["scale"]
+                solved[about["name"]] = Solution(tensors["scale"], Report(**about["report"]))
         except ValueError as error:
             store.set_aside(file, error)
     if solved:
         print(f"seed {seed}: {len(solved)} layers were solved before", file=sys.stderr)
 
-    def keep(report: LayerReport, scale: torch.Tensor) -> None:
-        if report.solver != "stored":
+    def keep(report: LayerReport, solution: Solution) -> None:
+        if report.name not in solved:
             name = f"layer-{report.name.replace('.', '_')}.safetensors"
-            store.write_tensors(place / name, {"scale": scale}, {"name": report.name, "target": key})
+            about = {"name": report.name, "target": key, "report": dataclasses.asdict(solution.report)}
+            store.write_tensors(place / name, {"scale": solution.scale}, about)
             print(tables.layer_line(seed, report), file=sys.stderr, flush=True)
 
     features = config.features
@@ -241,7 +243,7 @@ def _rebuild(
 
 def _verified(source: torch.nn.Module, reports: list[LayerReport], trained: Trained) -> list[dict[str, Any]]:
     """The layers' reports with errors recomputed from the file just read, and the frozen weights' digest compared."""
-    targets = {layer.found.name: layer.found.target.weight for layer in plan_layers(trained.network, "he_normal").layers}
+    targets = {found.name: found.target.weight for found in find_layers(trained.network).layers}
     layers = source_layers(source)
     rows = []
     for report in reports:
@@ -254,7 +256,7 @@ def _verified(source: torch.nn.Module, reports: list[LayerReport], trained: Trai
 
 
 def _result(
-    config: RunConfig, data: Images, device: torch.device, trained: Trained, rows: list[dict[str, Any]], seconds: float
+    config: RunConfig, data: Images, device: torch.device, trained: Trained, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     everything = all(row["source_images"] == row["images"] for row in rows)
     return {
@@ -273,12 +275,13 @@ def _result(
                 "network": "source" if everything else "collapsed", "images": min(row["source_images"] for row in rows),
                 "largest_logit_difference": max(row["largest_logit_difference"] for row in rows),
                 "largest_difference_to_target": max(row["largest_difference_to_target"] for row in rows),
+                "implicit_layers": sum(layer["convolutions"] == "implicit" for layer in rows[0]["layers"]),
             },
             "trainable_parameters": rows[0]["trainable_parameters"], "parameters": rows[0]["parameters"],
             "outside_linear_region": sum(row["outside_linear_region"] for row in rows),
         },
         "layers": [layer | {"seed": row["seed"]} for row in rows for layer in row["layers"]],
-        "notes": rows[0]["notes"], "seconds": seconds, "seconds_per_seed": [row["seconds"] for row in rows],
+        "notes": rows[0]["notes"], "seconds": sum(row["seconds"] for row in rows), "seconds_per_seed": [row["seconds"] for row in rows],
         "solving_seconds": [row["solving_seconds"] for row in rows],
         "device": hardware.describe(device), "versions": _versions(), "commit": _commit(),
     }  # fmt: skip

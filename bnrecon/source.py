@@ -199,11 +199,10 @@ class SourceLayer(nn.Module):
 
 
 def _frozen(kind: type, weight: torch.Tensor, dtype: torch.dtype, **options) -> nn.Module:
-    """A bias-free layer of this weight that no optimizer will change."""
-    module = nn.utils.skip_init(kind, weight.shape[1], weight.shape[0], bias=False, dtype=dtype, **options)
-    with torch.no_grad():
-        module.weight.copy_(weight)
-    return module.requires_grad_(False)
+    """A bias-free layer of this weight that no optimizer will change; it shares the features' memory where it can."""
+    module = nn.utils.skip_init(kind, weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=dtype, **options)
+    module.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    return module
 
 
 def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:

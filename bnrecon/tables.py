@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
         unsolved = sum(not layer["converged"] for layer in result["layers"])
         evaluated = source["evaluated"]
         seen = "all" if evaluated["network"] == "source" else f"first {evaluated['images']}, rest collapsed"
-        solvers = sorted({layer["solver"] for layer in result["layers"] if layer["solver"] != "stored"})
+        if evaluated["implicit_layers"]:
+            seen += f"; {evaluated['implicit_layers']} layers implicit"
+        solvers = sorted({layer["solver"] for layer in result["layers"]})
         rows.append({
             "data": config["data"]["name"],
             "target": f"{config['target']['name']} ({config['target']['width']})",
             "scale": config["scale"],
             "features": config["features"]["name"],
-            "solver": ", ".join(solvers) or config["solver"]["name"],
+            "solver": ", ".join(solvers),
             "target accuracy": f"{target['accuracy']:.2f} (n={target['images']})",
             "reconstructed accuracy": accuracy.format(),
             "loss": loss.format(),
@@ -62,12 +65,17 @@ def layers(result: dict[str, Any]) -> pd.DataFrame:
             "relative error": f"{group['relative_error'].max():.1e}", "assembled error": f"{group['assembled_error'].max():.1e}",
             "seconds": f"{group['seconds'].mean():.2f}", "converged": f"{int(group['converged'].sum())} of {len(group)}",
         })  # fmt: skip
-    return pd.DataFrame(rows)
+        if pd.notna(first["rank"]):
+            rows[-1]["rank"] = f"{int(group['rank'].min())} of {first['equations']}"
+    return pd.DataFrame(rows).fillna("")
 
 
 def for_reading(result: dict[str, Any]) -> str:
     """What a run prints at its end: the layers, then the line that matters."""
     parts = [markdown(layers(result)), markdown(summary([result]))]
+    redrawn = sum(layer["redrawn"] for layer in result["layers"])
+    if redrawn:
+        parts.append(f"{redrawn} features came out wholly zero and were drawn anew (features.strict=true keeps them)")
     outside = result["source"]["outside_linear_region"]
     if outside:
         parts.append(
@@ -114,5 +122,5 @@ def collect(outputs: Path) -> list[dict[str, Any]]:
         try:
             results.append(store.read_json(path))
         except ValueError as error:
-            print(f"left out: {error}")
+            print(f"left out: {error}", file=sys.stderr)
     return results

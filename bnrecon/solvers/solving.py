@@ -12,7 +12,7 @@ from bnrecon.hardware import available_memory
 from bnrecon.solvers.base import Report, Solution, SolverOptions, lookup, require_memory
 from bnrecon.solvers.dense import LARGEST
 
-__all__ = ["choose", "solve"]
+__all__ = ["choose", "relative_residual", "solve"]
 
 
 def choose(rows: int, columns: int, orthogonal: bool, memory: int) -> str:
@@ -64,7 +64,11 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
             f"solver {name} gave scales that are not finite: the system is singular to working precision; take more features"
         )
     x = x.to(torch.float64)
-    residual = float((system.operator.matvec(x) - system.rhs).norm())
-    norm = float(system.rhs.norm())
-    residual = residual / norm if norm > 0 else residual
+    residual = relative_residual(system, x)
     return Solution(x, Report(name, residual, iterations, spent, need, residual <= options.tolerance, solver.norm))
+
+
+def relative_residual(system: System, x: torch.Tensor) -> float:
+    """‖M x - b‖ / ‖b‖ in float64 from the operator; the absolute residual where b is zero."""
+    residual, norm = float((system.operator.matvec(x) - system.rhs).norm()), float(system.rhs.norm())
+    return residual / norm if norm > 0 else residual

@@ -49,9 +49,9 @@ def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
     )  # fmt: skip
 
 
-def target_folder(config: RunConfig, data: Images) -> Path:
-    """Where a target lies: named by what it is, how it is trained and the pixels it is trained on."""
-    content = {"pixels": data.checksum(), "data": config.data.name, "device": config.device}
+def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path:
+    """Where a target lies: named by what it is, how and in what arithmetic it is trained, and the pixels it is trained on."""
+    content = {"pixels": data.checksum(), "device": device.type, "dtype": str(training_plan(config, device).dtype)}
     for part in ("target", "train"):
         content |= store.differences(getattr(config, part), _VOLATILE, part + ".")
     content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
@@ -61,9 +61,9 @@ def target_folder(config: RunConfig, data: Images) -> Path:
 _VOLATILE = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds"})
 
 
-def is_trained(config: RunConfig, data: Images) -> bool:
+def is_trained(config: RunConfig, data: Images, device: torch.device) -> bool:
     """Whether the store has this target."""
-    return (target_folder(config, data) / "target.json").exists()
+    return (target_folder(config, data, device) / "target.json").exists()
 
 
 def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trained:
@@ -71,10 +71,11 @@ def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trai
 
     A damaged file is named, set aside and redone. Raises what ``train`` raises.
     """
-    folder = target_folder(config, data)
+    folder = target_folder(config, data, device)
     with store.exclusive(folder, f"training {config.target.name} ({folder})"):
         network = build_target(config, data)
         if (found := _stored(folder, network)) is None:
+            network = build_target(config, data)  # what was read so far of a damaged target must not be trained on
             found = _train(config, data, device, folder, network)
     return Trained(network.to(device).eval(), folder, found)
 

@@ -99,16 +99,18 @@ class Trainer:
                 for x, y in self.data.train_batches(plan.batch_size, plan.seed, epoch, self.device, first, plan.dtype):
                     self._one_step(forward, x, y)
                     bar.update(images)
-                    due = time.monotonic() - saved >= checkpoint_seconds
-                    if due or stop.reason or self.step % SYNC_EVERY == 0 or self.step == self.total:
-                        self._look(bar)
-                    if due or stop.reason:
-                        self.seconds = already + time.monotonic() - started
+                    ended, stopping = self.step % self.batches == 0, stop.reason
+                    due = time.monotonic() - saved >= checkpoint_seconds or self.step == self.total
+                    if due or stopping or ended or self.step % SYNC_EVERY == 0:
+                        self._look(bar)  # first: what has diverged is not saved
+                    self.seconds = already + time.monotonic() - started
+                    if ended:
+                        self._end_epoch(bar)
+                    if due or stopping:
                         store.write_tensors(checkpoint, *self.state())
                         saved = time.monotonic()
+                    if stopping:
                         stop.check(f"training is saved at step {self.step} of {self.total}")
-                self._end_epoch()
-        self.seconds = already + time.monotonic() - started
 
     def _one_step(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
         for group in self.optimizer.param_groups:
@@ -133,10 +135,18 @@ class Trainer:
             )
         bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False)
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, bar: tqdm) -> None:
         loss, correct, count = self.sums.tolist()
-        self.log.append({"epoch": len(self.log) + 1, "loss": loss / count, "accuracy": 100 * correct / count})
+        row = {"epoch": len(self.log) + 1, "loss": loss / count, "accuracy": 100 * correct / count}
+        self.log.append(row)
         self.sums.zero_()
+        if bar.disable:  # no terminal: a line an epoch for the log
+            left = self.seconds * (self.total - self.step) / self.step
+            print(
+                f"epoch {row['epoch']}/{self.plan.epochs}  loss {row['loss']:.3f}  accuracy {row['accuracy']:.1f}%  "
+                f"{self.step * self.plan.batch_size / self.seconds:.0f} images/s  {left / 60:.0f} min left",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
 
 
 def train(
