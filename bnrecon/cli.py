@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.metadata
 import os
 import re
 import signal
@@ -46,6 +47,9 @@ def main() -> None:
     command, rest = words[0], words[1:]
     if command == "run":
         sys.exit(_run(rest))
+    if "=" in command:
+        print(f"bnrecon {command}: options come behind a command, as in: bnrecon run {command.lstrip('-')}", file=sys.stderr)
+        sys.exit(2)
     if command == "tables":
         sys.exit(_tables(rest))
     if command == "completion":
@@ -64,6 +68,8 @@ def _hydra(task, words: list[str]) -> None:
 
     config.register_schema()
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    # The shell leaves the ~ of name=~/folder alone.
+    words = [re.sub(r"=~(?=/|$)", f"={Path.home()}", word) for word in words]
     # Options first: argparse does not take `target=vgg18 --config-dir=mine features=own` apart.
     overrides = [word for word in words if (not word.startswith("-") and "=" in word) or word.startswith("~")]
     sys.argv = ["bnrecon", *(word for word in words if word not in overrides), *overrides]
@@ -72,14 +78,15 @@ def _hydra(task, words: list[str]) -> None:
 
 def _run(words: list[str]) -> int:
     """Run one job or a sweep. A sweep goes on after a failed job and ends in the worst exit code."""
-    from bnrecon import config, hardware
+    from bnrecon import config
     from bnrecon.errors import nearest
 
     for word in words:
+        if word.startswith("--") and "=" in word and not word.startswith("--conf"):
+            return _say(f"{word}: options are written without dashes, as in {word.lstrip('-')}", 2)
         if word.startswith("-") and word.partition("=")[0] not in HYDRA_FLAGS:
             return _say(f"{word} is not an option: {nearest(word, HYDRA_FLAGS)}", 2)
-    hardware.keep_freed_memory()
-    signal.signal(signal.SIGTERM, _terminated)
+    _outcome.clear()
     sweep = hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:10]
     if not any(word.startswith("hydra.sweep.dir=") for word in words):
         words = [*words, f"hydra.sweep.dir=${{outputs}}/sweeps/{sweep}"]
@@ -102,8 +109,11 @@ def _job(composed) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from bnrecon import store
+    from bnrecon import hardware, store
 
+    # Here and not before: a launcher may have brought the job into another process.
+    hardware.keep_freed_memory()
+    signal.signal(signal.SIGTERM, _terminated)
     hydra = HydraConfig.get()
     sweeping = hydra.mode == RunMode.MULTIRUN
     if sweeping:
@@ -139,11 +149,14 @@ def _import(name: str) -> None:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        importlib.import_module(name.removesuffix(".py").replace("/", "."))
+        importlib.import_module(name.removesuffix(".py").removeprefix("./").replace("/", "."))
     except ModuleNotFoundError as error:
         raise UserError(
             f"imports={name}: {error}; give a module's name, importable from here, as in imports=[my_targets]"
         ) from None
+    except Exception as error:  # the user's own code: anything can come out of it
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(f"imports={name}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})") from None
 
 
 class SweepTable:
@@ -163,8 +176,9 @@ class SweepTable:
 
         folder = Path(config.hydra.sweep.dir)
         records = [store.read_json(file) for file in sorted(folder.glob("job-*.json"), key=_number)]
-        results = [store.read_json(Path(record["folder"]) / "result.json") for record in records if record["folder"]]
+        # First: Hydra turns whatever goes wrong in a callback into a warning.
         _outcome[:] = [max((record["code"] for record in records), default=1)]
+        results = [store.read_json(Path(record["folder"]) / "result.json") for record in records if record["folder"]]
         if results:
             table = tables.markdown(tables.summary(results))
             store.write_text(folder / "table.md", table + "\n")
@@ -203,9 +217,12 @@ def _failure(error: BaseException) -> int:
     if isinstance(error, RunError):
         return _say(str(error), 1)
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
-        return _say(f"not enough memory ({str(error).splitlines()[0]}); use a smaller width or features=id_cond", 1)
+        return _say(
+            f"not enough memory ({(str(error).splitlines() or ['an allocation failed'])[0]}); use a smaller width or features=id_cond",
+            1,
+        )
     if isinstance(error, OSError) and error.strerror:
-        return _say(f"{error.strerror}: {error.filename}", 1)
+        return _say(f"{error.strerror}{f': {error.filename}' if error.filename else ''}", 1)
     traceback.print_exception(error)
     return _say("this is a defect in bnrecon; please report it with the lines above", 1)
 
@@ -252,7 +269,10 @@ def _complete(words: list[str]) -> int:
     if given[1] != "run":
         return 0
     os.environ["COMP_LINE"] = re.sub(r"^(\s*\S+)\s+run\b", r"\1", line)
-    _hydra(lambda _: None, ["-sc", *words])
+    try:
+        _hydra(lambda _: None, ["-sc", *words])
+    except Exception:  # a half-typed line often cannot be composed; a prompt is no place for its traceback
+        return 1
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The typed schema of everything a user can say, and the only room that knows Hydra."""
+"""The typed schema of everything a user can say; beside the command line, the only room that knows Hydra."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class RunConfig:
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # one source network each
     device: str = "auto"
     outputs: str = "outputs"
-    evaluate: str = "auto"  # source: the real wide network on all test images; collapsed: on 64, its collapsed form on all
+    evaluate: str = "auto"  # source: the real wide network on all test images; collapsed: on 64, its collapsed form on the rest
     imports: list[str] = field(default_factory=list)  # Python modules that register own targets, features or solvers
 
 
@@ -278,6 +278,8 @@ def explain(error: BaseException) -> str:
         return f"{match[1]}: must be true or false"
     if match := re.search(r"Error merging override (\S+)\n.*is not a ListConfig, list or tuple", text, re.DOTALL):
         return f"{match[1]}: must be a list, as in [0,1,2]"
+    if "missing EQUAL" in text:
+        return "an option lacks its value: write name=value without spaces, as in target=vgg18"
     if "mismatched input" in text or "token recognition" in text or "LexerNoViableAlt" in text or "no viable" in text:
         where = re.search(r"input '([^']*)'", text)
         return f"could not read {where[1] if where else _first(text)!r}; write options as name=value, lists as [1,2], and quote what the shell would take"

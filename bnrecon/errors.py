@@ -1,4 +1,4 @@
-"""The two ways a command can fail, each with the exit code it ends in."""
+"""The ways a command can end early, each with its exit code."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
     "did you mean 'vgg18'? Allowed: mlp, vgg18"
     """
     allowed = sorted(allowed)
-    close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'? " if close else ""
+    lower = {word.lower(): word for word in allowed}
+    close = difflib.get_close_matches(given.lower(), lower, n=1, cutoff=0.5)
+    hint = f"did you mean '{lower[close[0]]}'? " if close else ""
     return f"{hint}Allowed: {', '.join(allowed)}"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from bnrecon.features import distribution
 from bnrecon.reconstruction import Plan
 from bnrecon.source import geometry_of, pad
 
@@ -80,9 +81,9 @@ def solving_seconds(plan: Plan, solver: str, operations: float) -> float:
     total = 0.0
     for layer in plan.layers:
         n, c1 = layer.found.target.shape.equations, layer.width
-        if layer.free:
-            continue
-        if solver in ("auto", "matrix_free", "lbfgs") and c1 >= 1.02 * n:
+        if distribution(layer.features).orthogonal and solver in ("auto", "closed_form"):
+            total += 16 * n * c1 / operations if not layer.free else 0
+        elif solver in ("auto", "matrix_free", "lbfgs") and c1 >= 1.02 * n:
             total += 23 / (0.5 * math.log(c1 / n)) * 4 * n * c1 / (0.6 * operations)
         else:
             total += 2 / 3 * n**3 / (0.3 * operations)

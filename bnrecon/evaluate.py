@@ -9,6 +9,7 @@ from torch import nn
 from tqdm import tqdm
 
 from bnrecon.data import Images
+from bnrecon.errors import RunError
 from bnrecon.hardware import exact_float32
 
 __all__ = ["Accuracy", "SourceEvaluation", "evaluate_source", "test_accuracy"]
@@ -63,6 +64,8 @@ def evaluate_source(
     with _bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
         for x, y in data.test_batches(64, device, limit=source_images):
             logits = source(x)
+            if not bool(torch.isfinite(logits).all()):
+                raise RunError("the source network's logits are not finite on test images: its numbers cannot be trusted")
             difference = max(difference, float((logits - collapsed(x)).abs().max()))
             to_target = max(to_target, float((logits - target(x)).abs().max()))
             correct += int((logits.argmax(1) == y).sum())

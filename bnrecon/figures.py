@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+
+from bnrecon import store
 
 __all__ = ["layer_errors"]
 
@@ -35,9 +36,7 @@ def layer_errors(path: Path, result: dict[str, Any]) -> None:
     target = f"{config['target']['name']} of width {config['target']['width']} on {config['data']['name']}"
     axes.set_title(f"{target}, {config['features']['name']}, {len(result['seeds'])} seeds", fontsize=10)
     axes.legend(fontsize=8)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".png")
-    os.close(handle)
-    figure.savefig(temporary, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150)
     plt.close(figure)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
+    store.write_bytes(path, picture.getvalue())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from bnrecon.errors import UserError
 
 __all__ = [
     "available_memory",
+    "can_compile",
     "describe",
     "exact_float32",
     "gigabytes",
@@ -46,7 +49,8 @@ def describe(device: torch.device) -> str:
 def available_memory(device: torch.device) -> int:
     """Bytes that can still be taken on ``device`` without pushing anything out."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own cache: ours to use
+        return torch.cuda.mem_get_info(device)[0] + held
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
@@ -62,6 +66,8 @@ def _control_group_headroom(default: int) -> int:
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        used -= int(statistics.get("inactive_file", 0))  # cached files, which give way
     except (OSError, ValueError):
         return default
     return default if limit == "max" else max(0, int(limit) - used)
@@ -87,6 +93,14 @@ def has_fast_bfloat16(device: torch.device) -> bool:
         if line.startswith(("flags", "Features")):
             return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(line.split())
     return False
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether torch.compile has what it needs for a GPU here: capability 7, Triton and a C compiler."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 7:
+        return False
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    return bool(compiler) and importlib.util.find_spec("triton") is not None
 
 
 def keep_freed_memory() -> bool:

@@ -36,15 +36,15 @@ class KhatriRao:
     """M (m c0, c1) whose column l is vec(B[:, l] A[l, :]), for B (m, c1) and A (c1, c0), m = c2 kh kw.
 
     With the target's weight as a matrix W (m, c0), row (i, p) and column j standing for output, tap and input,
-    ``M x = vec(B diag(x) A)`` and ``M^T y = rowsum((B^T Y) ∘ A)``: 2 · n · c1 multiply-adds each on c1 · (m + c0) numbers, where
+    ``M x = vec(B diag(x) A)`` and ``M^T y = rowsum((B^T Y) ∘ A)``: 2 · n · c1 flops each on c1 · (m + c0) numbers, where
     dense M has n · c1 (Burkholz 2024, Eq. 2, for a first kernel of 1x1).
 
     ``transposed`` is B^T (c1, m), so that a run of features is one contiguous block. Products work through blocks of
     ``block`` features: temporary memory stays at block · (c0 + m) numbers.
 
     >>> M = KhatriRao(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([[1.0, 3.0], [5.0, 7.0]]))
-    >>> M.matvec(torch.tensor([1.0, 1.0]))  # row 0 of B^T writes only row 0; row 1 only row 1
-    tensor([1., 3., 7., 13.])
+    >>> M.matvec(torch.tensor([1.0, 1.0]))  # vec of [[1, 0], [2, 1]] @ [[1, 3], [5, 7]]
+    tensor([ 1.,  3.,  7., 13.])
     """
 
     def __init__(self, transposed: torch.Tensor, first: torch.Tensor, block: int = 4096):
@@ -127,18 +127,18 @@ class Pivoted:
     ``weight`` is the target as (c2, entries), entries in the order of M's rows.
     """
 
-    def __init__(self, operator: Operator, weight: torch.Tensor):
+    def __init__(self, operator: Operator, weight: torch.Tensor, pivots: torch.Tensor | None = None, fixed: int | None = None):
         weight = weight.to(operator.device, operator.dtype)
         outputs, entries = weight.shape
         self.operator = operator
         self.weight = weight
         self.dtype, self.device = operator.dtype, operator.device
         self.shape = (operator.shape[0] - outputs + 1, operator.shape[1])
-        self.pivots = weight.abs().argmax(1)
+        self.pivots = weight.abs().argmax(1) if pivots is None else pivots
         values = weight.gather(1, self.pivots[:, None])
         self.ratios = torch.where(values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values))
         self.others = torch.ones_like(weight, dtype=torch.bool).scatter_(1, self.pivots[:, None], False)
-        self.fixed = int(values.abs().argmax())
+        self.fixed = int(values.abs().argmax()) if fixed is None else fixed
         self.row_shape = (outputs, entries)
 
     def right_hand_side(self) -> torch.Tensor:
@@ -173,7 +173,7 @@ class Pivoted:
 
     def to(self, dtype: torch.dtype) -> Pivoted:
         """The same in another arithmetic."""
-        return Pivoted(self.operator.to(dtype), self.weight.to(dtype))
+        return Pivoted(self.operator.to(dtype), self.weight.to(dtype), self.pivots, self.fixed)
 
     def column_norms(self) -> torch.Tensor:
         """Norms of M's own columns, of the same size as the pivoted ones'."""

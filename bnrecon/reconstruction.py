@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,11 +20,14 @@ from bnrecon.moments import LayerMoments, gather
 from bnrecon.solvers import Report, Solution, SolverOptions, solve
 from bnrecon.solvers.base import lookup, require_memory
 from bnrecon.solvers.solving import relative_residual
-from bnrecon.source import IMPLICIT_FROM, AffineMap, SourceLayer, geometry_of, layer_errors, shift_at_output
+from bnrecon.source import IMPLICIT_FROM, AffineMap, SourceLayer, geometry_of, layer_errors, shift_at_output, substitute
 from bnrecon.source_file import LayerRecipe
 from bnrecon.targets.folding import FoundLayer, find_layers
 
 __all__ = ["LayerReport", "Plan", "PlannedLayer", "Reconstruction", "plan_layers", "reconstruct"]
+
+
+PARAMETER_BYTES = 48  # a feature: scale, shift and statistics of its normalization, in float64 and as BatchNorm holds them
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,19 @@ class Plan:
 def plan_layers(
     model: nn.Module, features: str, oversampling: float | None = None, excess: int | None = None, width: str | int | None = None,
     allow_below_minimum: bool = False, solver: str = "auto", unsupported: str = "raise",
+    device: torch.device | None = None,
 ) -> Plan:  # fmt: skip
     """Choose every layer's width and refuse, before any work, what cannot be done, naming layer, reason and memory.
 
-    Raises ``UserError``.
+    Raises ``UserError``, and ``RunError`` where memory does not suffice for the solver.
     """
     kind = distribution(features)
+    if oversampling is None and excess is None and width is None and solver != "auto" and lookup(solver).square:
+        width = "maximum"
     inventory = find_layers(model)
     refused, notes = dict(inventory.refused), list(inventory.notes)
     planned, feature_bytes, largest_work = [], 0, 0
-    devices = {p.device for p in model.parameters()}
-    device = next(iter(devices), torch.device("cpu"))
+    device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
     for number, found in enumerate(inventory.layers):
         shape = found.target.shape
         c1 = choose_width(features, shape, oversampling, excess, width)
@@ -126,18 +130,18 @@ def plan_layers(
         if c1 < 1:
             raise UserError(f"layer {found.name}: {c1} features; at least one is needed")
         kind.check_width(shape, c1)
-        rows = shape.equations if c1 >= shape.equations else shape.minimum_width
+        rows = shape.minimum_width if shape.minimum_width <= c1 < shape.equations else shape.equations
         if solver != "auto":
             lookup(solver).check(rows, c1, kind.orthogonal)
             need = lookup(solver).memory(rows, c1)
             require_memory(need, device, solver, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
         layer = PlannedLayer(found, c1, number, features)
-        stored = 0 if layer.free else shape.feature_bytes(c1)
-        work = 3 * stored + 16 * c1  # float64 factors and a float32 copy while the layer is solved
+        stored = (0 if layer.free else shape.feature_bytes(c1)) + PARAMETER_BYTES * c1
+        work = 3 * stored  # float64 factors and a float32 copy while the layer is solved, or its error taken
         if stored + work > available_memory(device):
             refused[found.name] = (
                 f"its {c1} features take {gigabytes(stored)}, {gigabytes(stored + work)} while solving, and {gigabytes(available_memory(device))} "
-                "are free; features=id_cond needs none"
+                "are free; features=id_cond needs the least"
             )
             continue
         feature_bytes += stored
@@ -152,7 +156,7 @@ def plan_layers(
     if feature_bytes + largest_work > available_memory(device):
         raise UserError(
             f"the network's {len(planned)} layers need {gigabytes(feature_bytes + largest_work)} for their features on {device.type}, "
-            f"{gigabytes(available_memory(device))} are free; use a smaller width, or features=id_cond, which needs none"
+            f"{gigabytes(available_memory(device))} are free; use a smaller width, or features=id_cond, which needs the least"
         )
     if kind.name == "ortho_cond" and any(
         layer.found.target.shape.outputs * layer.found.target.shape.taps > 20_000 for layer in planned
@@ -178,7 +182,7 @@ def reconstruct(
     Args:
         model: any ``nn.Module`` in eval mode.
         features: distribution of the frozen weights, a name in ``bnrecon.features.DISTRIBUTIONS``.
-        oversampling: c1 / n features for n equations (1.5 if nothing else is said; 1 for id_cond and ortho_cond); or
+        oversampling: c1 / n features for n equations (if nothing is said 1.5; 1 for id_cond, ortho_cond and the LU solvers); or
             ``excess``, c1 - n; or ``width``, c1 itself, ``"minimum"`` (n - c2 + 1) or ``"maximum"`` (n).
         solver: a name in ``bnrecon.solvers.SOLVERS``, or ``"auto"``.
         seed: from which all features are drawn.
@@ -205,9 +209,14 @@ def reconstruct(
     >>> bool((rebuilt.network(x) - net(x)).abs().max() < 1e-4), rebuilt.layers[0].converged
     (True, True)
     """
-    if model.training:
+    if any(module.training for module in model.modules()):
         raise UserError("the model is in training mode, its normalization not yet fixed; call model.eval() before reconstruct")
     check_activation(activation)
+    odd = {str(p.dtype).removeprefix("torch.") for p in model.parameters()} - {"float32", "float64"}
+    if odd:
+        raise UserError(
+            f"the model holds {', '.join(sorted(odd))} parameters; reconstruct works in float32 or float64: call model.float()"
+        )
     plan = plan_layers(model, features, oversampling, excess, width, allow_below_minimum, solver, unsupported)
     if moments is None and images is not None:
         batches = [images] if isinstance(images, torch.Tensor) else images
@@ -228,8 +237,12 @@ def reconstruct(
         else:
             solution = solve(solver, system, options)
         scales = system.scales(solution.scale)
+        del system  # its float64 factors, before the layer's errors form others
         built = SourceLayer(drawn, geometry_of(found.module), activation, dtype).to(device)
+        built.folded = found.norm is not None
         known = moments.get(found.name) if moments else None
+        if known is not None and known.count == 0:
+            known = None  # a layer that the forward pass never reaches
         _normalize(built, scales, found, known, margin if activation != "identity" else None)
         recipe = LayerRecipe(
             found.name, found.norm_name, layer.number, features, seed, strict, layer.width, activation, drawn.digest()
@@ -242,16 +255,8 @@ def reconstruct(
         replaced[id(found.module)] = built
         if found.norm is not None:
             replaced[id(found.norm)] = nn.Identity()
-        del system
     network = substitute(model, replaced)
     return Reconstruction(network, reports, recipes, plan.notes)
-
-
-def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
-    """Copy a network with some of its modules, by ``id``, replaced on the way; the replaced ones are never copied."""
-    if id(model) in replaced:
-        return replaced[id(model)]
-    return copy.deepcopy(model, dict(replaced)).eval()
 
 
 def _taken(system: System, solution: Solution, tolerance: float) -> Solution:
@@ -283,9 +288,7 @@ def _normalize(layer: SourceLayer, scales: Scales, found: FoundLayer, moments: L
     layer.set_maps(first, second)
 
 
-def _report(
-    layer: SourceLayer, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool
-) -> LayerReport:
+def _report(layer: SourceLayer, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool) -> LayerReport:
     shape = found.target.shape
     exact, assembled = layer_errors(layer, found.target.weight)
     return LayerReport(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import math
 import platform
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from bnrecon.solvers.base import lookup
 from bnrecon.source import layer_errors
 from bnrecon.source_file import collapse, load_source, source_layers
 from bnrecon.targets.folding import find_layers
-from bnrecon.targets.models import minimum_width_count, parameter_count
+from bnrecon.targets.models import check_options, minimum_width_count, parameter_count
 from bnrecon.targets.obtain import Trained, build_target, is_trained, obtain_target, training_plan
 
 __all__ = ["run", "run_folder"]
@@ -37,7 +38,6 @@ STATISTICS_IMAGES = 1024  # training images that running statistics are taken fr
 SOURCE_IMAGES = 64  # test images that always go through the real source network
 # Operations up to which `evaluate=auto` sends all test images through the real source network: some ten minutes.
 SOURCE_FLOPS = {"cpu": 1e14, "cuda": 1e16}
-SQUARE_SOLVERS = ("lu", "refined", "lu_lbfgs")  # these take c1 = n unless told otherwise
 
 
 def run_folder(config: RunConfig) -> Path:
@@ -59,6 +59,7 @@ def run(config: RunConfig) -> Path:
     with store.exclusive(folder, f"the run {folder.name}"):
         result = finished(folder)
         if result is not None:
+            _require_same_pixels(config, result, folder)
             print(f"already done; nothing to do (remove {folder} to run it again)\n")
         else:
             result = _run(config, folder)
@@ -73,6 +74,18 @@ def check_names(config: RunConfig) -> None:
     check_activation(config.features.activation)
     if config.solver.name != "auto":
         lookup(config.solver.name)
+    check_options(**{f.name: getattr(config.target, f.name) for f in dataclasses.fields(config.target) if f.name != "name"})
+
+
+def _require_same_pixels(config: RunConfig, result: dict[str, Any], folder: Path) -> None:
+    """Raise ``UserError`` where a finished run saw other data than are now in another folder under the same name."""
+    if config.data.root in (None, result["config"]["data"]["root"]):
+        return
+    if load(DataSpec(**dataclasses.asdict(config.data))).checksum() != result["data"]["checksum"]:
+        raise UserError(
+            f"{folder} was run on other {config.data.name} images ({result['data']['train']} training, {result['data']['test']} test) "
+            f"than data.root={config.data.root} holds; give outputs=ANOTHER_FOLDER for these, or remove it"
+        )
 
 
 def finished(folder: Path) -> dict[str, Any] | None:
@@ -95,7 +108,7 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
     trained = obtain_target(config, data, device)
     print(f"target    test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), {trained.folder}", flush=True)
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
-    moments = gather(trained.network, [layer.found for layer in _plan(config, trained.network).layers], images)
+    moments = gather(trained.network, [layer.found for layer in _plan(config, trained.network, device).layers], images)
     rows = [_seed(config, seed, folder, trained, moments, data, device, plan) for seed in config.seeds]
     result = _result(config, data, device, trained, rows)
     tables.write(folder, result)
@@ -104,23 +117,22 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
     return store.read_json(folder / "result.json")
 
 
-def _plan(config: RunConfig, network: torch.nn.Module) -> Plan:
+def _plan(config: RunConfig, network: torch.nn.Module, device: torch.device) -> Plan:
     below = config.features.allow_below_minimum
-    return plan_layers(network, config.features.name, **_width(config), allow_below_minimum=below, solver=config.solver.name)
+    return plan_layers(
+        network, config.features.name, **_width(config), allow_below_minimum=below, solver=config.solver.name, device=device
+    )
 
 
 def _width(config: RunConfig) -> dict[str, Any]:
     features = config.features
-    chosen = {name: getattr(features, name) for name in ("oversampling", "excess", "width")}
-    if all(value is None for value in chosen.values()) and config.solver.name in SQUARE_SOLVERS:
-        chosen["width"] = "maximum"
-    return chosen
+    return {name: getattr(features, name) for name in ("oversampling", "excess", "width")}
 
 
 def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     """Refuse what cannot be done, then say what will be, and about how long it takes."""
     network = build_target(config, data).eval()
-    plan = _plan(config, network)
+    plan = _plan(config, network, device)
     training = training_plan(config, device)
     places = estimate.pixels(network, data.shape)
     channels, height, width = data.shape
@@ -143,7 +155,7 @@ def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
         f"seeds {', '.join(map(str, config.seeds))}",
         f"scale     {config.scale}: {config.train.epochs} epochs, batch {config.train.batch_size}, peak rate {config.train.lr:g}",
         f"device    {hardware.describe(device)}, training in {str(training.dtype).removeprefix('torch.')}",
-        f"expect    about {'no' if known else estimate.duration(learn)} training{' (already trained)' if known else ''}, "
+        f"expect    {'no training (already trained), about' if known else f'about {estimate.duration(learn)} training,'} "
         f"{estimate.duration(solve)} solving, {estimate.duration(test)} testing",
     ]
     if skipped := getattr(network, "skipped_poolings", 0):
@@ -218,7 +230,7 @@ def _rebuild(
     for file in sorted(place.glob("layer-*.safetensors")):
         try:
             tensors, about = store.read_tensors(file)
-            if about["target"] == key:
+            if about["target"] == key and about["solver"] == config.solver.name:
                 solved[about["name"]] = Solution(tensors["scale"], Report(**about["report"]))
         except ValueError as error:
             store.set_aside(file, error)
@@ -228,7 +240,8 @@ def _rebuild(
     def keep(report: LayerReport, solution: Solution) -> None:
         if report.name not in solved:
             name = f"layer-{report.name.replace('.', '_')}.safetensors"
-            about = {"name": report.name, "target": key, "report": dataclasses.asdict(solution.report)}
+            about = {"name": report.name, "target": key, "solver": config.solver.name}
+            about |= {"report": dataclasses.asdict(solution.report)}
             store.write_tensors(place / name, {"scale": solution.scale}, about)
             print(tables.layer_line(seed, report), file=sys.stderr, flush=True)
 
@@ -251,6 +264,10 @@ def _verified(source: torch.nn.Module, reports: list[LayerReport], trained: Trai
         if layer.frozen_digest() != report.digest:
             raise RunError(f"layer {report.name}: the frozen weights are not the drawn ones; this is a defect, please report it")
         exact, assembled = layer_errors(layer, targets[report.name])
+        if not (math.isfinite(exact) and math.isfinite(assembled)):
+            raise RunError(
+                f"layer {report.name}: its error is not a number; the target's weights or normalization are not finite"
+            )
         rows.append(dataclasses.asdict(report) | {"relative_error": exact, "assembled_error": assembled})
     return rows
 
@@ -310,7 +327,7 @@ def _commit() -> str | None:
 
 
 def require_outputs(config: RunConfig) -> None:
-    """Raise ``UserError`` where the outputs folder cannot be written to."""
+    """Raise ``UserError`` where the outputs folder cannot be created."""
     try:
         Path(config.outputs).mkdir(parents=True, exist_ok=True)
     except OSError as error:

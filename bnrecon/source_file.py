@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import nn
 from bnrecon import store
 from bnrecon.errors import RunError
 from bnrecon.features import LayerShape, distribution, draw
-from bnrecon.source import AffineMap, SourceLayer, collapse_layer, geometry_of
+from bnrecon.source import AffineMap, SourceLayer, collapse_layer, geometry_of, substitute
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
 
@@ -46,7 +45,9 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     layers = source_layers(network)
     tensors = {}
     for name, layer in layers.items():
-        for role, wanted, norm in zip(("first", "second"), layer.maps, (layer.first_norm, layer.second_norm), strict=True):
+        for role, wanted, norm in zip(
+            ("first", "second"), layer.present_maps(), (layer.first_norm, layer.second_norm), strict=True
+        ):
             gamma, beta = wanted.parameters(norm.eps)
             tensors |= {f"{name}|{role}.gamma": gamma, f"{name}|{role}.beta": beta}
             tensors |= {f"{name}|{role}.mean": wanted.mean, f"{name}|{role}.variance": wanted.variance}
@@ -72,11 +73,13 @@ def load_source(path: str | Path, model: nn.Module) -> nn.Module:
     replaced: dict[int, object] = {}
     for entry in about["layers"]:
         recipe = LayerRecipe(**entry)
-        module = modules[recipe.name]
+        module = modules.get(recipe.name)
+        if module is None or (recipe.norm is not None and recipe.norm not in modules):
+            raise RunError(f"{path} does not fit this architecture: it has no layer {recipe.name}")
         replaced[id(module)] = _rebuild(recipe, module, tensors, path)
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
-    network = replaced.get(id(model)) or copy.deepcopy(model, replaced)
+    network = substitute(model, replaced)
     rest = {name.removeprefix("rest|"): value for name, value in tensors.items() if name.startswith("rest|")}
     missing, unexpected = network.load_state_dict(rest, strict=False)
     prefixes = tuple(f"{name}." if name else "" for name in source_layers(network))
@@ -104,6 +107,7 @@ def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch
         values = [tensors[f"{recipe.name}|{role}.{key}"].to(weight.device) for key in ("gamma", "beta", "mean", "variance")]
         maps.append(AffineMap.of_parameters(*values, norm.eps))
     layer.set_maps(*maps)
+    layer.folded = recipe.norm is not None
     return layer
 
 
@@ -113,4 +117,4 @@ def collapse(network: nn.Module) -> nn.Module:
     Computed from the float64 scales and the features alone; exact while first activations stay in their linear region.
     """
     replaced: dict[int, object] = {id(layer): collapse_layer(layer) for layer in source_layers(network).values()}
-    return replaced.get(id(network)) or copy.deepcopy(network, replaced).eval()
+    return substitute(network, replaced)

@@ -35,7 +35,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     Raises ``ValueError`` for no values. One value has no interval.
 
     >>> mean_interval([1.0, 2.0, 3.0])
-    Interval(mean=2.0, half_width=2.4841377118437524, n=3)
+    Interval(mean=2.0, half_width=2.48413771..., n=3)
     """
     n = len(values)
     if n == 0:

@@ -27,6 +27,7 @@ __all__ = [
     "read_tensors",
     "set_aside",
     "tensor_digest",
+    "write_bytes",
     "write_json",
     "write_tensors",
     "write_text",
@@ -62,10 +63,10 @@ def content_key(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """Write beside, flush to disk, then rename: a reader sees the old file or the whole new one, whatever is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -80,13 +81,13 @@ def _write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    _write_bytes(path, text.encode())
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file atomically, with a digest of its content that ``read_json`` checks."""
     body = dict(content) | {"digest": content_key(_plain(content))}
-    _write_bytes(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,10 +118,11 @@ def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
     """Write tensors and a JSON-like description as one safetensors file, atomically and with a digest of both."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # A copy each: tied weights share memory, which safetensors does not write.
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(about, sort_keys=True)
     digest = hashlib.sha256((tensor_digest(tensors) + text).encode()).hexdigest()
-    _write_bytes(path, to_bytes(tensors, {"about": text, "digest": digest}))
+    write_bytes(path, to_bytes(tensors, {"about": text, "digest": digest}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -158,6 +160,8 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
         who = holder.read_text() if holder.exists() else "another process"
         print(f"waiting for {who} to finish {purpose}", file=sys.stderr, flush=True)
         lock.acquire()
+    for left in folder.glob(".*.part"):  # by a process killed while writing; nobody else writes here now
+        left.unlink(missing_ok=True)
     try:
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield

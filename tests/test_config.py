@@ -41,7 +41,13 @@ MISTAKES = [
     ("data=folder", "data=folder needs data.root"),
     ("data=cifar10 data.root=/no/such/folder", "no such folder"),
     ("--config-dir=/no/such/folder", "not found"),
-    ("--confg-dir=mine", "did you mean '--config-dir'"),
+    ("target=VGG18", "did you mean 'vgg18'"),
+    ("vgg18", "write name=value without spaces"),
+    ("--target=vgg18", "without dashes, as in target=vgg18"),
+    ("data=cifar10 data.root=~/no/such/folder", "no such folder"),
+    ("data=cifar10 target.activation=rellu", "did you mean 'relu'"),
+    ("data.side=16", "data.side is for data=folder"),
+    ("--confg-dir", "did you mean '--config-dir'"),
 ]
 
 
@@ -106,6 +112,7 @@ def test_help_and_unknown_words():
     wrong = shell("rum")
     assert wrong.returncode == 2
     assert "did you mean 'run'" in wrong.stderr
+    assert "bnrecon run target=vgg18" in shell("target=vgg18").stderr
     shown = shell("run", "--help").stdout
     assert "features=orthogonal" in shown
     assert "he_normal" in shown

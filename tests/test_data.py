@@ -70,12 +70,21 @@ def test_cifar_is_accepted_as_a_tree_and_as_an_archive_with_the_same_pixels(tmp_
     assert load(DataSpec("cifar10", str(tmp_path / "npz"))).checksum() == data.checksum()
 
 
-@pytest.mark.skipif("BNRECON_CIFAR10" not in os.environ, reason="BNRECON_CIFAR10 names no folder with the real CIFAR-10")
-def test_the_real_cifar10_has_the_published_moments():
-    data = load(DataSpec("cifar10", os.environ["BNRECON_CIFAR10"]))
+# Channel means and deviations as published with the data sets.
+PUBLISHED = {
+    "cifar10": ([0.49140, 0.48216, 0.44653], [0.24703, 0.24349, 0.26159]),
+    "cifar100": ([0.50708, 0.48655, 0.44092], [0.26733, 0.25644, 0.27615]),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_real_cifar_has_the_published_moments(name):
+    if f"BNRECON_{name.upper()}" not in os.environ:
+        pytest.skip(f"BNRECON_{name.upper()} names no folder with the real data set")
+    data = load(DataSpec(name, os.environ[f"BNRECON_{name.upper()}"]))
     mean, deviation = data.moments()
-    assert torch.allclose(mean, torch.tensor([0.49140, 0.48216, 0.44653]), atol=1e-5)
-    assert torch.allclose(deviation, torch.tensor([0.24703, 0.24349, 0.26159]), atol=1e-5)
+    assert torch.allclose(mean, torch.tensor(PUBLISHED[name][0]), atol=1e-5)
+    assert torch.allclose(deviation, torch.tensor(PUBLISHED[name][1]), atol=1e-5)
     assert data.sizes == (50_000, 10_000)
 
 
@@ -136,6 +145,33 @@ def test_images_of_several_sizes_need_a_side(tmp_path):
     with pytest.raises(UserError, match=r"data\.side=32"):
         load(DataSpec("folder", str(tmp_path)))
     assert load(DataSpec("folder", str(tmp_path), side=16)).shape == (3, 16, 16)
+
+
+def test_a_broken_image_of_a_streamed_set_is_one_line_from_a_worker_too(tmp_path):
+    tree(tmp_path, side=40)
+    (tmp_path / "train" / "bee" / "3.png").write_bytes(b"rubbish")
+    data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=1))
+    with pytest.raises(UserError, match=r"3\.png is not a readable image") as raised:
+        list(data.train_batches(4, 0, 1, CPU))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"train_y": np.array([0, 1])}, r"train_y is .*\(10,\)"), ({"test_y": np.full(10, 10)}, "runs from 10 to 10"),
+        ({"test_x": np.zeros((10, 8, 8, 3), np.uint8)}, r"must be \(N, 32, 32, 3\)"), ({"classes": ["a", "b"]}, "not those of cifar10"),
+        ({"train_x": np.zeros((10, 32, 32, 3), np.float32)}, "must be uint8"),
+    ],
+)  # fmt: skip
+def test_a_wrong_archive_is_one_line(tmp_path, change, line):
+    from bnrecon.data.load import CIFAR10_CLASSES
+
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)
+    good = {"train_x": pixels, "train_y": np.arange(10), "test_x": pixels, "test_y": np.arange(10), "classes": CIFAR10_CLASSES}
+    np.savez(tmp_path / "cifar10.npz", **(good | change))
+    with pytest.raises(UserError, match=line):
+        load(DataSpec("cifar10", str(tmp_path)))
 
 
 def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):

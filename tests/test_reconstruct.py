@@ -244,6 +244,88 @@ def test_residual_networks_of_torchvision_are_rebuilt_at_reduced_width(depth, la
     assert (outputs(rebuilt.network, shape) - outputs(model, shape)).abs().max() < 1e-4 * outputs(model, shape).abs().max()
 
 
+def test_torchvisions_own_vgg_is_rebuilt_at_full_width_by_id_cond():
+    """With a smaller head: its 25088 x 4096 alone would take 5 GB of normalization parameters."""
+    torch.manual_seed(0)
+    vgg = torchvision.models.vgg11_bn(num_classes=10)
+    vgg.avgpool, vgg.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, 10)
+    vgg = vgg.eval()
+    x = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        assert (reconstruct(vgg, "id_cond").network(x) - vgg(x)).abs().max() < 1e-4
+
+
+def test_layers_with_a_forward_of_their_own_are_refused():
+    class Standardised(nn.Conv2d):
+        def forward(self, x):
+            return nn.functional.conv2d(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+
+    with pytest.raises(UserError, match="Standardised computes something of its own"):
+        reconstruct(nn.Sequential(Standardised(2, 3, 3), nn.ReLU()).eval())
+    kept = reconstruct(nn.ModuleDict({"a": nn.MultiheadAttention(4, 2), "b": nn.Linear(4, 2)}).eval(), unsupported="keep")
+    assert [layer.name for layer in kept.layers] == ["b"]
+
+
+def test_views_empty_batches_and_single_images_pass_as_they_did():
+    class Views(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(64, 5)
+
+        def forward(self, x):
+            return self.head(torch.max_pool2d(self.conv(input=x), 2).view(x.size(0), 64))
+
+    model = Views().eval()
+    network = reconstruct(model).network
+    with torch.no_grad():
+        for size in (0, 1, 3):
+            x = torch.randn(size, 3, 8, 8)
+            assert torch.allclose(network(x), model(x), atol=1e-4)
+        assert torch.allclose(network.conv(x[0]), model.conv(x[0]), atol=1e-4)
+
+
+def test_a_linear_layer_takes_sequences_and_a_folded_one_says_it_does_not():
+    model = nn.Linear(6, 4).eval()
+    x = torch.randn(2, 7, 6)
+    with torch.no_grad():
+        assert torch.allclose(reconstruct(model).network(x), model(x), atol=1e-5)
+    folded = reconstruct(enliven(nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7)), (6,))).network
+    with pytest.raises(ValueError, match="second dimension"):
+        folded(x)
+
+
+def test_what_is_saved_and_collapsed_is_what_the_normalizations_do_now(tmp_path):
+    model = enliven(NETWORKS["vgg"][0](), (3, 8, 8))
+    rebuilt = reconstruct(model)
+    first = next(iter(source_layers(rebuilt.network).values()))
+    with torch.no_grad():
+        first.second_norm.weight.mul_(1.5)
+    wanted = outputs(rebuilt.network, (3, 8, 8))
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "tuned.safetensors"), model)
+    assert torch.allclose(outputs(loaded, (3, 8, 8)), wanted, atol=1e-5)
+    assert torch.allclose(outputs(bnrecon.collapse(rebuilt.network), (3, 8, 8)), wanted, atol=1e-4)
+
+
+def test_a_layer_that_is_never_reached_is_rebuilt_all_the_same():
+    class Spare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.spare = nn.Linear(4, 3), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    rebuilt = reconstruct(Spare().eval(), images=torch.randn(5, 4))
+    assert [layer.name for layer in rebuilt.layers] == ["used", "spare"]
+
+
+def test_below_the_minimum_width_the_error_is_that_of_least_squares():
+    layer = nn.Conv2d(5, 6, 3).eval()
+    report = reconstruct(layer, width=200, allow_below_minimum=True).layers[0]
+    assert not report.converged
+    assert 0.3 < report.relative_error < 0.8  # sqrt(1 - 200/270) = 0.51 for random targets
+
+
 def test_torchvisions_own_resnet_is_rebuilt_at_full_width_by_id_cond():
     torch.manual_seed(0)
     resnet = torchvision.models.resnet18(num_classes=10).eval()
@@ -271,7 +353,7 @@ def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(mon
     import bnrecon.reconstruction as module
 
     monkeypatch.setattr(module, "available_memory", lambda device: 10**6)
-    with pytest.raises(UserError, match=r"its 13824 features take .* free; features=id_cond needs none"):
+    with pytest.raises(UserError, match=r"its 13824 features take .* free; features=id_cond needs the least"):
         reconstruct(nn.Conv2d(32, 32, 3).eval())
 
 
@@ -312,6 +394,12 @@ def test_mistakes_in_the_call_are_named():
     with pytest.raises(UserError, match=r"call model\.eval\(\)"):
         reconstruct(model)
     model.eval()
+    partly = nn.Sequential(model, nn.BatchNorm2d(3)).eval()
+    partly[1].train()
+    with pytest.raises(UserError, match=r"call model\.eval\(\)"):
+        reconstruct(partly)
+    with pytest.raises(UserError, match=r"call model\.float\(\)"):
+        reconstruct(nn.Linear(2, 2).half().eval())
     with pytest.raises(UserError, match="needs images"):
         reconstruct(model, activation="relu")
     with pytest.raises(UserError, match="below the minimum width n - c2 \\+ 1 = 52"):

@@ -69,12 +69,13 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
 def two_layer_system(target: TargetLayer, features: Features, device: torch.device, orthogonal: bool) -> System:
     """Set up the system of a target layer and its features.
 
-    From c1 = n on the second scales stay 1 and M γ = vec(W) is solved as it stands (Thm 2.3). Below, they are eliminated,
-    which needs c1 >= n - c2 + 1 (Lemma 2.1, Thm 2.2); with fewer features the system has no exact solution in general.
+    From c1 = n on the second scales stay 1 and M γ = vec(W) is solved as it stands (Thm 2.3). From the minimum width
+    n - c2 + 1 on they are eliminated (Lemma 2.1, Thm 2.2). With fewer features there is no exact solution in general, and
+    M γ = vec(W) is solved in the least-squares sense: a second scale fitted through its pivot alone would blow the rest up.
     """
     matrix = feature_operator(features, torch.float64, device)
     weight = target.rows().to(device, torch.float64)
-    if features.width >= target.shape.equations:
+    if not target.shape.minimum_width <= features.width < target.shape.equations:
         return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
     pivoted = Pivoted(matrix, weight)
     return System(pivoted, pivoted.right_hand_side(), matrix, weight, orthogonal)

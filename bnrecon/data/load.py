@@ -15,6 +15,7 @@ import torch
 from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.streaming import StreamedImages, read_image
 from bnrecon.errors import UserError, nearest
+from bnrecon.store import exclusive
 
 __all__ = ["DATASETS", "DataSpec", "load"]
 
@@ -49,6 +50,10 @@ def load(spec: DataSpec) -> InMemoryImages | StreamedImages:
         raise UserError(f"data.name={spec.name}: {nearest(spec.name, DATASETS)}")
     if spec.root is not None and not Path(spec.root).expanduser().is_dir():
         raise UserError(f"data.root={spec.root}: no such folder; give the folder that holds the {spec.name} files")
+    if spec.side is not None and spec.name not in ("folder", "imagenet"):
+        raise UserError(
+            f"data.side={spec.side}: {spec.name} images have one size; data.side is for data=folder and data=imagenet"
+        )
     return DATASETS[spec.name](spec)
 
 
@@ -107,8 +112,12 @@ def _torchvision_cifar(root: Path, spec: DataSpec) -> InMemoryImages:
     )
     wanted = f"{kind.base_folder} with the published checksums"
     try:
-        train = kind(root, train=True, download=spec.download)
-        test = kind(root, train=False, download=False)
+        if spec.download:
+            with exclusive(root, f"downloading {spec.name} to {root}"):
+                train = kind(root, train=True, download=True)
+        else:
+            train = kind(root, train=True)
+        test = kind(root, train=False)
     except OSError as error:  # urllib's errors are OSErrors: no network, a refused name, a full disk
         raise UserError(f"{spec.name} is not in {root} and could not be downloaded ({error}); {advice}") from None
     except (RuntimeError, EOFError) as error:
@@ -133,7 +142,20 @@ def _read_archive(path: Path, spec: DataSpec) -> InMemoryImages:
     for name, array in zip(names[1::2], arrays[1::2], strict=True):
         if array.dtype != np.uint8 or array.ndim != 4:
             raise UserError(f"{path}: {name} is {array.dtype} of shape {array.shape}; it must be uint8 (N, H, W, C)")
-    return _in_memory(spec, arrays[0].tolist(), *arrays[1:])
+    classes = [str(name) for name in np.atleast_1d(arrays[0])]
+    expected = CIFAR10_CLASSES if spec.name == "cifar10" else None
+    if (expected and tuple(classes) != expected) or (expected is None and len(classes) != 100):
+        raise UserError(f"{path}: its {len(classes)} classes are not those of {spec.name}; give the right archive")
+    for split, images, labels in (("train", *arrays[1:3]), ("test", *arrays[3:])):
+        if images.shape[1:] != (32, 32, 3) or len(images) == 0:
+            raise UserError(f"{path}: {split}_x is of shape {images.shape}; it must be (N, 32, 32, 3)")
+        if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
+            raise UserError(
+                f"{path}: {split}_y is {labels.dtype} of shape {labels.shape}; it must be whole numbers ({len(images)},)"
+            )
+        if labels.min() < 0 or labels.max() >= len(classes):
+            raise UserError(f"{path}: {split}_y runs from {labels.min()} to {labels.max()}; classes are 0 to {len(classes) - 1}")
+    return _in_memory(spec, classes, *arrays[1:])
 
 
 def _folder(spec: DataSpec) -> InMemoryImages:
@@ -154,7 +176,7 @@ def _imagenet(spec: DataSpec) -> StreamedImages:
     return StreamedImages(spec.name, tuple(classes), train, test, spec.side or 224, spec.workers)
 
 
-def _list_split(folder: Path, expected: list[str] | None, limit: int | None) -> tuple[list[str], list[tuple[Path, int]]]:
+def _list_split(folder: Path, expected: list[str] | None, limit: int | None = None) -> tuple[list[str], list[tuple[Path, int]]]:
     """List a split's images with their class numbers; the classes must be the expected ones and none may be empty.
 
     With a limit, images are taken from the classes in turn, so that a few still show all classes.
@@ -187,10 +209,10 @@ def _list_split(folder: Path, expected: list[str] | None, limit: int | None) -> 
 def _read_tree(folder: Path, spec: DataSpec, expected: tuple[str, ...] | int | None):
     """Read a whole tree into arrays: classes, train_x, train_y, test_x, test_y."""
     known = list(expected) if isinstance(expected, tuple) else None
-    classes, train = _list_split(folder / "train", known, spec.train_limit)
+    classes, train = _list_split(folder / "train", known)
     if isinstance(expected, int) and len(classes) != expected:
         raise UserError(f"{folder / 'train'} holds {len(classes)} class folders; {spec.name} has {expected}")
-    _, test = _list_split(folder / "test", classes, spec.test_limit)
+    _, test = _list_split(folder / "test", classes)
     arrays: list = [classes]
     for files in (train, test):
         arrays += [_read_images([path for path, _ in files], spec), np.array([label for _, label in files])]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from PIL import Image, UnidentifiedImageError
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.transforms import v2 as transforms
 
 from bnrecon.errors import UserError
@@ -34,6 +34,7 @@ class StreamedImages:
     test_files: list[tuple[Path, int]]
     side: int = 224
     workers: int = 4
+    _checksum: str | None = field(default=None, repr=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -47,6 +48,11 @@ class StreamedImages:
 
     def checksum(self) -> str:
         """SHA-256 over the files' class/name and size in bytes: reading every pixel of ImageNet would take an hour."""
+        if self._checksum is None:
+            self._checksum = self._digest()
+        return self._checksum
+
+    def _digest(self) -> str:
         digest = hashlib.sha256()
         for path, label in self.train_files + self.test_files:
             digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size} {label}\n".encode())
@@ -66,7 +72,7 @@ class StreamedImages:
         augment = transforms.Compose([transforms.RandomResizedCrop(self.side, antialias=True), transforms.RandomHorizontalFlip()])
         first = start * batch_size
         items = [(*self.train_files[i], (seed * 1_000_003 + epoch) * 10_000_019 + first + k) for k, i in enumerate(order)]
-        for images, labels in self._loader(_Files(items, augment), batch_size):
+        for images, labels in self._read(_Files(items, augment), batch_size):
             yield _to(images, device, dtype), labels.to(device, non_blocking=True)
 
     def test_batches(
@@ -74,25 +80,37 @@ class StreamedImages:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the test images in order, from ``start`` up to ``limit``, not augmented."""
         items = [(path, label, None) for path, label in self.test_files[start:limit]]
-        for images, labels in self._loader(_Files(items, self._centre()), batch_size):
+        for images, labels in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
 
     def plain_train_batches(self, batch_size: int, device: torch.device, limit: int) -> Iterator[torch.Tensor]:
         """Yield up to ``limit`` training images, evenly spread over the classes, not augmented."""
         step = max(1, len(self.train_files) // limit)
         items = [(path, label, None) for path, label in self.train_files[::step][:limit]]
-        for images, _ in self._loader(_Files(items, self._centre()), batch_size):
+        for images, _ in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32)
 
     def _centre(self) -> transforms.Transform:
         return transforms.Compose([transforms.Resize(self.side * 8 // 7, antialias=True), transforms.CenterCrop(self.side)])
 
-    def _loader(self, dataset: Dataset, batch_size: int) -> DataLoader:
-        return DataLoader(dataset, batch_size, num_workers=self.workers, pin_memory=torch.cuda.is_available())
+    def _read(self, dataset: Dataset, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        loader = DataLoader(
+            dataset, batch_size, num_workers=self.workers, pin_memory=torch.cuda.is_available(), collate_fn=_collate
+        )
+        for batch in loader:
+            if isinstance(batch, str):
+                raise UserError(batch)
+            yield batch
 
 
 def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return images.to(device, dtype, non_blocking=True, memory_format=torch.channels_last)
+
+
+def _collate(items: list) -> object:
+    """A batch, or the first item's complaint: an exception would come out of a worker process as a page of traceback."""
+    complaints = [item for item in items if isinstance(item, str)]
+    return complaints[0] if complaints else default_collate(items)
 
 
 class _Files(Dataset):
@@ -112,12 +130,16 @@ class _Files(Dataset):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int] | str:
         path, label, seed = self.items[index]
+        try:
+            picture = read_image(path)
+        except UserError as error:
+            return str(error)
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
                 torch.manual_seed(seed)
-            return self.transform(read_image(path)), label
+            return self.transform(picture), label
 
 
 def read_image(path: Path) -> Image.Image:

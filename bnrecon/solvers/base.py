@@ -76,6 +76,7 @@ class Solver:
     check: Callable[[int, int, bool], None]
     memory: Callable[[int, int], int]
     norm: str
+    square: bool
 
 
 SOLVERS: dict[str, Solver] = {}
@@ -83,9 +84,11 @@ SOLVERS: dict[str, Solver] = {}
 
 def register_solver(
     name: str, *, memory: Callable[[int, int], int], check: Callable[[int, int, bool], None] = lambda *_: None,
-    norm: str = "the only solution of a square system",
+    norm: str = "the only solution of a square system", square: bool = False,
 ) -> Callable:  # fmt: skip
     """Register a solver under a name that ``solver.name`` accepts: a function ``(system, options) -> (x, iterations)``.
+
+    ``square=True`` makes c1 = n the width that is taken where none is asked for.
 
     >>> @register_solver("pseudo_inverse", memory=lambda rows, columns: 24 * rows * columns, norm="minimum norm")
     ... def pseudo_inverse(system, options):
@@ -93,7 +96,7 @@ def register_solver(
     """
 
     def add(function: Callable) -> Callable:
-        SOLVERS[name] = Solver(name, function, check, memory, norm)
+        SOLVERS[name] = Solver(name, function, check, memory, norm, square)
         return function
 
     return add

@@ -23,13 +23,13 @@ def check_dense(rows: int, columns: int, _orthogonal: bool = False) -> None:
         )
 
 
-@register_solver("lu", memory=lambda rows, columns: 3 * 8 * rows * columns, check=check_dense)
+@register_solver("lu", memory=lambda rows, columns: 4 * 8 * rows * columns, check=check_dense, square=True)
 def lu(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
     """``torch.linalg.solve`` on M in float64: 8 n² bytes, as much again for the factors, (2/3) n³ flops."""
     return torch.linalg.solve(system.operator.dense(), system.rhs), 0
 
 
-@register_solver("refined", memory=lambda rows, columns: 3 * 4 * rows * columns, check=check_dense)
+@register_solver("refined", memory=lambda rows, columns: 4 * 4 * rows * columns, check=check_dense, square=True)
 def refined(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
     """LU in float32 as preconditioner of GMRES in float64 through the operator: M is never stored in float64.
 
@@ -80,7 +80,7 @@ def gmres(system: System, precondition, tolerance: float, max_iterations: int, r
                 .to(rhs)
             )
             left = (hessenberg[: k + 2, : k + 1] @ small - start).norm()
-            if left <= 0.5 * target or hessenberg[k + 1, k] <= 1e-14 * size:
+            if left <= 0.5 * target or hessenberg[k + 1, k] <= 1e-14:
                 break
             basis.append(vector / hessenberg[k + 1, k])
         x = x + small @ torch.stack(directions)

@@ -12,8 +12,8 @@ __all__ = ["cgls", "matrix_free"]
 
 
 def _memory(rows: int, columns: int) -> int:
-    """Vectors, and a float32 copy of the factors, which are at most a few thousand numbers a column."""
-    return 8 * (6 * columns + 6 * rows) + 4 * columns * 1024
+    """Vectors; the float32 copy of the factors is counted with the layer."""
+    return 8 * (6 * columns + 6 * rows)
 
 
 @register_solver("matrix_free", memory=_memory, norm="minimum norm of the scales in units of their columns' inverse norms")

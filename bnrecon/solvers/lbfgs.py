@@ -16,10 +16,10 @@ HISTORY = 100
 @register_solver("lbfgs", memory=lambda rows, columns: 4 * columns * (2 * HISTORY + 8), norm="the one LBFGS reaches from zero")
 def lbfgs(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
     """``torch.optim.LBFGS`` from zero on the mean squared error, float32."""
-    return _minimize(system, torch.zeros(system.operator.shape[1], device=system.rhs.device), options)
+    return _minimize(system, torch.zeros(system.operator.shape[1], dtype=torch.float32, device=system.rhs.device), options)
 
 
-@register_solver("lu_lbfgs", memory=lambda rows, columns: 3 * 4 * rows * columns, check=check_dense)
+@register_solver("lu_lbfgs", memory=lambda rows, columns: 4 * 4 * rows * columns, check=check_dense, square=True)
 def lu_lbfgs(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
     """``torch.linalg.solve`` in float32, then LBFGS in float32 from there."""
     start = torch.linalg.solve(system.operator.to(torch.float32).dense(), system.rhs.to(torch.float32))

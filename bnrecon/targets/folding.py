@@ -15,7 +15,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 # Modules with weights that mix channels, other than those rebuilt here.
 OTHERS = (
     nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Bilinear, nn.RNNBase,
-    nn.MultiheadAttention,
+    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
 )  # fmt: skip
 
 
@@ -54,7 +54,11 @@ def find_layers(model: nn.Module) -> Inventory:
     pairs, functional, note = _trace(model, modules)
     layers, refused = [], dict(functional)
     for name, module in modules.items():
-        if isinstance(module, OTHERS):
+        if any(name.startswith(f"{other}.") for other in refused):
+            continue  # a part of what is refused
+        if isinstance(module, nn.Conv2d | nn.Linear) and type(module).forward not in (nn.Conv2d.forward, nn.Linear.forward):
+            refused[name] = f"{type(module).__name__} computes something of its own, not a plain convolution or linear layer"
+        elif isinstance(module, OTHERS):
             refused[name] = f"{type(module).__name__} is not a 2d convolution or linear layer"
         elif isinstance(module, nn.modules.lazy.LazyModuleMixin):
             refused[name] = f"{type(module).__name__} has no weights yet: run the network once before"
@@ -84,7 +88,8 @@ def fold(name: str, module: nn.Conv2d | nn.Linear, norm: nn.Module | None) -> tu
         gain = 1 / (norm.running_var.double() + norm.eps).sqrt()
         shift = torch.zeros_like(gain)
         if norm.affine:
-            gain, shift = gain * norm.weight.detach().double(), norm.bias.detach().double()
+            gain = gain * norm.weight.detach().double()
+            shift = shift if norm.bias is None else norm.bias.detach().double()
         bias = gain * (bias - norm.running_mean.double()) + shift
     return TargetLayer(name, gain[:, None, None, None] * weight, bias), gain
 
@@ -121,6 +126,6 @@ def _trace(model: nn.Module, modules: dict[str, nn.Module]) -> tuple[dict[str, s
             continue
         norm = modules.get(user.target)
         matches = isinstance(norm, nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d)
-        if matches and norm.running_mean is not None:
+        if matches and norm.running_mean is not None and norm.num_features == len(layer.weight):
             pairs[node.target] = user.target
     return pairs, functional, None

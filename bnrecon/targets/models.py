@@ -35,12 +35,13 @@ FAMILIES: dict[str, Builder] = {}
 def register_target(name: str) -> Callable[[Builder], Builder]:
     """Register a family of target networks under a name that ``target.family`` accepts.
 
-    The builder is called as ``builder(shape, classes, **options)`` with the options of the target's yaml.
+    The builder is called as ``builder(shape, classes, width, **options)`` with the width and options of the target's yaml.
 
-    >>> @register_target("linear_softmax")
-    ... def linear_softmax(shape, classes):
-    ...     return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
-    >>> build("linear_softmax", (1, 8, 8), 10)[1].out_features
+    >>> @register_target("two_linear")
+    ... def two_linear(shape, classes, width):
+    ...     inputs = shape[0] * shape[1] * shape[2]
+    ...     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, classes))
+    >>> build("two_linear", (1, 8, 8), 10, width=5)[3].out_features
     10
     """
 
@@ -53,12 +54,21 @@ def register_target(name: str) -> Callable[[Builder], Builder]:
 
 def build(family: str, shape: tuple[int, int, int], classes: int, **options) -> nn.Module:
     """Build a network of a registered family; raise ``UserError`` for an unknown one or for options it does not take."""
-    if family not in FAMILIES:
-        raise UserError(f"target.family={family}: {nearest(family, FAMILIES)}")
+    check_options(family, **options)
     try:
         return FAMILIES[family](shape, classes, **options)
     except TypeError as error:
         raise UserError(f"target family {family} does not take these options ({error})") from None
+
+
+def check_options(family: str, **options) -> None:
+    """Raise ``UserError`` for a family, activation, depth or stem that there is not, before any data are read."""
+    if family not in FAMILIES:
+        raise UserError(f"target.family={family}: {nearest(family, FAMILIES)}")
+    if "activation" in options:
+        _activation(options["activation"])
+    if family == "resnet":
+        _check_resnet(options["depth"], options["stem"])
 
 
 def activation(name: str) -> nn.Module:
@@ -135,6 +145,16 @@ class _ScaledResNet(torchvision.models.ResNet):
         return super()._make_layer(block, planes * self._width // 64, blocks, stride, dilate)
 
 
+_RESNETS = {18: (torchvision.models.resnet.BasicBlock, [2, 2, 2, 2]), 50: (torchvision.models.resnet.Bottleneck, [3, 4, 6, 3])}
+
+
+def _check_resnet(depth: int, stem: str) -> None:
+    if depth not in _RESNETS:
+        raise UserError(f"target.depth={depth}: a resnet is built with depth 18 or 50")
+    if stem not in ("auto", "cifar", "imagenet"):
+        raise UserError(f"target.stem={stem}: {nearest(stem, ('auto', 'cifar', 'imagenet'))}")
+
+
 @register_target("resnet")
 def resnet(shape: tuple[int, int, int], classes: int, depth: int, width: int, stem: str) -> nn.Module:
     """Build torchvision's ResNet-18 or ResNet-50 (``depth``), first stage of ``width`` channels (64 in the original).
@@ -142,12 +162,8 @@ def resnet(shape: tuple[int, int, int], classes: int, depth: int, width: int, st
     ``stem="imagenet"`` is the 7x7 convolution of stride 2 and the max-pool; ``"cifar"`` a 3x3 convolution of stride 1 and
     no pooling, as is usual for 32x32 images; ``"auto"`` takes the one for the image's side.
     """
-    plans = {18: (torchvision.models.resnet.BasicBlock, [2, 2, 2, 2]), 50: (torchvision.models.resnet.Bottleneck, [3, 4, 6, 3])}
-    if depth not in plans:
-        raise UserError(f"target.depth={depth}: a resnet is built with depth 18 or 50")
-    if stem not in ("auto", "cifar", "imagenet"):
-        raise UserError(f"target.stem={stem}: {nearest(stem, ('auto', 'cifar', 'imagenet'))}")
-    block, layers = plans[depth]
+    _check_resnet(depth, stem)
+    block, layers = _RESNETS[depth]
     network = _ScaledResNet(block, layers, width, num_classes=classes)
     small = stem == "cifar" or (stem == "auto" and min(shape[1:]) < 64)
     kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
@@ -161,7 +177,7 @@ def resnet(shape: tuple[int, int, int], classes: int, depth: int, width: int, st
 
 
 def parameter_count(network: nn.Module) -> int:
-    """Number of a network's trainable numbers."""
+    """Number of a network's parameters."""
     return sum(p.numel() for p in network.parameters())
 
 

@@ -13,6 +13,7 @@ from bnrecon import store
 from bnrecon.config import RunConfig, seconds
 from bnrecon.data import Images
 from bnrecon.evaluate import test_accuracy
+from bnrecon.hardware import can_compile
 from bnrecon.interruption import StopRequest
 from bnrecon.targets.models import build
 from bnrecon.targets.training import TrainingPlan, autocast_dtype, train
@@ -42,7 +43,7 @@ def build_target(config: RunConfig, data: Images) -> nn.Module:
 def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
     """Resolve what ``train`` leaves to the machine."""
     t = config.train
-    compiled = t.compile == "on" or (t.compile == "auto" and device.type == "cuda")
+    compiled = t.compile == "on" or (t.compile == "auto" and can_compile(device))
     return TrainingPlan(
         t.epochs, t.lr, t.momentum, t.weight_decay, t.nesterov, t.batch_size, t.warmup_epochs, t.seed,
         autocast_dtype(t.precision, device), compiled,

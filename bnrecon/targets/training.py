@@ -156,7 +156,8 @@ def train(
     """Train ``network`` in place; return the log (loss and training accuracy in percent per epoch) and the seconds.
 
     Goes on from ``checkpoint`` if it is there; a damaged one is named, set aside and training starts anew. Ends at the same
-    numbers whether or not it was interrupted, on the same machine and number of threads.
+    numbers whether or not it was interrupted, on the same processor and number of threads; on a GPU up to the order in which
+    its library adds.
 
     Raises ``RunError`` if the loss is not finite and ``Interrupted`` when ``stop`` asks for it, after saving.
     """
