@@ -264,7 +264,7 @@ def _complete(words: list[str]) -> int:
     given = line.split()
     if len(given) < 2 or (len(given) == 2 and not line.endswith(" ")):
         prefix = given[1] if len(given) == 2 else ""
-        print(" ".join(command for command in COMMANDS if command.startswith(prefix)))
+        print("\n".join(command for command in COMMANDS if command.startswith(prefix)))  # fish wants lines
         return 0
     if given[1] != "run":
         return 0

@@ -32,7 +32,7 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
         unsolved = sum(not layer["converged"] for layer in result["layers"])
         evaluated = source["evaluated"]
         seen = "all" if evaluated["network"] == "source" else f"first {evaluated['images']}, rest collapsed"
-        if evaluated["implicit_layers"]:
+        if evaluated.get("implicit_layers"):
             seen += f"; {evaluated['implicit_layers']} layers implicit"
         solvers = sorted({layer["solver"] for layer in result["layers"]})
         rows.append({
