@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -113,7 +114,8 @@ def _job(composed) -> None:
 
     # Here and not before: a launcher may have brought the job into another process.
     hardware.keep_freed_memory()
-    signal.signal(signal.SIGTERM, _terminated)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     hydra = HydraConfig.get()
     sweeping = hydra.mode == RunMode.MULTIRUN
     if sweeping:
