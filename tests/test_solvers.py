@@ -150,6 +150,16 @@ def test_auto_takes_the_cheapest_exact_solver():
     assert set(TOLERANCE) <= set(SOLVERS)
 
 
+def test_a_few_features_more_than_equations_are_factorized_not_iterated():
+    shape = LayerShape(8, 8, (3, 3))
+    target, features, system = problem("he_normal", shape, shape.equations + 5)
+    solution = solve("auto", system)
+    assert solution.report.solver == "lu"
+    assert solution.report.converged
+    assert (solution.scale[-5:] == 0).all()
+    assert independent_error(target, features, system.scales(solution.scale)) < 1e-9
+
+
 def test_a_system_too_large_for_the_machine_is_refused_beforehand(monkeypatch):
     from bnrecon.solvers import base
 
