@@ -278,6 +278,8 @@ def explain(error: BaseException) -> str:
         return f"{match[1]}: must be true or false"
     if match := re.search(r"Error merging override (\S+)\n.*is not a ListConfig, list or tuple", text, re.DOTALL):
         return f"{match[1]}: must be a list, as in [0,1,2]"
+    if "missing mandatory value" in text and (match := re.search(r"full_key: (\S+)", text)):
+        return f"{match[1]} has no value: choose a complete yaml (the *_schema ones are what own yaml files build on)"
     if "missing EQUAL" in text:
         return "an option lacks its value: write name=value without spaces, as in target=vgg18"
     if "mismatched input" in text or "token recognition" in text or "LexerNoViableAlt" in text or "no viable" in text:

@@ -41,6 +41,7 @@ MISTAKES = [
     ("data=folder", "data=folder needs data.root"),
     ("data=cifar10 data.root=/no/such/folder", "no such folder"),
     ("--config-dir=/no/such/folder", "not found"),
+    ("target=vgg_schema", "target.name has no value"),
     ("target=VGG18", "did you mean 'vgg18'"),
     ("vgg18", "write name=value without spaces"),
     ("--target=vgg18", "without dashes, as in target=vgg18"),

@@ -104,10 +104,12 @@ def _train(config: RunConfig, data: Images, device: torch.device, folder: Path, 
         log, spent = train(network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop)
     accuracy = test_accuracy(network, data, device, description="testing the target")
     store.write_tensors(folder / "target.safetensors", network.state_dict(), {"target": config.target.name})
+    described = {part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")}
+    del described["data"]["root"]  # where the files lie says nothing of the target
     about = {
         "accuracy": accuracy.percent, "images": accuracy.images, "seconds": spent, "log": log,
         "precision": str(plan.dtype).removeprefix("torch."), "device": device.type,
-        "config": {part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")},
+        "config": described,
         "data_checksum": data.checksum(),
     }  # fmt: skip
     store.write_json(folder / "target.json", about)
