@@ -64,7 +64,7 @@ def source_flops(plan: Plan, places: Mapping[str, tuple[int, int]]) -> int:
     for layer in plan.layers:
         inside, out = places[layer.found.name]
         shape = layer.found.target.shape
-        if layer.free:
+        if layer.implicit:
             total += 2 * shape.equations * out
         else:
             total += 2 * layer.width * (inside * shape.inputs + out * shape.outputs * shape.taps)
@@ -82,7 +82,7 @@ def solving_seconds(plan: Plan, solver: str, operations: float) -> float:
     for layer in plan.layers:
         n, c1 = layer.found.target.shape.equations, layer.width
         if distribution(layer.features).orthogonal and solver in ("auto", "closed_form"):
-            total += 16 * n * c1 / operations if not layer.free else 0
+            total += 16 * n * c1 / operations if not layer.implicit else 0
         elif solver in ("auto", "matrix_free", "lbfgs") and c1 >= 1.02 * n:
             total += 23 / (0.5 * math.log(c1 / n)) * 4 * n * c1 / (0.6 * operations)
         else:

@@ -88,7 +88,7 @@ class PlannedLayer:
     features: str
 
     @property
-    def free(self) -> bool:
+    def implicit(self) -> bool:
         """Whether the features are implicit: M = I, and too large to be worth storing."""
         shape = self.found.target.shape
         identity = self.features == "id_cond" and self.width == shape.equations
@@ -136,7 +136,7 @@ def plan_layers(
             need = lookup(solver).memory(rows, c1)
             require_memory(need, device, solver, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
         layer = PlannedLayer(found, c1, number, features)
-        stored = (0 if layer.free else shape.feature_bytes(c1)) + PARAMETER_BYTES * c1
+        stored = (0 if layer.implicit else shape.feature_bytes(c1)) + PARAMETER_BYTES * c1
         work = 3 * stored  # float64 factors and a float32 copy while the layer is solved, or its error taken
         if stored + work > available_memory(device):
             refused[found.name] = (

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bnrecon import store
-from bnrecon.config import RunConfig, seconds
+from bnrecon.config import VOLATILE, RunConfig, seconds
 from bnrecon.data import Images
 from bnrecon.evaluate import test_accuracy
 from bnrecon.hardware import can_compile
@@ -54,12 +54,9 @@ def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path
     """Where a target lies: named by what it is, how and in what arithmetic it is trained, and the pixels it is trained on."""
     content = {"pixels": data.checksum(), "device": device.type, "dtype": str(training_plan(config, device).dtype)}
     for part in ("target", "train"):
-        content |= store.differences(getattr(config, part), _VOLATILE, part + ".")
+        content |= store.differences(getattr(config, part), VOLATILE, part + ".")
     content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
     return Path(config.outputs) / "targets" / f"{config.data.name}-{config.target.name}-{store.content_key(content)}"
-
-
-_VOLATILE = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds"})
 
 
 def is_trained(config: RunConfig, data: Images, device: torch.device) -> bool:
