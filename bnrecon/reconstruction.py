@@ -191,7 +191,7 @@ def reconstruct(
         images: a tensor (N, C, H, W) or an iterable of such, from which the running statistics are taken. Without them
             the source keeps the statistics it was drawn with: mean 0 and variance 1.
         moments: what ``bnrecon.moments.gather`` made of images before, instead of ``images``.
-        tolerance: relative residual at which a layer counts as converged.
+        tolerance: a layer counts as converged when the solver's relative residual and the layer's relative error are at most this.
         unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are.
         solved: solutions found earlier, by layer name; ``on_layer`` is called with each layer's report and solution.
 
@@ -247,7 +247,7 @@ def reconstruct(
         recipe = LayerRecipe(
             found.name, found.norm_name, layer.number, features, seed, strict, layer.width, activation, drawn.digest()
         )
-        report = _report(built, found, solution.report, recipe, strict)
+        report = _report(built, found, solution.report, recipe, strict, tolerance)
         if on_layer:
             on_layer(report, solution)
         reports.append(report)
@@ -288,12 +288,15 @@ def _normalize(layer: SourceLayer, scales: Scales, found: FoundLayer, moments: L
     layer.set_maps(first, second)
 
 
-def _report(layer: SourceLayer, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool) -> LayerReport:
+def _report(
+    layer: SourceLayer, found: FoundLayer, report: Report, recipe: LayerRecipe, strict: bool, tolerance: float
+) -> LayerReport:
     shape = found.target.shape
     exact, assembled = layer_errors(layer, found.target.weight)
     return LayerReport(
         found.name, (shape.outputs, shape.inputs, *shape.kernel), shape.equations, recipe.width, recipe.width / shape.equations,
-        report.solver, exact, assembled, report.relative_residual, report.iterations, report.seconds, report.converged,
+        report.solver, exact, assembled, report.relative_residual, report.iterations, report.seconds,
+        report.converged and exact <= tolerance,
         layer.features.redrawn, _rank(layer.features) if strict else None, "implicit" if layer.implicit else "stored", recipe.digest,
     )  # fmt: skip
 

@@ -108,20 +108,13 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
     trained = obtain_target(config, data, device)
     print(f"target    test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), {trained.folder}", flush=True)
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
-    moments = gather(trained.network, [layer.found for layer in _plan(config, trained.network, device).layers], images)
+    moments = gather(trained.network, find_layers(trained.network).layers, images)
     rows = [_seed(config, seed, folder, trained, moments, data, device, plan) for seed in config.seeds]
     result = _result(config, data, device, trained, rows)
     tables.write(folder, result)
     figures.layer_errors(folder / "layers.png", result)
     store.write_json(folder / "result.json", result)
     return store.read_json(folder / "result.json")
-
-
-def _plan(config: RunConfig, network: torch.nn.Module, device: torch.device) -> Plan:
-    below = config.features.allow_below_minimum
-    return plan_layers(
-        network, config.features.name, **_width(config), allow_below_minimum=below, solver=config.solver.name, device=device
-    )
 
 
 def _width(config: RunConfig) -> dict[str, Any]:
@@ -132,7 +125,10 @@ def _width(config: RunConfig) -> dict[str, Any]:
 def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     """Refuse what cannot be done, then say what will be, and about how long it takes."""
     network = build_target(config, data).eval()
-    plan = _plan(config, network, device)
+    plan = plan_layers(
+        network, config.features.name, **_width(config), allow_below_minimum=config.features.allow_below_minimum,
+        solver=config.solver.name, device=device,
+    )  # fmt: skip
     training = training_plan(config, device)
     places = estimate.pixels(network, data.shape)
     channels, height, width = data.shape

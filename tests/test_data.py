@@ -245,6 +245,22 @@ def test_missing_and_damaged_cifar_is_one_line(tmp_path, monkeypatch):
         load(DataSpec("cifar100", str(wrong)))
 
 
+def test_files_at_hand_are_read_without_a_download_or_a_lock(tmp_path, monkeypatch):
+    from torchvision import datasets
+
+    class AtHand:
+        base_folder = "cifar-10-batches-py"
+        classes = tuple("0123456789")
+
+        def __init__(self, root, train, download=False):
+            assert not download
+            self.data, self.targets = np.full((10, 32, 32, 3), int(train), np.uint8), list(range(10))
+
+    monkeypatch.setattr(datasets, "CIFAR10", AtHand)
+    assert load(DataSpec("cifar10", str(tmp_path))).sizes == (10, 10)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
     class Bomb:
         def __reduce__(self):

@@ -112,12 +112,14 @@ def _torchvision_cifar(root: Path, spec: DataSpec) -> InMemoryImages:
     )
     wanted = f"{kind.base_folder} with the published checksums"
     try:
-        if spec.download:
+        try:
+            train, test = kind(root, train=True), kind(root, train=False)
+        except RuntimeError:
+            if not spec.download:
+                raise
+            # Only now is anything written: files that are at hand may lie in a folder that is not ours to write to.
             with exclusive(root, f"downloading {spec.name} to {root}"):
-                train = kind(root, train=True, download=True)
-        else:
-            train = kind(root, train=True)
-        test = kind(root, train=False)
+                train, test = kind(root, train=True, download=True), kind(root, train=False)
     except OSError as error:  # urllib's errors are OSErrors: no network, a refused name, a full disk
         raise UserError(f"{spec.name} is not in {root} and could not be downloaded ({error}); {advice}") from None
     except (RuntimeError, EOFError) as error:

@@ -37,7 +37,10 @@ def choose(rows: int, columns: int, orthogonal: bool, memory: int) -> str:
 
 
 def solve(name: str, system: System, options: SolverOptions | None = None) -> Solution:
-    """Solve a system with a registered solver (``auto``: the one that ``choose`` names) and report the residual recomputed from the operator in float64.
+    """Solve a system with a registered solver and report the residual recomputed from the operator in float64.
+
+    ``auto`` stands for the solver that ``choose`` names; where there are only a few more features than the n equations, for
+    that of the first n of them.
 
     Raises ``Unsuitable`` where the solver does not apply, ``RunError`` where memory does not suffice, the system is singular or
     the answer is not finite. A solver that merely falls short says ``converged=False``.
