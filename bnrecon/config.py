@@ -106,7 +106,7 @@ class FeaturesConfig:
 class SolverConfig:
     """How M gamma = vec(W) is solved."""
 
-    name: str = MISSING  # auto, lu, refined, lu_lbfgs, lbfgs, matrix_free, closed_form
+    name: str = MISSING  # auto, matrix_free, minimum_norm, lu, refined, closed_form, least_squares, lbfgs, lu_lbfgs, svd_lbfgs, svd_lu_lbfgs
     tolerance: float = 1e-10  # relative residual at which a layer counts as converged
     max_iterations: int | None = None
 

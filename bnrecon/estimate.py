@@ -9,8 +9,12 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from bnrecon.arithmetic import ladder
 from bnrecon.features import distribution
+from bnrecon.hardware import available_memory
 from bnrecon.reconstruction import Plan
+from bnrecon.solvers import choose
+from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.source import geometry_of, pad
 
 __all__ = ["duration", "multiply_adds", "pixels", "rate", "solving_seconds", "source_flops", "training_seconds"]
@@ -76,17 +80,26 @@ def training_seconds(per_image: int, images: int, operations: float) -> float:
     return images * (6 * per_image / (0.85 * operations) + 1e-4)
 
 
-def solving_seconds(plan: Plan, solver: str, operations: float) -> float:
+def solving_seconds(plan: Plan, solver: str, device: torch.device) -> float:
     """Matrix-free: ln(1/tol) / (½ ln(c1/n)) iterations of two products; otherwise an LU of (2/3) n³."""
+    single = rate(torch.float32, device)
+    fast = rate(ladder(device)[0].factors, device)
     total = 0.0
     for layer in plan.layers:
-        n, c1 = layer.found.target.shape.equations, layer.width
-        if distribution(layer.features).orthogonal and solver in ("auto", "closed_form"):
-            total += 16 * n * c1 / operations if not layer.implicit else 0
-        elif solver in ("auto", "matrix_free", "lbfgs") and c1 >= 1.02 * n:
-            total += 23 / (0.5 * math.log(c1 / n)) * 4 * n * c1 / (0.6 * operations)
+        shape, c1 = layer.found.target.shape, layer.width
+        n = shape.equations if c1 >= shape.equations else shape.minimum_width
+        name = (
+            choose(n, c1, distribution(layer.features).orthogonal, available_memory(device)).solver
+            if solver == "auto"
+            else solver
+        )
+        if name == "closed_form":
+            total += 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
+        elif name in ("matrix_free", "minimum_norm", "lbfgs"):
+            iterations = min(50_000, expected_iterations(c1 / n, 1e-10))
+            total += iterations * 4 * n * c1 / (0.6 * (single if name == "lbfgs" else fast))
         else:
-            total += 2 / 3 * n**3 / (0.3 * operations)
+            total += 2 / 3 * n**3 / ((0.35 if name == "lu" else 0.7) * single)
     return total
 
 

@@ -12,7 +12,16 @@ from bnrecon.errors import UserError, nearest
 from bnrecon.portable_random import Stream
 from bnrecon.store import tensor_digest
 
-__all__ = ["DISTRIBUTIONS", "Distribution", "Features", "LayerShape", "choose_width", "draw", "register_features"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "Distribution",
+    "Features",
+    "LayerShape",
+    "choose_width",
+    "draw",
+    "register_features",
+    "shared_feature_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -48,28 +57,43 @@ class Features:
     """The frozen pair for one target layer.
 
     ``first`` is A (c1, c0), ``second`` is B (c2, c1, kh, kw), both float32; ``redrawn`` counts features that came out wholly
-    zero and were drawn anew. ``identity`` marks id_cond features of maximum width, whose M is the identity: their weights
-    are then only formed when asked for (``first`` and ``second`` are properties of the pattern, not of a draw).
+    zero and were drawn anew. Features that follow a ``pattern`` store neither; ``weights`` forms them when asked:
+    ``"identity"`` (id_cond of maximum width, M = I), ``"shared"`` (id_cond of minimum width), ``"kronecker"`` (ortho_cond, from its
+    ``factors`` U2 and U1).
     """
 
     shape: LayerShape
     width: int
-    first: torch.Tensor | None
-    second: torch.Tensor | None
+    first: torch.Tensor | None = None
+    second: torch.Tensor | None = None
     redrawn: int = 0
-    identity: bool = False
+    pattern: str | None = None
+    factors: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def identity(self) -> bool:
+        """Whether M is the identity."""
+        return self.pattern == "identity"
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A (c1, c0) and B (c2, c1, kh, kw), formed from the pattern where they are not stored."""
-        if self.first is None:
-            return _identity_weights(self.shape)
-        return self.first, self.second
+        if self.pattern is None:
+            return self.first, self.second
+        if self.pattern == "kronecker":
+            return _kronecker_weights(self.shape, *self.factors)
+        first, second = _identity_weights(self.shape)
+        if self.pattern == "shared":
+            private = shared_feature_rows(self.shape)
+            first, second = first[private], second[:, private].contiguous()
+            second[:, 0, 0, 0] = 1
+        return first, second
 
     def digest(self) -> str:
         """SHA-256 of the weights, by which a reload knows that it drew the same ones."""
         if self.identity:
             return f"identity {self.shape.outputs}x{self.shape.inputs}x{self.shape.kernel[0]}x{self.shape.kernel[1]}"
-        return tensor_digest({"first": self.first, "second": self.second})
+        first, second = self.weights()
+        return tensor_digest({"first": first, "second": second})
 
 
 Draw = Callable[..., "tuple[torch.Tensor, torch.Tensor] | Features"]
@@ -235,14 +259,17 @@ def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
 
     At the minimum width n - c2 + 1 all outputs share the feature of the first input and tap (Eq. 3). Nothing is random.
     """
-    if width == shape.equations:
-        return Features(shape, width, None, None, identity=True)
-    first, second = _identity_weights(shape)
+    return Features(shape, width, pattern="identity" if width == shape.equations else "shared")
+
+
+def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
+    """Which of M's n rows have a feature of their own at id_cond's minimum width (Eq. 3); the others share feature 0.
+
+    The first entries of all outputs share feature 0, which the first of them counts as its own.
+    """
     private = torch.ones(shape.equations, dtype=torch.bool)
     private[torch.arange(1, shape.outputs) * shape.inputs * shape.taps] = False  # entry (i, first tap, first input), i > 1
-    first, second = first[private], second[:, private].contiguous()
-    second[:, 0, 0, 0] = 1
-    return Features(shape, width, first, second)
+    return private
 
 
 def _identity_weights(shape: LayerShape) -> tuple[torch.Tensor, torch.Tensor]:
@@ -256,11 +283,16 @@ def _identity_weights(shape: LayerShape) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @register_features("ortho_cond", portable=False, orthogonal=True, widths=("maximum",))
-def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
     """M = U2 ⊗ U1 with Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features for normalization layers, Sect. 3)."""
     u1 = _orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
     rows = shape.outputs * shape.taps
     u2 = _orthonormal_columns(stream.normal((rows, rows), "second"))
-    first = u1.T.repeat(rows, 1)  # feature (q, d) is column d of U1
-    second = u2.repeat_interleave(shape.inputs, dim=1).reshape(shape.outputs, shape.taps, width)
-    return first, second.transpose(1, 2).reshape(shape.outputs, width, *shape.kernel).contiguous()
+    return Features(shape, width, pattern="kronecker", factors=(u2, u1))
+
+
+def _kronecker_weights(shape: LayerShape, u2: torch.Tensor, u1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Feature number (q, d) reads the inputs by column d of U1 and writes the outputs and taps by column q of U2."""
+    first = u1.T.repeat(len(u2), 1)
+    second = u2.repeat_interleave(shape.inputs, dim=1).reshape(shape.outputs, shape.taps, len(first))
+    return first, second.transpose(1, 2).reshape(shape.outputs, len(first), *shape.kernel).contiguous()

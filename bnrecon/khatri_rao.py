@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 
-__all__ = ["Identity", "KhatriRao", "Operator", "Pivoted"]
+from bnrecon.arithmetic import Arithmetic
+
+__all__ = ["Convolved", "KhatriRao", "Operator", "form"]
+
+CACHE_BYTES = 512 * 2**10  # of a product that is summed up at once: it stays in a core's second-level cache
+CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 2**30}  # bound of temporary memory, where none is given
 
 
 class Operator(Protocol):
-    """What a solver needs of a matrix: its shape, its products, and its dense form for small sizes."""
+    """What a solver needs of a matrix: its shape, its products, and its dense form for small sizes.
+
+    ``dtype`` is that of vectors. A right-hand side is (rows,), several are (rows, k); so are unknowns.
+    """
 
     shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """M x for x (columns,)."""
+        """M x for x (columns,) or (columns, k)."""
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
-        """M^T y for y (rows,)."""
+        """M^T y for y (rows,) or (rows, k)."""
+
+    def columns(self, part: slice) -> torch.Tensor:
+        """Some columns of M, as rows."""
 
     def dense(self) -> torch.Tensor:
-        """M itself."""
+        """M itself, stored by columns as LAPACK wants it."""
 
-    def to(self, dtype: torch.dtype) -> Operator:
+    def to(self, arithmetic: Arithmetic) -> Operator:
         """The same matrix in another arithmetic."""
 
     def column_norms(self) -> torch.Tensor:
         """Euclidean norms of M's columns."""
+
+    def row_norms(self) -> torch.Tensor:
+        """Euclidean norms of M's rows."""
+
+    def leading(self, count: int) -> Operator:
+        """The matrix of the first ``count`` columns."""
+
+
+def form(operator: Operator) -> torch.Tensor:
+    """M itself, from an operator's ``columns``, a chunk at a time; stored by columns, so that LAPACK can factorize it in place."""
+    rows, columns = operator.shape
+    transposed = torch.empty(columns, rows, dtype=operator.dtype, device=operator.device)
+    block = max(1, CHUNK_BYTES[operator.device.type] // (max(1, rows) * transposed.element_size()))
+    for start in range(0, columns, block):
+        part = slice(start, start + block)
+        transposed[part] = operator.columns(part)
+    return transposed.T
 
 
 class KhatriRao:
@@ -37,150 +66,178 @@ class KhatriRao:
 
     With the target's weight as a matrix W (m, c0), row (i, p) and column j standing for output, tap and input,
     ``M x = vec(B diag(x) A)`` and ``M^T y = rowsum((B^T Y) ∘ A)``: 2 · n · c1 flops each on c1 · (m + c0) numbers, where
-    dense M has n · c1 (Burkholz 2024, Eq. 2, for a first kernel of 1x1).
+    dense M has n · c1 (Burkholz 2024, Eq. 2, for a first kernel of 1x1). ``M^T M = (B^T B) ∘ (A A^T)``.
 
-    ``transposed`` is B^T (c1, m), so that a run of features is one contiguous block. Products work through blocks of
-    ``block`` features: temporary memory stays at block · (c0 + m) numbers.
+    Args:
+        transposed: B^T (c1, m), so that a run of features is one contiguous block.
+        first: A (c1, c0).
+        arithmetic: what ``transposed`` and ``first`` are stored and multiplied in; vectors go in and out as
+            ``arithmetic.vectors``.
+        chunk_bytes: products work through blocks of features whose temporaries stay below this size.
 
     >>> M = KhatriRao(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([[1.0, 3.0], [5.0, 7.0]]))
     >>> M.matvec(torch.tensor([1.0, 1.0]))  # vec of [[1, 0], [2, 1]] @ [[1, 3], [5, 7]]
     tensor([ 1.,  3.,  7., 13.])
     """
 
-    def __init__(self, transposed: torch.Tensor, first: torch.Tensor, block: int = 4096):
+    def __init__(
+        self, transposed: torch.Tensor, first: torch.Tensor, arithmetic: Arithmetic | None = None, chunk_bytes: int | None = None
+    ):
         if len(transposed) != len(first) or transposed.ndim != 2 or first.ndim != 2:
             raise ValueError(f"B^T {tuple(transposed.shape)} and A {tuple(first.shape)} must both be matrices of c1 rows")
-        self.transposed, self.first, self.block = transposed, first, block
+        self.arithmetic = arithmetic or Arithmetic.of(first.dtype)
+        self.transposed, self.first = transposed, first
         self.shape = (transposed.shape[1] * first.shape[1], len(first))
-        self.dtype, self.device = first.dtype, first.device
+        self.dtype, self.device = self.arithmetic.vectors, first.device
+        self.chunk_bytes = chunk_bytes or CHUNK_BYTES[self.device.type]
+        # On the CPU bf16 products want their long dimension contiguous: B (m, c1) is kept too, at half of float32's size.
+        twice = first.dtype == torch.bfloat16 and self.device.type == "cpu"
+        self.second = transposed.T.contiguous() if twice else transposed.T
 
     @classmethod
-    def of(cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device) -> KhatriRao:
+    def of(
+        cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device, chunk_bytes: int | None = None
+    ) -> KhatriRao:
         """Build the operator of a pair A (c1, c0), B (c2, c1, kh, kw)."""
         transposed = second.to(device).transpose(0, 1).flatten(1).to(dtype).contiguous()
-        return cls(transposed, first.to(device, dtype).contiguous())
+        return cls(transposed, first.to(device, dtype).contiguous(), chunk_bytes=chunk_bytes)
 
-    def _blocks(self):
-        for start in range(0, len(self.first), self.block):
-            yield slice(start, start + self.block)
+    def _chunks(self, numbers: int, size: int) -> Iterator[slice]:
+        """Runs of features for which ``numbers`` numbers a feature take at most ``size`` bytes."""
+        block = max(1, size // (numbers * self.first.element_size()))
+        for start in range(0, len(self.first), block):
+            yield slice(start, start + block)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M x = vec(B diag(x) A)."""
-        product = torch.zeros(self.transposed.shape[1], self.first.shape[1], dtype=self.dtype, device=self.device)
-        for part in self._blocks():
-            product.addmm_(self.transposed[part].T, x[part, None] * self.first[part])
-        return product.reshape(-1)
+        many = x.reshape(len(x), -1)
+        m, c0, k = len(self.second), self.first.shape[1], many.shape[1]
+        product = torch.zeros(m, k * c0, dtype=self.dtype, device=self.device)
+        with self.arithmetic:
+            for part in self._chunks(k * c0, self.chunk_bytes):
+                scaled = (many[part, :, None].to(self.first.dtype) * self.first[part, None]).flatten(1)
+                if product.dtype == scaled.dtype:
+                    product.addmm_(self.second[:, part], scaled)
+                else:
+                    product += self.second[:, part] @ scaled
+        return product.reshape(m, k, c0).transpose(1, 2).reshape(self.shape[0], *x.shape[1:])
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """M^T y = rowsum((B^T Y) ∘ A)."""
-        matrix = y.reshape(self.transposed.shape[1], self.first.shape[1])
-        product = torch.empty(len(self.first), dtype=self.dtype, device=self.device)
-        for part in self._blocks():
-            torch.sum((self.transposed[part] @ matrix).mul_(self.first[part]), 1, out=product[part])
-        return product
+        m, c0, k = len(self.second), self.first.shape[1], y.numel() // max(1, len(y))
+        table = y.reshape(m, c0, k).transpose(1, 2).reshape(m, k * c0).to(self.first.dtype)
+        product = torch.empty(len(self.first), k, dtype=self.dtype, device=self.device)
+        size = min(self.chunk_bytes, CACHE_BYTES) if self.device.type == "cpu" else self.chunk_bytes
+        with self.arithmetic:
+            for part in self._chunks(k * c0, size):
+                reached = (self.transposed[part] @ table).reshape(-1, k, c0).mul_(self.first[part, None])
+                torch.sum(reached, 2, dtype=self.dtype, out=product[part])
+        return product.reshape(self.shape[1], *y.shape[1:])
+
+    def columns(self, part: slice) -> torch.Tensor:
+        """Some columns of M, as rows: (count, m c0)."""
+        return (self.transposed[part, :, None] * self.first[part, None]).flatten(1)
 
     def dense(self) -> torch.Tensor:
         """M (m c0, c1)."""
-        return torch.einsum("lm,lc->mcl", self.transposed, self.first).reshape(self.shape)
+        return form(self)
 
-    def to(self, dtype: torch.dtype) -> KhatriRao:
+    def gram(self) -> torch.Tensor:
+        """M^T M = (B^T B) ∘ (A A^T), (c1, c1)."""
+        return (self.transposed @ self.transposed.T).mul_(self.first @ self.first.T)
+
+    def to(self, arithmetic: Arithmetic) -> KhatriRao:
         """The same features in another arithmetic."""
-        return KhatriRao(self.transposed.to(dtype), self.first.to(dtype), self.block)
+        return KhatriRao(self.transposed.to(arithmetic.factors), self.first.to(arithmetic.factors), arithmetic, self.chunk_bytes)
 
     def column_norms(self) -> torch.Tensor:
         """|B[:, l]| · |A[l, :]|."""
         return self.transposed.norm(dim=1) * self.first.norm(dim=1)
 
+    def row_norms(self) -> torch.Tensor:
+        """The square root of (B ∘ B) (A ∘ A), in chunks."""
+        total = torch.zeros(len(self.second), self.first.shape[1], dtype=self.dtype, device=self.device)
+        for part in self._chunks(len(self.second), self.chunk_bytes):
+            total += self.transposed[part].square().T @ self.first[part].square()
+        return total.sqrt().reshape(-1)
 
-class Identity:
-    """M = I, the feature matrix of id_cond (Random features for normalization layers, Eq. 2)."""
-
-    def __init__(self, n: int, dtype: torch.dtype, device: torch.device):
-        self.shape, self.dtype, self.device = (n, n), dtype, device
-
-    def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """A copy of x."""
-        return x.clone()
-
-    rmatvec = matvec
-
-    def dense(self) -> torch.Tensor:
-        """The identity matrix."""
-        return torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
-
-    def to(self, dtype: torch.dtype) -> Identity:
-        """The same in another arithmetic."""
-        return Identity(self.shape[0], dtype, self.device)
-
-    def column_norms(self) -> torch.Tensor:
-        """Ones."""
-        return torch.ones(self.shape[0], dtype=self.dtype, device=self.device)
+    def leading(self, count: int) -> KhatriRao:
+        """The first ``count`` features."""
+        return KhatriRao(self.transposed[:count], self.first[:count], self.arithmetic, self.chunk_bytes)
 
 
-class Pivoted:
-    """The system of the minimum width: second scales eliminated through a pivot in each output (Burkholz 2024, Eq. 2, Thm 2.2).
+class Convolved:
+    """M for two kernels larger than 1x1: column l is the full convolution of B[:, l] with A[l, :] (Burkholz 2024, Eq. 2).
 
-    Output i's weights are reached up to its second scale when ``(M x)_r - (w_r / w_p) (M x)_p = 0`` for all its entries r but
-    the pivot p, the entry of largest magnitude: n - c2 homogeneous equations. One more, ``(M x)_q = w_q`` for the largest
-    pivot q, picks a solution out of the line of them. Outputs that are wholly zero ask (M x)_r = 0.
+    For A (c1, c0, k1h, k1w) and B (c2, c1, k2h, k2w) two convolutions in a row, stride 1, have the kernel
+    ``W'[i, j, k] = Σ_l x_l Σ_{p + q = k} B[i, l, p] A[l, j, q]`` of size dim(k2, k1) = k1 + k2 - 1 a side. M x is the product of
+    the Khatri-Rao operator of A' (c1, k1h k1w c0) and B' (c2 k2h k2w, c1), its n' = c2 c0 |k1| |k2| rows summed by p + q; M^T y
+    first copies y_{p+q} to all (p, q). Rows are in the order (i, k, j). The Hadamard form of the Gram matrix holds for the
+    rows before the sum, not for M.
 
-    ``weight`` is the target as (c2, entries), entries in the order of M's rows.
+    >>> M = Convolved.of(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.float64, torch.device("cpu"))
+    >>> M.matvec(torch.tensor([1.0], dtype=torch.float64))  # [1, 1] * [1, 1]
+    tensor([1., 2., 1.], dtype=torch.float64)
     """
 
-    def __init__(self, operator: Operator, weight: torch.Tensor, pivots: torch.Tensor | None = None, fixed: int | None = None):
-        weight = weight.to(operator.device, operator.dtype)
-        outputs, entries = weight.shape
-        self.operator = operator
-        self.weight = weight
-        self.dtype, self.device = operator.dtype, operator.device
-        self.shape = (operator.shape[0] - outputs + 1, operator.shape[1])
-        self.pivots = weight.abs().argmax(1) if pivots is None else pivots
-        values = weight.gather(1, self.pivots[:, None])
-        self.ratios = torch.where(values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values))
-        self.others = torch.ones_like(weight, dtype=torch.bool).scatter_(1, self.pivots[:, None], False)
-        self.fixed = int(values.abs().argmax()) if fixed is None else fixed
-        self.row_shape = (outputs, entries)
+    def __init__(self, product: KhatriRao, destination: torch.Tensor, rows: int):
+        self.product, self.destination = product, destination
+        self.shape = (rows, product.shape[1])
+        self.dtype, self.device, self.arithmetic = product.dtype, product.device, product.arithmetic
 
-    def right_hand_side(self) -> torch.Tensor:
-        """Zeros, and the one pivot that is fixed."""
-        rhs = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
-        rhs[-1] = self.weight[self.fixed, self.pivots[self.fixed]]
-        return rhs
+    @classmethod
+    def of(
+        cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device, chunk_bytes: int | None = None
+    ) -> Convolved:
+        """Build the operator of a pair A (c1, c0, k1h, k1w), B (c2, c1, k2h, k2w)."""
+        (c1, c0, k1h, k1w), (c2, _, k2h, k2w) = first.shape, second.shape
+        product = KhatriRao.of(first.permute(0, 2, 3, 1).reshape(c1, -1), second, dtype, device, chunk_bytes)
+        i, ph, pw, qh, qw, j = torch.meshgrid(*map(torch.arange, (c2, k2h, k2w, k1h, k1w, c0)), indexing="ij")
+        height, width = k1h + k2h - 1, k1w + k2w - 1
+        destination = ((i * height + ph + qh) * width + pw + qw) * c0 + j
+        return cls(product, destination.reshape(-1).to(device), c2 * height * width * c0)
 
-    def _eliminate(self, product: torch.Tensor) -> torch.Tensor:
-        """Rows of M (or of M x) to rows of the pivoted system, along the first dimension."""
-        table = product.reshape(*self.row_shape, -1)
-        pivot_rows = table[torch.arange(len(table), device=self.device), self.pivots]
-        reduced = table - self.ratios[..., None] * pivot_rows[:, None]
-        return torch.cat([reduced[self.others], pivot_rows[self.fixed][None]]).reshape(self.shape[0], *product.shape[1:])
+    def _sum(self, products: torch.Tensor) -> torch.Tensor:
+        """Sum rows (i, p, q, j) to (i, p + q, j) along the first dimension."""
+        total = torch.zeros(self.shape[0], *products.shape[1:], dtype=products.dtype, device=self.device)
+        return total.index_add_(0, self.destination, products)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """Eliminate after M x."""
-        return self._eliminate(self.operator.matvec(x))
+        """Sum B' diag(x) A' over p + q = k."""
+        return self._sum(self.product.matvec(x))
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
-        """M^T after the transposed elimination."""
-        table = torch.zeros(self.row_shape, dtype=self.dtype, device=self.device)
-        table[self.others] = y[:-1]
-        rows = torch.arange(len(table), device=self.device)
-        table[rows, self.pivots] -= (self.ratios * table).sum(1)
-        table[self.fixed, self.pivots[self.fixed]] += y[-1]
-        return self.operator.rmatvec(table.reshape(-1))
+        """M^T y."""
+        return self.product.rmatvec(y[self.destination])
+
+    def columns(self, part: slice) -> torch.Tensor:
+        """Some columns of M, as rows."""
+        return self._sum(self.product.columns(part).T).T
 
     def dense(self) -> torch.Tensor:
-        """The eliminated matrix."""
-        return self._eliminate(self.operator.dense())
+        """M (c2 |dim(k2, k1)| c0, c1)."""
+        return form(self)
 
-    def to(self, dtype: torch.dtype) -> Pivoted:
-        """The same in another arithmetic."""
-        return Pivoted(self.operator.to(dtype), self.weight.to(dtype), self.pivots, self.fixed)
+    def gram(self) -> torch.Tensor:
+        """M^T M, from the dense form."""
+        dense = self.dense()
+        return dense.T @ dense
+
+    def to(self, arithmetic: Arithmetic) -> Convolved:
+        """The same features in another arithmetic."""
+        return Convolved(self.product.to(arithmetic), self.destination, self.shape[0])
+
+    def _parts(self) -> Iterator[slice]:
+        return self.product._chunks(self.product.shape[0], self.product.chunk_bytes)
 
     def column_norms(self) -> torch.Tensor:
-        """Norms of M's own columns, of the same size as the pivoted ones'."""
-        return self.operator.column_norms()
+        """Of columns formed in chunks."""
+        return torch.cat([self.columns(part).norm(dim=1) for part in self._parts()])
 
-    def second_scales(self, product: torch.Tensor) -> torch.Tensor:
-        """Recover the second scale of each output from M x: the pivot asked for over the pivot reached."""
-        reached = product.reshape(self.row_shape).gather(1, self.pivots[:, None])[:, 0]
-        wanted = self.weight.gather(1, self.pivots[:, None])[:, 0]
-        return torch.where(wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached))
+    def row_norms(self) -> torch.Tensor:
+        """Of columns formed in chunks."""
+        return sum(self.columns(part).square().sum(0) for part in self._parts()).sqrt()
+
+    def leading(self, count: int) -> Convolved:
+        """The first ``count`` features."""
+        return Convolved(self.product.leading(count), self.destination, self.shape[0])

@@ -50,7 +50,7 @@ class LayerMoments:
         if features.identity:
             copies = features.width // len(mean)
             return mean.repeat(copies).float(), covariance.diagonal().clamp_min(0).repeat(copies).float()
-        first = features.first.to(mean)
+        first = features.weights()[0].to(mean)
         return (first @ mean).float(), ((first @ covariance) * first).sum(1).clamp_min(0).float()
 
     def second_output(

@@ -13,7 +13,7 @@ from torch import nn
 from bnrecon import source_file
 from bnrecon.construction.activation import check_activation, linear_region_shift
 from bnrecon.construction.two_layer import Scales, System, feature_operator, two_layer_system
-from bnrecon.errors import UserError
+from bnrecon.errors import RunError, UserError
 from bnrecon.features import Features, choose_width, distribution, draw
 from bnrecon.hardware import available_memory, gigabytes
 from bnrecon.moments import LayerMoments, gather
@@ -36,7 +36,9 @@ class LayerReport:
 
     ``shape`` is (c2, c0, kh, kw), ``width`` c1, ``equations`` n. ``relative_error`` is ‖W' - W‖ / ‖W‖ in float64 from the float64
     normalization parameters and the features; ``assembled_error`` the same in the arithmetic the network runs in.
-    ``residual`` is the solver's, recomputed in float64; ``rank`` that of M where strict sparse features may lack it.
+    ``residual`` is the solver's, recomputed in float64; ``rank`` that of M where strict sparse features may lack it. ``norm`` says
+    which of many solutions was taken, ``arithmetic`` what the work was done in, ``reason`` why ``auto`` picked the solver,
+    ``diagnosis`` why the layer did not converge, where a reason was found.
     """
 
     name: str
@@ -55,6 +57,10 @@ class LayerReport:
     rank: int | None
     convolutions: str
     digest: str
+    norm: str = ""
+    arithmetic: str = ""
+    reason: str = ""
+    diagnosis: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,10 @@ def plan_layers(
             )
         if c1 < 1:
             raise UserError(f"layer {found.name}: {c1} features; at least one is needed")
+        if not bool(torch.isfinite(found.target.weight).all()):
+            raise UserError(
+                f"layer {found.name}: its weights, normalization folded in, are not all finite; nothing can be rebuilt from them"
+            )
         kind.check_width(shape, c1)
         rows = shape.minimum_width if shape.minimum_width <= c1 < shape.equations else shape.equations
         if solver != "auto":
@@ -235,7 +245,7 @@ def reconstruct(
         if solved and found.name in solved:
             solution = _taken(system, solved[found.name], tolerance)
         else:
-            solution = solve(solver, system, options)
+            solution = _solved(found.name, solver, system, options)
         scales = system.scales(solution.scale)
         del system  # its float64 factors, before the layer's errors form others
         built = SourceLayer(drawn, geometry_of(found.module), activation, dtype).to(device)
@@ -257,6 +267,14 @@ def reconstruct(
             replaced[id(found.norm)] = nn.Identity()
     network = substitute(model, replaced)
     return Reconstruction(network, reports, recipes, plan.notes)
+
+
+def _solved(layer: str, solver: str, system: System, options: SolverOptions) -> Solution:
+    """Solve, naming the layer in whatever goes wrong."""
+    try:
+        return solve(solver, system, options)
+    except (UserError, RunError) as error:
+        raise type(error)(f"layer {layer}: {error}") from None
 
 
 def _taken(system: System, solution: Solution, tolerance: float) -> Solution:
@@ -298,6 +316,7 @@ def _report(
         report.solver, exact, assembled, report.relative_residual, report.iterations, report.seconds,
         report.converged and exact <= tolerance,
         layer.features.redrawn, _rank(layer.features) if strict else None, "implicit" if layer.implicit else "stored", recipe.digest,
+        report.norm, report.arithmetic, report.reason, report.diagnosis,
     )  # fmt: skip
 
 

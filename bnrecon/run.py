@@ -135,7 +135,7 @@ def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     speed = {dtype: estimate.rate(dtype, device) for dtype in {training.dtype, torch.float32}}
     images = config.train.epochs * data.sizes[0]
     learn = estimate.training_seconds(estimate.multiply_adds(network, places), images, speed[training.dtype])
-    solve = len(config.seeds) * estimate.solving_seconds(plan, config.solver.name, speed[torch.float32])
+    solve = len(config.seeds) * estimate.solving_seconds(plan, config.solver.name, device)
     flops = estimate.source_flops(plan, places)
     seen = _source_images(config, flops, data.sizes[1], device)
     test = len(config.seeds) * seen * flops / (0.5 * speed[torch.float32])

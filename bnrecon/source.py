@@ -249,7 +249,7 @@ def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
         return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
     if features.identity:
         return shift.reshape(features.shape.outputs, -1).sum(1)
-    return features.second.to(shift.device).double().sum((2, 3)) @ shift
+    return features.weights()[1].to(shift.device).double().sum((2, 3)) @ shift
 
 
 def collapse_layer(layer: SourceLayer) -> nn.Module:

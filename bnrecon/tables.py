@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def layers(result: dict[str, Any]) -> pd.DataFrame:
 def for_reading(result: dict[str, Any]) -> str:
     """What a run prints at its end: the layers, then the line that matters."""
     parts = [markdown(layers(result)), markdown(summary([result]))]
+    parts += [f"auto picked {line}" for line in _reasons(result["layers"])]
     redrawn = sum(layer["redrawn"] for layer in result["layers"])
     if redrawn:
         parts.append(f"{redrawn} features came out wholly zero and were drawn anew (features.strict=true keeps them)")
@@ -82,6 +84,12 @@ def for_reading(result: dict[str, Any]) -> str:
             f"{outside} intermediate values on test images fell outside the activation's linear region; raise features.margin"
         )
     return "\n\n".join(parts)
+
+
+def _reasons(rows: list[dict[str, Any]]) -> list[str]:
+    """Why ``auto`` picked its solvers, for each one and reason the number of layers. Results of old runs have no reasons."""
+    picked = Counter((row["solver"], row["reason"]) for row in rows if row.get("reason"))
+    return [f"{solver} for {count} of {len(rows)} layers: {reason}" for (solver, reason), count in picked.most_common()]
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -99,7 +107,7 @@ def write(folder: Path, result: dict[str, Any]) -> None:
 
 def layer_line(seed: int, report: LayerReport) -> str:
     """One line of progress for a solved layer."""
-    state = "" if report.converged else "  NOT CONVERGED"
+    state = "" if report.converged else f"  NOT CONVERGED {report.diagnosis}".rstrip()
     return (
         f"  seed {seed}  {report.name:<24} n={report.equations:<8} c1={report.width:<8} {report.solver:<12} "
         f"error {report.relative_error:.1e}  {report.seconds:.1f} s{state}"

@@ -28,5 +28,5 @@ def linear_region_shift(features: Features, inner: torch.Tensor, largest_input: 
     if features.identity:
         reach = largest_input.repeat(features.width // len(largest_input))
     else:
-        reach = features.first.to(largest_input).abs() @ largest_input
+        reach = features.weights()[0].to(largest_input).abs() @ largest_input
     return inner.abs() * reach.to(inner)

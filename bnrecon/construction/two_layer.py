@@ -6,10 +6,21 @@ from dataclasses import dataclass
 
 import torch
 
-from bnrecon.features import Features, LayerShape
-from bnrecon.khatri_rao import Identity, KhatriRao, Operator, Pivoted
+from bnrecon.features import Features, LayerShape, shared_feature_rows
+from bnrecon.khatri_rao import KhatriRao, Operator
+from bnrecon.pivoted import Pivoted
+from bnrecon.structured import Kronecker, Selection
 
-__all__ = ["Scales", "System", "TargetLayer", "composed_weight", "feature_operator", "relative_error", "two_layer_system"]
+__all__ = [
+    "Scales",
+    "System",
+    "TargetLayer",
+    "composed_weight",
+    "feature_operator",
+    "linear_system",
+    "relative_error",
+    "two_layer_system",
+]
 
 
 @dataclass(frozen=True)
@@ -60,22 +71,35 @@ class System:
 
 
 def feature_operator(features: Features, dtype: torch.dtype, device: torch.device) -> Operator:
-    """M of a pair of features in the given arithmetic."""
-    if features.identity:
-        return Identity(features.width, dtype, device)
+    """M of a pair of features in the given arithmetic; without forming the features where they follow a pattern."""
+    if features.pattern == "identity":
+        return Selection(torch.arange(features.width, device=device), features.width, dtype)
+    if features.pattern == "shared":
+        private = shared_feature_rows(features.shape)
+        own = private.cumsum(0) - 1
+        return Selection(torch.where(private, own, 0).to(device), features.width, dtype)
+    if features.pattern == "kronecker":
+        return Kronecker(*(factor.to(device, dtype) for factor in features.factors))
     return KhatriRao.of(*features.weights(), dtype, device)
 
 
 def two_layer_system(target: TargetLayer, features: Features, device: torch.device, orthogonal: bool) -> System:
     """Set up the system of a target layer and its features.
 
+    Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general case.
+    """
+    return linear_system(feature_operator(features, torch.float64, device), target.rows().to(device, torch.float64), orthogonal)
+
+
+def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = False) -> System:
+    """The system of a float64 feature matrix and a target as (c2, entries), entries in the order of M's rows.
+
     From c1 = n on the second scales stay 1 and M γ = vec(W) is solved as it stands (Thm 2.3). From the minimum width
     n - c2 + 1 on they are eliminated (Lemma 2.1, Thm 2.2). With fewer features there is no exact solution in general, and
     M γ = vec(W) is solved in the least-squares sense: a second scale fitted through its pivot alone would blow the rest up.
     """
-    matrix = feature_operator(features, torch.float64, device)
-    weight = target.rows().to(device, torch.float64)
-    if not target.shape.minimum_width <= features.width < target.shape.equations:
+    n, width = matrix.shape
+    if not n - len(weight) + 1 <= width < n:
         return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
     pivoted = Pivoted(matrix, weight)
     return System(pivoted, pivoted.right_hand_side(), matrix, weight, orthogonal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,6 +14,7 @@ from bnrecon.hardware import available_memory, gigabytes
 
 __all__ = [
     "SOLVERS",
+    "Answer",
     "Report",
     "Solution",
     "Solver",
@@ -33,12 +35,26 @@ class SolverOptions:
     max_iterations: int | None = None
 
 
+class Answer(NamedTuple):
+    """What a solver returns: x (columns of M), the iterations, and where they differ by system its ``norm`` and arithmetic.
+
+    A plain ``(x, iterations)`` does too.
+    """
+
+    x: torch.Tensor
+    iterations: int
+    norm: str | None = None
+    arithmetic: str = ""
+
+
 @dataclass(frozen=True)
 class Report:
     """How a solution came about.
 
     ``relative_residual`` is ‖M x - b‖ / ‖b‖ in float64, recomputed from the operator, never the solver's own estimate.
-    ``memory`` is the number of bytes the solver said beforehand that it needs beside the operator.
+    ``memory`` is the number of bytes the solver said beforehand that it needs beside the operator. ``norm`` says which of many
+    solutions this is, ``arithmetic`` what the work was done in, ``reason`` why ``auto`` picked this solver, ``diagnosis`` why the
+    system has no exact solution or none was found, with M's rank where it is known.
     """
 
     solver: str
@@ -48,6 +64,9 @@ class Report:
     memory: int
     converged: bool
     norm: str
+    arithmetic: str = ""
+    reason: str = ""
+    diagnosis: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,13 +85,13 @@ class Unsuitable(UserError):
 class Solver:
     """A registered solver.
 
-    ``solve(system, options)`` returns x and the number of iterations. ``check(rows, columns, orthogonal)`` raises ``Unsuitable``
+    ``solve(system, options)`` returns an ``Answer``. ``check(rows, columns, orthogonal)`` raises ``Unsuitable``
     where it does not apply. ``memory(rows, columns)`` is what it needs in bytes beside the operator. ``norm`` says which of many
     solutions it gives.
     """
 
     name: str
-    solve: Callable[[System, SolverOptions], tuple[torch.Tensor, int]]
+    solve: Callable[[System, SolverOptions], Answer]
     check: Callable[[int, int, bool], None]
     memory: Callable[[int, int], int]
     norm: str
@@ -96,7 +115,7 @@ def register_solver(
     """
 
     def add(function: Callable) -> Callable:
-        SOLVERS[name] = Solver(name, function, check, memory, norm, square)
+        SOLVERS[name] = Solver(name, lambda system, options: Answer(*function(system, options)), check, memory, norm, square)
         return function
 
     return add

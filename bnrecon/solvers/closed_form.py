@@ -6,7 +6,7 @@ import torch
 
 from bnrecon.construction.two_layer import System
 from bnrecon.errors import RunError
-from bnrecon.khatri_rao import Pivoted
+from bnrecon.pivoted import Pivoted
 from bnrecon.solvers.base import SolverOptions, Unsuitable, register_solver
 
 __all__ = ["closed_form"]

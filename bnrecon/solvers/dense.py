@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
+from bnrecon.arithmetic import FLOAT32
 from bnrecon.construction.two_layer import System
-from bnrecon.solvers.base import SolverOptions, Unsuitable, register_solver, require_square
+from bnrecon.khatri_rao import Operator
+from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver, require_square
+from bnrecon.solvers.progress import ResidualBar, clock
 
-__all__ = ["gmres", "lu", "refined"]
+__all__ = ["factorize", "gmres", "lu", "refined"]
 
 # Libraries of dense linear algebra index entries by 32-bit integers: n² may not reach 2^31.
 LARGEST = 46_340
+RESTART = 60  # GMRES vectors held before a restart: 2 · 60 · 8 n bytes
 
 
 def check_dense(rows: int, columns: int, _orthogonal: bool = False) -> None:
@@ -23,34 +29,66 @@ def check_dense(rows: int, columns: int, _orthogonal: bool = False) -> None:
         )
 
 
-@register_solver("lu", memory=lambda rows, columns: 4 * 8 * rows * columns, check=check_dense, square=True)
-def lu(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """``torch.linalg.solve`` on M in float64: 8 n² bytes, as much again for the factors, (2/3) n³ flops."""
-    return torch.linalg.solve(system.operator.dense(), system.rhs), 0
+def factorize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """LU with row pivoting in the memory of ``matrix``, which must be stored by columns; returns factors and pivots.
+
+    Raises ``torch.linalg.LinAlgError`` for an exactly singular matrix.
+    """
+    if not matrix.T.is_contiguous():
+        raise ValueError("the matrix is not stored by columns, and could not be factorized in place")
+    pivots = torch.empty(len(matrix), dtype=torch.int32, device=matrix.device)
+    singular = torch.empty((), dtype=torch.int32, device=matrix.device)
+    torch.linalg.lu_factor_ex(matrix, out=(matrix, pivots, singular))
+    if int(singular):
+        raise torch.linalg.LinAlgError(f"pivot {int(singular)} is zero")
+    return matrix, pivots
 
 
-@register_solver("refined", memory=lambda rows, columns: 4 * 4 * rows * columns, check=check_dense, square=True)
-def refined(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """LU in float32 as preconditioner of GMRES in float64 through the operator: M is never stored in float64.
+def _factors(operator: Operator) -> tuple[torch.Tensor, torch.Tensor]:
+    n = operator.shape[0]
+    speed = 1e11 if operator.dtype == torch.float32 else 5e10  # a laptop's; only for the time the bar expects
+    with clock(f"LU of {n} x {n} in {str(operator.dtype).removeprefix('torch.')}", 2 / 3 * n**3 / speed):
+        return factorize(operator.dense())
+
+
+@register_solver("lu", memory=lambda rows, columns: 8 * rows * columns + 2**26, check=check_dense, square=True)
+def lu(system: System, options: SolverOptions) -> Answer:
+    """Dense LU in float64 (LAPACK's dgetrf, as ``torch.linalg.solve``), in place: 8 n² bytes, (2/3) n³ flops."""
+    factors, pivots = _factors(system.operator)
+    return Answer(torch.linalg.lu_solve(factors, pivots, system.rhs[:, None])[:, 0], 0, arithmetic="float64")
+
+
+@register_solver(
+    "refined", memory=lambda rows, columns: 4 * rows * columns + 16 * RESTART * columns + 2**26, check=check_dense, square=True
+)
+def refined(system: System, options: SolverOptions) -> Answer:
+    """LU in float32, in place, as preconditioner of GMRES in float64 through the operator: M is never stored in float64.
 
     Plain iterative refinement needs κ(M) · 6e-8 well below 1, which square random M often violates; GMRES on M (LU)^-1 only
     needs most of the spectrum near 1.
     """
-    factors, pivots = torch.linalg.lu_factor(system.operator.to(torch.float32).dense())
+    factors, pivots = _factors(system.operator.to(FLOAT32))
 
     def precondition(residual: torch.Tensor) -> torch.Tensor:
         size = residual.norm()
         scaled = (residual / size).to(torch.float32)[:, None]
         return torch.linalg.lu_solve(factors, pivots, scaled)[:, 0].to(torch.float64) * size
 
-    return gmres(system, precondition, options.tolerance / 10, options.max_iterations or 200)
+    with ResidualBar(f"correcting {len(factors)} x {len(factors)}", options.tolerance) as bar:
+        x, steps = gmres(
+            system.operator, system.rhs, precondition, options.tolerance / 10, options.max_iterations or 400, show=bar.show
+        )
+    return Answer(x, steps, arithmetic="LU in float32, corrected in float64")
 
 
-def gmres(system: System, precondition, tolerance: float, max_iterations: int, restart: int = 40) -> tuple[torch.Tensor, int]:
+def gmres(
+    matrix: Operator, rhs: torch.Tensor, precondition: Callable[[torch.Tensor], torch.Tensor], tolerance: float,
+    max_iterations: int, restart: int = RESTART, show: Callable[[int, float], None] = lambda *_: None,
+) -> tuple[torch.Tensor, int]:  # fmt: skip
     """Restarted GMRES with right preconditioning, residual recomputed at each restart; returns x and the iterations."""
-    matrix, rhs = system.operator, system.rhs
     x = torch.zeros(matrix.shape[1], dtype=rhs.dtype, device=rhs.device)
-    target, spent, last = tolerance * rhs.norm(), 0, float("inf")
+    whole = rhs.norm()
+    target, spent, last = tolerance * whole, 0, float("inf")
     while spent < max_iterations:
         residual = rhs - matrix.matvec(x)
         size = residual.norm()
@@ -58,30 +96,28 @@ def gmres(system: System, precondition, tolerance: float, max_iterations: int, r
             break
         last = float(size)
         steps = min(restart, max_iterations - spent)
-        basis = [residual / size]
-        directions: list[torch.Tensor] = []
+        basis = torch.empty(steps + 1, len(rhs), dtype=rhs.dtype, device=rhs.device)
+        directions = torch.empty(steps, len(x), dtype=rhs.dtype, device=rhs.device)
+        basis[0] = residual / size
         hessenberg = torch.zeros(steps + 1, steps, dtype=rhs.dtype, device=rhs.device)
         for k in range(steps):
-            directions.append(precondition(basis[k]))
+            directions[k] = precondition(basis[k])
             vector = matrix.matvec(directions[k])
             for _ in range(2):  # Gram-Schmidt twice keeps the basis orthogonal to rounding
-                stacked = torch.stack(basis)
-                overlap = stacked @ vector
-                vector = vector - overlap @ stacked
+                overlap = basis[: k + 1] @ vector
+                vector = vector - overlap @ basis[: k + 1]
                 hessenberg[: k + 1, k] += overlap
             hessenberg[k + 1, k] = vector.norm()
             spent += 1
-            start = torch.zeros(k + 2, dtype=rhs.dtype, device=rhs.device)
-            start[0] = size
             # On the CPU, where least squares has a driver that stands rank deficiency.
-            small = (
-                torch.linalg.lstsq(hessenberg[: k + 2, : k + 1].cpu(), start[:, None].cpu(), driver="gelsd")
-                .solution[:, 0]
-                .to(rhs)
-            )
-            left = (hessenberg[: k + 2, : k + 1] @ small - start).norm()
+            small = hessenberg[: k + 2, : k + 1].cpu()
+            start = torch.zeros(k + 2, 1, dtype=rhs.dtype)
+            start[0] = float(size)
+            weights = torch.linalg.lstsq(small, start, driver="gelsd").solution
+            left = float((small @ weights - start).norm())
+            show(spent, left / float(whole))
             if left <= 0.5 * target or hessenberg[k + 1, k] <= 1e-14:
                 break
-            basis.append(vector / hessenberg[k + 1, k])
-        x = x + small @ torch.stack(directions)
+            basis[k + 1] = vector / hessenberg[k + 1, k]
+        x = x + weights[:, 0].to(rhs) @ directions[: k + 1]
     return x, spent

@@ -1,49 +1,109 @@
-"""The paper's solvers: LBFGS, alone or after a float32 LU (Burkholz 2024, Sect. 3.1). Faithful, not improved."""
+"""The papers' solvers: LBFGS in float32, alone, after LU, and preconditioned by an SVD. Faithful, not improved."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
+from bnrecon.arithmetic import FLOAT32
 from bnrecon.construction.two_layer import System
-from bnrecon.solvers.base import SolverOptions, register_solver
+from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver
 from bnrecon.solvers.dense import check_dense
+from bnrecon.solvers.progress import ResidualBar
 
-__all__ = ["lbfgs", "lu_lbfgs"]
+__all__ = ["lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"]
 
 HISTORY = 100
+Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 @register_solver("lbfgs", memory=lambda rows, columns: 4 * columns * (2 * HISTORY + 8), norm="the one LBFGS reaches from zero")
-def lbfgs(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """``torch.optim.LBFGS`` from zero on the mean squared error, float32."""
-    return _minimize(system, torch.zeros(system.operator.shape[1], dtype=torch.float32, device=system.rhs.device), options)
+def lbfgs(system: System, options: SolverOptions) -> Answer:
+    """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
+    operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
+    return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, torch.zeros(operator.shape[1]).to(rhs), options))
 
 
-@register_solver("lu_lbfgs", memory=lambda rows, columns: 4 * 4 * rows * columns, check=check_dense, square=True)
-def lu_lbfgs(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """``torch.linalg.solve`` in float32, then LBFGS in float32 from there."""
-    start = torch.linalg.solve(system.operator.to(torch.float32).dense(), system.rhs.to(torch.float32))
-    return _minimize(system, start, options)
+@register_solver("lu_lbfgs", memory=lambda rows, columns: 2 * 4 * rows * columns + 2**26, check=check_dense, square=True)
+def lu_lbfgs(system: System, options: SolverOptions) -> Answer:
+    """``torch.linalg.solve``, then LBFGS from there (Burkholz 2024, Sect. 3.1)."""
+    operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
+    start = torch.linalg.solve(operator.dense(), rhs)
+    return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, start, options))
 
 
-def _minimize(system: System, start: torch.Tensor, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """Minimize mean((M x - b)²) by LBFGS: lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
+def _check_svd(rows: int, columns: int, _orthogonal: bool = False) -> None:
+    if columns < rows:
+        raise Unsuitable(
+            f"{rows} equations of {columns} unknowns cannot be preconditioned to full rank; use solver=least_squares"
+        )
+    check_dense(rows, rows)
 
-    The paper states none of these. The error and its gradient 2 M^T r / n go through the operator in float32. Both are taken
-    relative to mean(b²), so that PyTorch's absolute tolerances mean the same for every layer.
+
+def _svd_memory(rows: int, columns: int) -> int:
+    """M, its singular vectors, and LAPACK's workspace of about three such matrices."""
+    return 4 * rows * (3 * columns + 4 * rows)
+
+
+@register_solver("svd_lbfgs", memory=_svd_memory, check=_check_svd, norm="minimum norm of the scales, to float32 accuracy")
+def svd_lbfgs(system: System, options: SolverOptions) -> Answer:
+    """LBFGS on the system preconditioned by M = U S V^T: minimise ‖(M V S^-1) z - b‖², x = V S^-1 z.
+
+    Random features for normalization layers, Fig. 2c: "M is first preconditioned with a SVD to improve LBFGS". Exactly,
+    M V S^-1 = U; it is formed as the product, so that the SVD's own rounding stays in the system that is solved.
     """
-    operator, rhs = system.operator.to(torch.float32), system.rhs.to(torch.float32)
-    size = (rhs @ rhs).clamp_min(torch.finfo(torch.float32).tiny)
+    back, preconditioned, rhs = _precondition(system)
+    z, steps = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, torch.zeros_like(rhs), options)
+    return _answer(back @ z, steps)
+
+
+@register_solver("svd_lu_lbfgs", memory=_svd_memory, check=_check_svd, norm="minimum norm of the scales, to float32 accuracy")
+def svd_lu_lbfgs(system: System, options: SolverOptions) -> Answer:
+    """Precondition by an SVD, solve by ``torch.linalg.solve``, finish with LBFGS (the same, Fig. 2d)."""
+    back, preconditioned, rhs = _precondition(system)
+    start = torch.linalg.solve(preconditioned, rhs)
+    z, steps = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, start, options)
+    return _answer(back @ z, steps)
+
+
+def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """V S^-1 (columns, rows), M V S^-1 (rows, rows) and b, in float32."""
+    dense = system.operator.to(FLOAT32).dense()
+    _, values, vh = torch.linalg.svd(dense, full_matrices=False)
+    if not float(values[-1]) > 0:
+        raise torch.linalg.LinAlgError("a singular value is zero")
+    back = vh.T / values
+    return back, dense @ back, system.rhs.to(torch.float32)
+
+
+def _answer(x: torch.Tensor, steps: int) -> Answer:
+    return Answer(x, steps, arithmetic="float32")
+
+
+def minimize(
+    matvec: Product, rmatvec: Product, rhs: torch.Tensor, start: torch.Tensor, options: SolverOptions
+) -> tuple[torch.Tensor, int]:
+    """Minimize ‖M x - b‖² by ``torch.optim.LBFGS``: lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
+
+    The papers state none of these. The error and its gradient 2 M^T r go through the products in float32. Both are taken in units
+    of mean(b²), so that PyTorch's absolute tolerances mean the same for every layer. With the mean over the n equations in
+    place of the sum its first step, of length min(1, 1 / ‖g‖₁), would be lost in the rounding of x, and LBFGS would end there.
+    """
+    size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(torch.float32).tiny)
     x = start.clone()
     optimizer = torch.optim.LBFGS(
         [x], lr=1, max_iter=options.max_iterations or 2000, history_size=HISTORY, line_search_fn="strong_wolfe",
         tolerance_grad=1e-12, tolerance_change=1e-15,
     )  # fmt: skip
+    with ResidualBar(f"LBFGS of {len(rhs)} x {len(start)}", options.tolerance) as bar:
 
-    def closure() -> torch.Tensor:
-        residual = operator.matvec(x) - rhs
-        x.grad = 2 * operator.rmatvec(residual) / size
-        return residual @ residual / size
+        def closure() -> torch.Tensor:
+            residual = matvec(x) - rhs
+            x.grad = 2 * rmatvec(residual) / size
+            error = residual @ residual / size
+            bar.show(optimizer.state[x].get("n_iter", 0), float(error) ** 0.5)
+            return error
 
-    optimizer.step(closure)
+        optimizer.step(closure)
     return x, optimizer.state[x]["n_iter"]

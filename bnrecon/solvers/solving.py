@@ -1,97 +1,123 @@
-"""One call for all solvers: choose, check, solve, and recompute the residual."""
+"""One call for all solvers: choose, check, solve, recompute the residual, and say what stands in the way."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from dataclasses import dataclass
 
 import torch
 
 from bnrecon.construction.two_layer import System
-from bnrecon.errors import RunError
-from bnrecon.hardware import available_memory
-from bnrecon.khatri_rao import KhatriRao
+from bnrecon.errors import RunError, UserError
+from bnrecon.hardware import available_memory, gigabytes
 from bnrecon.solvers.base import Report, Solution, SolverOptions, lookup, require_memory
 from bnrecon.solvers.dense import LARGEST
+from bnrecon.solvers.diagnosis import diagnose
+from bnrecon.solvers.iterative import expected_iterations
 
-__all__ = ["choose", "relative_residual", "solve"]
+__all__ = ["Choice", "choose", "relative_residual", "solve"]
+
+SMALL = 4000  # unknowns up to which LU in float64 takes seconds
+WAY_OUT = "take more features (features.oversampling=1.5), another seed or other features, or solver=least_squares"
 
 
-def choose(rows: int, columns: int, orthogonal: bool, memory: int) -> str:
-    """Name the solver for a system of ``rows`` equations, ``columns`` unknowns and ``memory`` free bytes.
+@dataclass(frozen=True)
+class Choice:
+    """A solver, why, and how many of the features it is given: the first n, where a few more are there."""
 
-    The closed form where M is orthogonal. From an oversampling of 1.02 on, the spectrum keeps away from 0 and the matrix-free
-    solver converges. In between a square system is factorized: in float64 up to 4,000 unknowns, which takes seconds, beyond
-    that in float32 with correction, if it fits.
+    solver: str
+    reason: str
+    features: int
 
-    >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9)
+
+def choose(rows: int, columns: int, orthogonal: bool, memory: int, tolerance: float = 1e-10) -> Choice:
+    """Pick the solver for ``rows`` equations, ``columns`` unknowns and ``memory`` free bytes.
+
+    The closed form where M is orthogonal; least squares where there are fewer unknowns than equations. Otherwise the
+    matrix-free solver takes about ln(1/tol) / (½ ln(c1/n)) iterations of 4 n c1 flops and a factorization (2/3) n³: below 2,400
+    iterations (an oversampling of 1.02) or n / 6, at which the two cost the same, the former; beyond, the LU of the
+    first n features, in float64 up to 4,000 and in float32 with correction above, if it fits.
+
+    >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9).solver
     'matrix_free'
+    >>> print(choose(36864, 36864, orthogonal=False, memory=16 * 10**9).reason)
+    as many features as equations: the spectrum of M reaches down to 0, and an LU is the right tool
     """
     if orthogonal:
-        return "closed_form"
-    if rows != columns or rows > LARGEST:
-        return "matrix_free"
-    if rows <= 4000 and lookup("lu").memory(rows, columns) < memory:
-        return "lu"
-    return "refined" if lookup("refined").memory(rows, columns) < memory else "matrix_free"
+        return Choice("closed_form", "M is orthogonal, or a permutation of copies: its transpose solves the system", columns)
+    if columns < rows:
+        return Choice("least_squares", f"{columns} features for {rows} equations have no exact solution in general", columns)
+    iterations = expected_iterations(columns / rows, tolerance)
+    if iterations <= max(2400, rows / 6):
+        return Choice("matrix_free", f"oversampling {columns / rows:.4g}: about {iterations:.0f} iterations", columns)
+    direct = "lu" if rows <= SMALL else "refined"
+    short = "as many features as equations" if columns == rows else f"{columns - rows} features more than equations"
+    why = f"{short}: the spectrum of M reaches down to {'' if columns == rows else 'about '}0"
+    need = lookup(direct).memory(rows, rows)
+    if rows > LARGEST:
+        return Choice("matrix_free", f"{why}, and {rows} unknowns are too many for a dense LU: slow, and may fall short", columns)
+    if need > memory:
+        without = f"an LU would need {gigabytes(need)}, {gigabytes(memory)} are free: slow, and may fall short"
+        return Choice("matrix_free", f"{why}; {without}", columns)
+    return Choice(direct, f"{why}, and an LU is the right tool", rows)
 
 
 def solve(name: str, system: System, options: SolverOptions | None = None) -> Solution:
     """Solve a system with a registered solver and report the residual recomputed from the operator in float64.
 
-    ``auto`` stands for the solver that ``choose`` names; where there are only a few more features than the n equations, for
-    that of the first n of them.
+    ``auto`` stands for what ``choose`` picks. Scales of features that it leaves out are 0.
 
-    Raises ``Unsuitable`` where the solver does not apply, ``RunError`` where memory does not suffice, the system is singular or
-    the answer is not finite. A solver that merely falls short says ``converged=False``.
+    Raises ``UserError`` for a target that is not finite, ``Unsuitable`` where the solver does not apply, ``RunError`` where
+    memory does not suffice, the system is singular or the answer is not finite. A solver that merely falls short says
+    ``converged=False``; ``report.diagnosis`` says why, where a reason is found.
     """
     options = options or SolverOptions()
-    if name == "auto" and (part := _leading_square(system)) is not None:
-        found = solve("auto", part, options)
-        scale = torch.zeros(system.operator.shape[1], dtype=torch.float64, device=found.scale.device)
-        scale[: len(found.scale)] = found.scale
-        return Solution(scale, dataclasses.replace(found.report, norm="that of the first n features; the other scales are 0"))
+    if not bool(torch.isfinite(system.rhs).all()):
+        raise UserError("the target's weights are not all finite: nothing can be rebuilt from NaN or infinity")
     if name == "auto":
-        name = choose(*system.operator.shape, system.orthogonal, available_memory(system.rhs.device))
+        choice = choose(*system.operator.shape, system.orthogonal, available_memory(system.rhs.device), options.tolerance)
+        return _chosen(choice, system, options)
     solver = lookup(name)
     solver.check(*system.operator.shape, system.orthogonal)
     need = solver.memory(*system.operator.shape)
     require_memory(need, system.rhs.device, name, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
     started = time.perf_counter()
     try:
-        x, iterations = solver.solve(system, options)
+        answer = solver.solve(system, options)
     except torch.linalg.LinAlgError:
-        rows, columns = system.operator.shape
-        raise RunError(
-            f"the {rows} x {columns} system is singular: some features are dead or linearly dependent; take more of them "
-            "(features.oversampling=1.5), another seed, or other features"
-        ) from None
-    if x.is_cuda:
-        torch.cuda.synchronize(x.device)
+        raise RunError(_singular(system)) from None
+    if answer.x.is_cuda:
+        torch.cuda.synchronize(answer.x.device)
     spent = time.perf_counter() - started
-    if not bool(torch.isfinite(x).all()):
-        raise RunError(
-            f"solver {name} gave scales that are not finite: the system is singular to working precision; take more features"
-        )
-    x = x.to(torch.float64)
+    if not bool(torch.isfinite(answer.x).all()):
+        raise RunError(_singular(system, f"solver {name} gave scales that are not finite: "))
+    x = answer.x.to(torch.float64)
     residual = relative_residual(system, x)
-    return Solution(x, Report(name, residual, iterations, spent, need, residual <= options.tolerance, solver.norm))
+    converged = residual <= options.tolerance
+    diagnosis = "" if converged else diagnose(system)
+    norm = answer.norm or solver.norm
+    report = Report(name, residual, answer.iterations, spent, need, converged, norm, answer.arithmetic, diagnosis=diagnosis)
+    return Solution(x, report)
 
 
-def _leading_square(system: System) -> System | None:
-    """The system of the first n features, where a few more than n are there and its factorization fits; ``None`` otherwise.
+def _chosen(choice: Choice, system: System, options: SolverOptions) -> Solution:
+    """Solve as chosen, with the first features only where the choice says so."""
+    columns = system.operator.shape[1]
+    if choice.features == columns:
+        found = solve(choice.solver, system, options)
+        return Solution(found.scale, dataclasses.replace(found.report, reason=choice.reason))
+    matrix, operator = (part.leading(choice.features) for part in (system.matrix, system.operator))
+    found = solve(choice.solver, dataclasses.replace(system, operator=operator, matrix=matrix), options)
+    scale = torch.zeros(columns, dtype=torch.float64, device=found.scale.device)
+    scale[: choice.features] = found.scale
+    norm = f"that of the first {choice.features} features; the other {columns - choice.features} scales are 0"
+    return Solution(scale, dataclasses.replace(found.report, reason=choice.reason, norm=norm))
 
-    Below an oversampling of 1.02 the spectrum reaches down to about 0: an iteration would hardly end, and a factorization
-    needs no more than n features.
-    """
+
+def _singular(system: System, before: str = "") -> str:
     rows, columns = system.operator.shape
-    operator = system.operator
-    if not isinstance(operator, KhatriRao) or not rows < columns < 1.02 * rows:
-        return None
-    if choose(rows, rows, False, available_memory(system.rhs.device)) == "matrix_free":
-        return None
-    leading = KhatriRao(operator.transposed[:rows], operator.first[:rows], operator.block)
-    return dataclasses.replace(system, operator=leading, matrix=leading)
+    return f"{before}the {rows} x {columns} system is singular: {diagnose(system) or 'to working precision'}; {WAY_OUT}"
 
 
 def relative_residual(system: System, x: torch.Tensor) -> float:

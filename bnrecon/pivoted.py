@@ -1,0 +1,99 @@
+"""The system of the minimum width: second scales eliminated through a pivot in each output (Burkholz 2024, Lemma 2.1, Thm 2.2)."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.arithmetic import Arithmetic
+from bnrecon.khatri_rao import Operator, form
+
+__all__ = ["Pivoted"]
+
+
+class Pivoted:
+    """M after the elimination of the second scales.
+
+    Output i's weights are reached up to its second scale when ``(M x)_r - (w_r / w_p) (M x)_p = 0`` for all its entries r but
+    the pivot p, the entry of largest magnitude: n - c2 homogeneous equations. One more, ``(M x)_q = w_q`` for the largest
+    pivot q, picks a solution out of the line of them. Outputs that are wholly zero ask (M x)_r = 0.
+
+    ``weight`` is the target as (c2, entries), entries in the order of M's rows.
+    """
+
+    def __init__(self, operator: Operator, weight: torch.Tensor, pivots: torch.Tensor | None = None, fixed: int | None = None):
+        weight = weight.to(operator.device, torch.float64)
+        outputs, entries = weight.shape
+        self.operator = operator
+        self.weight = weight
+        self.dtype, self.device = operator.dtype, operator.device
+        self.shape = (operator.shape[0] - outputs + 1, operator.shape[1])
+        self.pivots = weight.abs().argmax(1) if pivots is None else pivots
+        values = weight.gather(1, self.pivots[:, None])
+        ratios = torch.where(values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values))
+        self.ratios = ratios.to(self.dtype)
+        self.others = torch.ones_like(weight, dtype=torch.bool).scatter_(1, self.pivots[:, None], False)
+        self.fixed = int(values.abs().argmax()) if fixed is None else fixed
+        self.row_shape = (outputs, entries)
+
+    def right_hand_side(self) -> torch.Tensor:
+        """Zeros, and the one pivot that is fixed."""
+        rhs = torch.zeros(self.shape[0], dtype=self.weight.dtype, device=self.device)
+        rhs[-1] = self.weight[self.fixed, self.pivots[self.fixed]]
+        return rhs
+
+    def _eliminate(self, product: torch.Tensor) -> torch.Tensor:
+        """Rows of M (or of M x) to rows of the pivoted system, along the first dimension."""
+        table = product.reshape(*self.row_shape, *product.shape[1:])
+        pivot_rows = table[torch.arange(len(table), device=self.device), self.pivots]
+        fixed = pivot_rows[self.fixed][None].clone()
+        ratios = self.ratios.reshape(*self.row_shape, *[1] * (product.ndim - 1))
+        return torch.cat([(table - ratios * pivot_rows[:, None])[self.others], fixed])
+
+    def matvec(self, x: torch.Tensor) -> torch.Tensor:
+        """Eliminate after M x."""
+        return self._eliminate(self.operator.matvec(x))
+
+    def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
+        """M^T after the transposed elimination."""
+        table = torch.zeros(*self.row_shape, *y.shape[1:], dtype=self.dtype, device=self.device)
+        table[self.others] = y[:-1]
+        rows = torch.arange(len(table), device=self.device)
+        table[rows, self.pivots] -= (self.ratios.reshape(*self.row_shape, *[1] * (y.ndim - 1)) * table).sum(1)
+        table[self.fixed, self.pivots[self.fixed]] += y[-1]
+        return self.operator.rmatvec(table.flatten(0, 1))
+
+    def columns(self, part: slice) -> torch.Tensor:
+        """Some eliminated columns, as rows (count, rows): in the order (others, fixed pivot)."""
+        table = self.operator.columns(part).reshape(-1, *self.row_shape)
+        pivot_rows = table[:, torch.arange(len(self.pivots), device=self.device), self.pivots]
+        fixed = pivot_rows[:, self.fixed, None].clone()
+        table = table.addcmul_(self.ratios[None], pivot_rows[..., None], value=-1)
+        return torch.cat([table[:, self.others], fixed], 1)
+
+    def dense(self) -> torch.Tensor:
+        """The eliminated matrix."""
+        return form(self)
+
+    def to(self, arithmetic: Arithmetic) -> Pivoted:
+        """The same in another arithmetic; the elimination's ratios keep the accuracy of vectors."""
+        return Pivoted(self.operator.to(arithmetic), self.weight, self.pivots, self.fixed)
+
+    def column_norms(self) -> torch.Tensor:
+        """Norms of M's own columns, of the same size as the pivoted ones'."""
+        return self.operator.column_norms()
+
+    def row_norms(self) -> torch.Tensor:
+        """Norms of M's own rows in this order: a row that no feature reaches is none after the elimination either."""
+        norms = self.operator.row_norms().reshape(self.row_shape)
+        return torch.cat([norms[self.others], norms[self.fixed, self.pivots[self.fixed]][None]])
+
+    def leading(self, count: int) -> Pivoted:
+        """The first ``count`` features."""
+        return Pivoted(self.operator.leading(count), self.weight, self.pivots, self.fixed)
+
+    def second_scales(self, product: torch.Tensor) -> torch.Tensor:
+        """Recover the second scale of each output from M x: the pivot asked for over the pivot reached."""
+        reached = product.reshape(self.row_shape).gather(1, self.pivots[:, None])[:, 0]
+        wanted = self.weight.gather(1, self.pivots[:, None])[:, 0]
+        wanted = wanted.to(reached.dtype)
+        return torch.where(wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached))

@@ -1,0 +1,62 @@
+"""Why a system has no exact solution: what is singular or hopeless about it, and M's rank."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.construction.two_layer import System
+from bnrecon.khatri_rao import Operator
+
+__all__ = ["diagnose", "numerical_rank", "repeated_columns"]
+
+LARGEST_RANK = 1000  # rows of M up to which its singular values are taken: a second
+
+
+def diagnose(system: System) -> str:
+    """Say in one line what keeps a system from being solved; empty where nothing is found.
+
+    Looked for: fewer unknowns than equations, features that are wholly zero, features that repeat others up to a factor,
+    weights that no feature reaches, and up to 1,000 equations the numerical rank.
+
+    >>> from bnrecon.construction.two_layer import linear_system
+    >>> from bnrecon.khatri_rao import KhatriRao
+    >>> M = KhatriRao(torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.ones(2, 2, dtype=torch.float64))
+    >>> diagnose(linear_system(M, torch.ones(1, 2, dtype=torch.float64)))
+    '1 of 2 features repeats another up to a factor; rank 1 of 2 equations'
+    """
+    operator = system.operator
+    rows, columns = operator.shape
+    found = []
+    if columns < rows:
+        found.append(f"{columns} unknowns for {rows} equations")
+    norms = operator.column_norms()
+    if dead := int((norms == 0).sum()):
+        found.append(f"{dead} of {columns} features {'is' if dead == 1 else 'are'} wholly zero")
+    if repeated := repeated_columns(operator):
+        found.append(f"{repeated} of {columns} features {'repeats another' if repeated == 1 else 'repeat others'} up to a factor")
+    if unreached := int(((operator.row_norms() == 0) & (system.rhs != 0)).sum()):
+        found.append(f"{unreached} weights that are not zero {'is' if unreached == 1 else 'are'} reached by no feature")
+    if rows <= LARGEST_RANK:
+        rank = numerical_rank(operator)
+        if rank < rows:
+            found.append(f"rank {rank} of {rows} equations")
+    elif columns - dead - repeated < rows:
+        found.append(f"rank at most {columns - dead - repeated} of {rows} equations")
+    return "; ".join(found)
+
+
+def numerical_rank(operator: Operator) -> int:
+    """Singular values of M above max(rows, columns) · 2e-16 of the largest."""
+    return int(torch.linalg.matrix_rank(operator.dense()))
+
+
+def repeated_columns(operator: Operator) -> int:
+    """How many columns are multiples of others: those whose normalized products with two random vectors agree to 1e-12."""
+    norms = operator.column_norms()
+    generator = torch.Generator().manual_seed(0)
+    probes = torch.randn(operator.shape[0], 2, dtype=torch.float64, generator=generator).to(operator.device)
+    live = norms > 0
+    marks = operator.rmatvec(probes.to(operator.dtype))[live] / norms[live, None]
+    marks = marks * marks[:, :1].sign()
+    marks = marks[marks[:, 0].argsort()]
+    return int(((marks[1:] - marks[:-1]).abs() < 1e-12 * marks[1:].abs().clamp_min(1e-6)).all(1).sum())

@@ -1,0 +1,77 @@
+"""Bars for solves that take longer than two seconds."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+__all__ = ["ResidualBar", "clock"]
+
+DELAY = 2.0  # seconds before a bar shows
+
+
+class ResidualBar:
+    """A bar over the digits gained: from a relative residual of 1 down to the tolerance.
+
+    Iterations gain digits at a steady rate, so the time left it shows is meant seriously. Nothing is drawn where standard
+    error is not a terminal.
+    """
+
+    def __init__(self, name: str, tolerance: float):
+        self.digits = -math.log10(min(0.1, max(tolerance, 1e-16)))
+        self.bar = tqdm(
+            total=round(self.digits, 1), desc=name, delay=DELAY, disable=None, leave=False,
+            bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
+        )  # fmt: skip
+
+    def __enter__(self) -> ResidualBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def show(self, iterations: int, residual: float) -> None:
+        """Move the bar to a relative residual."""
+        if self.bar.disable or not residual > 0:
+            return
+        gained = min(self.digits, max(0.0, -math.log10(residual)))
+        self.bar.set_postfix_str(f"residual {residual:.1e}, {iterations} iterations", refresh=False)
+        self.bar.update(max(0.0, gained - self.bar.n))
+
+
+@contextmanager
+def clock(name: str, expected: float) -> Iterator[None]:
+    """Show the time that runs while a library call of about ``expected`` seconds works, from which no progress comes."""
+    bar = tqdm(
+        total=max(1, round(expected)),
+        desc=name,
+        delay=DELAY,
+        disable=None,
+        leave=False,
+        bar_format="{desc}: {elapsed} of about {postfix}",
+    )
+    bar.set_postfix_str(f"{expected:.0f} s", refresh=False)
+    done = threading.Event()
+
+    def tick() -> None:
+        started = time.monotonic()
+        while not done.wait(1.0):
+            bar.n = min(bar.total, int(time.monotonic() - started))
+            if time.monotonic() - started > DELAY:
+                bar.refresh()
+
+    thread = threading.Thread(target=tick, daemon=True)
+    if not bar.disable:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if thread.is_alive():
+            thread.join()
+        bar.close()

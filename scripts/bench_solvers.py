@@ -1,0 +1,388 @@
+#!/usr/bin/env python3
+"""The solvers against each other and against what else there is, on one machine, in one run, as one table.
+
+    python scripts/bench_solvers.py                      # everything: about 45 minutes on two cores, 12 GB
+    python scripts/bench_solvers.py products oversampled # some sections only
+    python scripts/bench_solvers.py --quick              # the same at small sizes, into outputs/solvers/quick: about a minute
+    python scripts/bench_solvers.py --fresh              # forget what was measured before
+
+Sections: products, oversampled, square, frontier, scaling, whole. Each row runs in a process of its own, which measures its peak
+memory, on an otherwise idle machine, please. Rows that are in the results already are not measured again, so a run that was
+stopped goes on. Residuals are recomputed from the operator in float64; the right-hand side is standard normal, the features
+he_normal from seed 0. Results: outputs/solvers/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole")
+
+
+def plan(quick: bool) -> list[dict]:
+    """The rows to measure: a section, a method, the layer's width (c0 = c2, 3x3) and the oversampling."""
+    width, small = (16, 8) if quick else (64, 32)
+    rows = [
+        {"section": "products", "method": name, "width": width, "oversampling": 1.5}
+        for name in ("float64", "float32", "bfloat16")
+    ]
+    methods = ("matrix_free", "matrix_free float32", "minimum_norm", "plain CGLS float64", "scipy lsmr float64")
+    rows += [{"section": "oversampled", "method": name, "width": width, "oversampling": 1.5} for name in methods]
+    solve = ("torch.linalg.solve float32", "torch.linalg.solve float64")
+    for method in ("refined", "lu", *solve, "lu_lbfgs"):
+        rows.append({"section": "square", "method": method, "width": small, "oversampling": 1.0})
+    for method in ("refined", *solve, "lu_lbfgs"):
+        rows.append({"section": "square", "method": method, "width": width, "oversampling": 1.0})
+    rows.append({"section": "square", "method": "refined", "width": width, "oversampling": "minimum"})
+    for oversampling in (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007):
+        rows.append({"section": "frontier", "method": "matrix_free", "width": width, "oversampling": oversampling})
+    for side in (8, 12, 16) if quick else (16, 32, 64, 96, 128):
+        rows.append({"section": "scaling", "method": "matrix_free", "width": side, "oversampling": 1.5})
+    for oversampling in (1.5, 1.03):
+        rows.append({"section": "whole", "method": "auto", "width": width, "oversampling": oversampling})
+    return rows
+
+
+def key(row: dict) -> tuple:
+    """What identifies a row."""
+    return row["section"], row["method"], row["width"], row["oversampling"]
+
+
+# Below: one row, in a process of its own.
+
+
+def peak_reset() -> int:
+    """Start counting peak memory anew; return what is held now, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {name} in /proc/self/status")
+
+
+def measure(row: dict) -> dict:
+    """Measure one row and return it filled in."""
+    import torch
+
+    from bnrecon import hardware
+    from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+    from bnrecon.features import LayerShape, draw
+    from bnrecon.solvers.solving import relative_residual
+
+    device = hardware.resolve_device(row["device"])
+    row |= {"device": hardware.describe(device), "torch": torch.__version__}
+    if row["section"] == "whole":
+        return row | whole(row, device)
+    shape = LayerShape(row["width"], row["width"], (3, 3))
+    minimum = row["oversampling"] == "minimum"
+    c1 = shape.minimum_width if minimum else math.ceil(round(row["oversampling"] * shape.equations, 6))
+    weight = torch.randn(
+        shape.outputs, shape.inputs, *shape.kernel, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    features = draw("he_normal", shape, c1, 0, 0)
+    system = two_layer_system(TargetLayer("layer", weight, torch.zeros(shape.outputs)), features, device, orthogonal=False)
+    del features
+    row |= {"n": system.operator.shape[0], "c1": c1}
+    if row["section"] == "products":
+        return row | products(system, row["method"])
+    need = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}.get(row["method"], 0) * row["n"] * c1
+    free = hardware.available_memory(device)
+    if need > 0.95 * free:
+        return row | {"note": f"not run: {hardware.gigabytes(need)} needed, {hardware.gigabytes(free)} free"}
+    solver = SOLVE.get(row["method"], registered)
+    before = peak_reset() if device.type == "cpu" else torch.cuda.memory_allocated()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    x, found = solver(system, row["method"])
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    row["seconds"] = time.perf_counter() - started
+    row["memory"] = (_status("VmHWM") if device.type == "cpu" else torch.cuda.max_memory_allocated()) - before
+    row["residual"] = relative_residual(system, x)
+    return row | found
+
+
+def products(system, name: str) -> dict:
+    """The bare pair of matrix products of one iteration, in one arithmetic, both operands laid out as that product likes best."""
+    import torch
+
+    dtype = getattr(torch, name)
+    B, A = system.operator.second.to(dtype).contiguous(), system.operator.first.to(dtype)
+    BT, Y = B.T.contiguous(), torch.randn(len(B), A.shape[1], device=A.device).to(dtype)
+    layouts = {"M x": (lambda: B @ A, lambda: BT.T @ A), "M^T y": (lambda: BT @ Y, lambda: B.T @ Y)}
+    best = {}
+    for product, ways in layouts.items():
+        best[product] = math.inf
+        for way in ways:
+            for _ in range(6):
+                started = time.perf_counter()
+                result = way()
+                float(result[0, 0])
+                best[product] = min(best[product], time.perf_counter() - started)
+    return {"seconds": sum(best.values()), "note": ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in best.items())}
+
+
+def registered(system, name: str):
+    """A solver of the project, its LU timed apart."""
+    from unittest import mock
+
+    import torch
+
+    from bnrecon.arithmetic import FLOAT32, FLOAT64
+    from bnrecon.solvers import dense, iterative, solve
+
+    name, _, arithmetic = name.partition(" ")
+    factorize, apart = dense.factorize, {}
+
+    def timed(matrix):
+        started = time.perf_counter()
+        factors = factorize(matrix)
+        if matrix.is_cuda:
+            torch.cuda.synchronize()
+        apart["LU seconds"] = time.perf_counter() - started
+        if matrix.dtype == torch.float32:
+            alone = torch.linalg.lu_solve(*factors, system.rhs[:, None].float())[:, 0].double()
+            apart["LU residual"] = float((system.rhs - system.operator.matvec(alone)).norm() / system.rhs.norm())
+        return factors
+
+    rungs = (lambda device: [FLOAT32, FLOAT64]) if arithmetic else iterative.ladder
+    with mock.patch.object(dense, "factorize", timed), mock.patch.object(iterative, "ladder", rungs):
+        found = solve(name, system)
+    report = found.report
+    note = report.arithmetic
+    if apart:
+        note += f"; the LU alone {apart['LU seconds']:.1f} s"
+        note += f", residual {apart['LU residual']:.1e}" if "LU residual" in apart else ""
+    return found.scale, {"iterations": report.iterations, "forecast": report.memory, "note": note, **apart}
+
+
+def library_solve(system, name: str):
+    """torch.linalg.solve on M, formed."""
+    import torch
+
+    from bnrecon.arithmetic import FLOAT32, FLOAT64
+
+    operator = system.operator.to(FLOAT32 if name.endswith("32") else FLOAT64)
+    return torch.linalg.solve(operator.dense(), system.rhs.to(operator.dtype)).double(), {}
+
+
+def plain_cgls(system, _name: str):
+    """CGLS in float64, nothing else."""
+    from bnrecon.solvers.iterative import cgls
+
+    size = system.rhs.norm()
+    x, steps = cgls(system.operator, system.rhs / size, 0.5e-10, 10_000)
+    return size * x, {"iterations": steps}
+
+
+def scipy_lsmr(system, _name: str):
+    """scipy.sparse.linalg.lsmr on the operator in float64, which runs on the CPU."""
+    import torch
+    from scipy.sparse.linalg import LinearOperator, lsmr
+
+    operator, device = system.operator, system.rhs.device
+
+    def through(product):
+        return lambda v: product(torch.from_numpy(v.ravel().copy()).to(device)).cpu().numpy()
+
+    wrapped = LinearOperator(operator.shape, through(operator.matvec), through(operator.rmatvec), dtype="float64")
+    found = lsmr(wrapped, system.rhs.cpu().numpy(), atol=1e-15, btol=5e-11, conlim=0, maxiter=10_000)
+    return torch.from_numpy(found[0]).to(device), {"iterations": int(found[2])}
+
+
+SOLVE = {
+    "torch.linalg.solve float32": library_solve, "torch.linalg.solve float64": library_solve, "plain CGLS float64": plain_cgls,
+    "scipy lsmr float64": scipy_lsmr,
+}  # fmt: skip
+
+
+def whole(row: dict, device) -> dict:
+    """A whole VGG18, its initial weights as the target: what is solved does not depend on what the weights say."""
+    import torch
+
+    import bnrecon
+    from bnrecon.targets.models import build
+
+    torch.manual_seed(0)
+    model = build("vgg", (3, 32, 32), 10, width=row["width"], groups=[2, 3, 4, 4, 4], activation="relu").to(device).eval()
+    started = time.perf_counter()
+    rebuilt = bnrecon.reconstruct(model, "he_normal", oversampling=row["oversampling"])
+    seconds = time.perf_counter() - started
+    solving = sum(layer.seconds for layer in rebuilt.layers)
+    solvers = sorted({f"{layer.solver} ({layer.arithmetic})" for layer in rebuilt.layers})
+    return {
+        "n": max(layer.equations for layer in rebuilt.layers), "c1": max(layer.width for layer in rebuilt.layers),
+        "seconds": seconds, "residual": max(layer.relative_error for layer in rebuilt.layers),
+        "iterations": sum(layer.iterations for layer in rebuilt.layers),
+        "note": f"{len(rebuilt.layers)} layers, {solving:.1f} s of them solving; largest layer error; {', '.join(solvers)}",
+    }  # fmt: skip
+
+
+# Tables and pictures.
+
+
+def table(rows: list[dict]):
+    """All rows as one table; ratios are to the section's first row of the same size, ours."""
+    import pandas as pd
+
+    from bnrecon.hardware import gigabytes
+
+    lines = []
+    for row in rows:
+        first = next(r for r in rows if (r["section"], r["width"]) == (row["section"], row["width"]))
+        ratio = row["section"] in ("oversampled", "square") and "seconds" in row
+        lines.append({
+            "section": row["section"], "n": row.get("n", ""), "c1 / n": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
+            "method": row["method"], "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
+            "times ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
+            "iterations": row.get("iterations", ""), "memory": gigabytes(row["memory"]) if "memory" in row else "",
+            "residual": f"{row['residual']:.1e}" if "residual" in row else "", "note": row.get("note", ""),
+        })  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def exponent(points: list[tuple[float, float]]) -> float:
+    """Slope of a straight line through the logarithms."""
+    import numpy as np
+
+    x, y = np.log(np.array(points)).T
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def frontier_picture(rows: list[dict], folder: Path) -> None:
+    """Seconds against oversampling, with the LU beside it."""
+    import matplotlib.pyplot as plt
+
+    points = [row for row in rows if row["section"] == "frontier" and "seconds" in row]
+    if not points:
+        return
+    figure, axes = plt.subplots(figsize=(6.4, 4))
+    reached = [(row["c1"] / row["n"] - 1, row["seconds"], row["residual"] <= 1e-10) for row in points]
+    axes.loglog([r[0] for r in reached], [r[1] for r in reached], "o-", label="matrix_free, bf16 inside where it stands")
+    for excess, seconds, converged in reached:
+        if not converged:
+            axes.plot(excess, seconds, "kx", markersize=10)
+    size = points[0]["n"]
+    for row in rows:
+        if row["section"] == "square" and row["method"] == "refined" and row["n"] == size:
+            axes.axhline(row["seconds"], color="C3", label="refined: LU in float32 of the first n features, corrected")
+    axes.set_xlabel("features beyond the equations, c1/n - 1")
+    axes.set_ylabel(f"seconds to a relative residual of 1e-10, n = {size:,}")
+    axes.set_title(points[0]["device"], fontsize=9)
+    axes.legend()
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        figure.savefig(folder / f"frontier.{kind}", dpi=150)
+
+
+def scaling_picture(rows: list[dict], folder: Path) -> None:
+    """Seconds and memory against n, with the fitted exponents."""
+    import matplotlib.pyplot as plt
+
+    points = [row for row in rows if row["section"] == "scaling" and "seconds" in row]
+    if len(points) < 2:
+        return
+    figure, both = plt.subplots(1, 2, figsize=(9, 3.8))
+    for axes, what, scale, unit in zip(both, ("seconds", "memory"), (1, 1e-9), ("seconds", "GB beyond the system"), strict=True):
+        pairs = [(row["n"], row[what] * scale) for row in points]
+        power = exponent(pairs[-3:])
+        axes.loglog(*zip(*pairs, strict=True), "o-", label=f"n^{power:.2f} over the last three")
+        axes.set_xlabel("equations n")
+        axes.set_ylabel(unit)
+        axes.legend()
+    figure.suptitle(f"matrix_free, oversampling 1.5, to 1e-10, {points[0]['device']}", fontsize=9)
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        figure.savefig(folder / f"scaling.{kind}", dpi=150)
+
+
+def report(rows: list[dict], folder: Path, command: str) -> str:
+    """Write the table and the pictures; return what to print."""
+    from bnrecon import store, tables
+
+    frame = table(rows)
+    lines = [tables.markdown(frame), ""]
+    bare = {row["method"]: row["seconds"] for row in rows if row["section"] == "products"}
+    for row in rows:
+        if row["section"] == "oversampled" and row["method"] in ("matrix_free", "minimum_norm") and "seconds" in row:
+            first = row["note"].split(" then ")[0]
+            if first in bare:
+                share = row["seconds"] / (row["iterations"] * bare[first])
+                lines.append(
+                    f"{row['method']} takes {share:.2f} times the bare {first} products of its {row['iterations']} iterations."
+                )
+        if "LU seconds" in row and row["method"] == "refined":
+            lines.append(f"refined, n = {row['n']:,}: {row['seconds'] / row['LU seconds']:.2f} times its own float32 LU.")
+    scaling = [row for row in rows if row["section"] == "scaling" and "seconds" in row]
+    if len(scaling) > 2:
+        seconds = exponent([(row["n"], row["seconds"]) for row in scaling[-3:]])
+        memory = exponent([(row["n"], row["memory"]) for row in scaling[-3:]])
+        lines.append(f"Over the three largest sizes, seconds grow as n^{seconds:.2f} and memory as n^{memory:.2f}.")
+    devices = sorted({f"{row['device']}, torch {row['torch']}" for row in rows})
+    lines += [
+        "",
+        f"Command: `{command}`. Device: {'; '.join(devices)}. Memory: peak beyond the system itself (float64 factors).",
+        "",
+    ]
+    store.write_text(folder / "bench.md", "\n".join(lines))
+    store.write_text(folder / "bench.csv", frame.to_csv(index=False))
+    frontier_picture(rows, folder)
+    scaling_picture(rows, folder)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what is missing, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--outputs", default="outputs/solvers")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.row:
+        print(json.dumps(measure(json.loads(args.row))))
+        return
+    if unknown := set(args.sections) - set(SECTIONS):
+        parser.error(f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    from bnrecon import store
+
+    folder = Path(args.outputs) / ("quick" if args.quick else ".")
+    path = folder / "bench.json"
+    known = [] if args.fresh or not path.exists() else store.read_json(path)["rows"]
+    done = {key(row): row for row in known}
+    order = plan(args.quick)
+    for row in order:
+        if key(row) in done or (args.sections and row["section"] not in args.sections):
+            continue
+        print(f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} c1/n {row['oversampling']}", end="", flush=True)
+        child = subprocess.run(
+            [sys.executable, __file__, "--row", json.dumps(row | {"device": args.device})], stdout=subprocess.PIPE, text=True
+        )
+        if child.returncode:
+            print(f"   failed with exit code {child.returncode}", flush=True)
+            continue
+        row = done[key(row)] = json.loads(child.stdout.splitlines()[-1])
+        print(
+            f"   {row.get('seconds', math.nan):.3g} s, residual {row.get('residual', math.nan):.1e}, {row.get('note', '')}",
+            flush=True,
+        )
+        store.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})
+    command = "python " + " ".join(["scripts/bench_solvers.py", *(["--quick"] if args.quick else [])])
+    print(report([done[key(r)] for r in order if key(r) in done], folder, command))
+
+
+if __name__ == "__main__":
+    main()
