@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import contextlib
+from dataclasses import dataclass
 
 import torch
 
-from bnrecon.hardware import has_fast_bfloat16
+from bnrecon.hardware import float32_products, has_fast_bfloat16
 
 __all__ = ["BFLOAT16", "FLOAT32", "FLOAT64", "TF32", "Arithmetic", "ladder"]
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Matrices are stored and multiplied as ``factors``, vectors kept as ``vectors``; ``tf32`` rounds float32 factors to TF32.
-
-    Entered as a context around matrix products, it sees to it that float32 means float32 on a GPU, whatever PyTorch was told.
-    """
+    """Matrices are stored and multiplied as ``factors``, vectors kept as ``vectors``; ``tf32`` rounds float32 factors to TF32."""
 
     name: str
     factors: torch.dtype
     vectors: torch.dtype
     tf32: bool = False
-    _before: list = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Arithmetic:
         """The arithmetic of factors of this dtype."""
         return {torch.bfloat16: BFLOAT16, torch.float32: FLOAT32, torch.float64: FLOAT64}[dtype]
 
-    def __enter__(self) -> None:
-        if torch.cuda.is_initialized():
-            self._before.append(torch.backends.cuda.matmul.allow_tf32)
-            torch.backends.cuda.matmul.allow_tf32 = self.tf32
-
-    def __exit__(self, *_: object) -> None:
-        if self._before:
-            torch.backends.cuda.matmul.allow_tf32 = self._before.pop()
+    def products(self) -> contextlib.AbstractContextManager[None]:
+        """The context that this arithmetic's products run in."""
+        return float32_products(tf32=True) if self.tf32 else contextlib.nullcontext()
 
 
 BFLOAT16 = Arithmetic("bfloat16", torch.bfloat16, torch.float32)

@@ -98,6 +98,8 @@ def solving_seconds(plan: Plan, solver: str, device: torch.device) -> float:
         elif name in ("matrix_free", "minimum_norm", "lbfgs"):
             iterations = min(50_000, expected_iterations(c1 / n, 1e-10))
             total += iterations * 4 * n * c1 / (0.6 * (single if name == "lbfgs" else fast))
+        elif name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
+            total += 12 * n * n * c1 / (0.3 * single)
         else:
             total += 2 / 3 * n**3 / ((0.35 if name == "lu" else 0.7) * single)
     return total

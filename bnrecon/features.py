@@ -89,11 +89,12 @@ class Features:
         return first, second
 
     def digest(self) -> str:
-        """SHA-256 of the weights, by which a reload knows that it drew the same ones."""
-        if self.identity:
-            return f"identity {self.shape.outputs}x{self.shape.inputs}x{self.shape.kernel[0]}x{self.shape.kernel[1]}"
-        first, second = self.weights()
-        return tensor_digest({"first": first, "second": second})
+        """SHA-256 of the weights, or of what their pattern is made of, by which a reload knows that it drew the same ones."""
+        if self.pattern is None:
+            return tensor_digest({"first": self.first, "second": self.second})
+        size = f"{self.shape.outputs}x{self.shape.inputs}x{self.shape.kernel[0]}x{self.shape.kernel[1]}"
+        factors = {f"factor {number}": factor for number, factor in enumerate(self.factors)}
+        return f"{self.pattern} {size}{f' {tensor_digest(factors)}' if factors else ''}"
 
 
 Draw = Callable[..., "tuple[torch.Tensor, torch.Tensor] | Features"]

@@ -20,6 +20,7 @@ __all__ = [
     "can_compile",
     "describe",
     "exact_float32",
+    "float32_products",
     "gigabytes",
     "has_fast_bfloat16",
     "keep_freed_memory",
@@ -121,12 +122,24 @@ def keep_freed_memory() -> bool:
     return all(mallopt(ctypes.c_int(key), ctypes.c_int(value)) == 1 for key, value in settings.items())
 
 
+def exact_float32() -> contextlib.AbstractContextManager[None]:
+    """Run a block in true float32: TF32 off, as accuracies of target and source are compared."""
+    return float32_products(tf32=False)
+
+
 @contextlib.contextmanager
-def exact_float32() -> Iterator[None]:
-    """Run the block in true float32: TF32 off, as accuracies of target and source are compared."""
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+def float32_products(tf32: bool) -> Iterator[None]:
+    """Run a block with a GPU's float32 products and convolutions in TF32, or not, whatever PyTorch was told before."""
+    matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
+    name, value = "allow_tf32", tf32
+    if hasattr(matmul, "fp32_precision"):  # since torch 2.9, which refuses a mixture of both ways to say it
+        convolution = torch.backends.cudnn.conv
+        name, value = "fp32_precision", "tf32" if tf32 else "ieee"
+    before = getattr(matmul, name), getattr(convolution, name)
+    setattr(matmul, name, value)
+    setattr(convolution, name, value)
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        setattr(matmul, name, before[0])
+        setattr(convolution, name, before[1])

@@ -54,7 +54,7 @@ def form(operator: Operator) -> torch.Tensor:
     """M itself, from an operator's ``columns``, a chunk at a time; stored by columns, so that LAPACK can factorize it in place."""
     rows, columns = operator.shape
     transposed = torch.empty(columns, rows, dtype=operator.dtype, device=operator.device)
-    block = max(1, CHUNK_BYTES[operator.device.type] // (max(1, rows) * transposed.element_size()))
+    block = max(1, CHUNK_BYTES["cpu"] // (max(1, rows) * transposed.element_size()))
     for start in range(0, columns, block):
         part = slice(start, start + block)
         transposed[part] = operator.columns(part)
@@ -113,7 +113,7 @@ class KhatriRao:
         many = x.reshape(len(x), -1)
         m, c0, k = len(self.second), self.first.shape[1], many.shape[1]
         product = torch.zeros(m, k * c0, dtype=self.dtype, device=self.device)
-        with self.arithmetic:
+        with self.arithmetic.products():
             for part in self._chunks(k * c0, self.chunk_bytes):
                 scaled = (many[part, :, None].to(self.first.dtype) * self.first[part, None]).flatten(1)
                 if product.dtype == scaled.dtype:
@@ -128,7 +128,7 @@ class KhatriRao:
         table = y.reshape(m, c0, k).transpose(1, 2).reshape(m, k * c0).to(self.first.dtype)
         product = torch.empty(len(self.first), k, dtype=self.dtype, device=self.device)
         size = min(self.chunk_bytes, CACHE_BYTES) if self.device.type == "cpu" else self.chunk_bytes
-        with self.arithmetic:
+        with self.arithmetic.products():
             for part in self._chunks(k * c0, size):
                 reached = (self.transposed[part] @ table).reshape(-1, k, c0).mul_(self.first[part, None])
                 torch.sum(reached, 2, dtype=self.dtype, out=product[part])

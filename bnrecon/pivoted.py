@@ -56,6 +56,7 @@ class Pivoted:
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """M^T after the transposed elimination."""
         table = torch.zeros(*self.row_shape, *y.shape[1:], dtype=self.dtype, device=self.device)
+        y = y.to(self.dtype)
         table[self.others] = y[:-1]
         rows = torch.arange(len(table), device=self.device)
         table[rows, self.pivots] -= (self.ratios.reshape(*self.row_shape, *[1] * (y.ndim - 1)) * table).sum(1)
@@ -79,13 +80,19 @@ class Pivoted:
         return Pivoted(self.operator.to(arithmetic), self.weight, self.pivots, self.fixed)
 
     def column_norms(self) -> torch.Tensor:
-        """Norms of M's own columns, of the same size as the pivoted ones'."""
+        """Norms of M's own columns, which is all that scaling them needs; the eliminated ones are a little longer."""
         return self.operator.column_norms()
 
     def row_norms(self) -> torch.Tensor:
-        """Norms of M's own rows in this order: a row that no feature reaches is none after the elimination either."""
-        norms = self.operator.row_norms().reshape(self.row_shape)
-        return torch.cat([norms[self.others], norms[self.fixed, self.pivots[self.fixed]][None]])
+        """Of eliminated columns formed in chunks."""
+        block = max(1, 2**22 // self.shape[0])
+        parts = (slice(start, start + block) for start in range(0, self.shape[1], block))
+        return sum(self.columns(part).square().sum(0) for part in parts).sqrt()
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """That of M."""
+        return self.operator.arithmetic
 
     def leading(self, count: int) -> Pivoted:
         """The first ``count`` features."""

@@ -311,12 +311,18 @@ def _report(
 ) -> LayerReport:
     shape = found.target.shape
     exact, assembled = layer_errors(layer, found.target.weight)
+    diagnosis = report.diagnosis
+    if report.converged and exact > tolerance and recipe.width < shape.equations:
+        diagnosis = (
+            "the eliminated system is solved, but some output reaches almost nothing at its pivot: near to a pathological target "
+            "(Burkholz 2024, Thm 2.2), or a tighter solver.tolerance is needed"
+        )
     return LayerReport(
         found.name, (shape.outputs, shape.inputs, *shape.kernel), shape.equations, recipe.width, recipe.width / shape.equations,
         report.solver, exact, assembled, report.relative_residual, report.iterations, report.seconds,
         report.converged and exact <= tolerance,
         layer.features.redrawn, _rank(layer.features) if strict else None, "implicit" if layer.implicit else "stored", recipe.digest,
-        report.norm, report.arithmetic, report.reason, report.diagnosis,
+        report.norm, report.arithmetic, report.reason, diagnosis,
     )  # fmt: skip
 
 

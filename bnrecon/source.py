@@ -207,7 +207,7 @@ class SourceLayer(nn.Module):
             return self.features.digest()
         first, second = self.first.weight.detach().flatten(1), self.second.weight.detach()
         second = second.reshape(*second.shape[:2], *self.features.shape.kernel)
-        if self.features.identity:
+        if self.features.pattern is not None:
             wanted = self.features.weights()
             same = torch.equal(first.cpu().float(), wanted[0]) and torch.equal(second.cpu().float(), wanted[1])
             return self.features.digest() if same else "changed"

@@ -24,6 +24,11 @@ class Selection:
         self.feature = feature
         self.shape, self.dtype, self.device = (len(feature), columns), dtype, feature.device
 
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """That of vectors: there is nothing to multiply."""
+        return Arithmetic.of(self.dtype)
+
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """x by row."""
         return x[self.feature]
@@ -70,6 +75,11 @@ class Kronecker:
         self.u2, self.u1 = u2, u1
         self.shape = (len(u2) * len(u1), u2.shape[1] * u1.shape[1])
         self.dtype, self.device = u2.dtype, u2.device
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """That of the factors."""
+        return Arithmetic.of(self.dtype)
 
     def _apply(self, left: torch.Tensor, right: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         table = x.reshape(left.shape[1], right.shape[1], -1)

@@ -102,7 +102,8 @@ def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = Fal
     if not n - len(weight) + 1 <= width < n:
         return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
     pivoted = Pivoted(matrix, weight)
-    return System(pivoted, pivoted.right_hand_side(), matrix, weight, orthogonal)
+    # The elimination keeps orthogonality of no matrix but id_cond's, whose closed form is known (Eq. 3).
+    return System(pivoted, pivoted.right_hand_side(), matrix, weight, orthogonal and isinstance(matrix, Selection))
 
 
 def composed_weight(matrix: Operator, scales: Scales, shape: LayerShape) -> torch.Tensor:

@@ -12,8 +12,8 @@ from bnrecon.solvers.base import SolverOptions, Unsuitable, register_solver
 __all__ = ["closed_form"]
 
 
-def _check(_rows: int, _columns: int, orthogonal: bool) -> None:
-    if not orthogonal:
+def _check(rows: int, columns: int, orthogonal: bool) -> None:
+    if not orthogonal or rows != columns:
         raise Unsuitable(
             "solver=closed_form solves id_cond and ortho_cond features, whose M is orthogonal; use solver=auto for others"
         )
@@ -21,7 +21,7 @@ def _check(_rows: int, _columns: int, orthogonal: bool) -> None:
 
 @register_solver("closed_form", memory=lambda rows, columns: 16 * columns, check=_check)
 def closed_form(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """x = M^T vec(W), as M^T M = I at width n; one correction takes off what float32 features leave of orthogonality.
+    """x = M^T vec(W), as M^T M = I at width n; three corrections take off what float32 features leave of orthogonality.
 
     ortho_cond's factors are orthogonal to float32 rounding only: each correction x += M^T (b - M x) multiplies the error by
     about 1e-6.

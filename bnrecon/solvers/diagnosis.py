@@ -34,7 +34,7 @@ def diagnose(system: System) -> str:
         found.append(f"{dead} of {columns} features {'is' if dead == 1 else 'are'} wholly zero")
     if repeated := repeated_columns(operator):
         found.append(f"{repeated} of {columns} features {'repeats another' if repeated == 1 else 'repeat others'} up to a factor")
-    if unreached := int(((operator.row_norms() == 0) & (system.rhs != 0)).sum()):
+    if unreached := int(((system.matrix.row_norms() == 0) & (system.weight.reshape(-1) != 0)).sum()):
         found.append(f"{unreached} weights that are not zero {'is' if unreached == 1 else 'are'} reached by no feature")
     if rows <= LARGEST_RANK:
         rank = numerical_rank(operator)

@@ -51,8 +51,12 @@ def matrix_free(system: System, options: SolverOptions) -> Answer:
     From zero, plain CGLS gives the scales of minimum norm. Rounded factors span slightly different rows, so that the sum of
     the corrections is off that by some 0.4% in bf16, and still solves M x = b to float64 accuracy. Where the norms of M's
     columns spread widely they are scaled to 1 first, and the norm is that of the scales in units of the columns' inverse norms.
-    Fewer unknowns than equations, or a system without solution, end at a least-squares solution.
+    Fewer unknowns than equations, or a system without solution, end near a least-squares solution; ``least_squares`` goes on
+    until it is one.
     """
+    rows, columns = system.operator.shape
+    if columns < rows:
+        return refine(system, options, cgls, "near least squares")
     norms = system.operator.column_norms()
     spread = float(norms.std(correction=0) / norms.mean())
     if not spread > SPREAD:
@@ -71,7 +75,7 @@ def _check_wide(rows: int, columns: int, _orthogonal: bool = False) -> None:
 
 @register_solver("minimum_norm", memory=_memory, check=_check_wide, norm="minimum norm of the scales")
 def minimum_norm(system: System, options: SolverOptions) -> Answer:
-    """The solution of smallest ‖x‖, to float64 accuracy whatever arithmetic the inner solves run in.
+    """The solution of smallest ‖x‖, up to the tolerance, whatever arithmetic the inner solves run in.
 
     Craig's method: conjugate gradients on M M^T y = b. Inner solves only give corrections of y; x = M^T y is formed with the
     exact M, and so lies in the span of its rows. Rounding of relative size ε costs ε κ² here where it costs ε κ in CGLS: bf16
@@ -96,13 +100,15 @@ def refine(
     limit = options.max_iterations or 50_000
     x = torch.zeros(exact.shape[1], dtype=rhs.dtype, device=rhs.device)
     residual, whole = rhs, float(rhs.norm())
-    size, spent, used = whole, 0, []
+    size, spent, used, names = whole, 0, [], []
     target = 0.5 * options.tolerance * whole
     with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", options.tolerance) as bar:
         while rungs and size > target and spent < limit:
             if not used or used[-1] != rungs[0].name:
                 used.append(rungs[0].name)
                 rounded = _Scaled(exact.to(rungs[0]), scaling)
+                done_in = rounded.operator.arithmetic.name  # operators that gain nothing by bf16 stay in float32
+                names += [done_in] if done_in not in names else []
                 gain = GAIN.get(rungs[0].name, 0.0)
             asked, before = max(gain, 0.8 * target / size), size
 
@@ -122,11 +128,14 @@ def refine(
                 residual = residual - step * image
             size = float(residual.norm())
             gained = size / before
+            if size <= target:  # what was updated so far is computed anew before it is believed
+                residual = rhs - exact.matvec(x)
+                size = float(residual.norm())
             if gained > 0.5:
                 rungs.pop(0)
             elif gained > 2 * asked:
                 gain = min(0.25, gained)
-    return Answer(x, spent, norm, " then ".join(used))
+    return Answer(x, spent, norm, " then ".join(names))
 
 
 class _Scaled:
@@ -145,12 +154,14 @@ class _Scaled:
 
 
 def cgls(
-    operator: Operator, rhs: torch.Tensor, gain: float, max_iterations: int, show: Callable[[int, float], None] = lambda *_: None
-) -> tuple[torch.Tensor, int]:
+    operator: Operator, rhs: torch.Tensor, gain: float, max_iterations: int, show: Callable[[int, float], None] = lambda *_: None,
+    flat: float | None = None, patience: float = 100,
+) -> tuple[torch.Tensor, int]:  # fmt: skip
     """Conjugate gradients on M^T M x = M^T b for ‖b‖ = 1, in the operator's arithmetic; returns x and the iterations.
 
-    Stops when the recursive residual has fallen to ``gain``, when the gradient vanishes (a least-squares solution), or when
-    the residual has not fallen by a hundredth for 100 iterations, which is the arithmetic's limit.
+    Stops when the recursive residual has fallen to ``gain``, when the gradient M^T r has fallen to ``flat`` times its first size (a
+    least-squares solution; by default when it vanishes), or when the residual has not fallen by a hundredth for
+    ``patience`` iterations, which is the arithmetic's limit.
     """
     x = torch.zeros(operator.shape[1], dtype=rhs.dtype, device=rhs.device)
     residual = rhs.clone()
@@ -158,7 +169,9 @@ def cgls(
     direction = gradient.clone()
     energy = first = torch.dot(gradient, gradient)
     marked, marked_at, step = 1.0, 0, 0
-    tiny = torch.finfo(rhs.dtype).eps ** 2
+    tiny = (torch.finfo(rhs.dtype).eps if flat is None else flat) ** 2
+    if not energy > 0:
+        return x, 0  # b is orthogonal to M's range
     for step in range(1, max_iterations + 1):
         image = operator.matvec(direction)
         length = energy / torch.dot(image, image)
@@ -170,7 +183,7 @@ def cgls(
             break
         if size < 0.99 * marked:
             marked, marked_at = size, step
-        elif step - marked_at >= 100:
+        elif step - marked_at >= patience:
             break
         gradient = operator.rmatvec(residual)
         energy, previous = torch.dot(gradient, gradient), energy
@@ -186,12 +199,14 @@ def craig(
     """Craig's method, conjugate gradients on M M^T y = b for ‖b‖ = 1, in the operator's arithmetic; returns y.
 
     Stops when the recursive residual has fallen to ``gain``. The residual need not fall in every iteration: it has 200 of them
-    to fall by a tenth, after which the arithmetic's limit is taken to be reached.
+    to fall by a tenth, after which the arithmetic's limit is taken to be reached; in float64, which nothing better follows, as
+    many as there are equations. Where M M^T y = b has no solution the residual grows without bound, which ends it too.
     """
     y = torch.zeros_like(rhs)
     residual, direction = rhs.clone(), rhs.clone()
     energy = torch.dot(residual, residual)
     marked, marked_at, step = 1.0, 0, 0
+    patience = max(200, len(rhs)) if rhs.dtype == torch.float64 else 200
     for step in range(1, max_iterations + 1):
         image = operator.rmatvec(direction)
         length = energy / torch.dot(image, image)
@@ -200,11 +215,11 @@ def craig(
         energy, previous = torch.dot(residual, residual), energy
         size = float(energy) ** 0.5
         show(step, size)
-        if not size > gain:
+        if not gain < size < 1e8:
             break
         if size < 0.9 * marked:
             marked, marked_at = size, step
-        elif step - marked_at >= 200:
+        elif step - marked_at >= patience:
             break
         direction = residual + (energy / previous) * direction
     return y, step

@@ -10,11 +10,12 @@ from bnrecon.arithmetic import FLOAT32
 from bnrecon.construction.two_layer import System
 from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver
 from bnrecon.solvers.dense import check_dense
-from bnrecon.solvers.progress import ResidualBar
+from bnrecon.solvers.progress import ResidualBar, clock
 
 __all__ = ["lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"]
 
 HISTORY = 100
+LARGEST_SVD = 20_000  # LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -29,7 +30,8 @@ def lbfgs(system: System, options: SolverOptions) -> Answer:
 def lu_lbfgs(system: System, options: SolverOptions) -> Answer:
     """``torch.linalg.solve``, then LBFGS from there (Burkholz 2024, Sect. 3.1)."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
-    start = torch.linalg.solve(operator.dense(), rhs)
+    with clock(f"torch.linalg.solve of {len(rhs)} x {len(rhs)} in float32", 2 / 3 * len(rhs) ** 3 / 1e11):
+        start = torch.linalg.solve(operator.dense(), rhs)
     return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, start, options))
 
 
@@ -38,12 +40,16 @@ def _check_svd(rows: int, columns: int, _orthogonal: bool = False) -> None:
         raise Unsuitable(
             f"{rows} equations of {columns} unknowns cannot be preconditioned to full rank; use solver=least_squares"
         )
-    check_dense(rows, rows)
+    if rows > LARGEST_SVD or rows * columns >= 2**31:
+        raise Unsuitable(
+            f"the SVD of a {rows} x {columns} matrix needs a workspace of more than 2^31 numbers, which LAPACK does not index; "
+            "use solver=refined, which needs none"
+        )
 
 
 def _svd_memory(rows: int, columns: int) -> int:
     """M, its singular vectors, and LAPACK's workspace of about three such matrices."""
-    return 4 * rows * (3 * columns + 4 * rows)
+    return 4 * rows * (3 * columns + 5 * rows)
 
 
 @register_solver("svd_lbfgs", memory=_svd_memory, check=_check_svd, norm="minimum norm of the scales, to float32 accuracy")
@@ -70,7 +76,8 @@ def svd_lu_lbfgs(system: System, options: SolverOptions) -> Answer:
 def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """V S^-1 (columns, rows), M V S^-1 (rows, rows) and b, in float32."""
     dense = system.operator.to(FLOAT32).dense()
-    _, values, vh = torch.linalg.svd(dense, full_matrices=False)
+    with clock(f"SVD of {dense.shape[0]} x {dense.shape[1]}", 12 * dense.shape[0] ** 2 * dense.shape[1] / 5e10):
+        _, values, vh = torch.linalg.svd(dense, full_matrices=False)
     if not float(values[-1]) > 0:
         raise torch.linalg.LinAlgError("a singular value is zero")
     back = vh.T / values
@@ -93,8 +100,8 @@ def minimize(
     size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(torch.float32).tiny)
     x = start.clone()
     optimizer = torch.optim.LBFGS(
-        [x], lr=1, max_iter=options.max_iterations or 2000, history_size=HISTORY, line_search_fn="strong_wolfe",
-        tolerance_grad=1e-12, tolerance_change=1e-15,
+        [x], lr=1, max_iter=options.max_iterations or 2000, max_eval=25 * (options.max_iterations or 2000), history_size=HISTORY,
+        line_search_fn="strong_wolfe", tolerance_grad=1e-12, tolerance_change=1e-15,
     )  # fmt: skip
     with ResidualBar(f"LBFGS of {len(rhs)} x {len(start)}", options.tolerance) as bar:
 
@@ -102,7 +109,7 @@ def minimize(
             residual = matvec(x) - rhs
             x.grad = 2 * rmatvec(residual) / size
             error = residual @ residual / size
-            bar.show(optimizer.state[x].get("n_iter", 0), float(error) ** 0.5)
+            bar.show(optimizer.state[x].get("n_iter", 0), (float(error) / len(rhs)) ** 0.5)
             return error
 
         optimizer.step(closure)

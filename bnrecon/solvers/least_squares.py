@@ -6,7 +6,8 @@ import torch
 
 from bnrecon.construction.two_layer import System
 from bnrecon.solvers.base import Answer, SolverOptions, register_solver
-from bnrecon.solvers.iterative import matrix_free
+from bnrecon.solvers.iterative import cgls
+from bnrecon.solvers.progress import ResidualBar, clock
 
 __all__ = ["least_squares"]
 
@@ -20,11 +21,19 @@ LARGEST = 4000  # the smaller side of M up to which its singular values are used
 def least_squares(system: System, options: SolverOptions) -> Answer:
     """Minimise ‖M x - b‖, and among those x its norm: by singular values (LAPACK's gelsd) up to 4,000 equations, else by CGLS.
 
-    gelsd stands any rank; it runs on the CPU, as GPUs only have ``gels``, which is silently wrong where rank is lacking.
+    gelsd stands any rank; it runs on the CPU, as GPUs only have ``gels``, which is silently wrong where rank is lacking. CGLS
+    runs in float64 from zero, unscaled, until the gradient M^T r has fallen to 1e-10 of its first size.
     """
     operator, rhs = system.operator, system.rhs
     if min(operator.shape) > LARGEST:
-        answer = matrix_free(system, options)
-        return answer._replace(norm=f"least squares, {answer.norm}")
-    found = torch.linalg.lstsq(operator.dense().cpu(), rhs[:, None].cpu(), driver="gelsd")
+        size = rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)
+        limit = options.max_iterations or 50_000
+        with ResidualBar(f"least squares {operator.shape[0]} x {operator.shape[1]}", options.tolerance) as bar:
+            x, steps = cgls(operator, rhs / size, 0.1 * options.tolerance, limit, bar.show, flat=1e-10, patience=float("inf"))
+        reached = "minimum norm of the scales" if steps < limit else f"as far as {limit} iterations got"
+        return Answer(size * x, steps, f"least squares, {reached}", "float64")
+    with clock(
+        f"singular values of {operator.shape[0]} x {operator.shape[1]}", 8 * min(operator.shape) ** 2 * max(operator.shape) / 2e10
+    ):
+        found = torch.linalg.lstsq(operator.dense().cpu(), rhs[:, None].cpu(), driver="gelsd")
     return Answer(found.solution[:, 0].to(rhs), 0, "least squares, minimum norm of the scales", "float64")

@@ -48,14 +48,9 @@ class ResidualBar:
 def clock(name: str, expected: float) -> Iterator[None]:
     """Show the time that runs while a library call of about ``expected`` seconds works, from which no progress comes."""
     bar = tqdm(
-        total=max(1, round(expected)),
-        desc=name,
-        delay=DELAY,
-        disable=None,
-        leave=False,
-        bar_format="{desc}: {elapsed} of about {postfix}",
-    )
-    bar.set_postfix_str(f"{expected:.0f} s", refresh=False)
+        total=max(1, round(expected)), desc=f"{name}, expected {expected:.0f} s", delay=DELAY, disable=None, leave=False,
+        bar_format="{desc}: {elapsed}",
+    )  # fmt: skip
     done = threading.Event()
 
     def tick() -> None:

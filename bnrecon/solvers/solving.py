@@ -10,7 +10,7 @@ import torch
 
 from bnrecon.construction.two_layer import System
 from bnrecon.errors import RunError, UserError
-from bnrecon.hardware import available_memory, gigabytes
+from bnrecon.hardware import available_memory, exact_float32, gigabytes
 from bnrecon.solvers.base import Report, Solution, SolverOptions, lookup, require_memory
 from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose
@@ -44,7 +44,7 @@ def choose(rows: int, columns: int, orthogonal: bool, memory: int, tolerance: fl
     >>> print(choose(36864, 36864, orthogonal=False, memory=16 * 10**9).reason)
     as many features as equations: the spectrum of M reaches down to 0, and an LU is the right tool
     """
-    if orthogonal:
+    if orthogonal and rows == columns:
         return Choice("closed_form", "M is orthogonal, or a permutation of copies: its transpose solves the system", columns)
     if columns < rows:
         return Choice("least_squares", f"{columns} features for {rows} equations have no exact solution in general", columns)
@@ -75,6 +75,8 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
     options = options or SolverOptions()
     if not bool(torch.isfinite(system.rhs).all()):
         raise UserError("the target's weights are not all finite: nothing can be rebuilt from NaN or infinity")
+    if not bool(torch.isfinite(system.matrix.column_norms()).all()):
+        raise UserError("the features are not all finite, or too large for float64: the distribution has to be mended")
     if name == "auto":
         choice = choose(*system.operator.shape, system.orthogonal, available_memory(system.rhs.device), options.tolerance)
         return _chosen(choice, system, options)
@@ -84,7 +86,8 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
     require_memory(need, system.rhs.device, name, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
     started = time.perf_counter()
     try:
-        answer = solver.solve(system, options)
+        with exact_float32():
+            answer = solver.solve(system, options)
     except torch.linalg.LinAlgError:
         raise RunError(_singular(system)) from None
     if answer.x.is_cuda:
