@@ -2,14 +2,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test lint wheel bench gpu-slice clean
+.PHONY: help setup quickstart test lint wheel reproduce-tables bench gpu-slice clean
 
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (under two minutes after setup)"
 	@echo "make test         set up if need be, then run the tests"
 	@echo "make lint         check style"
 	@echo "make wheel        build a wheel into dist/"
-	@echo "make bench        training throughput beside a plain DataLoader loop"
+	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper"
+	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
 	@echo "make gpu-slice    what only a GPU can show: throughput, and the main job on it"
 	@echo "make clean        remove the environment and what was built; outputs/ stays"
 
@@ -33,11 +34,17 @@ lint: setup
 wheel: setup
 	$(BIN)/python -m build --wheel
 
+SCALE ?= laptop
+reproduce-tables: setup
+	$(BIN)/bnrecon study burkholz2024 scale=$(SCALE) $(if $(DATA),data.root=$(DATA))
+
 bench: setup
 	$(BIN)/python scripts/bench_training.py
+	$(BIN)/python scripts/bench_solvers.py
 
 gpu-slice: setup
 	$(BIN)/python scripts/bench_training.py --device cuda
+	$(BIN)/python scripts/bench_solvers.py --device cuda
 	$(BIN)/bnrecon run experiment=quickstart device=cuda
 
 clean:

@@ -22,12 +22,14 @@ usage: bnrecon COMMAND [...]
                bnrecon run target=vgg18 features=he_normal       VGG18 of width 64 on CIFAR-10
                bnrecon run -m features=he_normal,id_cond         a sweep
                bnrecon run --help                                all groups and options
+  study        run what a paper's tables lack, killed at any time and given again: bnrecon study burkholz2024 scale=laptop
   tables       one table of all finished runs, as Markdown: bnrecon tables [FOLDER]
+               a paper's tables, its numbers beside ours:   bnrecon tables study=burkholz2024 scale=laptop
   completion   tab completion: eval "$(bnrecon completion bash)" (or zsh, fish)
 
 exit codes: 0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted"""
 
-COMMANDS = ("run", "tables", "completion")
+COMMANDS = ("run", "study", "tables", "completion")
 HYDRA_FLAGS = (
     "--help", "-h", "--hydra-help", "--cfg", "-c", "--resolve", "--package", "-p", "--multirun", "-m", "--config-dir", "-cd",
     "--config-name", "-cn", "--info", "-i",
@@ -51,6 +53,8 @@ def main() -> None:
     if "=" in command:
         print(f"bnrecon {command}: options come behind a command, as in: bnrecon run {command.lstrip('-')}", file=sys.stderr)
         sys.exit(2)
+    if command == "study":
+        sys.exit(_study(rest))
     if command == "tables":
         sys.exit(_tables(rest))
     if command == "completion":
@@ -238,11 +242,58 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+STUDY_USAGE = """usage: bnrecon study NAME [TABLE|SOLVER ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
+       bnrecon tables study=NAME [the same]
+
+NAME is burkholz2024; TABLE table1 or table2; SOLVER exact (ours) or paper (the paper's). Options go to every run, as
+data.root=FOLDER, outputs=FOLDER, device=cuda."""
+
+
+def _study(words: list[str]) -> int:
+    """Run what a study's tables lack, then print them."""
+    if not words or words[0] in ("-h", "--help"):
+        print(STUDY_USAGE)
+        return 0 if words else 2
+    return _study_tables(words[0].removeprefix("study="), words[1:], run=True)
+
+
+def _study_tables(name: str, words: list[str], run: bool) -> int:
+    from bnrecon import hardware
+
+    hardware.keep_freed_memory()
+    signal.signal(signal.SIGTERM, _terminated)
+    from bnrecon.errors import RunError
+
+    try:
+        from bnrecon.studies import running
+
+        scale = next((word.removeprefix("scale=") for word in words if word.startswith("scale=")), "laptop")
+        parts = [word for word in words if "=" not in word]
+        options = [word for word in words if "=" in word and not word.startswith("scale=")]
+        outputs = Path(next((word.removeprefix("outputs=") for word in options if word.startswith("outputs=")), "outputs"))
+        asked = (name, scale, parts, options)
+        code = 0
+        if run:
+            cells = [cell for table in running.collect(*asked).values() for cell in table]
+            try:
+                running.run_missing(cells, outputs / name / f"{scale}.log")
+            except RunError as error:
+                code = _failure(error)
+        print(running.write_tables(name, scale, running.collect(*asked), outputs / name))
+        print(f"\n{outputs / name}")
+        return code
+    except BaseException as error:
+        return _failure(error)
+
+
 def _tables(words: list[str]) -> int:
     from bnrecon import tables
 
+    if named := [word for word in words if word.startswith("study=")]:
+        rest = [word for word in words if word not in named]
+        return _study_tables(named[0].removeprefix("study="), rest, run=False)
     if any(word.startswith("-") for word in words) or len(words) > 1:
-        print("usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)")
+        print(f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{STUDY_USAGE}")
         return 0 if words and words[0] in ("-h", "--help") else 2
     folder = Path(words[0].removeprefix("outputs=") if words else "outputs")
     results = tables.collect(folder)

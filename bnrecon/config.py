@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -26,10 +29,12 @@ __all__ = [
     "TargetConfig",
     "TrainConfig",
     "VggTarget",
+    "compose",
     "explain",
     "from_hydra",
     "register_schema",
     "seconds",
+    "study",
 ]
 
 
@@ -177,6 +182,19 @@ def from_hydra(composed: DictConfig) -> RunConfig:
         raise UserError(explain(error)) from None
     check(config)
     return config
+
+
+def compose(words: Sequence[str]) -> RunConfig:
+    """The configuration that ``bnrecon run WORDS`` would run."""
+    register_schema()
+    with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
+        return from_hydra(hydra.compose("run", overrides=list(words)))
+
+
+def study(name: str) -> dict[str, Any]:
+    """A study's yaml: what a paper reports, and which runs stand beside it."""
+    text = importlib.resources.files("bnrecon.configs").joinpath(f"{name}.yaml").read_text()
+    return OmegaConf.to_container(OmegaConf.create(text))
 
 
 def _reject_unknown(node: DictConfig, schema: type, prefix: str) -> None:

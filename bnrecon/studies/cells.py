@@ -1,0 +1,95 @@
+"""A table of a paper as cells: the run that makes each one, what the paper reports, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bnrecon.statistics import Interval, mean_interval
+
+__all__ = ["Cell", "Reported", "frame", "verdict"]
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a paper prints: the target's accuracy, the rebuilt network's and the half-width of its interval, in percent."""
+
+    target: float
+    rebuilt: float
+    half_width: float
+
+    @property
+    def loss(self) -> float:
+        """Target minus rebuilt."""
+        return self.target - self.rebuilt
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: ``words`` are what `bnrecon run` is given; ``result`` its result.json, ``None`` where it was not run.
+
+    ``reported`` is ``None`` where the paper has no number, ``usable=False`` where the one it prints is impossible.
+    """
+
+    table: str
+    row: str
+    column: str
+    solver: str
+    words: tuple[str, ...]
+    reported: Reported | None
+    usable: bool = True
+    result: dict[str, Any] | None = None
+
+    @property
+    def command(self) -> str:
+        """What makes the cell."""
+        return " ".join(("bnrecon run", *(f"'{word}'" if "[" in word else word for word in self.words)))
+
+    def losses(self) -> list[float]:
+        """Target minus rebuilt accuracy by seed, in percent."""
+        return [self.result["target"]["accuracy"] - value for value in self.result["source"]["accuracy"]]
+
+
+def verdict(loss: Interval, reported: Reported | None, usable: bool) -> str:
+    """Compare our paired loss with the paper's: do 95% intervals meet?
+
+    >>> verdict(Interval(0.0, 0.0, 3), Reported(94.12, 94.0, 0.1), True)
+    'smaller loss than reported'
+    >>> verdict(Interval(0.05, 0.1, 3), Reported(94.12, 94.1, 0.08), True)
+    'agrees'
+    """
+    if reported is None:
+        return ""
+    if not usable:
+        return "unusable in the paper; measured here"
+    reach = (loss.half_width or 0.0) + reported.half_width
+    if abs(loss.mean - reported.loss) <= reach + 1e-9:
+        return "agrees"
+    return "smaller loss than reported" if loss.mean < reported.loss else "larger loss than reported"
+
+
+def frame(cells: list[Cell], absolute: bool) -> pd.DataFrame:
+    """One line a cell. ``absolute``: the runs are at the paper's scale, so that accuracies compare too, not only losses."""
+    lines = []
+    for cell in cells:
+        line = {"target": cell.row, "features": cell.column, "solver": cell.solver}
+        if cell.reported is not None:
+            line["paper: target"] = f"{cell.reported.target:.2f}"
+            line["paper: rebuilt"] = f"{cell.reported.rebuilt:g} ± {cell.reported.half_width:g}"
+            line["paper: loss"] = f"{cell.reported.loss:.2f}" if cell.usable else "impossible"
+        if cell.result is None:
+            lines.append(line | {"verdict": f"not run: {cell.command}"})
+            continue
+        result, loss = cell.result, mean_interval(cell.losses())
+        line["ours: target"] = f"{result['target']['accuracy']:.2f} (n={result['target']['images']})"
+        line["ours: rebuilt"] = mean_interval(result["source"]["accuracy"]).format()
+        line["ours: loss"] = loss.format()
+        if absolute and cell.reported is not None and cell.usable:
+            line["rebuilt, ours minus paper"] = f"{mean_interval(result['source']['accuracy']).mean - cell.reported.rebuilt:+.2f}"
+        line["largest layer error"] = f"{max(layer['relative_error'] for layer in result['layers']):.1e}"
+        unsolved = sum(not layer["converged"] for layer in result["layers"])
+        line["not converged"] = f"{unsolved} of {len(result['layers'])}"
+        lines.append(line | {"verdict": verdict(loss, cell.reported, cell.usable)})
+    return pd.DataFrame(lines).fillna("")

@@ -1,0 +1,94 @@
+"""Run what a study lacks, and write its tables from what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bnrecon import config, run, store, tables
+from bnrecon.errors import RunError, UserError, nearest
+from bnrecon.studies.burkholz2024 import reconstruction_cells
+from bnrecon.studies.cells import Cell, frame
+
+__all__ = ["STUDIES", "collect", "run_missing", "write_tables"]
+
+STUDIES = ("burkholz2024",)
+SOLVERS = ("exact", "paper")
+
+
+def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[str] = ()) -> dict[str, list[Cell]]:
+    """Every cell of a study's tables at a scale, with its result where the run is finished.
+
+    ``parts`` picks tables (``table1``) or solvers (``exact``, ``paper``); ``words`` are options of every run, as ``data.root=FOLDER``.
+    Raises ``UserError`` for a study, scale, table or solver that there is not.
+    """
+    if name not in STUDIES:
+        raise UserError(f"study={name}: {nearest(name, STUDIES)}")
+    study = config.study(name)
+    if scale not in study["scales"]:
+        raise UserError(f"scale={scale}: {nearest(scale, study['scales'])}")
+    known = (*study["tables"], *SOLVERS)
+    for part in parts:
+        if part not in known:
+            raise UserError(f"{part}: {nearest(part, known)}")
+    chosen = [table for table in study["tables"] if table in parts] or list(study["tables"])
+    solvers = [solver for solver in SOLVERS if solver in parts] or SOLVERS
+    found: dict[str, list[Cell]] = {}
+    for table in chosen:
+        cells = (cell for solver in solvers for cell in reconstruction_cells(study, table, scale, solver, words))
+        found[table] = [
+            dataclasses.replace(cell, result=run.finished(run.run_folder(config.compose(cell.words)))) for cell in cells
+        ]
+    return found
+
+
+def run_missing(cells: Sequence[Cell], log: Path) -> None:
+    """Run the cells that have no result, one bar over all of them; what each run prints goes to ``log``.
+
+    A cell that fails is named and the others go on. Killed at any point and started again, it goes on where it was.
+
+    Raises ``RunError`` at the end if any failed.
+    """
+    missing = [cell for cell in cells if cell.result is None]
+    failed = []
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with tqdm(total=len(missing), desc="cells", disable=None) as bar, log.open("a") as file:
+        for cell in missing:
+            bar.set_postfix_str(f"{cell.table} {cell.row} {cell.column} {cell.solver}")
+            print(f"\n{cell.command}", file=file, flush=True)
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                try:
+                    run.run(config.compose(cell.words))
+                except (UserError, RunError) as error:
+                    print(error, flush=True)
+                    failed.append(f"{cell.command}: {error}")
+            bar.update()
+    if failed:
+        print("\n".join(failed), file=sys.stderr)
+        raise RunError(f"{len(failed)} of {len(missing)} cells failed; see {log}")
+
+
+def write_tables(name: str, scale: str, found: dict[str, list[Cell]], folder: Path) -> str:
+    """Write each table as Markdown, CSV and LaTeX below ``folder``; return what to print."""
+    study, parts = config.study(name), []
+    for table, cells in found.items():
+        about = study["tables"][table]
+        lines = frame(cells, absolute=scale == "paper")
+        done = sum(cell.result is not None for cell in cells)
+        text = (
+            f"{study['paper']}, {about['where']}: {about['title']}; scale {scale}, {done} of {len(cells)} cells run\n\n"
+            f"{tables.markdown(lines)}\n\n"
+            "Loss is target minus rebuilt accuracy, in percent, paired by seed; ± is the half-width of the 95% Student-t interval over "
+            "source seeds. The verdict asks whether our interval and the paper's meet."
+            + ("" if scale == "paper" else " Accuracies themselves are not the paper's scale and are not compared.")
+        )
+        store.write_text(folder / f"{table}-{scale}.md", text + "\n")
+        store.write_text(folder / f"{table}-{scale}.csv", lines.to_csv(index=False))
+        store.write_text(folder / f"{table}-{scale}.tex", lines.to_latex(index=False, escape=True))
+        parts.append(text)
+    return "\n\n".join(parts)
