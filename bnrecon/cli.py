@@ -242,11 +242,11 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-STUDY_USAGE = """usage: bnrecon study NAME [TABLE|SOLVER ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
+STUDY_USAGE = """usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
        bnrecon tables study=NAME [the same]
 
-NAME is burkholz2024; TABLE table1 or table2; SOLVER exact (ours) or paper (the paper's). Options go to every run, as
-data.root=FOLDER, outputs=FOLDER, device=cuda."""
+NAME is burkholz2024; a PART is table1, table2 or thresholds, and exact (our solver) or paper (the paper's); all, if none is named.
+Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
 
 def _study(words: list[str]) -> int:
@@ -279,7 +279,7 @@ def _study_tables(name: str, words: list[str], run: bool) -> int:
                 running.run_missing(cells, outputs / name / f"{scale}.log")
             except RunError as error:
                 code = _failure(error)
-        print(running.write_tables(name, scale, running.collect(*asked), outputs / name))
+        print(running.write_tables(name, scale, running.collect(*asked), outputs / name, parts, run))
         print(f"\n{outputs / name}")
         return code
     except BaseException as error:

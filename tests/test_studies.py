@@ -6,7 +6,7 @@ import pytest
 from bnrecon import cli, config
 from bnrecon.data.load import CIFAR10_CLASSES
 from bnrecon.statistics import Interval
-from bnrecon.studies import running
+from bnrecon.studies import running, width_threshold
 from bnrecon.studies.burkholz2024 import reconstruction_cells
 from bnrecon.studies.cells import Cell, Reported, frame, verdict
 
@@ -83,7 +83,7 @@ def test_a_cell_that_was_not_run_names_its_command():
 
 
 def test_a_study_runs_what_it_lacks_once_and_writes_its_tables(small_study, cifar, capsys, monkeypatch):
-    words = ["exact", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]
+    words = ["table1", "exact", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]
     assert cli._study(["burkholz2024", *words]) == 0
     printed = capsys.readouterr().out
     assert "2 of 2 cells run" in printed
@@ -109,11 +109,27 @@ def test_a_failed_cell_is_named_and_the_others_go_on(small_study, cifar, capsys,
         return truly(asked)
 
     monkeypatch.setattr(running.run, "run", run)
-    assert cli._study(["burkholz2024", "exact", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]) == 1
+    assert cli._study(["burkholz2024", "table1", "exact", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]) == 1
     captured = capsys.readouterr()
     assert "no luck" in captured.err
     assert "1 of 2 cells failed" in captured.err
     assert "1 of 2 cells run" in captured.out
+
+
+def test_an_experiment_is_computed_once_and_drawn(tmp_path, capsys, monkeypatch):
+    few = (width_threshold.Setting(3, 2, 1, 1, 1), width_threshold.Setting(4, 3, 3, 3, 1))
+    truly = width_threshold.success_rates
+    monkeypatch.setattr(width_threshold, "success_rates", lambda draws: truly(few, draws))
+    words = ["thresholds", "scale=smoke", f"outputs={tmp_path}"]
+    assert cli._tables(["study=burkholz2024", *words]) == 0
+    assert "not run: bnrecon study burkholz2024 thresholds scale=smoke" in capsys.readouterr().out
+    assert cli._study(["burkholz2024", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "108 (n)" in printed  # pathological targets of the second setting
+    assert (tmp_path / "burkholz2024" / "thresholds-smoke.png").read_bytes()[1:4] == b"PNG"
+    monkeypatch.setattr(width_threshold, "success_rates", None)
+    assert cli._study(["burkholz2024", *words]) == 0
+    assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from tqdm import tqdm
 
 from bnrecon import config, run, store, tables
 from bnrecon.errors import RunError, UserError, nearest
+from bnrecon.studies import experiments
 from bnrecon.studies.burkholz2024 import reconstruction_cells
 from bnrecon.studies.cells import Cell, frame
+from bnrecon.studies.experiments import EXPERIMENTS
 
 __all__ = ["STUDIES", "collect", "run_missing", "write_tables"]
 
@@ -24,7 +26,7 @@ SOLVERS = ("exact", "paper")
 def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[str] = ()) -> dict[str, list[Cell]]:
     """Every cell of a study's tables at a scale, with its result where the run is finished.
 
-    ``parts`` picks tables (``table1``) or solvers (``exact``, ``paper``); ``words`` are options of every run, as ``data.root=FOLDER``.
+    ``parts`` picks tables (``table1``), experiments (``thresholds``) or solvers (``exact``, ``paper``); ``words`` are options of every run, as ``data.root=FOLDER``.
     Raises ``UserError`` for a study, scale, table or solver that there is not.
     """
     if name not in STUDIES:
@@ -32,11 +34,11 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
     study = config.study(name)
     if scale not in study["scales"]:
         raise UserError(f"scale={scale}: {nearest(scale, study['scales'])}")
-    known = (*study["tables"], *SOLVERS)
+    known = (*study["tables"], *EXPERIMENTS, *SOLVERS)
     for part in parts:
         if part not in known:
             raise UserError(f"{part}: {nearest(part, known)}")
-    chosen = [table for table in study["tables"] if table in parts] or list(study["tables"])
+    chosen = [table for table in study["tables"] if wanted(table, parts)]
     solvers = [solver for solver in SOLVERS if solver in parts] or SOLVERS
     found: dict[str, list[Cell]] = {}
     for table in chosen:
@@ -45,6 +47,11 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
             dataclasses.replace(cell, result=run.finished(run.run_folder(config.compose(cell.words)))) for cell in cells
         ]
     return found
+
+
+def wanted(part: str, parts: Sequence[str]) -> bool:
+    """Whether a table or an experiment was asked for: it was named, or none was."""
+    return part in parts or not set(parts) - set(SOLVERS)
 
 
 def run_missing(cells: Sequence[Cell], log: Path) -> None:
@@ -73,9 +80,14 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
         raise RunError(f"{len(failed)} of {len(missing)} cells failed; see {log}")
 
 
-def write_tables(name: str, scale: str, found: dict[str, list[Cell]], folder: Path) -> str:
-    """Write each table as Markdown, CSV and LaTeX below ``folder``; return what to print."""
-    study, parts = config.study(name), []
+def write_tables(
+    name: str, scale: str, found: dict[str, list[Cell]], folder: Path, parts: Sequence[str] = (), run: bool = False
+) -> str:
+    """Write each table as Markdown, CSV and LaTeX below ``folder``, experiments with their pictures; return what to print.
+
+    ``run``: experiments that were not computed yet are.
+    """
+    study, texts = config.study(name), []
     for table, cells in found.items():
         about = study["tables"][table]
         lines = frame(cells, absolute=scale == "paper")
@@ -90,5 +102,9 @@ def write_tables(name: str, scale: str, found: dict[str, list[Cell]], folder: Pa
         store.write_text(folder / f"{table}-{scale}.md", text + "\n")
         store.write_text(folder / f"{table}-{scale}.csv", lines.to_csv(index=False))
         store.write_text(folder / f"{table}-{scale}.tex", lines.to_latex(index=False, escape=True))
-        parts.append(text)
-    return "\n\n".join(parts)
+        texts.append(text)
+    for experiment in EXPERIMENTS:
+        if wanted(experiment, parts):
+            content = experiments.obtain(experiment, scale, folder, run)
+            texts.append(f"{study['paper']}, {experiments.write(experiment, name, scale, folder, content)}")
+    return "\n\n\n".join(texts)
