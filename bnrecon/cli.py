@@ -73,12 +73,16 @@ def _hydra(task, words: list[str]) -> None:
 
     config.register_schema()
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    # The shell leaves the ~ of name=~/folder alone.
-    words = [re.sub(r"=~(?=/|$)", f"={Path.home()}", word) for word in words]
+    words = [_expanded(word) for word in words]
     # Options first: argparse does not take `target=vgg18 --config-dir=mine features=own` apart.
     overrides = [word for word in words if (not word.startswith("-") and "=" in word) or word.startswith("~")]
     sys.argv = ["bnrecon", *(word for word in words if word not in overrides), *overrides]
     hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")(task)()
+
+
+def _expanded(word: str) -> str:
+    """``name=~/folder`` with the home folder, which the shell leaves alone there."""
+    return re.sub(r"=~(?=/|$)", f"={Path.home()}", word)
 
 
 def _run(words: list[str]) -> int:
@@ -270,8 +274,12 @@ def _study_tables(name: str, words: list[str], run: bool) -> int:
         scale = next((word.removeprefix("scale=") for word in words if word.startswith("scale=")), "laptop")
         parts = [word for word in words if "=" not in word]
         options = [word for word in words if "=" in word and not word.startswith("scale=")]
-        outputs = Path(next((word.removeprefix("outputs=") for word in options if word.startswith("outputs=")), "outputs"))
+        outputs = Path(
+            next((_expanded(word).removeprefix("outputs=") for word in options if word.startswith("outputs=")), "outputs")
+        )
+        options = [_expanded(word) for word in options]
         asked = (name, scale, parts, options)
+        whole = (name, scale, [part for part in parts if part not in running.SOLVERS], options)  # tables show both solvers
         code = 0
         if run:
             cells = [cell for table in running.collect(*asked).values() for cell in table]
@@ -279,7 +287,7 @@ def _study_tables(name: str, words: list[str], run: bool) -> int:
                 running.run_missing(cells, outputs / name / f"{scale}.log")
             except RunError as error:
                 code = _failure(error)
-        print(running.write_tables(name, scale, running.collect(*asked), outputs / name, parts, run))
+        print(running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options, run))
         print(f"\n{outputs / name}")
         return code
     except BaseException as error:

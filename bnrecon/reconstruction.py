@@ -314,8 +314,8 @@ def _report(
     diagnosis = report.diagnosis
     if report.converged and exact > tolerance and recipe.width < shape.equations:
         diagnosis = (
-            "the eliminated system is solved, but some output reaches almost nothing at its pivot: near to a pathological target "
-            "(Burkholz 2024, Thm 2.2), or a tighter solver.tolerance is needed"
+            "the eliminated system is solved, but recovering the second scales amplifies what is left: some output is hardly reached at "
+            "its pivot (near to a pathological target of Burkholz 2024, Thm 2.2); try a tighter solver.tolerance, or one feature more"
         )
     return LayerReport(
         found.name, (shape.outputs, shape.inputs, *shape.kernel), shape.equations, recipe.width, recipe.width / shape.equations,

@@ -268,7 +268,7 @@ def table(rows: list[dict]):
 
     lines = []
     for row in rows:
-        first = next(r for r in rows if (r["section"], r["width"]) == (row["section"], row["width"]))
+        first = next(r for r in rows if (r["section"], r.get("n")) == (row["section"], row.get("n")))
         ratio = row["section"] in ("oversampled", "square") and "seconds" in row
         lines.append({
             "section": row["section"], "n": row.get("n", ""), "c1 / n": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",

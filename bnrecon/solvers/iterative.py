@@ -127,10 +127,10 @@ def refine(
                 x = x + step * direction
                 residual = residual - step * image
             size = float(residual.norm())
-            gained = size / before
             if size <= target:  # what was updated so far is computed anew before it is believed
                 residual = rhs - exact.matvec(x)
                 size = float(residual.norm())
+            gained = size / before
             if gained > 0.5:
                 rungs.pop(0)
             elif gained > 2 * asked:

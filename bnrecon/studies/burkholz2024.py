@@ -28,7 +28,7 @@ def reconstruction_cells(study: dict[str, Any], table: str, scale: str, solver: 
             ]
             if activation != "relu":
                 given.insert(len(content["words"]), f"target.activation={activation}")
-            reported = Reported(content["target"][activation], mean, half_width)
+            reported = Reported.printed(content["target"][activation], mean, half_width)
             usable = activation not in content.get("unusable", ())
             cells.append(Cell(table, activation, features, solver, tuple(given), reported, usable))
     return cells

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,24 @@ __all__ = ["Cell", "Reported", "frame", "verdict"]
 
 @dataclass(frozen=True)
 class Reported:
-    """What a paper prints: the target's accuracy, the rebuilt network's and the half-width of its interval, in percent."""
+    """What a paper prints: the target's accuracy, the rebuilt network's and the half-width of its interval, in percent.
+
+    ``rounding`` is half a unit of the last digit printed of the rebuilt accuracy.
+    """
 
     target: float
     rebuilt: float
     half_width: float
+    rounding: float = 0.0
+
+    @classmethod
+    def printed(cls, target: float, rebuilt: str, half_width: str) -> Reported:
+        """Read numbers as they are printed.
+
+        >>> Reported.printed(94.12, "94.0", "0.1").rounding
+        0.05
+        """
+        return cls(target, float(rebuilt), float(half_width), 0.5 * 10.0 ** -len(rebuilt.partition(".")[2]))
 
     @property
     def loss(self) -> float:
@@ -28,7 +42,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: ``words`` are what `bnrecon run` is given; ``result`` its result.json, ``None`` where it was not run.
+    """One cell: ``words`` are what `bnrecon run` is given; ``result`` its result.json, ``None`` where it was not run; ``width`` the target's.
 
     ``reported`` is ``None`` where the paper has no number, ``usable=False`` where the one it prints is impossible.
     """
@@ -40,12 +54,13 @@ class Cell:
     words: tuple[str, ...]
     reported: Reported | None
     usable: bool = True
+    width: int | None = None
     result: dict[str, Any] | None = None
 
     @property
     def command(self) -> str:
         """What makes the cell."""
-        return " ".join(("bnrecon run", *(f"'{word}'" if "[" in word else word for word in self.words)))
+        return shlex.join(("bnrecon", "run", *self.words))
 
     def losses(self) -> list[float]:
         """Target minus rebuilt accuracy by seed, in percent."""
@@ -53,9 +68,9 @@ class Cell:
 
 
 def verdict(loss: Interval, reported: Reported | None, usable: bool) -> str:
-    """Compare our paired loss with the paper's: do 95% intervals meet?
+    """Compare our paired loss with the paper's: do 95% intervals meet, its rounding allowed for?
 
-    >>> verdict(Interval(0.0, 0.0, 3), Reported(94.12, 94.0, 0.1), True)
+    >>> verdict(Interval(0.0, 0.0, 3), Reported(94.12, 93.9, 0.1), True)
     'smaller loss than reported'
     >>> verdict(Interval(0.05, 0.1, 3), Reported(94.12, 94.1, 0.08), True)
     'agrees'
@@ -64,7 +79,7 @@ def verdict(loss: Interval, reported: Reported | None, usable: bool) -> str:
         return ""
     if not usable:
         return "unusable in the paper; measured here"
-    reach = (loss.half_width or 0.0) + reported.half_width
+    reach = (loss.half_width or 0.0) + reported.half_width + reported.rounding
     if abs(loss.mean - reported.loss) <= reach + 1e-9:
         return "agrees"
     return "smaller loss than reported" if loss.mean < reported.loss else "larger loss than reported"
@@ -74,7 +89,7 @@ def frame(cells: list[Cell], absolute: bool) -> pd.DataFrame:
     """One line a cell. ``absolute``: the runs are at the paper's scale, so that accuracies compare too, not only losses."""
     lines = []
     for cell in cells:
-        line = {"target": cell.row, "features": cell.column, "solver": cell.solver}
+        line = {"target": cell.row, "features": cell.column, "solver": cell.solver, "width": cell.width or ""}
         if cell.reported is not None:
             line["paper: target"] = f"{cell.reported.target:.2f}"
             line["paper: rebuilt"] = f"{cell.reported.rebuilt:g} ± {cell.reported.half_width:g}"

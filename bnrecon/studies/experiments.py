@@ -33,8 +33,9 @@ EXPERIMENTS = {
     "thresholds": Experiment(
         "Lemma 2.1, Theorems 2.2 and 2.3",
         "Width at which targets become reachable",
-        "Share of draws rebuilt to a relative error of 1e-6 over the whole composed kernel (float64). Pathological targets are made "
-        "from the features: measure zero, as the theorem says, and unreachable for every width below n.",
+        "Share of draws rebuilt to a relative error of 1e-6 over the whole composed kernel (float64), second scales free below n. "
+        "Pathological targets are made from the features, for the width they are tried at (at n and above: for n - 1): Theorem 2.2 "
+        "has to exclude them, Theorem 2.3 does not.",
         lambda scale: width_threshold.success_rates(draws=DRAWS[scale]),
         width_threshold.thresholds,
         width_threshold.draw,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
 from bnrecon import config, run, store, tables
-from bnrecon.errors import RunError, UserError, nearest
+from bnrecon.errors import Interrupted, RunError, UserError, nearest
 from bnrecon.studies import experiments
 from bnrecon.studies.burkholz2024 import reconstruction_cells
 from bnrecon.studies.cells import Cell, frame
@@ -43,10 +44,13 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
     found: dict[str, list[Cell]] = {}
     for table in chosen:
         cells = (cell for solver in solvers for cell in reconstruction_cells(study, table, scale, solver, words))
-        found[table] = [
-            dataclasses.replace(cell, result=run.finished(run.run_folder(config.compose(cell.words)))) for cell in cells
-        ]
+        found[table] = [_looked_up(cell) for cell in cells]
     return found
+
+
+def _looked_up(cell: Cell) -> Cell:
+    asked = config.compose(cell.words)
+    return dataclasses.replace(cell, width=asked.target.width, result=run.finished(run.run_folder(asked)))
 
 
 def wanted(part: str, parts: Sequence[str]) -> bool:
@@ -71,8 +75,10 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
             with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
                 try:
                     run.run(config.compose(cell.words))
-                except (UserError, RunError) as error:
-                    print(error, flush=True)
+                except Interrupted:
+                    raise
+                except Exception as error:  # out of memory, a full disk: whatever it is, the other cells go on
+                    traceback.print_exc(file=file)
                     failed.append(f"{cell.command}: {error}")
             bar.update()
     if failed:
@@ -81,27 +87,32 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
 
 
 def write_tables(
-    name: str, scale: str, found: dict[str, list[Cell]], folder: Path, parts: Sequence[str] = (), run: bool = False
-) -> str:
+    name: str, scale: str, found: dict[str, list[Cell]], folder: Path, parts: Sequence[str] = (), words: Sequence[str] = (),
+    run: bool = False,
+) -> str:  # fmt: skip
     """Write each table as Markdown, CSV and LaTeX below ``folder``, experiments with their pictures; return what to print.
 
-    ``run``: experiments that were not computed yet are.
+    ``words`` are the runs' further options: tables of different ones lie in different files. ``run``: experiments that were not
+    computed yet are.
     """
+    words = sorted(word for word in words if not word.startswith(("outputs=", "data.root=", "data.download=")))
+    suffix = f"-{store.content_key({'words': words})}" if words else ""
+    options = f", {' '.join(words)}" if words else ""
     study, texts = config.study(name), []
     for table, cells in found.items():
         about = study["tables"][table]
         lines = frame(cells, absolute=scale == "paper")
         done = sum(cell.result is not None for cell in cells)
         text = (
-            f"{study['paper']}, {about['where']}: {about['title']}; scale {scale}, {done} of {len(cells)} cells run\n\n"
+            f"{study['paper']}, {about['where']}: {about['title']}; scale {scale}{options}, {done} of {len(cells)} cells run\n\n"
             f"{tables.markdown(lines)}\n\n"
             "Loss is target minus rebuilt accuracy, in percent, paired by seed; ± is the half-width of the 95% Student-t interval over "
             "source seeds. The verdict asks whether our interval and the paper's meet."
             + ("" if scale == "paper" else " Accuracies themselves are not the paper's scale and are not compared.")
         )
-        store.write_text(folder / f"{table}-{scale}.md", text + "\n")
-        store.write_text(folder / f"{table}-{scale}.csv", lines.to_csv(index=False))
-        store.write_text(folder / f"{table}-{scale}.tex", lines.to_latex(index=False, escape=True))
+        store.write_text(folder / f"{table}-{scale}{suffix}.md", text + "\n")
+        store.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.to_csv(index=False))
+        store.write_text(folder / f"{table}-{scale}{suffix}.tex", lines.to_latex(index=False, escape=True))
         texts.append(text)
     for experiment in EXPERIMENTS:
         if wanted(experiment, parts):

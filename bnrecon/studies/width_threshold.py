@@ -9,8 +9,9 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from bnrecon.construction.kernel_composition import kernel_composition_system
-from bnrecon.construction.two_layer import Scales, System
+from bnrecon.construction.kernel_composition import embed, kernel_composition_system
+from bnrecon.construction.two_layer import System
+from bnrecon.pivoted import Pivoted
 
 __all__ = ["SETTINGS", "Setting", "composed_error", "draw", "pathological_target", "random_target", "success_rates", "thresholds"]
 
@@ -43,9 +44,9 @@ class Setting:
         return self.equations - self.outputs + 1
 
     def has_pathological(self, width: int) -> bool:
-        """Whether ``pathological_target`` knows one: Δk = 0, n - c2 + 1 <= c1 < n, and more features than other outputs' rows."""
-        others = self.equations - self.equations // self.outputs
-        return self.side == self.target_side and max(self.minimum_width, others + 1) <= width < self.equations
+        """Whether ``pathological_target`` makes one: max(n - c2, n - c0 |k_t|) < c1 < n."""
+        alone = self.equations - self.inputs * self.target_side**2
+        return max(self.minimum_width, alone + 1) <= width < self.equations
 
     @property
     def name(self) -> str:
@@ -64,11 +65,12 @@ SETTINGS = (
 
 
 def features(setting: Setting, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normal A (c1, c0, k1, k1) and B (c2, c1, k2, k2), float64."""
+    """Normal A (c1, c0, k1, k1) and B (c2, c1, k2, k2), float64; fewer features are the first of more (up to n + 2)."""
     generator = torch.Generator().manual_seed(seed)
-    first = torch.randn(width, setting.inputs, setting.first_side, setting.first_side, dtype=torch.float64, generator=generator)
-    sides = (setting.second_side, setting.second_side)
-    return first, torch.randn(setting.outputs, width, *sides, dtype=torch.float64, generator=generator)
+    most, one, two = setting.equations + 2, setting.first_side, setting.second_side
+    first = torch.randn(most, setting.inputs, one, one, dtype=torch.float64, generator=generator)
+    second = torch.randn(most, setting.outputs, two, two, dtype=torch.float64, generator=generator)
+    return first[:width], second[:width].transpose(0, 1)
 
 
 def random_target(setting: Setting, seed: int) -> torch.Tensor:
@@ -79,35 +81,44 @@ def random_target(setting: Setting, seed: int) -> torch.Tensor:
 
 
 def pathological_target(setting: Setting, width: int, seed: int) -> torch.Tensor:
-    """A target made from the features so that c1 of them do not suffice, for any c1 below n.
+    """A target made from the features that c1 = ``width`` < n of them do not reach, though they are at least n - c2 + 1.
 
-    For n - c2 + 1 <= c1 < n the scales that keep every output's weights in proportion are a space of d = c1 + c2 - n < c2
-    dimensions. Take the first d outputs' weights to be what some scales reach while all other outputs stay zero: those scales
-    fill the space, and the other outputs, whatever their weights, are reached by none. It needs Δk = 0: with a larger composed kernel
-    such weights fill all of it.
+    The scales that keep every output's weights in proportion to the target's are a space of d = c1 + c2 - n < c2 dimensions.
+    Take each of the first d outputs' weights to be what some scales reach while all other outputs, and the output's own entries
+    outside the target's kernel, stay zero. Those scales fill the space, and the other outputs, whatever their weights, are
+    zero for all of it. Such scales exist from c1 = n - c0 |k_t| + 1 features on.
 
-    Raises ``ValueError`` for Δk > 0, and for widths that have no such target.
+    Raises ``ValueError`` for other widths.
     """
-    free = width + setting.outputs - setting.equations
     if not setting.has_pathological(width):
-        raise ValueError(f"{setting.name} has no pathological target of {width} features")
+        raise ValueError(f"{setting.name} has no pathological target of this kind for {width} features")
     target = random_target(setting, seed)
     system = kernel_composition_system(target, *features(setting, width, seed), torch.device("cpu"))
     table = system.matrix.dense().reshape(setting.outputs, -1, width)
-    for output in range(free):
-        others = torch.cat([table[:output], table[output + 1 :]]).flatten(0, 1)
-        scales = torch.linalg.svd(others).Vh[-1]  # in the null space of all other outputs' rows
-        alone = (table[output] @ scales).reshape(setting.side, setting.side, setting.inputs).permute(2, 0, 1)
-        target[output] = alone / alone.norm() * target[output].norm()
+    kernel = embed(torch.ones(1, setting.inputs, setting.target_side, setting.target_side), (setting.side, setting.side))
+    inside = kernel.permute(0, 2, 3, 1).reshape(-1) > 0
+    for output in range(width + setting.outputs - setting.equations):
+        zero = torch.cat([table[:output].flatten(0, 1), table[output][~inside], table[output + 1 :].flatten(0, 1)])
+        scales = torch.linalg.svd(zero).Vh[-1]  # in the null space of all rows that are to stay zero
+        alone = (table[output][inside] @ scales).reshape(setting.target_side, setting.target_side, setting.inputs)
+        target[output] = alone.permute(2, 0, 1) / alone.norm() * target[output].norm()
     return target
 
 
 def composed_error(system: System) -> float:
-    """Solve a small system by singular values and return ‖outer ∘ M inner - W‖ / ‖W‖ over the whole composed kernel."""
-    x = torch.linalg.lstsq(system.operator.dense(), system.rhs[:, None], driver="gelsd").solution[:, 0]
-    scales: Scales = system.scales(x)
-    reached = system.matrix.matvec(scales.inner).reshape(system.weight.shape) * scales.outer[:, None]
-    return float((reached - system.weight).norm() / system.weight.norm())
+    """Solve a small system by singular values and return ‖outer ∘ M inner - W‖ / ‖W‖ over the whole composed kernel.
+
+    Below n features the second scales are eliminated whatever the width, as in Lemma 2.1, so that they are free.
+    """
+    n, width = system.matrix.shape
+    operator, rhs = system.operator, system.rhs
+    if width < n:
+        operator = Pivoted(system.matrix, system.weight)
+        rhs = operator.right_hand_side()
+    inner = torch.linalg.lstsq(operator.dense(), rhs[:, None], driver="gelsd").solution[:, 0]
+    product = system.matrix.matvec(inner)
+    outer = operator.second_scales(product) if width < n else torch.ones(len(system.weight), dtype=torch.float64)
+    return float((product.reshape(system.weight.shape) * outer[:, None] - system.weight).norm() / system.weight.norm())
 
 
 def success_rates(settings: tuple[Setting, ...] = SETTINGS, draws: int = 50, below: int = 3) -> pd.DataFrame:
@@ -119,8 +130,8 @@ def success_rates(settings: tuple[Setting, ...] = SETTINGS, draws: int = 50, bel
     for setting in settings:
         for width in range(setting.minimum_width - below, setting.equations + 2):
             kinds = {"random": random_target}
-            if setting.has_pathological(width):
-                kinds["pathological"] = lambda setting, seed, width=width: pathological_target(setting, width, seed)
+            if setting.has_pathological(made := min(width, setting.equations - 1)):  # at n: those that n - 1 do not reach
+                kinds["pathological"] = lambda setting, seed, made=made: pathological_target(setting, made, seed)
             for kind, make in kinds.items():
                 errors = [_error(setting, width, seed, make(setting, seed)) for seed in range(draws)]
                 successes = sum(error <= SUCCESS for error in errors)
