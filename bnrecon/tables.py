@@ -75,6 +75,7 @@ def for_reading(result: dict[str, Any]) -> str:
     """What a run prints at its end: the layers, then the line that matters."""
     parts = [markdown(layers(result)), markdown(summary([result]))]
     parts += [f"auto picked {line}" for line in _reasons(result["layers"])]
+    parts += [f"not converged: {line}" for line in _diagnoses(result["layers"])]
     redrawn = sum(layer["redrawn"] for layer in result["layers"])
     if redrawn:
         parts.append(f"{redrawn} features came out wholly zero and were drawn anew (features.strict=true keeps them)")
@@ -90,6 +91,12 @@ def _reasons(rows: list[dict[str, Any]]) -> list[str]:
     """Why ``auto`` picked its solvers, for each one and reason the number of layers. Results of old runs have no reasons."""
     picked = Counter((row["solver"], row["reason"]) for row in rows if row.get("reason"))
     return [f"{solver} for {count} of {len(rows)} layers: {reason}" for (solver, reason), count in picked.most_common()]
+
+
+def _diagnoses(rows: list[dict[str, Any]]) -> list[str]:
+    """What was found to stand in the way of layers that did not converge, once for each layer."""
+    found = {(row["name"], row["diagnosis"]) for row in rows if row.get("diagnosis") and not row["converged"]}
+    return [f"{name}: {diagnosis}" for name, diagnosis in sorted(found)]
 
 
 def markdown(frame: pd.DataFrame) -> str:

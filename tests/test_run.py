@@ -328,3 +328,19 @@ def test_a_diverging_training_is_a_failed_run(command, tmp_path):
     assert "diverged" in err
     assert len(err.strip().splitlines()) == 1
     assert not list(tmp_path.glob("runs/*/result.json"))
+
+
+def test_what_stands_in_the_way_of_a_layer_is_printed_and_kept(command, tmp_path):
+    """Strict sparse features of a grey image: half of the first layer's are dead."""
+    code, out, err = command("run", "scale=smoke", "features=sparse_he_normal", "features.strict=true", f"outputs={tmp_path}")
+    assert code == 0, err
+    said = "not converged: features.conv1_1: 25 of 54 features are wholly zero; rank 29 of 36 equations"
+    assert said in out
+    assert "NOT CONVERGED 25 of 54" in err
+    assert "auto picked matrix_free for 5 of 5 layers: oversampling 1.5: about 114 iterations" in out
+    layers = pd.read_csv(Path(out.strip().splitlines()[-1]) / "layers.csv")
+    assert layers["diagnosis"][0].startswith("25 of 54")
+    assert set(layers["norm"][1:]) <= {
+        "near the minimum norm of the scales",
+        "near the minimum norm of the scales times their columns' norms",
+    }

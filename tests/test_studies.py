@@ -1,5 +1,7 @@
 """The papers' tables: every cell's run can be composed, verdicts are about losses, and what was not run says how to run it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,10 @@ def test_a_cell_that_was_not_run_names_its_command():
     line = frame([cell], absolute=False).iloc[0]
     assert line["verdict"] == "not run: bnrecon run target=vgg18 'seeds=[0,1]'"
     assert line["paper: loss"] == "0.16"
+    assert (
+        frame([dataclasses.replace(cell, reported=Reported.printed(94.12, "94.0", "0.1"))], False).iloc[0]["paper: rebuilt"]
+        == "94.0 ± 0.1"
+    )
 
 
 def test_a_study_runs_what_it_lacks_once_and_writes_its_tables(small_study, cifar, capsys, monkeypatch):

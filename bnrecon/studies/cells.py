@@ -17,13 +17,14 @@ __all__ = ["Cell", "Reported", "frame", "verdict"]
 class Reported:
     """What a paper prints: the target's accuracy, the rebuilt network's and the half-width of its interval, in percent.
 
-    ``rounding`` is half a unit of the last digit printed of the rebuilt accuracy.
+    ``rounding`` is half a unit of the last digit printed of the rebuilt accuracy, ``text`` how it is printed.
     """
 
     target: float
     rebuilt: float
     half_width: float
     rounding: float = 0.0
+    text: str = ""
 
     @classmethod
     def printed(cls, target: float, rebuilt: str, half_width: str) -> Reported:
@@ -32,7 +33,8 @@ class Reported:
         >>> Reported.printed(94.12, "94.0", "0.1").rounding
         0.05
         """
-        return cls(target, float(rebuilt), float(half_width), 0.5 * 10.0 ** -len(rebuilt.partition(".")[2]))
+        rounding = 0.5 * 10.0 ** -len(rebuilt.partition(".")[2])
+        return cls(target, float(rebuilt), float(half_width), rounding, f"{rebuilt} ± {half_width}")
 
     @property
     def loss(self) -> float:
@@ -92,7 +94,7 @@ def frame(cells: list[Cell], absolute: bool) -> pd.DataFrame:
         line = {"target": cell.row, "features": cell.column, "solver": cell.solver, "width": cell.width or ""}
         if cell.reported is not None:
             line["paper: target"] = f"{cell.reported.target:.2f}"
-            line["paper: rebuilt"] = f"{cell.reported.rebuilt:g} ± {cell.reported.half_width:g}"
+            line["paper: rebuilt"] = cell.reported.text
             line["paper: loss"] = f"{cell.reported.loss:.2f}" if cell.usable else "impossible"
         if cell.result is None:
             lines.append(line | {"verdict": f"not run: {cell.command}"})
