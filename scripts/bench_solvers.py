@@ -40,7 +40,8 @@ def plan(quick: bool) -> list[dict]:
         rows.append({"section": "square", "method": method, "width": small, "oversampling": 1.0})
     for method in ("refined", *solve, "lu_lbfgs"):
         rows.append({"section": "square", "method": method, "width": width, "oversampling": 1.0})
-    rows.append({"section": "square", "method": "refined", "width": width, "oversampling": "minimum"})
+    for method in ("refined", "lu_lbfgs"):
+        rows.append({"section": "square", "method": method, "width": width, "oversampling": "minimum"})
     for oversampling in (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007):
         rows.append({"section": "frontier", "method": "matrix_free", "width": width, "oversampling": oversampling})
     for side in (8, 12, 16) if quick else (16, 32, 64, 96, 128):
