@@ -102,8 +102,10 @@ class FeaturesConfig:
     excess: int | None = None  # c1 - n
     width: str | None = None  # c1: a number, `minimum` (n - c2 + 1, Burkholz 2024, Thm 2.2) or `maximum` (n, Thm 2.3)
     allow_below_minimum: bool = False  # fewer features than the theorems ask for: reconstruction will be inexact
-    activation: str = "identity"  # after the first source layer: identity, relu, leaky_relu (Thm 2.4)
-    margin: float = 2.0  # for relu and leaky_relu: inputs may exceed the training images' range by this factor
+    activation: str = "identity"  # after the first source layer: identity, relu, leaky_relu, tanh, sigmoid (Thm 2.4)
+    epsilon: float = 1e-3  # with tanh and sigmoid: how far a layer's output may be from the target's
+    margin: float = 2.0  # with any activation: inputs may exceed the training images' range by this factor
+    skip: str = "none"  # a frozen skip connection beside each pair, inner or outer: where the second normalization stands (Eq. 3)
     strict: bool = False  # keep wholly zero features of sparse distributions
 
 
@@ -216,6 +218,7 @@ def check(config: RunConfig) -> None:
         "train.batch_size": config.train.batch_size, "data.train_limit": config.data.train_limit,
         "data.test_limit": config.data.test_limit, "data.side": config.data.side, "data.workers": config.data.workers,
         "features.oversampling": config.features.oversampling, "features.margin": config.features.margin,
+        "features.epsilon": config.features.epsilon,
         "solver.tolerance": config.solver.tolerance, "solver.max_iterations": config.solver.max_iterations,
         "target.depth": getattr(config.target, "depth", None), "train.checkpoint_seconds": config.train.checkpoint_seconds,
     }  # fmt: skip

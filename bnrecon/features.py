@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +15,19 @@ from bnrecon.store import tensor_digest
 
 __all__ = [
     "DISTRIBUTIONS",
+    "SKIPS",
     "Distribution",
     "Features",
     "LayerShape",
+    "check_skip",
     "choose_width",
     "draw",
     "register_features",
     "shared_feature_rows",
 ]
+
+
+SKIPS = ("none", "inner", "outer")  # where the second normalization stands relative to a skip connection
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,9 @@ class Features:
     zero and were drawn anew. Features that follow a ``pattern`` store neither; ``weights`` forms them when asked:
     ``"identity"`` (id_cond of maximum width, M = I), ``"shared"`` (id_cond of minimum width), ``"kronecker"`` (ortho_cond, from its
     ``factors`` U2 and U1).
+
+    With ``skip="inner"`` or ``"outer"`` a frozen skip connection S (c2, c0), ``skip_weight``, runs beside the pair, at the kernel's
+    centre: the identity where c2 = c0, a random 1x1 convolution elsewhere.
     """
 
     shape: LayerShape
@@ -69,6 +78,8 @@ class Features:
     redrawn: int = 0
     pattern: str | None = None
     factors: tuple[torch.Tensor, ...] = ()
+    skip: str = "none"
+    skip_weight: torch.Tensor | None = None
 
     @property
     def identity(self) -> bool:
@@ -90,10 +101,11 @@ class Features:
 
     def digest(self) -> str:
         """SHA-256 of the weights, or of what their pattern is made of, by which a reload knows that it drew the same ones."""
+        skip = {} if self.skip_weight is None else {"skip": self.skip_weight}
         if self.pattern is None:
-            return tensor_digest({"first": self.first, "second": self.second})
+            return tensor_digest({"first": self.first, "second": self.second} | skip)
         size = f"{self.shape.outputs}x{self.shape.inputs}x{self.shape.kernel[0]}x{self.shape.kernel[1]}"
-        factors = {f"factor {number}": factor for number, factor in enumerate(self.factors)}
+        factors = {f"factor {number}": factor for number, factor in enumerate(self.factors)} | skip
         return f"{self.pattern} {size}{f' {tensor_digest(factors)}' if factors else ''}"
 
 
@@ -155,11 +167,17 @@ def distribution(name: str) -> Distribution:
     return DISTRIBUTIONS[name]
 
 
-def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict: bool = False) -> Features:
+def check_skip(name: str) -> None:
+    """Raise ``UserError`` for a position of the skip connection that there is not."""
+    if name not in SKIPS:
+        raise UserError(f"features.skip={name}: {nearest(name, SKIPS)}")
+
+
+def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict: bool = False, skip: str = "none") -> Features:
     """Draw the features of layer number ``layer``.
 
-    ``strict`` keeps features of sparse distributions that came out wholly zero. Raises ``UserError`` for a width that the
-    distribution does not have.
+    ``strict`` keeps features of sparse distributions that came out wholly zero; ``skip`` adds a skip connection. Raises
+    ``UserError`` for a width that the distribution does not have.
 
     >>> draw("he_normal", LayerShape(2, 3), width=6, seed=0, layer=0).first.shape
     torch.Size([6, 3])
@@ -168,7 +186,17 @@ def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict
     kind.check_width(shape, width)
     options = {"strict": strict} if kind.takes_strict else {}
     drawn = kind.draw(shape, width, Stream(seed, layer), **options)
-    return drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
+    drawn = drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
+    if skip == "none":
+        return drawn
+    return dataclasses.replace(drawn, skip=skip, skip_weight=_skip_weight(shape, Stream(seed, layer)))
+
+
+def _skip_weight(shape: LayerShape, stream: Stream) -> torch.Tensor:
+    """S (c2, c0): ResNet's shortcuts, the identity where shapes agree and a 1x1 projection (here random and frozen) elsewhere."""
+    if shape.outputs == shape.inputs:
+        return torch.eye(shape.outputs)
+    return stream.normal((shape.outputs, shape.inputs), "skip", math.sqrt(2 / shape.inputs))
 
 
 def choose_width(

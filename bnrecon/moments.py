@@ -10,7 +10,7 @@ from torch import nn
 
 from bnrecon.features import Features
 from bnrecon.hardware import exact_float32
-from bnrecon.source import geometry_of, pad
+from bnrecon.source import centre, geometry_of, pad
 from bnrecon.targets.folding import FoundLayer
 
 __all__ = ["LayerMoments", "gather"]
@@ -31,9 +31,14 @@ class LayerMoments:
     output_count: int = 0
     output_sum: torch.Tensor | float = 0.0
     output_squares: torch.Tensor | float = 0.0
+    centre_sum: torch.Tensor | float = 0.0
+    centre_products: torch.Tensor | float = 0.0
+    centre_with_output: torch.Tensor | float = 0.0
 
-    def add(self, x: torch.Tensor, output: torch.Tensor) -> None:
-        """Add a batch: ``x`` (c0, pixels) of the padded input, ``output`` (c2, pixels), both float64."""
+    def add(self, x: torch.Tensor, output: torch.Tensor, centred: torch.Tensor) -> None:
+        """Add a batch: ``x`` (c0, pixels) of the padded input, ``output`` (c2, places), ``centred`` (c0, places) the input at the
+        kernel's centre, where a skip connection reads it; all float64.
+        """
         self.count += x.shape[1]
         self.input_sum = self.input_sum + x.sum(1)
         self.input_products = self.input_products + x @ x.T
@@ -42,6 +47,9 @@ class LayerMoments:
         self.output_count += output.shape[1]
         self.output_sum = self.output_sum + output.sum(1)
         self.output_squares = self.output_squares + (output * output).sum(1)
+        self.centre_sum = self.centre_sum + centred.sum(1)
+        self.centre_products = self.centre_products + centred @ centred.T
+        self.centre_with_output = self.centre_with_output + output @ centred.T
 
     def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float32 (c1,)."""
@@ -54,18 +62,29 @@ class LayerMoments:
         return (first @ mean).float(), ((first @ covariance) * first).sum(1).clamp_min(0).float()
 
     def second_output(
-        self, gain: torch.Tensor, bias: torch.Tensor | None, outer: torch.Tensor, at_output: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance of the second source layer's output, z = gain ∘ (o - bias) / outer + the first shift's part.
+        self, gain: torch.Tensor, bias: torch.Tensor | None, outer: torch.Tensor, at_output: torch.Tensor,
+        beside: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Mean and variance of what the second normalization sees: z = (gain ∘ (o - bias) - S x) / outer + the first shift's part.
 
-        Outputs that are switched off (outer 0) get mean 0 and variance 1: nothing depends on them.
+        ``beside`` is S (c2, c0), a skip connection that joins only behind the normalization, if there is one. Outputs that are
+        switched off (outer 0) get mean 0 and variance 1: nothing depends on them.
         """
-        mean = self.output_sum / self.output_count
-        variance = (self.output_squares / self.output_count - mean**2).clamp_min(0) * _unbiased(self.output_count)
-        factor = torch.where(outer == 0, torch.zeros_like(outer), gain / torch.where(outer == 0, 1, outer))
-        centre = mean - (0 if bias is None else bias.detach().double())
-        variance = torch.where(outer == 0, torch.ones_like(outer), factor**2 * variance)
-        return (factor * centre + at_output).float(), variance.float()
+        count = self.output_count
+        mean = self.output_sum / count
+        variance = gain**2 * (self.output_squares / count - mean**2)
+        middle = gain * (mean - (0 if bias is None else bias.detach().double()))
+        if beside is not None:
+            skip = beside.to(mean)
+            at_centre = self.centre_sum / count
+            spread = self.centre_products / count - torch.outer(at_centre, at_centre)
+            together = self.centre_with_output / count - torch.outer(mean, at_centre)
+            variance = variance - 2 * gain * (skip * together).sum(1) + ((skip @ spread) * skip).sum(1)
+            middle = middle - skip @ at_centre
+        off = outer == 0
+        factor = torch.where(off, torch.zeros_like(outer), 1 / torch.where(off, 1, outer))
+        variance = torch.where(off, torch.ones_like(outer), factor**2 * variance.clamp_min(0) * _unbiased(count))
+        return (factor * middle + at_output).float(), variance.float()
 
 
 def _unbiased(count: int) -> float:
@@ -82,9 +101,12 @@ def gather(model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.T
         def hook(_module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
             if geometry.linear:
                 x, out = inputs[0].reshape(-1, inputs[0].shape[-1]).T, output.reshape(-1, output.shape[-1]).T
-            else:
-                x, out = pad(inputs[0], geometry).transpose(0, 1).flatten(1), output.transpose(0, 1).flatten(1)
-            moments[found.name].add(x.double(), out.double())
+                moments[found.name].add(x.double(), out.double(), x.double())
+                return
+            padded = pad(inputs[0], geometry)
+            at_centre = centre(padded, found.target.shape.kernel, geometry, output.shape[2:])
+            at_centre = at_centre[:, :, :: geometry.stride[0], :: geometry.stride[1]]
+            moments[found.name].add(*(map_.transpose(0, 1).flatten(1).double() for map_ in (padded, output, at_centre)))
 
         return hook
 

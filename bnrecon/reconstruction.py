@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from bnrecon import source_file
-from bnrecon.construction.activation import check_activation, linear_region_shift
-from bnrecon.construction.two_layer import Scales, System, feature_operator, two_layer_system
+from bnrecon.construction.activation import FIRST_ACTIVATIONS, check_activation, linear_region
+from bnrecon.construction.residual import layer_system, minimum_width
+from bnrecon.construction.two_layer import Scales, System, feature_operator
 from bnrecon.errors import RunError, UserError
-from bnrecon.features import Features, choose_width, distribution, draw
+from bnrecon.features import Features, check_skip, choose_width, distribution, draw
 from bnrecon.hardware import available_memory, gigabytes
 from bnrecon.moments import LayerMoments, gather
 from bnrecon.solvers import Report, Solution, SolverOptions, solve
@@ -112,13 +113,14 @@ class Plan:
 def plan_layers(
     model: nn.Module, features: str, oversampling: float | None = None, excess: int | None = None, width: str | int | None = None,
     allow_below_minimum: bool = False, solver: str = "auto", unsupported: str = "raise",
-    device: torch.device | None = None,
+    device: torch.device | None = None, skip: str = "none",
 ) -> Plan:  # fmt: skip
     """Choose every layer's width and refuse, before any work, what cannot be done, naming layer, reason and memory.
 
     Raises ``UserError``, and ``RunError`` where memory does not suffice for the solver.
     """
     kind = distribution(features)
+    check_skip(skip)
     if oversampling is None and excess is None and width is None and solver != "auto" and lookup(solver).square:
         width = "maximum"
     inventory = find_layers(model)
@@ -127,11 +129,13 @@ def plan_layers(
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
     for number, found in enumerate(inventory.layers):
         shape = found.target.shape
-        c1 = choose_width(features, shape, oversampling, excess, width)
-        if c1 < shape.minimum_width and not allow_below_minimum:
+        least = minimum_width(shape, skip)
+        c1 = max(1, least) if width == "minimum" else choose_width(features, shape, oversampling, excess, width)
+        if c1 < least and not allow_below_minimum:
             raise UserError(
-                f"layer {found.name}: {c1} features are below the minimum width n - c2 + 1 = {shape.minimum_width} (Burkholz 2024, "
-                "Thm 2.2), from which a target can be rebuilt; take more, or say features.allow_below_minimum=true"
+                f"layer {found.name}: {c1} features are below the minimum width {'n - c2' if skip == 'outer' else 'n - c2 + 1'} = {least} "
+                f"(Burkholz 2024, {'Eq. 3' if skip == 'outer' else 'Thm 2.2'}), from which a target can be rebuilt; take more, or say "
+                "features.allow_below_minimum=true"
             )
         if c1 < 1:
             raise UserError(f"layer {found.name}: {c1} features; at least one is needed")
@@ -140,7 +144,7 @@ def plan_layers(
                 f"layer {found.name}: its weights, normalization folded in, are not all finite; nothing can be rebuilt from them"
             )
         kind.check_width(shape, c1)
-        rows = shape.minimum_width if shape.minimum_width <= c1 < shape.equations else shape.equations
+        rows = least if least <= c1 < shape.equations else shape.equations
         if solver != "auto":
             lookup(solver).check(rows, c1, kind.orthogonal)
             need = lookup(solver).memory(rows, c1)
@@ -178,7 +182,7 @@ def plan_layers(
 def reconstruct(
     model: nn.Module, features: str = "he_normal", oversampling: float | None = None, solver: str = "auto", seed: int = 0, *,
     excess: int | None = None, width: str | int | None = None, allow_below_minimum: bool = False, activation: str = "identity",
-    margin: float = 2.0, strict: bool = False, images: torch.Tensor | Iterable[torch.Tensor] | None = None,
+    epsilon: float = 1e-3, margin: float = 2.0, strict: bool = False, skip: str = "none", images: torch.Tensor | Iterable[torch.Tensor] | None = None,
     moments: Mapping[str, LayerMoments] | None = None, tolerance: float = 1e-10, max_iterations: int | None = None,
     unsupported: str = "raise", solved: Mapping[str, Solution] | None = None,
     on_layer: Callable[[LayerReport, Solution], None] | None = None,
@@ -196,8 +200,10 @@ def reconstruct(
             ``excess``, c1 - n; or ``width``, c1 itself, ``"minimum"`` (n - c2 + 1) or ``"maximum"`` (n).
         solver: a name in ``bnrecon.solvers.SOLVERS``, or ``"auto"``.
         seed: from which all features are drawn.
-        activation: after the first source layer: identity, relu or leaky_relu. The latter are shifted into their linear
-            region for inputs up to ``margin`` times the largest seen in ``images``, which they therefore need.
+        activation: after the first source layer: identity, relu, leaky_relu, tanh or sigmoid. All but the first are scaled and
+            shifted into their linear region for inputs up to ``margin`` times the largest seen in ``images``, which they need.
+        epsilon: with tanh and sigmoid, by how much a layer's output may differ from the target's for such inputs (Thm 2.4).
+        skip: a frozen skip connection beside each pair, joined ``"inner"``: behind the second normalization, ``"outer"``: before it.
         images: a tensor (N, C, H, W) or an iterable of such, from which the running statistics are taken. Without them
             the source keeps the statistics it was drawn with: mean 0 and variance 1.
         moments: what ``bnrecon.moments.gather`` made of images before, instead of ``images``.
@@ -221,13 +227,13 @@ def reconstruct(
     """
     if any(module.training for module in model.modules()):
         raise UserError("the model is in training mode, its normalization not yet fixed; call model.eval() before reconstruct")
-    check_activation(activation)
+    check_activation(activation, skip)
     odd = {str(p.dtype).removeprefix("torch.") for p in model.parameters()} - {"float32", "float64"}
     if odd:
         raise UserError(
             f"the model holds {', '.join(sorted(odd))} parameters; reconstruct works in float32 or float64: call model.float()"
         )
-    plan = plan_layers(model, features, oversampling, excess, width, allow_below_minimum, solver, unsupported)
+    plan = plan_layers(model, features, oversampling, excess, width, allow_below_minimum, solver, unsupported, skip=skip)
     if moments is None and images is not None:
         batches = [images] if isinstance(images, torch.Tensor) else images
         moments = gather(model, [layer.found for layer in plan.layers], batches)
@@ -240,8 +246,8 @@ def reconstruct(
     for layer in plan.layers:
         found, target = layer.found, layer.found.target
         device, dtype = found.module.weight.device, found.module.weight.dtype
-        drawn = draw(features, target.shape, layer.width, seed, layer.number, strict)
-        system = two_layer_system(target, drawn, device, kind.orthogonal)
+        drawn = draw(features, target.shape, layer.width, seed, layer.number, strict, skip)
+        system = layer_system(target, drawn, device, kind.orthogonal)
         if solved and found.name in solved:
             solution = _taken(system, solved[found.name], tolerance)
         else:
@@ -253,10 +259,11 @@ def reconstruct(
         known = moments.get(found.name) if moments else None
         if known is not None and known.count == 0:
             known = None  # a layer that the forward pass never reaches
-        _normalize(built, scales, found, known, margin if activation != "identity" else None)
+        _normalize(built, scales, found, known, activation, margin, epsilon)
         recipe = LayerRecipe(
-            found.name, found.norm_name, layer.number, features, seed, strict, layer.width, activation, drawn.digest()
-        )
+            found.name, found.norm_name, layer.number, features, seed, strict, layer.width, activation, drawn.digest(), skip,
+            None if FIRST_ACTIVATIONS[activation].exact else built.region[1],
+        )  # fmt: skip
         report = _report(built, found, solution.report, recipe, strict, tolerance)
         if on_layer:
             on_layer(report, solution)
@@ -285,24 +292,30 @@ def _taken(system: System, solution: Solution, tolerance: float) -> Solution:
     return Solution(scale, report)
 
 
-def _normalize(layer: SourceLayer, scales: Scales, found: FoundLayer, moments: LayerMoments | None, margin: float | None) -> None:
-    """Set the layer's normalizations so that it is outer ∘ B (inner ∘ A x + t) + b, t the shift into the linear region."""
+def _normalize(
+    layer: SourceLayer, scales: Scales, found: FoundLayer, moments: LayerMoments | None, activation: str, margin: float, epsilon: float
+) -> None:  # fmt: skip
+    """Set the layer's normalizations so that it is outer ∘ B (inner ∘ A x) + b, the activation kept in its linear region.
+
+    There φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that the second normalization divides by m v and takes B (m t + c) off.
+    """
     features, bias = layer.features, found.target.bias.to(scales.inner.device)
-    shift = torch.zeros_like(scales.inner)
-    if margin is not None:
-        shift = linear_region_shift(features, scales.inner, margin * moments.largest_input)
-    at_output = shift_at_output(features, shift)
+    known = None if moments is None else margin * moments.largest_input
+    region = linear_region(activation, features, scales, known, epsilon)
+    slope, offset = layer.linearized.slope, layer.linearized.offset
+    layer.region = (region.low, region.high)
+    inner, outer = region.factor * scales.inner, scales.outer / (slope * region.factor)
+    at_output = shift_at_output(features, slope * region.shift + offset)
     if moments is None:
-        ones, zeros = torch.ones_like(scales.inner), torch.zeros_like(scales.inner)
-        first = AffineMap(scales.inner, shift, zeros.float(), ones.float())
-        second = AffineMap(
-            scales.outer, bias - scales.outer * at_output, torch.zeros_like(bias).float(), torch.ones_like(bias).float()
-        )
+        ones, zeros = torch.ones_like(inner), torch.zeros_like(inner)
+        first = AffineMap(inner, region.shift, zeros.float(), ones.float())
+        second = AffineMap(outer, bias - outer * at_output, torch.zeros_like(bias).float(), torch.ones_like(bias).float())
     else:
         mean, variance = moments.first_output(features)
-        first = AffineMap(scales.inner, shift, mean, variance)
-        mean, variance = moments.second_output(found.gain.to(bias), found.module.bias, scales.outer, at_output)
-        second = AffineMap(scales.outer, bias - scales.outer * at_output, mean, variance)
+        first = AffineMap(inner, region.shift, mean, variance)
+        beside = features.skip_weight if features.skip == "inner" else None
+        mean, variance = moments.second_output(found.gain.to(bias), found.module.bias, outer, at_output, beside)
+        second = AffineMap(outer, bias - outer * at_output, mean, variance)
     layer.set_maps(first, second)
 
 

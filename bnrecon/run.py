@@ -17,11 +17,11 @@ import torch
 
 from bnrecon import estimate, figures, hardware, store, tables
 from bnrecon.config import VOLATILE, RunConfig
-from bnrecon.construction.activation import check_activation
+from bnrecon.construction.activation import FIRST_ACTIVATIONS, check_activation
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.errors import RunError, UserError
 from bnrecon.evaluate import evaluate_source
-from bnrecon.features import distribution
+from bnrecon.features import check_skip, distribution
 from bnrecon.moments import LayerMoments, gather
 from bnrecon.reconstruction import LayerReport, Plan, Reconstruction, plan_layers, reconstruct
 from bnrecon.solvers import Report, Solution
@@ -71,7 +71,8 @@ def run(config: RunConfig) -> Path:
 def check_names(config: RunConfig) -> None:
     """Raise ``UserError`` for names that no register knows, before any data are read."""
     distribution(config.features.name)
-    check_activation(config.features.activation)
+    check_activation(config.features.activation, config.features.skip)
+    check_skip(config.features.skip)
     if config.solver.name != "auto":
         lookup(config.solver.name)
     check_options(**{f.name: getattr(config.target, f.name) for f in dataclasses.fields(config.target) if f.name != "name"})
@@ -127,7 +128,7 @@ def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     network = build_target(config, data).eval()
     plan = plan_layers(
         network, config.features.name, **_width(config), allow_below_minimum=config.features.allow_below_minimum,
-        solver=config.solver.name, device=device,
+        solver=config.solver.name, device=device, skip=config.features.skip,
     )  # fmt: skip
     training = training_plan(config, device)
     places = estimate.pixels(network, data.shape)
@@ -164,8 +165,10 @@ def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
 
 
 def _source_images(config: RunConfig, flops: int, images: int, device: torch.device) -> int:
-    """How many test images the real source network sees."""
-    everything = config.evaluate == "source" or (config.evaluate == "auto" and flops * images <= SOURCE_FLOPS[device.type])
+    """How many test images the real source network sees: all, where its collapsed form is another function."""
+    nearly = not FIRST_ACTIVATIONS[config.features.activation].exact
+    affordable = nearly or flops * images <= SOURCE_FLOPS[device.type]
+    everything = config.evaluate == "source" or (config.evaluate == "auto" and affordable)
     return images if everything else min(SOURCE_IMAGES, images)
 
 
@@ -244,8 +247,8 @@ def _rebuild(
     features = config.features
     return reconstruct(
         trained.network, features.name, solver=config.solver.name, seed=seed, **_width(config),
-        allow_below_minimum=features.allow_below_minimum, activation=features.activation, margin=features.margin,
-        strict=features.strict, moments=moments, tolerance=config.solver.tolerance, max_iterations=config.solver.max_iterations,
+        allow_below_minimum=features.allow_below_minimum, activation=features.activation, epsilon=features.epsilon,
+        margin=features.margin, strict=features.strict, skip=features.skip, moments=moments, tolerance=config.solver.tolerance, max_iterations=config.solver.max_iterations,
         solved=solved, on_layer=keep,
     )  # fmt: skip
 

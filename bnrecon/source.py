@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ __all__ = [
     "AffineMap",
     "Geometry",
     "SourceLayer",
+    "centre",
     "collapse_layer",
     "geometry_of",
     "layer_errors",
@@ -63,6 +65,15 @@ def pad(x: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     return F.pad(x, geometry.pads, geometry.pad_mode) if any(geometry.pads) else x
 
 
+def centre(x: torch.Tensor, kernel: tuple[int, int], geometry: Geometry, sides: torch.Size) -> torch.Tensor:
+    """The part of a padded input that a kernel's centre passes over, ``sides`` the output's; strides are left to the caller."""
+    starts = [side // 2 * step for side, step in zip(kernel, geometry.dilation, strict=True)]
+    rows, columns = (
+        slice(start, start + (side - 1) * step + 1) for start, side, step in zip(starts, sides, geometry.stride, strict=True)
+    )
+    return x[:, :, rows, columns]
+
+
 @dataclass(frozen=True)
 class AffineMap:
     """What a normalization layer is to do, y = scale · x + shift by channel (float64), and its running statistics (float32)."""
@@ -88,6 +99,7 @@ class AffineMap:
 class SourceLayer(nn.Module):
     """Convolution A (1x1), BatchNorm, activation, convolution B (kxk), BatchNorm in the place of one target layer.
 
+    Where the features have a skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm.
     Both weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first normalization's shift
     then reaches the border as it reaches every other pixel. For a linear layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
 
@@ -103,11 +115,16 @@ class SourceLayer(nn.Module):
         self.implicit = features.identity and shape.feature_bytes(features.width) > IMPLICIT_FROM
         norm = nn.BatchNorm1d if geometry.linear else nn.BatchNorm2d
         self.first_norm = norm(features.width, dtype=dtype)
-        self.activation = FIRST_ACTIVATIONS[activation]()
+        self.linearized = FIRST_ACTIVATIONS[activation]
+        self.activation = self.linearized.module()
         self.second_norm = norm(shape.outputs, dtype=dtype)
         self.maps: tuple[AffineMap, AffineMap] | None = None
         self.folded = False  # whether a BatchNorm of the target went into this layer
-        self.outside = 0  # intermediate values seen below 0, where relu and leaky_relu are not the identity
+        self.region = (0.0, math.inf) if self.linearized.one_sided else (-math.inf, math.inf)
+        self.outside = 0  # intermediate values seen outside the region where the activation is (nearly) linear
+        if features.skip != "none":
+            skip = features.skip_weight if geometry.linear else features.skip_weight[:, :, None, None]
+            self.skip = nn.Parameter(skip.to(dtype), requires_grad=False)
         if not self.implicit:
             first, second = features.weights()
             if geometry.linear:
@@ -161,11 +178,23 @@ class SourceLayer(nn.Module):
         output = self._convolution(pad(input, self.geometry).contiguous(memory_format=torch.channels_last))
         return output.contiguous() if input.is_contiguous() else output
 
+    def _ended(self, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Second normalization and skip connection behind the second layer's output ``out``, of the padded input ``x``."""
+        if self.features.skip == "none":
+            return self.second_norm(out)
+        if self.geometry.linear:
+            skipped = F.linear(x, self.skip)
+        else:
+            skipped = F.conv2d(
+                centre(x, self.features.shape.kernel, self.geometry, out.shape[2:]), self.skip, stride=self.geometry.stride
+            )
+        return self.second_norm(out + skipped) if self.features.skip == "outer" else self.second_norm(out) + skipped
+
     def _convolution(self, x: torch.Tensor) -> torch.Tensor:
         if self.implicit:
-            return self.second_norm(self._implicit(x))
+            return self._ended(self._implicit(x), x)
         if self.training:
-            return self.second_norm(self.second(self._activated(self.first_norm(self.first(x)))))
+            return self._ended(self.second(self._activated(self.first_norm(self.first(x)))), x)
         out = None
         step = max(16, CHUNK_BYTES // max(1, x.element_size() * x.shape[0] * x.shape[2] * x.shape[3]))
         for start in range(0, self.features.width, step):
@@ -173,20 +202,20 @@ class SourceLayer(nn.Module):
             hidden = self._normalized(F.conv2d(x, self.first.weight[part]), part)
             partial = F.conv2d(hidden, self.second.weight[:, part], stride=self.geometry.stride, dilation=self.geometry.dilation)
             out = partial if out is None else out.add_(partial)
-        return self.second_norm(out)
+        return self._ended(out, x)
 
     def _linear(self, x: torch.Tensor) -> torch.Tensor:
         if self.implicit:
-            return self.second_norm(self._implicit(x[:, :, None, None])[:, :, 0, 0])
+            return self._ended(self._implicit(x[:, :, None, None])[:, :, 0, 0], x)
         if self.training:
-            return self.second_norm(self.second(self._activated(self.first_norm(self.first(x)))))
+            return self._ended(self.second(self._activated(self.first_norm(self.first(x)))), x)
         out = x.new_zeros(len(x), self.features.shape.outputs)
         step = max(16, CHUNK_BYTES // max(1, x.element_size() * len(x)))
         for start in range(0, self.features.width, step):
             part = slice(start, start + step)
             hidden = self._normalized(F.linear(x, self.first.weight[part]), part)
             out = out + F.linear(hidden, self.second.weight[:, part])
-        return self.second_norm(out)
+        return self._ended(out, x)
 
     def _normalized(self, hidden: torch.Tensor, part: slice) -> torch.Tensor:
         norm = self.first_norm
@@ -198,7 +227,8 @@ class SourceLayer(nn.Module):
         if isinstance(self.activation, nn.Identity):
             return hidden
         if not self.training:
-            self.outside += int((hidden < 0).sum())
+            low, high = self.region
+            self.outside += int((hidden < low).sum()) + (int((hidden > high).sum()) if high < math.inf else 0)
         return self.activation(hidden)
 
     def frozen_digest(self) -> str:
@@ -211,7 +241,8 @@ class SourceLayer(nn.Module):
             wanted = self.features.weights()
             same = torch.equal(first.cpu().float(), wanted[0]) and torch.equal(second.cpu().float(), wanted[1])
             return self.features.digest() if same else "changed"
-        return tensor_digest({"first": first.float(), "second": second.float()})
+        skip = {} if self.features.skip == "none" else {"skip": self.skip.detach().flatten(1).float()}
+        return tensor_digest({"first": first.float(), "second": second.float()} | skip)
 
     def _implicit(self, x: torch.Tensor) -> torch.Tensor:
         """Sum act(s_l x_j + t_l) over the features l = (i, tap, j) of each output i."""
@@ -255,12 +286,14 @@ def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
 def collapse_layer(layer: SourceLayer) -> nn.Module:
     """The one layer that a source layer amounts to, from its float64 maps and its features (identity, or its linear region).
 
-    Its weight is W' = outer ∘ (B diag(inner) A): nothing of the target enters.
+    Its weight is W' = outer ∘ (B diag(inner) A): nothing of the target enters. With an activation that is only nearly linear,
+    this is the layer it would be if it were.
     """
     first, second = layer.present_maps()
+    slope, offset = layer.linearized.slope, layer.linearized.offset
     matrix = feature_operator(layer.features, torch.float64, first.scale.device)
-    weight = composed_weight(matrix, Scales(first.scale, second.scale), layer.features.shape)
-    bias = second.scale * shift_at_output(layer.features, first.shift) + second.shift
+    weight = composed_weight(matrix, Scales(slope * first.scale, second.scale), layer.features)
+    bias = second.scale * shift_at_output(layer.features, slope * first.shift + offset) + second.shift
     parameter = layer.second_norm.weight
     if layer.geometry.linear:
         collapsed = nn.Linear(weight.shape[1], weight.shape[0], dtype=parameter.dtype, device=parameter.device)
@@ -296,13 +329,14 @@ def layer_errors(layer: SourceLayer, weight: torch.Tensor) -> tuple[float, float
     The first from its float64 maps and its features; the second from the rounded parameters that its BatchNorm layers hold,
     in the arithmetic the network runs in.
     """
-    exact = Scales(*(wanted.scale for wanted in layer.present_maps()))
+    exact = [wanted.scale for wanted in layer.present_maps()]
     norms = (layer.first_norm, layer.second_norm)
-    rounded = Scales(*(norm.weight.detach() * torch.rsqrt(norm.running_var + norm.eps) for norm in norms))
+    rounded = [norm.weight.detach() * torch.rsqrt(norm.running_var + norm.eps) for norm in norms]
     errors = []
-    for scales in (exact, rounded):
-        matrix = feature_operator(layer.features, scales.inner.dtype, scales.inner.device)
-        errors.append(relative_error(composed_weight(matrix, scales, layer.features.shape), weight))
+    for inner, outer in (exact, rounded):
+        matrix = feature_operator(layer.features, inner.dtype, inner.device)
+        scales = Scales(layer.linearized.slope * inner, outer)
+        errors.append(relative_error(composed_weight(matrix, scales, layer.features), weight))
         del matrix  # before the next is formed
     return errors[0], errors[1]
 

@@ -20,7 +20,10 @@ __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "sourc
 
 @dataclass(frozen=True)
 class LayerRecipe:
-    """What one layer's features are drawn from, the BatchNorm folded into it, and the digest the draw must have."""
+    """What one layer's features are drawn from, the BatchNorm folded into it, and the digest the draw must have.
+
+    Files written before there were skip connections lack the last two.
+    """
 
     name: str
     norm: str | None
@@ -31,6 +34,8 @@ class LayerRecipe:
     width: int
     activation: str
     digest: str
+    skip: str = "none"
+    reach: float | None = None  # with tanh or sigmoid, how far intermediate values may go
 
 
 def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
@@ -91,7 +96,7 @@ def load_source(path: str | Path, model: nn.Module) -> nn.Module:
 def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch.Tensor], path: str | Path) -> SourceLayer:
     weight = module.weight
     shape = LayerShape(weight.shape[0], weight.shape[1], tuple(weight.shape[2:]) or (1, 1))
-    features = draw(recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict)
+    features = draw(recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict, recipe.skip)
     if features.digest() != recipe.digest:
         reason = (
             ""
@@ -107,6 +112,8 @@ def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch
         values = [tensors[f"{recipe.name}|{role}.{key}"].to(weight.device) for key in ("gamma", "beta", "mean", "variance")]
         maps.append(AffineMap.of_parameters(*values, norm.eps))
     layer.set_maps(*maps)
+    if recipe.reach is not None:
+        layer.region = (-recipe.reach, recipe.reach)
     layer.folded = recipe.norm is not None
     return layer
 

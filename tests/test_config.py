@@ -29,7 +29,7 @@ MISTAKES = [
     ("target.activation=rellu", "did you mean 'relu'"),
     ("device=gpu", "did you mean 'cpu'"),
     ("evaluate=both", "Allowed: auto, collapsed, source"),
-    ("features.activation=tanh", "Allowed: identity"),
+    ("features.activation=swish", "Allowed: identity"),
     ("features.width=3", "below the minimum width n - c2 + 1 = 97"),
     ("features.width=many", "give a number of features"),
     ("features.width=200 features.excess=2", "give at most one of"),

@@ -405,7 +405,7 @@ def test_mistakes_in_the_call_are_named():
     with pytest.raises(UserError, match="below the minimum width n - c2 \\+ 1 = 52"):
         reconstruct(model, width=51)
     with pytest.raises(UserError, match="Allowed: identity"):
-        reconstruct(model, activation="tanh")
+        reconstruct(model, activation="swish")
     with pytest.raises(UserError, match="no convolution"):
         reconstruct(nn.ReLU().eval())
     assert not reconstruct(model, width=30, allow_below_minimum=True).layers[0].converged

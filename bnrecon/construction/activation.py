@@ -1,32 +1,106 @@
-"""An activation after the first source layer (Burkholz 2024, Theorem 2.4): shift into the region where it is linear."""
+"""An activation after the first source layer (Burkholz 2024, Theorem 2.4): scale and shift into the region where it is linear."""
 
 from __future__ import annotations
 
-import torch
+import math
+from dataclasses import dataclass
 
+import torch
+from torch import nn
+
+from bnrecon.construction.two_layer import Scales
 from bnrecon.errors import UserError, nearest
 from bnrecon.features import Features
 
-__all__ = ["FIRST_ACTIVATIONS", "linear_region_shift"]
-
-# Activations that are exactly x -> x for x >= 0, with their PyTorch module.
-FIRST_ACTIVATIONS = {"identity": torch.nn.Identity, "relu": torch.nn.ReLU, "leaky_relu": lambda: torch.nn.LeakyReLU(0.01)}
+__all__ = ["FIRST_ACTIVATIONS", "FirstActivation", "LinearRegion", "check_activation", "linear_region", "theorem_constants"]
 
 
-def check_activation(name: str) -> None:
-    """Raise ``UserError`` for an activation that is not exactly linear anywhere."""
+@dataclass(frozen=True)
+class FirstActivation:
+    """An activation that is close to ``slope`` · x + ``offset`` somewhere.
+
+    ``one_sided`` ones are exactly so for all x >= 0. The others are odd about 0 with an error of at most ``cubic`` · |x|³ there.
+    """
+
+    module: type[nn.Module] | object
+    slope: float = 1.0
+    offset: float = 0.0
+    cubic: float = 0.0
+    one_sided: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether there is a region where the activation is linear, not only nearly so."""
+        return self.cubic == 0
+
+
+FIRST_ACTIVATIONS = {
+    "identity": FirstActivation(nn.Identity),
+    "relu": FirstActivation(nn.ReLU, one_sided=True),
+    "leaky_relu": FirstActivation(lambda: nn.LeakyReLU(0.01), one_sided=True),
+    "tanh": FirstActivation(nn.Tanh, cubic=1 / 3),
+    "sigmoid": FirstActivation(nn.Sigmoid, slope=1 / 4, offset=1 / 2, cubic=1 / 48),
+}
+
+
+def check_activation(name: str, skip: str = "none") -> None:
+    """Raise ``UserError`` for an activation that no theorem covers, alone or with this skip connection."""
     if name not in FIRST_ACTIVATIONS:
         raise UserError(f"features.activation={name}: {nearest(name, FIRST_ACTIVATIONS)}")
+    if skip == "outer" and not FIRST_ACTIVATIONS[name].exact:
+        raise UserError(
+            f"features.skip=outer with features.activation={name}: the second normalization would have to undo the small scale of the "
+            "first, which the skip connection lacks; take features.skip=inner or features.activation=relu"
+        )
 
 
-def linear_region_shift(features: Features, inner: torch.Tensor, largest_input: torch.Tensor) -> torch.Tensor:
-    """Shift t (c1,) of the first normalization so that s_l (A x)_l + t_l >= 0 for all inputs within their bounds.
+@dataclass(frozen=True)
+class LinearRegion:
+    """Where an activation is used: the intermediate channels are scaled by ``factor`` (v) and moved by ``shift`` (b, (c1,)).
 
-    With |x_j| <= X_j, ``largest_input`` (c0,), |s_l (A x)_l| <= |s_l| Σ_j |A_lj| X_j: the theorem's Q1, taken for each feature
-    rather than the worst one, with v = 1 and b = t. relu and leaky_relu then act as the identity (m = 1, c = 0), exactly.
+    Inputs within their bounds then stay in [``low``, ``high``]; what falls outside is counted.
+    """
+
+    factor: float
+    shift: torch.Tensor
+    low: float
+    high: float
+
+
+def theorem_constants(features: Features, scales: Scales, largest_input: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """The theorem's Q1, feature by feature, and Q2: reach of the intermediate channels, and what an error in them does at the output.
+
+    Q1_l = |γ1_l| Σ_j |A_lj| X_j (c1,) with |x_j| <= X_j, ``largest_input`` (c0,), where the theorem has inputs in [-1, 1]; its Q1 is
+    the largest. Q2 = max_i |γ2_i| Σ_lp |B_ilp|.
     """
     if features.identity:
         reach = largest_input.repeat(features.width // len(largest_input))
+        sums = torch.full((features.shape.outputs,), float(features.shape.inputs * features.shape.taps), dtype=torch.float64)
     else:
-        reach = features.weights()[0].to(largest_input).abs() @ largest_input
-    return inner.abs() * reach.to(inner)
+        first, second = features.weights()
+        reach = first.to(largest_input).abs() @ largest_input
+        sums = second.abs().sum((1, 2, 3), dtype=torch.float64)
+    return scales.inner.abs() * reach.to(scales.inner), float((scales.outer.abs() * sums.to(scales.outer)).max())
+
+
+def linear_region(
+    name: str, features: Features, scales: Scales, largest_input: torch.Tensor | None, epsilon: float
+) -> LinearRegion:
+    """Choose v and b so that S differs from the target layer by at most ``epsilon`` for inputs within ``largest_input`` (c0,).
+
+    relu, leaky_relu: v = 1 and b_l = Q1_l: exact. tanh, sigmoid: b = 0 and |φ(v x) - (m v x + c)| <= κ (v Q1)³ has to stay below
+    ε m v / Q2, so that v = min(sqrt(ε m / (κ Q2 Q1³)), 1 / Q1), κ = 1/3 and m = 1 for tanh, κ = 1/48 and m = 1/4 for sigmoid.
+    The printed v = min((3 ε / Q2)^(1/2), 1 / Q1) lacks Q1³ and violates the theorem's own hypothesis wherever Q1 > 1.
+    """
+    activation = FIRST_ACTIVATIONS[name]
+    shift = torch.zeros_like(scales.inner)
+    if name == "identity":
+        return LinearRegion(1.0, shift, -math.inf, math.inf)
+    reach, q2 = theorem_constants(features, scales, largest_input)
+    if activation.one_sided:
+        return LinearRegion(1.0, reach, 0.0, math.inf)
+    q1 = float(reach.max())
+    if q1 == 0 or q2 == 0:  # a layer that is switched off
+        return LinearRegion(1.0, shift, -1.0, 1.0)
+    factor = min(math.sqrt(epsilon * activation.slope / (activation.cubic * q2 * q1**3)), 1 / q1)
+    return LinearRegion(factor, shift, -factor * q1, factor * q1)

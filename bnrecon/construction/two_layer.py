@@ -19,6 +19,7 @@ __all__ = [
     "feature_operator",
     "linear_system",
     "relative_error",
+    "skip_rows",
     "two_layer_system",
 ]
 
@@ -54,7 +55,8 @@ class Scales:
 class System:
     """The linear system of one layer: ``operator`` x = ``rhs``, in float64.
 
-    ``matrix`` is M itself, without elimination; ``weight`` the target as (c2, entries) in the order of M's rows.
+    ``matrix`` is M itself, without elimination; ``weight`` what M x is to be up to the second scales, as (c2, entries) in the order
+    of M's rows: the target, less a skip connection's kernel where that stands outside the second normalization.
     """
 
     operator: Operator
@@ -86,7 +88,8 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
 def two_layer_system(target: TargetLayer, features: Features, device: torch.device, orthogonal: bool) -> System:
     """Set up the system of a target layer and its features.
 
-    Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general case.
+    Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general case,
+    ``bnrecon.construction.residual.layer_system`` features with a skip connection too.
     """
     return linear_system(feature_operator(features, torch.float64, device), target.rows().to(device, torch.float64), orthogonal)
 
@@ -106,11 +109,28 @@ def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = Fal
     return System(pivoted, pivoted.right_hand_side(), matrix, weight, orthogonal and isinstance(matrix, Selection))
 
 
-def composed_weight(matrix: Operator, scales: Scales, shape: LayerShape) -> torch.Tensor:
-    """Collapse the pair: W' = outer ∘ (B diag(inner) A), (c2, c0, kh, kw), in the arithmetic of ``matrix``."""
-    product = matrix.matvec(scales.inner.to(matrix.device, matrix.dtype))
-    table = product.reshape(shape.outputs, -1) * scales.outer.to(matrix.device, matrix.dtype)[:, None]
+def composed_weight(matrix: Operator, scales: Scales, features: Features) -> torch.Tensor:
+    """Collapse the pair: W' = outer ∘ (B diag(inner) A), (c2, c0, kh, kw), in the arithmetic of ``matrix``.
+
+    A skip connection of kernel S adds to it: outer ∘ (B diag(inner) A + S), or outer ∘ (B diag(inner) A) + S.
+    """
+    shape = features.shape
+    table = matrix.matvec(scales.inner.to(matrix.device, matrix.dtype)).reshape(shape.outputs, -1)
+    skip = 0 if features.skip == "none" else skip_rows(features).to(table)
+    if features.skip == "outer":
+        table = table + skip
+    table = table * scales.outer.to(table)[:, None]
+    if features.skip == "inner":
+        table = table + skip
     return table.reshape(shape.outputs, *shape.kernel, shape.inputs).permute(0, 3, 1, 2)
+
+
+def skip_rows(features: Features) -> torch.Tensor:
+    """The skip connection's kernel in the order of M's rows, (c2, kh kw c0): S at the kernel's centre, zero elsewhere."""
+    shape = features.shape
+    table = torch.zeros(shape.outputs, *shape.kernel, shape.inputs, dtype=torch.float64)
+    table[:, shape.kernel[0] // 2, shape.kernel[1] // 2] = features.skip_weight.double()
+    return table.flatten(1)
 
 
 def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:
