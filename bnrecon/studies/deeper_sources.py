@@ -1,0 +1,127 @@
+"""Deeper sources (Burkholz 2024, Thm 2.5): how often L layers of a total width become a random target."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from scipy import stats
+
+from bnrecon.construction.deep import balanced_widths, draw_deep, generic_rank, least_total_width, solve_deep
+
+__all__ = ["SETTINGS", "Setting", "draw", "success_rates", "summary"]
+
+SUCCESS = 1e-8  # relative error from which a target counts as rebuilt
+BEYOND = (-1, 0, 1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A target layer and the depth of its source; ``narrow_first`` lets c_1 fall below c0 · taps."""
+
+    outputs: int
+    inputs: int
+    taps: int
+    layers: int
+    narrow_first: bool = False
+
+    @property
+    def name(self) -> str:
+        """As tables call it."""
+        side = round(self.taps**0.5)
+        kind = "linear" if self.taps == 1 else f"{side}x{side} kernel first"
+        return f"{self.outputs}x{self.inputs}, {kind}{', c1 < c0 k²' if self.narrow_first else ''}"
+
+    @property
+    def equations(self) -> int:
+        """n = c2 c0 taps."""
+        return self.outputs * self.inputs * self.taps
+
+    def widths(self, beyond: int) -> tuple[int, ...]:
+        """Widths of total n + L - 1 + ``beyond``."""
+        total = least_total_width(self.equations, self.layers) + beyond
+        return balanced_widths(total, self.outputs, self.layers, 1 if self.narrow_first else self.inputs * self.taps)
+
+
+SETTINGS = (
+    *(Setting(4, 4, 1, layers) for layers in (2, 3, 4)),
+    *(Setting(3, 2, 9, layers) for layers in (2, 3, 4)),
+    *(Setting(4, 3, 9, layers) for layers in (2, 3, 4)),
+    Setting(2, 3, 9, 4),
+    Setting(2, 3, 9, 4, narrow_first=True),
+)
+
+
+def success_rates(settings: tuple[Setting, ...] = SETTINGS, draws: int = 20, starts: int = 8) -> pd.DataFrame:
+    """The share of draws rebuilt by ``solve_deep`` for totals around n + L - 1, with the exact 95% interval of a share."""
+    lines = []
+    for setting in settings:
+        for beyond in BEYOND:
+            widths = setting.widths(beyond)
+            if min(widths) < min(setting.outputs, setting.inputs * setting.taps):
+                continue  # of a rank below the target's
+            errors = []
+            for seed in range(draws):
+                generator = torch.Generator().manual_seed(10_000 + seed)
+                target = torch.randn(setting.outputs, setting.inputs * setting.taps, generator=generator, dtype=torch.float64)
+                weights = draw_deep(setting.inputs, setting.taps, widths, seed)
+                errors.append(solve_deep(target, weights, starts, seed=seed).relative_error)
+            successes = sum(error <= SUCCESS for error in errors)
+            interval = stats.binomtest(successes, draws).proportion_ci(0.95)
+            rank = generic_rank(draw_deep(setting.inputs, setting.taps, widths, 0))
+            lines.append({
+                "target": setting.name, "L": setting.layers, "n": setting.equations, "widths": ", ".join(map(str, widths)),
+                "beyond n + L - 1": beyond, "reachable dimensions": rank, "rebuilt": successes, "draws": draws,
+                "low": interval.low, "high": interval.high, "median error": float(torch.tensor(errors).median()), "starts": starts,
+            })  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a target and depth: draws rebuilt for each total, and how many of the n dimensions can be reached at n + L."""
+    lines = []
+    for (target, layers), group in frame.groupby(["target", "L"], sort=False):
+        line = {"target": target, "L": layers, "n": int(group["n"].iloc[0])}
+        at = group[group["beyond n + L - 1"] == 1].iloc[0]
+        line["widths at n + L"] = at["widths"]
+        line["reachable dimensions at n + L"] = f"{at['reachable dimensions']} of {at['n']}"
+        for beyond in BEYOND:
+            found = group[group["beyond n + L - 1"] == beyond]
+            offset = f" + L {'-' if beyond < 1 else '+'} {abs(beyond - 1)}".replace(" + 0", "")
+            line[f"n{offset}"] = "" if found.empty else f"{found['rebuilt'].iloc[0]} of {found['draws'].iloc[0]}"
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
+    """Share of draws rebuilt, and the median error, against total width, a line for each depth."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(frame["target"]))
+    figure, grid = plt.subplots(
+        2, len(names), figsize=(3 * len(names), 5.4), sharex=True, sharey="row", layout="constrained", squeeze=False
+    )
+    colours = {2: "#4c72b0", 3: "#dd8452", 4: "#55a868"}
+    for column, name in enumerate(names):
+        part = frame[frame["target"] == name]
+        for layers, points in part.groupby("L"):
+            share = points["rebuilt"] / points["draws"]
+            spread = [(share - points["low"]).clip(lower=0), (points["high"] - share).clip(lower=0)]
+            x = points["beyond n + L - 1"]
+            grid[0][column].errorbar(x, share, spread, marker="o", capsize=2, color=colours.get(layers), label=f"L = {layers}")
+            grid[1][column].semilogy(x, points["median error"], marker="o", color=colours.get(layers))
+        grid[0][column].set_title(name, fontsize=9)
+        grid[1][column].set_xlabel("Σ c_l - (n + L - 1)")
+        for axes in grid[:, column]:
+            axes.axvline(1, color="grey", linewidth=1, linestyle=":")
+    grid[0][0].set_ylabel("share of draws rebuilt")
+    grid[1][0].set_ylabel("median relative error")
+    grid[0][0].legend(fontsize=8)
+    figure.suptitle("Dotted: n + L (Thm 2.5)", fontsize=9)
+    figure.savefig(file, format=kind, dpi=150)
+    plt.close(figure)
