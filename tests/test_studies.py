@@ -9,7 +9,7 @@ from bnrecon import cli, config
 from bnrecon.data.load import CIFAR10_CLASSES
 from bnrecon.statistics import Interval
 from bnrecon.studies import running, width_threshold
-from bnrecon.studies.burkholz2024 import reconstruction_cells
+from bnrecon.studies.burkholz2024 import listed_cells, reconstruction_cells
 from bnrecon.studies.cells import Cell, Reported, frame, verdict
 
 
@@ -36,7 +36,7 @@ def cifar(tmp_path):
 
 def test_every_run_of_the_tables_can_be_composed():
     study = config.study("burkholz2024")
-    for table in study["tables"]:
+    for table in ("table1", "table2"):
         for solver in study["solvers"]:
             cells = reconstruction_cells(study, table, "laptop", solver)
             assert len(cells) == 16
@@ -48,6 +48,22 @@ def test_every_run_of_the_tables_can_be_composed():
                 assert asked.data.name == {"table1": "cifar10", "table2": "cifar100"}[table]
                 assert asked.seeds == [0, 1, 2]
     assert config.compose(reconstruction_cells(study, "table1", "paper", "exact")[0].words).train.epochs == 205
+
+
+def test_every_listed_run_can_be_composed_at_every_scale():
+    study = config.study("burkholz2024")
+    listed = [table for table, content in study["tables"].items() if "rows" in content]
+    assert listed == ["width100", "excess", "residual", "epsilon"]
+    for table in listed:
+        for scale in study["scales"]:
+            asked = [config.compose(cell.words) for cell in listed_cells(study, table, scale)]
+            assert len({str(config) for config in asked}) == len(asked)
+            assert {config.scale for config in asked} == {scale}
+    excess = [config.compose(cell.words).features.excess for cell in listed_cells(study, "excess", "laptop")]
+    assert excess == [0, 40, 80, 120, 400]
+    wide = listed_cells(study, "width100", "paper")[1]
+    assert (wide.reported.target, wide.reported.rebuilt, wide.reported.half_width) == (73.34, 73.37, 0.05)
+    assert config.compose(wide.words).target.width == 100
 
 
 def test_the_reported_numbers_are_the_papers():

@@ -1,4 +1,4 @@
-"""Burkholz 2024, Tables 1 and 2: trained targets rebuilt from four feature distributions, by the paper's solver and by ours."""
+"""Burkholz 2024 as cells: Tables 1 and 2, and the claims that the text makes of single runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from bnrecon.studies.cells import Cell, Reported
 
-__all__ = ["reconstruction_cells"]
+__all__ = ["listed_cells", "reconstruction_cells"]
 
 
 def reconstruction_cells(study: dict[str, Any], table: str, scale: str, solver: str, words: Sequence[str] = ()) -> list[Cell]:
@@ -31,4 +31,15 @@ def reconstruction_cells(study: dict[str, Any], table: str, scale: str, solver: 
             reported = Reported.printed(content["target"][activation], mean, half_width)
             usable = activation not in content.get("unusable", ())
             cells.append(Cell(table, activation, features, solver, tuple(given), reported, usable))
+    return cells
+
+
+def listed_cells(study: dict[str, Any], table: str, scale: str, words: Sequence[str] = ()) -> list[Cell]:
+    """The cells of a table that lists its runs in the study's yaml: a row a run, ``reported`` where the paper has a number for it."""
+    content = study["tables"][table]
+    cells = []
+    for row, about in content["rows"].items():
+        given = [*content["words"], *content["scales"][scale], *about["words"], *words]
+        reported = Reported.printed(*about["reported"]) if "reported" in about else None
+        cells.append(Cell(table, row, "", "", tuple(given), reported))
     return cells

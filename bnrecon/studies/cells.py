@@ -46,6 +46,8 @@ class Reported:
 class Cell:
     """One cell: ``words`` are what `bnrecon run` is given; ``result`` its result.json, ``None`` where it was not run; ``width`` the target's.
 
+    ``column`` and ``solver`` are empty in tables that have neither.
+
     ``reported`` is ``None`` where the paper has no number, ``usable=False`` where the one it prints is impossible.
     """
 
@@ -87,11 +89,14 @@ def verdict(loss: Interval, reported: Reported | None, usable: bool) -> str:
     return "smaller loss than reported" if loss.mean < reported.loss else "larger loss than reported"
 
 
-def frame(cells: list[Cell], absolute: bool) -> pd.DataFrame:
-    """One line a cell. ``absolute``: the runs are at the paper's scale, so that accuracies compare too, not only losses."""
+def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.DataFrame:
+    """One line a cell, its row under ``heading``; columns that would be empty are left out.
+
+    ``absolute``: the runs are at the paper's scale, so that accuracies compare too, not only losses.
+    """
     lines = []
     for cell in cells:
-        line = {"target": cell.row, "features": cell.column, "solver": cell.solver, "width": cell.width or ""}
+        line = {heading: cell.row, "features": cell.column, "solver": cell.solver, "width": cell.width or ""}
         if cell.reported is not None:
             line["paper: target"] = f"{cell.reported.target:.2f}"
             line["paper: rebuilt"] = cell.reported.text
@@ -105,8 +110,14 @@ def frame(cells: list[Cell], absolute: bool) -> pd.DataFrame:
         line["ours: loss"] = loss.format()
         if absolute and cell.reported is not None and cell.usable:
             line["rebuilt, ours minus paper"] = f"{mean_interval(result['source']['accuracy']).mean - cell.reported.rebuilt:+.2f}"
-        line["largest layer error"] = f"{max(layer['relative_error'] for layer in result['layers']):.1e}"
+        errors = sorted(layer["relative_error"] for layer in result["layers"])
+        line["largest layer error"] = f"{errors[-1]:.1e}"
+        line["median layer error"] = f"{errors[len(errors) // 2]:.1e}"
         unsolved = sum(not layer["converged"] for layer in result["layers"])
         line["not converged"] = f"{unsolved} of {len(result['layers'])}"
+        line["logits within"] = f"{result['source']['evaluated']['largest_difference_to_target']:.1e}"
+        if outside := result["source"]["outside_linear_region"]:
+            line["values outside the range"] = str(outside)
         lines.append(line | {"verdict": verdict(loss, cell.reported, cell.usable)})
-    return pd.DataFrame(lines).fillna("")
+    whole = pd.DataFrame(lines).fillna("")
+    return whole.loc[:, (whole != "").any()]

@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from bnrecon import config, run, store, tables
 from bnrecon.errors import Interrupted, RunError, UserError, nearest
-from bnrecon.studies import experiments
-from bnrecon.studies.burkholz2024 import reconstruction_cells
+from bnrecon.studies import experiments, pictures
+from bnrecon.studies.burkholz2024 import listed_cells, reconstruction_cells
 from bnrecon.studies.cells import Cell, frame
 from bnrecon.studies.experiments import EXPERIMENTS
 
@@ -43,7 +43,12 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
     solvers = [solver for solver in SOLVERS if solver in parts] or SOLVERS
     found: dict[str, list[Cell]] = {}
     for table in chosen:
-        cells = (cell for solver in solvers for cell in reconstruction_cells(study, table, scale, solver, words))
+        if "rows" in study["tables"][table]:
+            if set(parts) & set(SOLVERS) and table not in parts:
+                continue  # a solver's column was asked for, and this table has none
+            cells = listed_cells(study, table, scale, words)
+        else:
+            cells = [cell for solver in solvers for cell in reconstruction_cells(study, table, scale, solver, words)]
         found[table] = [_looked_up(cell) for cell in cells]
     return found
 
@@ -95,27 +100,77 @@ def write_tables(
     ``words`` are the runs' further options: tables of different ones lie in different files. ``run``: experiments that were not
     computed yet are.
     """
+    given = tuple(words)
     words = sorted(word for word in words if not word.startswith(("outputs=", "data.root=", "data.download=")))
     suffix = f"-{store.content_key({'words': words})}" if words else ""
     options = f", {' '.join(words)}" if words else ""
     study, texts = config.study(name), []
     for table, cells in found.items():
         about = study["tables"][table]
-        lines = frame(cells, absolute=scale == "paper")
+        lines = frame(cells, absolute=scale == "paper", heading=about.get("heading", "target"))
         done = sum(cell.result is not None for cell in cells)
         text = (
             f"{study['paper']}, {about['where']}: {about['title']}; scale {scale}{options}, {done} of {len(cells)} cells run\n\n"
             f"{tables.markdown(lines)}\n\n"
             "Loss is target minus rebuilt accuracy, in percent, paired by seed; ± is the half-width of the 95% Student-t interval over "
-            "source seeds. The verdict asks whether our interval and the paper's meet."
-            + ("" if scale == "paper" else " Accuracies themselves are not the paper's scale and are not compared.")
+            "source seeds. Logits are compared on the images that went through the real source network."
+            + _about_the_verdict(cells, scale)
+            + f"\n{_origin(cells)}Command: `bnrecon study {name} {table} scale={scale}{options.replace(',', '')}`."
         )
         store.write_text(folder / f"{table}-{scale}{suffix}.md", text + "\n")
         store.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.to_csv(index=False))
         store.write_text(folder / f"{table}-{scale}{suffix}.tex", lines.to_latex(index=False, escape=True))
+        store.write_text(folder / f"{table}-{scale}{suffix}.json", tables.as_json({"cells": [_traced(cell) for cell in cells]}))
+        if table in pictures.PICTURES and done:
+            for kind in ("png", "svg"):
+                pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
         texts.append(text)
     for experiment in EXPERIMENTS:
-        if wanted(experiment, parts):
-            content = experiments.obtain(experiment, scale, folder, run)
+        if wanted(experiment, parts) and not set(parts) & set(SOLVERS) - {experiment}:
+            content = experiments.obtain(experiment, scale, folder, run, given)
             texts.append(f"{study['paper']}, {experiments.write(experiment, name, scale, folder, content)}")
     return "\n\n\n".join(texts)
+
+
+def _about_the_verdict(cells: list[Cell], scale: str) -> str:
+    if not any(cell.reported for cell in cells):
+        return ""
+    text = " The verdict asks whether our interval and the paper's meet."
+    return text if scale == "paper" else text + " Accuracies themselves are not the paper's scale and are not compared."
+
+
+def _origin(cells: list[Cell]) -> str:
+    """Where the finished cells' numbers come from, in one line: commits, devices, data, seconds; the .json beside has each run's."""
+    results = [cell.result for cell in cells if cell.result]
+    if not results:
+        return ""
+    words = {
+        "Commits": sorted({result["commit"] or "installed" for result in results}),
+        "devices": sorted({result["device"] for result in results}),
+        "data": sorted({result["data"]["checksum"][:12] for result in results}),
+    }
+    text = "; ".join(f"{name} {', '.join(values)}" for name, values in words.items())
+    return f"{text}; {sum(result['seconds'] for result in results) / 60:.0f} min in all. Each cell's run, in the .json beside. "
+
+
+def _traced(cell: Cell) -> dict:
+    """What a cell's numbers come from: the run's folder, seeds, accuracies by seed, commit, data, device, seconds."""
+    line = {"table": cell.table, "row": cell.row, "column": cell.column, "solver": cell.solver, "command": cell.command}
+    if cell.result is None:
+        return line | {"run": None}
+    result = cell.result
+    by_seed: dict[int, list[dict]] = {}
+    for layer in result["layers"]:
+        by_seed.setdefault(layer["seed"], []).append(layer)
+    return line | {
+        "run": run.run_folder(config.compose(cell.words)).name, "seeds": result["seeds"], "target": result["target"],
+        "accuracy": result["source"]["accuracy"], "evaluated": result["source"]["evaluated"], "seconds": result["seconds_per_seed"],
+        "layers": {
+            str(seed): [
+                {key: layer[key] for key in ("name", "equations", "width", "solver", "residual", "relative_error", "iterations", "converged")}
+                for layer in layers
+            ]
+            for seed, layers in by_seed.items()
+        },
+        "commit": result["commit"], "device": result["device"], "versions": result["versions"], "data": result["data"],
+    }  # fmt: skip
