@@ -11,7 +11,7 @@ help:
 	@echo "make wheel        build a wheel into dist/"
 	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper"
 	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
-	@echo "make gpu-slice    what only a GPU can show: throughput, and the main job on it"
+	@echo "make gpu-slice    the next unfinished pieces of what wants a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR; run it again to go on"
 	@echo "make clean        remove the environment and what was built; outputs/ stays"
 
 setup: $(VENV)/.ready
@@ -42,10 +42,9 @@ bench: setup
 	$(BIN)/python scripts/bench_training.py
 	$(BIN)/python scripts/bench_solvers.py
 
+MINUTES ?= 9
 gpu-slice: setup
-	$(BIN)/python scripts/bench_training.py --device cuda
-	$(BIN)/python scripts/bench_solvers.py --device cuda
-	$(BIN)/bnrecon run experiment=quickstart device=cuda
+	$(BIN)/python scripts/gpu_slice.py --minutes $(MINUTES) $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

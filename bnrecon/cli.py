@@ -22,6 +22,7 @@ usage: bnrecon COMMAND [...]
                bnrecon run target=vgg18 features=he_normal       VGG18 of width 64 on CIFAR-10
                bnrecon run -m features=he_normal,id_cond         a sweep
                bnrecon run --help                                all groups and options
+  train        train a target alone, or say which one is there: bnrecon train target=vgg18_normalization target.width=16
   study        run what a paper's tables lack, killed at any time and given again: bnrecon study burkholz2024 scale=laptop
   tables       one table of all finished runs, as Markdown: bnrecon tables [FOLDER]
                a paper's tables, its numbers beside ours:   bnrecon tables study=burkholz2024 scale=laptop
@@ -29,7 +30,7 @@ usage: bnrecon COMMAND [...]
 
 exit codes: 0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted"""
 
-COMMANDS = ("run", "study", "tables", "completion")
+COMMANDS = ("run", "train", "study", "tables", "completion")
 HYDRA_FLAGS = (
     "--help", "-h", "--hydra-help", "--cfg", "-c", "--resolve", "--package", "-p", "--multirun", "-m", "--config-dir", "-cd",
     "--config-name", "-cn", "--info", "-i",
@@ -53,6 +54,8 @@ def main() -> None:
     if "=" in command:
         print(f"bnrecon {command}: options come behind a command, as in: bnrecon run {command.lstrip('-')}", file=sys.stderr)
         sys.exit(2)
+    if command == "train":
+        sys.exit(_train(rest))
     if command == "study":
         sys.exit(_study(rest))
     if command == "tables":
@@ -152,6 +155,29 @@ def _main_job(composed) -> Path:
     return run(asked)
 
 
+def _train(words: list[str]) -> int:
+    """Train a target alone, or take the trained one, and say how good it is."""
+    if words[:1] and words[0] in ("-h", "--help"):
+        print("usage: bnrecon train [OPTION=VALUE ...]   (the options of bnrecon run; features and solver do not matter)")
+        return 0
+    from bnrecon import config, hardware
+
+    hardware.keep_freed_memory()
+    try:
+        asked = config.compose([_expanded(word) for word in words])
+        for name in asked.imports:
+            _import(name)
+        from bnrecon.run import require_outputs, train_only
+
+        require_outputs(asked)
+        train_only(asked)
+    except config.CONFIG_ERRORS as error:
+        return _say(config.explain(error), 2)
+    except BaseException as error:
+        return _failure(error)
+    return 0
+
+
 def _import(name: str) -> None:
     """Import a user's module, from the current folder too, for what it registers."""
     from bnrecon.errors import UserError
@@ -249,7 +275,8 @@ def _terminated(*_: object) -> None:
 STUDY_USAGE = """usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
        bnrecon tables study=NAME [the same]
 
-NAME is burkholz2024; a PART is table1, table2 or thresholds, and exact (our solver) or paper (the paper's); all, if none is named.
+NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, epsilon), an experiment (thresholds, deeper,
+nonlinear, cost, scratch), or exact (our solver) or paper (the paper's); all, if none is named.
 Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "DataConfig",
     "FeaturesConfig",
     "MlpTarget",
+    "NormalizationVggTarget",
     "ResnetTarget",
     "RunConfig",
     "SolverConfig",
@@ -68,6 +69,15 @@ class VggTarget(TargetConfig):
 
     groups: list[int] = field(default_factory=lambda: [2, 3, 4, 4, 4])
     activation: str = "relu"
+
+
+@dataclass
+class NormalizationVggTarget(VggTarget):
+    """A VGG of frozen random pairs, trained by its normalizations alone."""
+
+    features: str = "he_normal"
+    excess: int = 100  # c1 - n, features beyond the number of equations
+    inner: str = "batchnorm"  # between the two convolutions of a pair: batchnorm, or scale alone
 
 
 @dataclass
@@ -150,13 +160,14 @@ class RunConfig:
     device: str = "auto"
     outputs: str = "outputs"
     evaluate: str = "auto"  # source: the real wide network on all test images; collapsed: on 64, its collapsed form on the rest
+    keep_source: bool = True  # false: remove the source networks' files once the result is written
     imports: list[str] = field(default_factory=list)  # Python modules that register own targets, features or solvers
 
 
 # What changes where or how fast a run happens, not what it computes.
 VOLATILE = frozenset({
     "scale", "outputs", "data.root", "data.download", "data.workers", "train.time_limit", "train.checkpoint_seconds",
-    "target.name",
+    "target.name", "keep_source",
 })  # fmt: skip
 
 GROUPS = ("data", "target", "features", "solver", "train", "scale", "experiment")
@@ -168,7 +179,13 @@ def register_schema() -> None:
     cs.store(name="run_schema", node=RunConfig)
     for group, node in (("data", DataConfig), ("features", FeaturesConfig), ("solver", SolverConfig), ("train", TrainConfig)):
         cs.store(group=group, name="schema", node=node)
-    for name, node in (("vgg", VggTarget), ("resnet", ResnetTarget), ("mlp", MlpTarget), ("custom", CustomTarget)):
+    for name, node in (
+        ("vgg", VggTarget),
+        ("vgg_normalization", NormalizationVggTarget),
+        ("resnet", ResnetTarget),
+        ("mlp", MlpTarget),
+        ("custom", CustomTarget),
+    ):
         cs.store(group="target", name=f"{name}_schema", node=node)
 
 
@@ -228,6 +245,7 @@ def check(config: RunConfig) -> None:
     for name, value in {
         "train.weight_decay": config.train.weight_decay, "train.warmup_epochs": config.train.warmup_epochs,
         "data.crop_padding": config.data.crop_padding, "train.seed": config.train.seed,
+        "target.excess": getattr(config.target, "excess", 0),
     }.items():  # fmt: skip
         if not 0 <= value < float("inf"):
             raise UserError(f"{name}={value}: must be 0 or above")
@@ -322,7 +340,7 @@ def _first(text: str) -> str:
 
 def _schema_classes() -> list[type]:
     return [
-        RunConfig, DataConfig, TargetConfig, VggTarget, ResnetTarget, MlpTarget, CustomTarget, FeaturesConfig, SolverConfig,
+        RunConfig, DataConfig, TargetConfig, VggTarget, NormalizationVggTarget, ResnetTarget, MlpTarget, CustomTarget, FeaturesConfig, SolverConfig,
         TrainConfig,
     ]  # fmt: skip
 

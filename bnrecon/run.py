@@ -32,7 +32,7 @@ from bnrecon.targets.folding import find_layers
 from bnrecon.targets.models import check_options, minimum_width_count, parameter_count
 from bnrecon.targets.obtain import Trained, build_target, is_trained, obtain_target, training_plan
 
-__all__ = ["run", "run_folder"]
+__all__ = ["run", "run_folder", "train_only"]
 
 STATISTICS_IMAGES = 1024  # training images that running statistics are taken from
 SOURCE_IMAGES = 64  # test images that always go through the real source network
@@ -66,6 +66,21 @@ def run(config: RunConfig) -> Path:
         print(tables.for_reading(result))
     print(f"\n{folder}")
     return folder
+
+
+def train_only(config: RunConfig) -> Trained:
+    """Train the target of a run, or take the trained one, and print how good it is. Raises what ``obtain_target`` raises."""
+    check_names(config)
+    device = hardware.resolve_device(config.device)
+    data = load(DataSpec(**dataclasses.asdict(config.data)))
+    known = is_trained(config, data, device)
+    trained = obtain_target(config, data, device)
+    count = sum(p.numel() for p in trained.network.parameters() if p.requires_grad)
+    print(
+        f"{config.target.name} of width {config.target.width}: test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), "
+        f"{count:,} trainable parameters, {'trained before in' if known else 'trained in'} {trained.about['seconds']:.0f} s\n{trained.folder}"
+    )
+    return trained
 
 
 def check_names(config: RunConfig) -> None:
@@ -115,6 +130,9 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
     tables.write(folder, result)
     figures.layer_errors(folder / "layers.png", result)
     store.write_json(folder / "result.json", result)
+    if not config.keep_source:
+        for file in folder.glob("seed-*/source.safetensors"):
+            file.unlink()
     return store.read_json(folder / "result.json")
 
 

@@ -126,7 +126,7 @@ def write_tables(
                 pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
         texts.append(text)
     for experiment in EXPERIMENTS:
-        if wanted(experiment, parts) and not set(parts) & set(SOLVERS) - {experiment}:
+        if experiment in parts or not parts:
             content = experiments.obtain(experiment, scale, folder, run, given)
             texts.append(f"{study['paper']}, {experiments.write(experiment, name, scale, folder, content)}")
     return "\n\n\n".join(texts)

@@ -15,6 +15,7 @@ from bnrecon.data import Images
 from bnrecon.evaluate import test_accuracy
 from bnrecon.hardware import can_compile
 from bnrecon.interruption import StopRequest
+from bnrecon.targets import normalization_only  # noqa: F401 (registers its family)
 from bnrecon.targets.models import build
 from bnrecon.targets.training import TrainingPlan, autocast_dtype, train
 

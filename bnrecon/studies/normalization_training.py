@@ -1,0 +1,109 @@
+"""Training normalizations alone from scratch (Burkholz 2024, Sect. 3.2), beside a target trained as usual."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from torch import nn
+
+from bnrecon import config, hardware
+from bnrecon.config import RunConfig
+from bnrecon.data import DataSpec, Images, load
+from bnrecon.hardware import exact_float32
+from bnrecon.statistics import mean_interval
+from bnrecon.targets.normalization_only import CollapsedPair
+from bnrecon.targets.obtain import is_trained, obtain_target
+
+__all__ = ["SWITCHED_OFF", "summary", "switched_off", "table"]
+
+SWITCHED_OFF = 0.01  # |γ| below which Frankle et al. 2021 count a feature as switched off
+ACTIVITY_IMAGES = 1000
+# Of the paper's excess, printed as "10*", the exponent is lost: 100 and 10,000 are both tried.
+SETTINGS = {
+    "smoke": (("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"), ((0, 1), (("batchnorm", 10), ("scale", 10)))),
+    "laptop": (("data=cifar10", "scale=laptop", "target.width=16", "train.warmup_epochs=6"), ((0, 1, 2), (("batchnorm", 100), ("scale", 100), ("batchnorm", 1000)))),
+    "paper": (("data=cifar10", "scale=paper", "target.width=100", "train.warmup_epochs=20"), ((0, 1, 2), (("batchnorm", 100), ("batchnorm", 10000), ("scale", 100)))),
+}  # fmt: skip
+PAPER = "90.35 ± 0.1 (target at least 94)"
+
+
+def table(scale: str, words: Sequence[str] = (), run: bool = False) -> pd.DataFrame:
+    """One line a training: those that are done, or, with ``run``, all. Each is kept by itself and goes on from its checkpoint."""
+    common, (seeds, settings) = SETTINGS[scale]
+    lines = []
+    data: Images | None = None
+    for inner, excess in settings:
+        for seed in seeds:
+            asked = config.compose([
+                "target=vgg18_normalization", *common, f"target.inner={inner}", f"target.excess={excess}", f"train.seed={seed}", *words,
+            ])  # fmt: skip
+            data = data or load(DataSpec(**dataclasses.asdict(asked.data)))
+            lines.append({"inner": inner, "excess": excess, "seed": seed} | _one(asked, data, run))
+    asked = config.compose(["target=vgg18", *common, *words])
+    asked.train.warmup_epochs = config.compose(
+        ["target=vgg18", f"scale={scale}"]
+    ).train.warmup_epochs  # as Tables 1 and 2 train it
+    lines.append({"inner": "none: all weights trained", "excess": None, "seed": 0} | _one(asked, data, run))
+    return pd.DataFrame(lines)
+
+
+def _one(asked: RunConfig, data: Images, run: bool) -> dict:
+    device = hardware.resolve_device(asked.device)
+    line = {"width": asked.target.width, "epochs": asked.train.epochs}
+    if not run and not is_trained(asked, data, device):
+        return line
+    trained = obtain_target(asked, data, device)
+    shares = switched_off(trained.network, data, device)
+    return (
+        line
+        | {"accuracy": trained.about["accuracy"], "images": trained.about["images"], "seconds": trained.about["seconds"]}
+        | shares
+    )
+
+
+def switched_off(network: nn.Module, data: Images, device: torch.device) -> dict[str, float]:
+    """Shares in percent of inner and of outer scales with |γ| < 0.01, and of channels that are never positive on test images."""
+    inner = [module.gamma for module in network.modules() if isinstance(module, CollapsedPair)]
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    silent: dict[nn.Module, torch.Tensor] = {}
+
+    def watch(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        quiet = (output <= 0).all(dim=(0, 2, 3)) if output.ndim == 4 else (output <= 0).all(0)
+        silent[module] = quiet & silent.get(module, torch.ones_like(quiet))
+
+    handles = [norm.register_forward_hook(watch) for norm in norms]
+    with torch.inference_mode(), exact_float32():
+        for x, _ in data.test_batches(250, device, limit=ACTIVITY_IMAGES):
+            network(x)
+    for handle in handles:
+        handle.remove()
+
+    def share(flags: list[torch.Tensor]) -> float:
+        return 100 * float(torch.cat(flags).float().mean()) if flags else float("nan")
+
+    return {
+        "inner scales off": share([gamma.abs() < SWITCHED_OFF for gamma in inner]),
+        "outer scales off": share([norm.weight.abs() < SWITCHED_OFF for norm in norms]),
+        "channels never active": share(list(silent.values())),
+    }
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a setting, over its seeds."""
+    lines = []
+    for (inner, excess), group in frame.groupby(["inner", "excess"], sort=False, dropna=False):
+        line = {"between the convolutions": inner, "excess": "" if pd.isna(excess) else f"{int(excess)}"}
+        line |= {"width": group["width"].iloc[0], "epochs": group["epochs"].iloc[0]}
+        line["paper"] = PAPER if inner == "batchnorm" else ""
+        done = group.dropna(subset=["accuracy"]) if "accuracy" in group else group.iloc[:0]
+        line["trained"] = f"{len(done)} of {len(group)}"
+        if len(done):
+            line["test accuracy"] = mean_interval(list(done["accuracy"])).format()
+            for name in ("inner scales off", "outer scales off", "channels never active"):
+                line[f"{name}, %"] = "" if done[name].isna().all() else mean_interval(list(done[name])).format()
+            line["seconds"] = f"{done['seconds'].mean():.0f}"
+        lines.append(line)
+    return pd.DataFrame(lines).fillna("")
