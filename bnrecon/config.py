@@ -159,6 +159,7 @@ class RunConfig:
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # one source network each
     device: str = "auto"
     outputs: str = "outputs"
+    targets: str | None = None  # where trained targets lie; OUTPUTS/targets unless told otherwise
     evaluate: str = "auto"  # source: the real wide network on all test images; collapsed: on 64, its collapsed form on the rest
     keep_source: bool = True  # false: remove the source networks' files once the result is written
     imports: list[str] = field(default_factory=list)  # Python modules that register own targets, features or solvers
@@ -167,7 +168,7 @@ class RunConfig:
 # What changes where or how fast a run happens, not what it computes.
 VOLATILE = frozenset({
     "scale", "outputs", "data.root", "data.download", "data.workers", "train.time_limit", "train.checkpoint_seconds",
-    "target.name", "keep_source",
+    "target.name", "targets", "keep_source",
 })  # fmt: skip
 
 GROUPS = ("data", "target", "features", "solver", "train", "scale", "experiment")

@@ -118,7 +118,7 @@ def test_a_study_runs_what_it_lacks_once_and_writes_its_tables(small_study, cifa
         assert (cifar / "burkholz2024" / f"table1-smoke.{kind}").exists()
     log = (cifar / "burkholz2024" / "smoke.log").read_text()
     assert log.count("bnrecon run ") == 2
-    monkeypatch.setattr(running.run, "run", None)  # nothing is left to run
+    monkeypatch.setattr(running.run_module, "run", None)  # nothing is left to run
     assert cli._study(["burkholz2024", *words]) == 0
     assert capsys.readouterr().out == printed
     assert cli._tables(["study=burkholz2024", *words]) == 0
@@ -127,14 +127,14 @@ def test_a_study_runs_what_it_lacks_once_and_writes_its_tables(small_study, cifa
 def test_a_failed_cell_is_named_and_the_others_go_on(small_study, cifar, capsys, monkeypatch):
     from bnrecon.errors import RunError
 
-    truly = running.run.run
+    truly = running.run_module.run
 
     def run(asked):
         if asked.features.name == "he_normal":
             raise RunError("no luck")
         return truly(asked)
 
-    monkeypatch.setattr(running.run, "run", run)
+    monkeypatch.setattr(running.run_module, "run", run)
     assert cli._study(["burkholz2024", "table1", "exact", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]) == 1
     captured = capsys.readouterr()
     assert "no luck" in captured.err

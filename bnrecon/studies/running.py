@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bnrecon import config, run, store, tables
+from bnrecon import config, store, tables
+from bnrecon import run as run_module
 from bnrecon.errors import Interrupted, RunError, UserError, nearest
 from bnrecon.studies import experiments, pictures
 from bnrecon.studies.burkholz2024 import listed_cells, reconstruction_cells
@@ -55,7 +56,7 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
 
 def _looked_up(cell: Cell) -> Cell:
     asked = config.compose(cell.words)
-    return dataclasses.replace(cell, width=asked.target.width, result=run.finished(run.run_folder(asked)))
+    return dataclasses.replace(cell, width=asked.target.width, result=run_module.finished(run_module.run_folder(asked)))
 
 
 def wanted(part: str, parts: Sequence[str]) -> bool:
@@ -79,7 +80,7 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
             print(f"\n{cell.command}", file=file, flush=True)
             with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
                 try:
-                    run.run(config.compose(cell.words))
+                    run_module.run(config.compose(cell.words))
                 except Interrupted:
                     raise
                 except Exception as error:  # out of memory, a full disk: whatever it is, the other cells go on
@@ -118,9 +119,9 @@ def write_tables(
             + f"\n{_origin(cells)}Command: `bnrecon study {name} {table} scale={scale}{options.replace(',', '')}`."
         )
         store.write_text(folder / f"{table}-{scale}{suffix}.md", text + "\n")
-        store.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.to_csv(index=False))
+        runs = [run_module.run_folder(config.compose(cell.words)).name if cell.result else "" for cell in cells]
+        store.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.assign(run=runs).to_csv(index=False))
         store.write_text(folder / f"{table}-{scale}{suffix}.tex", lines.to_latex(index=False, escape=True))
-        store.write_text(folder / f"{table}-{scale}{suffix}.json", tables.as_json({"cells": [_traced(cell) for cell in cells]}))
         if table in pictures.PICTURES and done:
             for kind in ("png", "svg"):
                 pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
@@ -140,7 +141,7 @@ def _about_the_verdict(cells: list[Cell], scale: str) -> str:
 
 
 def _origin(cells: list[Cell]) -> str:
-    """Where the finished cells' numbers come from, in one line: commits, devices, data, seconds; the .json beside has each run's."""
+    """Where the finished cells' numbers come from, in one line: commits, devices, data, seconds."""
     results = [cell.result for cell in cells if cell.result]
     if not results:
         return ""
@@ -150,27 +151,4 @@ def _origin(cells: list[Cell]) -> str:
         "data": sorted({result["data"]["checksum"][:12] for result in results}),
     }
     text = "; ".join(f"{name} {', '.join(values)}" for name, values in words.items())
-    return f"{text}; {sum(result['seconds'] for result in results) / 60:.0f} min in all. Each cell's run, in the .json beside. "
-
-
-def _traced(cell: Cell) -> dict:
-    """What a cell's numbers come from: the run's folder, seeds, accuracies by seed, commit, data, device, seconds."""
-    line = {"table": cell.table, "row": cell.row, "column": cell.column, "solver": cell.solver, "command": cell.command}
-    if cell.result is None:
-        return line | {"run": None}
-    result = cell.result
-    by_seed: dict[int, list[dict]] = {}
-    for layer in result["layers"]:
-        by_seed.setdefault(layer["seed"], []).append(layer)
-    return line | {
-        "run": run.run_folder(config.compose(cell.words)).name, "seeds": result["seeds"], "target": result["target"],
-        "accuracy": result["source"]["accuracy"], "evaluated": result["source"]["evaluated"], "seconds": result["seconds_per_seed"],
-        "layers": {
-            str(seed): [
-                {key: layer[key] for key in ("name", "equations", "width", "solver", "residual", "relative_error", "iterations", "converged")}
-                for layer in layers
-            ]
-            for seed, layers in by_seed.items()
-        },
-        "commit": result["commit"], "device": result["device"], "versions": result["versions"], "data": result["data"],
-    }  # fmt: skip
+    return f"{text}; {sum(result['seconds'] for result in results) / 60:.0f} min in all. The CSV beside names each cell's run. "

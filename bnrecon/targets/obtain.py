@@ -57,7 +57,10 @@ def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path
     for part in ("target", "train"):
         content |= store.differences(getattr(config, part), VOLATILE, part + ".")
     content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
-    return Path(config.outputs) / "targets" / f"{config.data.name}-{config.target.name}-{store.content_key(content)}"
+    return (
+        Path(config.targets or f"{config.outputs}/targets")
+        / f"{config.data.name}-{config.target.name}-{store.content_key(content)}"
+    )
 
 
 def is_trained(config: RunConfig, data: Images, device: torch.device) -> bool:

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Bring a study's results from the outputs folder they were made in into another, to be committed: results, targets, tables.
+
+    python scripts/ship_study.py FROM [--study burkholz2024] [--scale laptop] [--to outputs] [--targets NAME ...]
+
+Of every finished run of the study's tables the result.json is taken, which is all that tables are made from, without the folders of the
+machine it was made on; of the targets named (their folders' names) the weights and the log; experiments as they are. Then the tables
+are written anew from what was brought.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from bnrecon import config, run, store
+from bnrecon.studies import running
+from bnrecon.studies.experiments import EXPERIMENTS
+
+
+def main() -> int:
+    """Copy, then write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, metavar="FROM")
+    parser.add_argument("--study", default="burkholz2024")
+    parser.add_argument("--scale", default="laptop")
+    parser.add_argument("--to", type=Path, default=Path("outputs"))
+    parser.add_argument("--targets", nargs="*", default=[])
+    args = parser.parse_args()
+    found = running.collect(args.study, args.scale, words=[f"outputs={args.source}"])
+    names = []
+    for cell in (cell for cells in found.values() for cell in cells if cell.result):
+        name = run.run_folder(config.compose(cell.words)).name
+        result = {key: value for key, value in cell.result.items() if key != "digest"}
+        result["config"]["data"]["root"], result["config"]["outputs"], result["config"]["targets"] = None, "outputs", None
+        result["target"]["folder"] = f"outputs/targets/{Path(result['target']['folder']).name}"
+        store.write_json(args.to / "runs" / name / "result.json", result)
+        names.append(name)
+    for name in args.targets:
+        for file in ("target.json", "target.safetensors"):
+            (args.to / "targets" / name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(args.source / "targets" / name / file, args.to / "targets" / name / file)
+    for name in EXPERIMENTS:
+        computed = args.source / args.study / f"{name}-{args.scale}.csv"
+        if computed.exists():
+            (args.to / args.study).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(computed, args.to / args.study / computed.name)
+    found = running.collect(args.study, args.scale, words=[f"outputs={args.to}"])
+    running.write_tables(args.study, args.scale, found, args.to / args.study, words=[f"outputs={args.to}"])
+    print(
+        f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(f'{args.to}/runs/{name}/result.json' for name in names)}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
