@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Training throughput of VGG18 beside a plain DataLoader loop, both measured in this run.
+"""Training throughput of VGG18 beside a plain DataLoader loop, both measured in this run; with --pairs, of collapsed pairs.
 
     python scripts/bench_training.py [--width 64] [--batch 128] [--seconds 20] [--device cpu] [--precision auto]
+    python scripts/bench_training.py --pairs --width 16 --batch 16
 
-Takes about a minute. Each loop runs in a process of its own, since the allocator's settings hold for a whole process. The
+--pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions collapsed into one, beside the same
+network with its n + 100 intermediate maps a layer, which at width 16 take 10 MB a layer and image. Takes about a minute. Each loop runs in a process of its own, since the allocator's settings hold for a whole process. The
 images are random pixels of CIFAR's size: throughput does not depend on what they show, and nothing need be downloaded.
 The first steps, which compile and fill caches, are not counted.
 """
@@ -35,6 +37,36 @@ def vgg18(width: int):
     from bnrecon.targets.models import build
 
     return build("vgg", (3, 32, 32), 10, width=width, groups=[2, 3, 4, 4, 4], activation="relu")
+
+
+def pairs(args: argparse.Namespace, collapsed: bool) -> float:
+    """Images a second of training normalizations alone, in float32."""
+    from bnrecon import hardware
+
+    hardware.keep_freed_memory()
+    import torch
+
+    from bnrecon.targets.models import build
+    from bnrecon.targets.normalization_only import CollapsedPair
+    from bnrecon.targets.training import Trainer, TrainingPlan
+
+    device = hardware.resolve_device(args.device)
+    network = build(
+        "vgg_normalization", (3, 32, 32), 10, width=args.width, groups=[2, 3, 4, 4, 4], activation="relu", features="he_normal",
+        excess=100, inner="batchnorm",
+    )  # fmt: skip
+    for module in network.modules():
+        if isinstance(module, CollapsedPair):
+            module.collapsed = collapsed
+    data = random_images()
+    trainer = Trainer(network, data, TrainingPlan(1, 1e-3, 0.9, 5e-4, False, args.batch, 0, 0, torch.float32), device)
+    trainer.network.train()
+
+    def batches():
+        while True:
+            yield from data.train_batches(args.batch, 0, 0, device)
+
+    return throughput(lambda x, y: trainer._one_step(trainer.network, x, y), batches(), args, device)
 
 
 def project_loop(args: argparse.Namespace) -> float:
@@ -130,18 +162,32 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--only", choices=["project", "plain"], help="run one loop in this process and print its figure")
+    parser.add_argument("--pairs", action="store_true", help="training normalizations alone, collapsed and not")
+    parser.add_argument(
+        "--only",
+        choices=["project", "plain", "collapsed", "uncollapsed"],
+        help="run one loop in this process and print its figure",
+    )
     args = parser.parse_args()
     if args.only:
-        print((project_loop if args.only == "project" else plain_loop)(args))
+        loops = {"project": project_loop, "plain": plain_loop}
+        loops |= {"collapsed": lambda args: pairs(args, True), "uncollapsed": lambda args: pairs(args, False)}
+        print(loops[args.only](args))
         return
     figures = {}
-    for name in ("plain", "project"):
+    for name in ("uncollapsed", "collapsed") if args.pairs else ("plain", "project"):
         line = [sys.executable, __file__, *sys.argv[1:], "--only", name]
         figures[name] = float(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
     from bnrecon import hardware
 
     device = hardware.resolve_device(args.device)
+    if args.pairs:
+        print(f"VGG18 of width {args.width}, normalizations alone, batch {args.batch}, float32, {hardware.describe(device)}")
+        print(f"pairs as they stand   {figures['uncollapsed']:>10,.1f} images/s")
+        print(
+            f"collapsed pairs       {figures['collapsed']:>10,.1f} images/s   {figures['collapsed'] / figures['uncollapsed']:.0f} times as many"
+        )
+        return
     print(f"VGG18 of width {args.width}, batch {args.batch}, {hardware.describe(device)}")
     print(f"plain DataLoader loop, float32   {figures['plain']:>10,.0f} images/s")
     print(
