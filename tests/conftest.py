@@ -19,7 +19,7 @@ def command(capsys):
 
     def run(*words):
         capsys.readouterr()
-        code = cli._run(list(words[1:])) if words[0] == "run" else cli._tables(list(words[1:]))
+        code = {"run": cli._run, "train": cli._train, "tables": cli._tables}[words[0]](list(words[1:]))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

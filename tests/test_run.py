@@ -344,3 +344,67 @@ def test_what_stands_in_the_way_of_a_layer_is_printed_and_kept(command, tmp_path
         "near the minimum norm of the scales",
         "near the minimum norm of the scales times their columns' norms",
     }
+
+
+def test_sources_are_not_kept_where_that_is_not_wanted(command, tmp_path):
+    words = ["run", *SMOKE, f"outputs={tmp_path}"]
+    code, out, err = command(*words, "keep_source=false")
+    assert code == 0, err
+    assert not list(tmp_path.glob("runs/*/seed-*/source.safetensors"))
+    code, again, _ = command(*words)  # the same run: what is kept does not change what is computed
+    assert code == 0
+    assert "already done" in again
+    assert again.splitlines()[-1] == out.splitlines()[-1]
+
+
+def test_a_target_is_trained_alone_and_taken_from_where_it_lies(command, tmp_path):
+    code, out, err = command("train", *SMOKE, f"outputs={tmp_path / 'one'}")
+    assert code == 0, err
+    assert "trained in" in out
+    assert not (tmp_path / "one" / "runs").exists()
+    code, out, _ = command("train", *SMOKE, f"outputs={tmp_path / 'one'}")
+    assert code == 0
+    assert "trained before" in out
+    code, out, err = command("run", *SMOKE, f"outputs={tmp_path / 'two'}", f"targets={tmp_path / 'one' / 'targets'}")
+    assert code == 0, err
+    assert "already trained" in out
+    assert not (tmp_path / "two" / "targets").exists()
+    code, _, err = command("train", "target.widht=3")
+    assert code == 2
+    assert "target.width" in err
+
+
+@pytest.mark.parametrize("skip", ["inner", "outer"])
+def test_a_network_of_residual_blocks_is_run_and_reloaded(command, tmp_path, skip):
+    code, out, err = command("run", *SMOKE, f"features.skip={skip}", "features.width=minimum", f"outputs={tmp_path}")
+    assert code == 0, err
+    result = result_of(out)
+    layer = result["layers"][1]
+    assert layer["width"] == layer["equations"] - layer["shape"][0] + (skip == "inner")
+    assert result["source"]["accuracy"] == [result["target"]["accuracy"]]
+
+
+def test_a_nearly_linear_layer_sends_all_images_through_the_real_source(command, tmp_path):
+    code, out, err = command("run", *SMOKE, "features.activation=tanh", f"outputs={tmp_path}")
+    assert code == 0, err
+    evaluated = result_of(out)["source"]["evaluated"]
+    assert evaluated["network"] == "source"
+    assert evaluated["largest_difference_to_target"] < 1e-2
+
+
+def test_a_slice_of_time_is_used_and_gone_on_from(tmp_path):
+    """make gpu-slice, on a processor: stopped when its time is over, everything finished kept."""
+    script = Path(__file__).parent.parent / "scripts" / "gpu_slice.py"
+    words = ["--device", "cpu", "--scale", "smoke", "--outputs", str(tmp_path), "--data", str(tmp_path)]
+
+    def slice_of(minutes):
+        line = [sys.executable, str(script), *words, "--minutes", str(minutes)]
+        return subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False)
+
+    nothing = slice_of(0.5)  # less than what saving may take
+    assert nothing.returncode == 0
+    assert "the time is over before: study exact" in nothing.stdout
+    stopped = slice_of(0.83)
+    assert stopped.returncode == 0
+    assert "the time is over during: study exact" in stopped.stdout
+    assert "the same command goes on from there" in stopped.stderr

@@ -26,7 +26,7 @@ TARGETS = {
     "laptop": ("target=vgg18", "scale=laptop", "target.width=16"),
     "paper": ("target=vgg18", "scale=paper", "target.width=64"),
 }
-EPSILONS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+EPSILONS = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 TRAINING_IMAGES, TEST_IMAGES = 1024, {"smoke": 16, "laptop": 16, "paper": 16}
 MARGIN = 2.0
 
