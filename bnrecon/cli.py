@@ -275,7 +275,7 @@ def _terminated(*_: object) -> None:
 STUDY_USAGE = """usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
        bnrecon tables study=NAME [the same]
 
-NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, epsilon), an experiment (thresholds, deeper,
+NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, epsilon, pooling), an experiment (thresholds, deeper,
 nonlinear, cost, scratch), or exact (our solver) or paper (the paper's); all, if none is named.
 Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
