@@ -19,7 +19,7 @@ class Pivoted:
 
     With a skip connection of kernel s inside the second normalization (``skip``), W = outer ∘ (M x + s), the equations are
     inhomogeneous, ``(M x)_r - (w_r / w_p) (M x)_p = (w_r / w_p) s_p - s_r``, and nothing is left to be fixed: n - c2 equations.
-    This is Burkholz 2024, Eq. (3), which is garbled in print.
+    This is Burkholz 2024, Eq. (3), of which the text at hand leaves the last term illegible.
 
     ``weight`` is the target as (c2, entries), entries in the order of M's rows; ``skip`` likewise.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 from bnrecon import source_file
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, check_activation, linear_region
 from bnrecon.construction.residual import layer_system, minimum_width
-from bnrecon.construction.two_layer import Scales, System, feature_operator
+from bnrecon.construction.two_layer import Scales, System, TargetLayer, feature_operator
 from bnrecon.errors import RunError, UserError
 from bnrecon.features import Features, check_skip, choose_width, distribution, draw
 from bnrecon.hardware import available_memory, gigabytes
@@ -130,7 +131,9 @@ def plan_layers(
     for number, found in enumerate(inventory.layers):
         shape = found.target.shape
         least = minimum_width(shape, skip)
-        c1 = max(1, least) if width == "minimum" else choose_width(features, shape, oversampling, excess, width)
+        # id_cond's minimum width is n - c2 + 1, skip connection or not: it has no feature to spare.
+        smallest = width == "minimum" and not kind.widths
+        c1 = max(1, least) if smallest else choose_width(features, shape, oversampling, excess, width)
         if c1 < least and not allow_below_minimum:
             raise UserError(
                 f"layer {found.name}: {c1} features are below the minimum width {'n - c2' if skip == 'outer' else 'n - c2 + 1'} = {least} "
@@ -228,6 +231,9 @@ def reconstruct(
     if any(module.training for module in model.modules()):
         raise UserError("the model is in training mode, its normalization not yet fixed; call model.eval() before reconstruct")
     check_activation(activation, skip)
+    for name, value in (("epsilon", epsilon), ("margin", margin), ("tolerance", tolerance)):
+        if not 0 < value < math.inf:
+            raise UserError(f"{name}={value}: must be above 0")
     odd = {str(p.dtype).removeprefix("torch.") for p in model.parameters()} - {"float32", "float64"}
     if odd:
         raise UserError(
@@ -239,7 +245,12 @@ def reconstruct(
         moments = gather(model, [layer.found for layer in plan.layers], batches)
     if activation != "identity" and moments is None:
         raise UserError(f"activation={activation} needs images: without their range no shift into the linear region is known")
-    options = SolverOptions(tolerance, max_iterations)
+    if moments is not None and activation != "identity":
+        for layer in plan.layers:
+            if (known := moments.get(layer.found.name)) is None or known.count == 0:
+                raise UserError(
+                    f"layer {layer.found.name}: the images never reach it, so that its range is not known; activation={activation} needs it"
+                )
     replaced: dict[int, object] = {}
     reports, recipes = [], []
     kind = distribution(features)
@@ -248,8 +259,9 @@ def reconstruct(
         device, dtype = found.module.weight.device, found.module.weight.dtype
         drawn = draw(features, target.shape, layer.width, seed, layer.number, strict, skip)
         system = layer_system(target, drawn, device, kind.orthogonal)
+        options = SolverOptions(tolerance * _share(system, target), max_iterations)
         if solved and found.name in solved:
-            solution = _taken(system, solved[found.name], tolerance)
+            solution = _taken(system, solved[found.name], options.tolerance)
         else:
             solution = _solved(found.name, solver, system, options)
         scales = system.scales(solution.scale)
@@ -274,6 +286,12 @@ def reconstruct(
             replaced[id(found.norm)] = nn.Identity()
     network = substitute(model, replaced)
     return Reconstruction(network, reports, recipes, plan.notes)
+
+
+def _share(system: System, target: TargetLayer) -> float:
+    """How much smaller the target is than the right-hand side, if it is: a skip connection that has to be cancelled can dwarf it."""
+    norm, rhs = float(target.weight.norm()), float(system.weight.norm())
+    return min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0
 
 
 def _solved(layer: str, solver: str, system: System, options: SolverOptions) -> Solution:
@@ -325,7 +343,7 @@ def _report(
     shape = found.target.shape
     exact, assembled = layer_errors(layer, found.target.weight)
     diagnosis = report.diagnosis
-    if report.converged and exact > tolerance and recipe.width < shape.equations:
+    if report.converged and exact > tolerance and recipe.width < shape.equations and recipe.skip != "inner":
         diagnosis = (
             "the eliminated system is solved, but recovering the second scales amplifies what is left: some output is hardly reached at "
             "its pivot (near to a pathological target of Burkholz 2024, Thm 2.2); try a tighter solver.tolerance, or one feature more"

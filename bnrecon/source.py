@@ -124,7 +124,7 @@ class SourceLayer(nn.Module):
         self.outside = 0  # intermediate values seen outside the region where the activation is (nearly) linear
         if features.skip != "none":
             skip = features.skip_weight if geometry.linear else features.skip_weight[:, :, None, None]
-            self.skip = nn.Parameter(skip.to(dtype), requires_grad=False)
+            self.skip = nn.Parameter(skip.to(dtype, copy=True), requires_grad=False)
         if not self.implicit:
             first, second = features.weights()
             if geometry.linear:
@@ -233,6 +233,10 @@ class SourceLayer(nn.Module):
 
     def frozen_digest(self) -> str:
         """SHA-256 of the weights the layer holds now; equal to the features' own as long as nothing changed them."""
+        if self.features.skip != "none" and not torch.equal(
+            self.skip.detach().flatten(1).cpu().float(), self.features.skip_weight
+        ):
+            return "changed"
         if self.implicit:
             return self.features.digest()
         first, second = self.first.weight.detach().flatten(1), self.second.weight.detach()

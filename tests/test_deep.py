@@ -70,17 +70,25 @@ def test_the_count_of_scales_is_what_the_dimension_asks_for(layers):
 
 
 def test_a_first_layer_narrower_than_its_fan_in_is_a_counterexample_to_the_theorem():
-    """c2 = 2, c0 = 3, a 3x3 kernel first, L = 4: Σ c_l = n + L and all c_l >= c0, yet 38 of 54 dimensions are reached, c2 · c1.
+    """c2 = c0 = 2, a 3x3 kernel first, L = 4: Σ c_l = n + L and all c_l >= c0, yet 26 of 36 dimensions are reached, c2 · c1.
 
-    The rows of W' lie in the row space of C_1, of dimension c1 = 19 of 27, whatever the scales.
+    The rows of W' lie in the row space of C_1, of dimension c1 = 13 of 18, whatever the scales.
     """
-    narrow = balanced_widths(least_total_width(54, 4) + 1, 2, 4)
-    assert sum(narrow) == 54 + 4
-    assert min(narrow[:-1]) >= 3
-    assert generic_rank(draw_deep(3, 9, narrow, 0)) == 2 * narrow[0] == 38
-    wide = balanced_widths(least_total_width(54, 4) + 1, 2, 4, fan_in=27)
+    narrow = balanced_widths(least_total_width(36, 4) + 1, 2, 4)
+    assert sum(narrow) == 36 + 4
+    assert min(narrow) >= 2
+    assert generic_rank(draw_deep(2, 9, narrow, 0)) == 2 * narrow[0] == 26
+    wide = balanced_widths(least_total_width(36, 4) + 1, 2, 4, fan_in=18)
     assert sum(wide) == sum(narrow)
-    assert generic_rank(draw_deep(3, 9, wide, 0)) == 54
+    assert generic_rank(draw_deep(2, 9, wide, 0)) == 36
+
+
+def test_a_last_hidden_layer_narrower_than_the_output_is_a_counterexample_too():
+    """c2 = 10, c0 = 3, linear layers, widths (20, 3, 10): Σ c_l = n + L, all c_l >= c0, and 18 of 30 dimensions are reached."""
+    widths = deeper_sources.Setting(10, 3, 1, 3, narrow="last").widths(1)
+    assert widths == (20, 3, 10)
+    assert generic_rank(draw_deep(3, 1, widths, 0)) == 18
+    assert generic_rank(draw_deep(3, 1, (12, 11, 10), 0)) == 30
 
 
 def test_two_layers_are_theorem_2_2():
@@ -99,12 +107,17 @@ def test_two_layers_are_theorem_2_2():
 
 
 def test_the_study_counts_and_draws(tmp_path):
-    settings = (deeper_sources.Setting(3, 3, 1, 3), deeper_sources.Setting(2, 3, 9, 4, narrow_first=True))
+    settings = (deeper_sources.Setting(3, 3, 1, 3), deeper_sources.Setting(2, 2, 9, 4, narrow="first"))
     frame = deeper_sources.success_rates(settings, draws=2, starts=2)
     text = deeper_sources.summary(frame)
-    assert list(text["reachable dimensions at n + L"]) == ["9 of 9", "38 of 54"]
+    assert list(text["reachable dimensions at n + L"]) == ["9 of 9", "26 of 36"]
     assert text.loc[0, "n + L + 7"] == "2 of 2"
     assert text.loc[1, "n + L + 1"] == "0 of 2"
     with (tmp_path / "x.png").open("wb") as file:
         deeper_sources.draw(frame, file, "png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_zero_target_is_refused():
+    with pytest.raises(ValueError, match="nothing to be solved for"):
+        solve_deep(torch.zeros(3, 4, dtype=DOUBLE), draw_deep(4, 1, (6, 7, 3), 0))

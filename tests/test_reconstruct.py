@@ -317,6 +317,8 @@ def test_a_layer_that_is_never_reached_is_rebuilt_all_the_same():
 
     rebuilt = reconstruct(Spare().eval(), images=torch.randn(5, 4))
     assert [layer.name for layer in rebuilt.layers] == ["used", "spare"]
+    with pytest.raises(UserError, match="layer spare: the images never reach it"):
+        reconstruct(Spare().eval(), images=torch.randn(5, 4), activation="relu")
 
 
 def test_below_the_minimum_width_the_error_is_that_of_least_squares():
@@ -406,6 +408,10 @@ def test_mistakes_in_the_call_are_named():
         reconstruct(model, width=51)
     with pytest.raises(UserError, match="Allowed: identity"):
         reconstruct(model, activation="swish")
+    with pytest.raises(UserError, match="epsilon=0: must be above 0"):
+        reconstruct(model, activation="tanh", epsilon=0, images=torch.randn(2, 2, 5, 5))
+    with pytest.raises(UserError, match="margin=0: must be above 0"):
+        reconstruct(model, activation="relu", margin=0, images=torch.randn(2, 2, 5, 5))
     with pytest.raises(UserError, match="no convolution"):
         reconstruct(nn.ReLU().eval())
     assert not reconstruct(model, width=30, allow_below_minimum=True).layers[0].converged

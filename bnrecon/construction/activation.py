@@ -90,7 +90,7 @@ def linear_region(
 
     relu, leaky_relu: v = 1 and b_l = Q1_l: exact. tanh, sigmoid: b = 0 and |φ(v x) - (m v x + c)| <= κ (v Q1)³ has to stay below
     ε m v / Q2, so that v = min(sqrt(ε m / (κ Q2 Q1³)), 1 / Q1), κ = 1/3 and m = 1 for tanh, κ = 1/48 and m = 1/4 for sigmoid.
-    The printed v = min((3 ε / Q2)^(1/2), 1 / Q1) lacks Q1³ and violates the theorem's own hypothesis wherever Q1 > 1.
+    The printed v = min((3 ε / Q2)^(1/2), 1 / Q1) lacks Q1³: with Q1 > 1 it violates the theorem's own hypothesis once ε is small.
     """
     activation = FIRST_ACTIVATIONS[name]
     shift = torch.zeros_like(scales.inner)

@@ -33,8 +33,10 @@ def least_total_width(equations: int, layers: int) -> int:
 def balanced_widths(total: int, outputs: int, layers: int, fan_in: int = 1) -> tuple[int, ...]:
     """Widths c_1 … c_L of that total: c_L = c2, the others as equal as can be with c_1 >= ``fan_in``.
 
-    The rows of W' lie in the row space of C_1, which no scale can change: a target reaches all of its c0 · taps columns only if
-    c_1 >= c0 · taps. The theorem, whose (iii) asks for c_l >= c0, misses this where the first kernel is larger than 1x1.
+    Two layers have to be wider than the theorem, whose (iii) asks for c_l >= c0, says. The rows of W' lie in the row space of C_1, which
+    no scale changes: general targets need c_1 >= c0 · taps, more than c0 where the first kernel is larger than 1x1. Its columns, up
+    to the c2 last scales, lie in the column space of C_L: with c_(L-1) < c2 only if c0 · taps · (c2 - c_(L-1)) < c2. The first is seen
+    to here, the second is the caller's: ``generic_rank`` tells.
 
     >>> balanced_widths(111, 4, 3), balanced_widths(57, 2, 4, fan_in=27)
     ((54, 53, 4), (27, 14, 14, 2))
@@ -114,17 +116,19 @@ def solve_deep(
 
     Levenberg-Marquardt: δ = -Jᵀ (J Jᵀ + λ I)⁻¹ r, the damping λ lowered after each step that helps and raised after each that does
     not. Stops when one start has reached ``tolerance``. Other than for two layers nothing promises that there is a real solution, or
-    that it is found.
+    that it is found. Raises ``ValueError`` for a target that is zero or not finite.
 
     >>> _ = torch.manual_seed(0)
     >>> target = torch.randn(3, 4, dtype=torch.float64)
     >>> solve_deep(target, draw_deep(4, 1, balanced_widths(16, 3, 3), 0)).relative_error < 1e-9
     True
     """
+    norm = target.norm()
+    if not 0 < float(norm) < float("inf"):
+        raise ValueError("the target is zero or not finite: there is nothing to be solved for")
     widths = [len(weight) for weight in weights]
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64)
-    norm = target.norm()
     x *= (norm / compose_deep(weights, x.split(widths, -1)).flatten(1).norm(dim=1, keepdim=True)) ** (1 / len(widths))
 
     def residual(x: torch.Tensor) -> torch.Tensor:

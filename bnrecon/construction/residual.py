@@ -30,7 +30,7 @@ def layer_system(target: TargetLayer, features: Features, device: torch.device, 
     - ``outer`` normalization, N2 [C2 N1 C1 + C_skip]: W = outer ∘ (M γ + s). From c1 = n on the second scales stay 1 and M γ = W - s.
       From n - c2 on they are eliminated, with pivot p of each output: (M γ)_r - (w_r / w_p) (M γ)_p = (w_r / w_p) s_p - s_r.
 
-    Eq. (3) in print reads M γ = c with c = v s and a symbol that was lost; the line above is what follows from its text.
+    The right-hand side of Eq. (3) is illegible in the text at hand beyond its first term; the line above is what has to stand there.
 
     >>> _ = torch.manual_seed(0)
     >>> from bnrecon.features import draw

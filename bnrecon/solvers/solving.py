@@ -11,6 +11,7 @@ import torch
 from bnrecon.construction.two_layer import System
 from bnrecon.errors import RunError, UserError
 from bnrecon.hardware import available_memory, exact_float32, gigabytes
+from bnrecon.khatri_rao import KhatriRao
 from bnrecon.solvers.base import Report, Solution, SolverOptions, lookup, require_memory
 from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose
@@ -77,8 +78,15 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
         raise UserError("the target's weights are not all finite: nothing can be rebuilt from NaN or infinity")
     if not bool(torch.isfinite(system.matrix.column_norms()).all()):
         raise UserError("the features are not all finite, or too large for float64: the distribution has to be mended")
+    if system.operator.shape[0] == 0:  # one entry an output beside a skip connection: the second scales do it alone
+        nothing = torch.zeros(system.operator.shape[1], dtype=torch.float64, device=system.rhs.device)
+        return Solution(nothing, Report(name, 0.0, 0, 0.0, 0, True, norm="0", reason="no equation is left"))
     if name == "auto":
         choice = choose(*system.operator.shape, system.orthogonal, available_memory(system.rhs.device), options.tolerance)
+        if choice.features < system.operator.shape[1] and not isinstance(system.matrix, KhatriRao):
+            choice = Choice(
+                "least_squares", "features that follow a pattern, of which none can be left out", system.operator.shape[1]
+            )
         return _chosen(choice, system, options)
     solver = lookup(name)
     solver.check(*system.operator.shape, system.orthogonal)

@@ -19,20 +19,24 @@ BEYOND = (-1, 0, 1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Setting:
-    """A target layer and the depth of its source; ``narrow_first`` lets c_1 fall below c0 · taps."""
+    """A target layer and the depth of its source.
+
+    ``narrow`` makes a counterexample within the theorem's (i) to (iii): ``"first"`` lets c_1 fall below c0 · taps, ``"last"`` gives the
+    last hidden layer c0 channels, fewer than c2.
+    """
 
     outputs: int
     inputs: int
     taps: int
     layers: int
-    narrow_first: bool = False
+    narrow: str = ""
 
     @property
     def name(self) -> str:
         """As tables call it."""
         side = round(self.taps**0.5)
         kind = "linear" if self.taps == 1 else f"{side}x{side} kernel first"
-        return f"{self.outputs}x{self.inputs}, {kind}{', c1 < c0 k²' if self.narrow_first else ''}"
+        return f"{self.outputs}x{self.inputs}, {kind}{ {'': '', 'first': ', c_1 < c0 k²', 'last': ', c_(L-1) = c0 < c2'}[self.narrow] }"
 
     @property
     def equations(self) -> int:
@@ -42,15 +46,19 @@ class Setting:
     def widths(self, beyond: int) -> tuple[int, ...]:
         """Widths of total n + L - 1 + ``beyond``."""
         total = least_total_width(self.equations, self.layers) + beyond
-        return balanced_widths(total, self.outputs, self.layers, 1 if self.narrow_first else self.inputs * self.taps)
+        if self.narrow == "last":
+            return (*balanced_widths(total - self.outputs, self.inputs, self.layers - 1, self.inputs * self.taps), self.outputs)
+        return balanced_widths(total, self.outputs, self.layers, 1 if self.narrow else self.inputs * self.taps)
 
 
 SETTINGS = (
     *(Setting(4, 4, 1, layers) for layers in (2, 3, 4)),
     *(Setting(3, 2, 9, layers) for layers in (2, 3, 4)),
     *(Setting(4, 3, 9, layers) for layers in (2, 3, 4)),
-    Setting(2, 3, 9, 4),
-    Setting(2, 3, 9, 4, narrow_first=True),
+    Setting(2, 2, 9, 4),
+    Setting(2, 2, 9, 4, narrow="first"),
+    Setting(10, 3, 1, 3),
+    Setting(10, 3, 1, 3, narrow="last"),
 )
 
 
@@ -61,7 +69,7 @@ def success_rates(settings: tuple[Setting, ...] = SETTINGS, draws: int = 20, sta
         for beyond in BEYOND:
             widths = setting.widths(beyond)
             if min(widths) < min(setting.outputs, setting.inputs * setting.taps):
-                continue  # of a rank below the target's
+                continue  # a product of lower rank than the target
             errors = []
             for seed in range(draws):
                 generator = torch.Generator().manual_seed(10_000 + seed)

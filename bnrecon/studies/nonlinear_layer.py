@@ -105,7 +105,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line an activation and epsilon: the worst layer in both arithmetics, and whether the bound holds."""
     lines = []
     for (name, epsilon), group in frame.groupby(["activation", "epsilon"], sort=False):
-        worst = {precision: part["error"].max() for precision, part in group.groupby("precision")}
+        worst = {precision: part["error"].max(skipna=False) for precision, part in group.groupby("precision")}
         line = {"activation": name, "epsilon": f"{epsilon:.0e}" if epsilon else "exact"}
         line["largest error, float64"] = f"{worst['float64']:.1e}"
         line["largest error, float32"] = f"{worst['float32']:.1e}"

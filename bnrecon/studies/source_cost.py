@@ -6,7 +6,9 @@ import pandas as pd
 import torch
 
 from bnrecon import estimate
-from bnrecon.reconstruction import Plan, plan_layers
+from bnrecon.features import choose_width
+from bnrecon.reconstruction import Plan, PlannedLayer
+from bnrecon.targets.folding import find_layers
 from bnrecon.targets.models import minimum_width_count, parameter_count, vgg
 
 __all__ = ["table"]
@@ -26,8 +28,11 @@ def table(width: int = 64) -> pd.DataFrame:
     largest = max(out * module.out_channels for module, (_, out) in zip(convolutions, places.values(), strict=False))
     lines = [_line("target", parameter_count(target), None, parameter_count(target), operations, 4 * largest)]
     for name, options in WIDTHS.items():
-        plan = plan_layers(target, "he_normal", **options, device=torch.device("cpu"))
-        lines.append(_source_line(name, plan, places, operations))
+        layers = [
+            PlannedLayer(found, choose_width("he_normal", found.target.shape, **options), number, "he_normal")
+            for number, found in enumerate(find_layers(target).layers)
+        ]
+        lines.append(_source_line(name, Plan(layers, []), places, operations))
     lines[1]["of these, in the paper's count"] = f"{minimum_width_count(target):,}"
     return pd.DataFrame(lines).fillna("")
 

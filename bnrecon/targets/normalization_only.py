@@ -26,7 +26,8 @@ class CollapsedPair(nn.Module):
 
     ``inner="scale"``: s = γ alone, no statistics and no shift, as the sequel paper reads.
 
-    ``collapsed=False`` runs the pair as it stands, at the cost of its c1 intermediate maps; values and gradients are the same.
+    ``collapsed=False`` runs the pair as it stands, at the cost of its c1 intermediate maps; values and gradients are the same up to
+    rounding (under autocast the one convolution runs in the low precision, the pair does not).
     Input (N, c0, H, W), output (N, c2, H, W); parameters ``gamma`` (c1,) and ``beta`` (c1,).
 
     >>> pair = CollapsedPair(LayerShape(2, 3, (3, 3)), 60, "he_normal", "batchnorm", seed=0, number=0)
@@ -75,7 +76,7 @@ class CollapsedPair(nn.Module):
         if self.inner == "scale":
             return self.gamma, None
         mean, covariance = self._statistics(x) if self.training else (self.running_mean, self.running_covariance)
-        variance = ((self.first @ covariance) * self.first).sum(1)
+        variance = ((self.first @ covariance) * self.first).sum(1).clamp_min(0)  # rounding can take it below
         if not self.training:
             variance = variance + self.left_of_initial
         scale = self.gamma * torch.rsqrt(variance + self.eps)
