@@ -259,15 +259,27 @@ def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
 
 @register_features("sparse_he_normal", takes_strict=True)
 def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
-    """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2).
+    """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2; the sequel's "ER normal")."""
+    return _masked(shape, width, stream, strict, lambda size, word, deviation: stream.normal(size, word, deviation))
+
+
+@register_features("er_sign", takes_strict=True)
+def er_sign(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
+    """Entries of one magnitude, sqrt(2 / fan-in), and random sign, each set to 0 with probability 1/2 (Random features, Sect. 2.1)."""
+    return _masked(
+        shape, width, stream, strict, lambda size, word, deviation: deviation * torch.where(stream.mask(size, word), 1.0, -1.0)
+    )
+
+
+def _masked(shape: LayerShape, width: int, stream: Stream, strict: bool, values: Callable[..., torch.Tensor]) -> Features:
+    """Entries ``values(size, word, deviation)``, each set to 0 with probability 1/2.
 
     Of A's rows a fraction 2^-c0 is wholly zero: 1/8 for an RGB image. Such a feature is dead and lowers the rank of M, so it
     is drawn again and counted, unless ``strict``.
     """
 
     def masked(rows: int, columns: int, fan_in: int, word: str) -> torch.Tensor:
-        values = stream.normal((rows, columns), word, math.sqrt(2 / fan_in))
-        return values * stream.mask((rows, columns), f"{word} mask")
+        return values((rows, columns), word, math.sqrt(2 / fan_in)) * stream.mask((rows, columns), f"{word} mask")
 
     def live(columns: int, fan_in: int, word: str) -> tuple[torch.Tensor, int]:
         rows, redrawn = masked(width, columns, fan_in, word), 0

@@ -32,7 +32,7 @@ from bnrecon.targets.folding import find_layers
 from bnrecon.targets.models import check_options, minimum_width_count, parameter_count
 from bnrecon.targets.obtain import Trained, build_target, is_trained, obtain_target, training_plan
 
-__all__ = ["run", "run_folder", "train_only"]
+__all__ = ["commit", "run", "run_folder", "train_only"]
 
 STATISTICS_IMAGES = 1024  # training images that running statistics are taken from
 SOURCE_IMAGES = 64  # test images that always go through the real source network
@@ -317,7 +317,7 @@ def _result(
         "layers": [layer | {"seed": row["seed"]} for row in rows for layer in row["layers"]],
         "notes": rows[0]["notes"], "seconds": sum(row["seconds"] for row in rows), "seconds_per_seed": [row["seconds"] for row in rows],
         "solving_seconds": [row["solving_seconds"] for row in rows],
-        "device": hardware.describe(device), "versions": _versions(), "commit": _commit(),
+        "device": hardware.describe(device), "versions": _versions(), "commit": commit(),
     }  # fmt: skip
 
 
@@ -327,7 +327,7 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The checkout's commit, ``+`` appended where files differ from it; ``None`` outside a checkout."""
 
     def git(*words: str) -> str | None:

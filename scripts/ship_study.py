@@ -17,7 +17,6 @@ from pathlib import Path
 
 from bnrecon import config, run, store
 from bnrecon.studies import running
-from bnrecon.studies.experiments import EXPERIMENTS
 
 
 def main() -> int:
@@ -42,7 +41,7 @@ def main() -> int:
         for file in ("target.json", "target.safetensors"):
             (args.to / "targets" / name).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(args.source / "targets" / name / file, args.to / "targets" / name / file)
-    for name in EXPERIMENTS:
+    for name in running.STUDIES[args.study]:
         computed = args.source / args.study / f"{name}-{args.scale}.csv"
         if computed.exists():
             (args.to / args.study).mkdir(parents=True, exist_ok=True)

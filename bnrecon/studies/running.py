@@ -14,14 +14,14 @@ from tqdm import tqdm
 from bnrecon import config, store, tables
 from bnrecon import run as run_module
 from bnrecon.errors import Interrupted, RunError, UserError, nearest
-from bnrecon.studies import experiments, pictures
+from bnrecon.studies import burkholz2024, experiments, pictures, random_features
 from bnrecon.studies.burkholz2024 import listed_cells, reconstruction_cells
 from bnrecon.studies.cells import Cell, frame
-from bnrecon.studies.experiments import EXPERIMENTS
 
 __all__ = ["STUDIES", "collect", "run_missing", "write_tables"]
 
-STUDIES = ("burkholz2024",)
+# Each with its experiments; a study's tables and the paper's numbers stand in configs/<name>.yaml.
+STUDIES = {"burkholz2024": burkholz2024.EXPERIMENTS, "random_features": random_features.EXPERIMENTS}
 SOLVERS = ("exact", "paper")
 
 
@@ -36,7 +36,7 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
     study = config.study(name)
     if scale not in study["scales"]:
         raise UserError(f"scale={scale}: {nearest(scale, study['scales'])}")
-    known = (*study["tables"], *EXPERIMENTS, *SOLVERS)
+    known = (*study["tables"], *STUDIES[name], *(SOLVERS if study["tables"] else ()))
     for part in parts:
         if part not in known:
             raise UserError(f"{part}: {nearest(part, known)}")
@@ -126,10 +126,10 @@ def write_tables(
             for kind in ("png", "svg"):
                 pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
         texts.append(text)
-    for experiment in EXPERIMENTS:
-        if experiment in parts or not parts:
-            content = experiments.obtain(experiment, scale, folder, run, given)
-            texts.append(f"{study['paper']}, {experiments.write(experiment, name, scale, folder, content)}")
+    for part, experiment in STUDIES[name].items():
+        if part in parts or not parts:
+            content = experiments.obtain(experiment, part, scale, folder, run, given)
+            texts.append(f"{study['paper']}, {experiments.write(experiment, part, name, scale, folder, content)}")
     return "\n\n\n".join(texts)
 
 

@@ -1,0 +1,53 @@
+"""Feature matrices and targets of the second paper's distributions, small enough to be formed."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.construction.two_layer import feature_operator
+from bnrecon.features import LayerShape, draw
+from bnrecon.portable_random import Stream
+
+__all__ = ["FEATURES", "feature_matrix", "target_weight"]
+
+CPU = torch.device("cpu")
+# As the paper calls them, and as they are called here.
+FEATURES = {
+    "He normal": "he_normal", "orthogonal": "orthogonal", "ER normal": "sparse_he_normal", "ER sign": "er_sign",
+    "ID cond": "id_cond", "Ortho cond": "ortho_cond",
+}  # fmt: skip
+
+
+def feature_matrix(name: str, shape: LayerShape, width: int, seed: int) -> torch.Tensor:
+    """M (n, c1) in float64. Of id_cond and ortho_cond, which have n features, ``width`` < n random ones are kept.
+
+    >>> feature_matrix("id_cond", LayerShape(3, 4), 10, seed=0).shape
+    torch.Size([12, 10])
+    """
+    n = shape.equations
+    if name in ("id_cond", "ortho_cond"):
+        matrix = feature_operator(draw(name, shape, n, seed, 0), torch.float64, CPU).dense()
+        kept = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: min(width, n)].sort().values
+        return matrix[:, kept]
+    return feature_operator(draw(name, shape, width, seed, 0), torch.float64, CPU).dense()
+
+
+def target_weight(name: str, outputs: int, inputs: int, seed: int, hidden: int | None = None) -> torch.Tensor:
+    """A target (c2, c0) with entries as the features' weights have them; W2 W1 through ``hidden`` channels, where given (Fig. 4).
+
+    ER: masked with probability 1/2. ID cond's weights are single ones, which no target has: its are normal. Ortho cond's are
+    orthogonal.
+    """
+    if hidden is not None:
+        return target_weight(name, outputs, hidden, 2 * seed) @ target_weight(name, hidden, inputs, 2 * seed + 1) / hidden**0.5
+    stream = Stream(seed, 1_000)
+    normal = stream.normal((outputs, inputs), "target").double()
+    if name in ("orthogonal", "ortho_cond"):
+        q, r = torch.linalg.qr(normal if outputs >= inputs else normal.T)
+        q = q * r.diagonal().sign()
+        return q if outputs >= inputs else q.T
+    if name == "er_sign":
+        normal = normal.sign()
+    if name in ("sparse_he_normal", "er_sign"):
+        normal = normal * stream.mask((outputs, inputs), "target mask")
+    return normal

@@ -1,0 +1,55 @@
+"""Random features for normalization layers: its figures and theorems as experiments."""
+
+from __future__ import annotations
+
+from bnrecon.studies import matching_probability, singular_values, target_alignment
+from bnrecon.studies.experiments import Experiment
+
+__all__ = ["EXPERIMENTS"]
+
+EXPERIMENTS = {
+    "spectrum": Experiment(
+        "Theorem 2.2, Figure 3",
+        "Singular values of M against the law",
+        "M scaled to entries of variance 1/n. The distance is Kolmogorov and Smirnov's, mean over draws; no test, since singular values are "
+        "not independent. The formula in print is no probability; the law here is Marchenko and Pastur's, with |1 ± sqrt(c1/n)| as edges.",
+        singular_values.spectra,
+        singular_values.spectra_summary,
+        singular_values.draw_spectra,
+    ),
+    "descent": Experiment(
+        "Sect. 2.1",
+        "Double descent of the condition number, and why orthogonal weights are badly conditioned here",
+        "Condition numbers over nonzero singular values, geometric means over draws. The paper says that with orthogonal weights the columns of M are "
+        "orthogonal; MᵀM = (BᵀB) ∘ (A Aᵀ) is diagonal only if one of the factors is, which c1 > c0, c2 rules out.",
+        singular_values.descent,
+        singular_values.descent_summary,
+        singular_values.draw_descent,
+    ),
+    "alignment": Experiment(
+        "Theorem 4.1, Figure 4 (left, middle)",
+        "Permuting products of two random matrices to fit too few features",
+        "Root mean squared error of targets of root mean square 1, over all pairs of target and feature distribution; ± is the 95% Student-t interval "
+        "over draws. On 50x50 a product through 100 or 300 hidden channels has full rank: 10 and 25 are low-rank targets.",
+        target_alignment.low_rank,
+        target_alignment.low_rank_summary,
+        target_alignment.draw_low_rank,
+    ),
+    "masks": Experiment(
+        "Theorem 4.1, Figure 4 (right)",
+        "Permuting Bernoulli masks to fit too few features",
+        "Root mean squared error, mean ± standard error over draws as in the paper. Assignment: the best of all permutations for sparse ID cond features, which "
+        "a linear assignment finds exactly.",
+        target_alignment.masks,
+        target_alignment.masks_summary,
+        target_alignment.draw_masks,
+    ),
+    "matching": Experiment(
+        "Theorems 4.2 and 4.3",
+        "Probability that a sparse target is found among sparse features",
+        "Simulated with a maximum bipartite matching; in brackets the exact 95% interval of a share. The paper says that disjoint supports attain Theorem 4.2's "
+        "bound: with c2 = 2 and p^d = 1/2 they do not, since two targets can want the same one of the two features.",
+        matching_probability.simulated,
+        matching_probability.summary,
+    ),
+}

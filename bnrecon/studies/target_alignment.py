@@ -1,0 +1,171 @@
+"""Figure 4 of Random features for normalization layers: permuting a target's outputs so that too few features fit it better."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from bnrecon.construction.alignment import (
+    alignment_error,
+    best_random_permutation,
+    complement,
+    greedy_permutation,
+    overlap_permutation,
+    row_scores,
+)
+from bnrecon.features import LayerShape
+from bnrecon.portable_random import Stream
+from bnrecon.statistics import mean_interval
+from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
+
+__all__ = ["draw_low_rank", "draw_masks", "low_rank", "low_rank_summary", "masks", "masks_summary"]
+
+SIDE = {"smoke": 10, "laptop": 50, "paper": 50}
+DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
+# Hidden channels of the target W2 W1 and features short of n. At 100 and 300 the targets have full rank, whatever the caption says.
+LOW_RANK = ((100, 60), (300, 100), (25, 100), (10, 100))
+DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+TRIES = 200
+
+
+def searched(missing: torch.Tensor, target: torch.Tensor, seed: int) -> dict[str, float]:
+    """Root mean squared errors without permutation, with the greedy one and with the best of random ones."""
+    root = target.numel() ** 0.5
+    return {
+        "as it is": alignment_error(row_scores(missing, target), torch.arange(len(target))) / root,
+        "permuted": greedy_permutation(missing, target)[1] / root,
+        f"best of {TRIES} random": best_random_permutation(missing, target, TRIES, seed)[1] / root,
+    }
+
+
+def low_rank(scale: str, words: object = ()) -> pd.DataFrame:
+    """Every pair of target and feature distribution, every draw. Targets are scaled to a root mean square of 1."""
+    side = SIDE[scale]
+    lines = []
+    for hidden, short in LOW_RANK:
+        short = max(1, short * side * side // 2500)
+        for seed in tqdm(range(DRAWS[scale]), desc=f"hidden {hidden}", disable=None):
+            for label, name in FEATURES.items():
+                missing = complement(feature_matrix(name, LayerShape(side, side), side * side - short, seed))
+                for target_label, target_name in FEATURES.items():
+                    target = target_weight(target_name, side, side, seed, hidden)
+                    target = target * (target.numel() ** 0.5 / target.norm())
+                    lines.append({
+                        "features": label, "target": target_label, "hidden": hidden, "rank": int(torch.linalg.matrix_rank(target)),
+                        "c1": side * side - short, "c0 = c2": side, "seed": seed, "missing": missing.shape[1],
+                    } | searched(missing, target, seed))  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def low_rank_summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a target's hidden size and feature distribution, over targets and draws."""
+    lines = []
+    random = next(column for column in frame.columns if column.startswith("best of"))
+    for (hidden, label), group in frame.groupby(["hidden", "features"], sort=False):
+        gain = 1 - group["permuted"] / group["as it is"]
+        by_seed = [float(part.mean()) for _, part in (100 * gain).groupby(group["seed"])]
+        lines.append({
+            "hidden": hidden, "rank": int(group["rank"].median()), "c1": int(group["c1"].iloc[0]), "features": label,
+            "rmse as it is": f"{group['as it is'].mean():.4f}", "permuted": f"{group['permuted'].mean():.4f}",
+            random: f"{group[random].mean():.4f}", "smaller by, %": mean_interval(by_seed).format(1),
+        })  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def draw_low_rank(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
+    """The paper's colour-coded tables: error after the greedy permutation, targets in columns, features in rows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    sizes = list(dict.fromkeys(frame["hidden"]))
+    figure, grid = plt.subplots(1, len(sizes), figsize=(4.2 * len(sizes), 4), layout="constrained", squeeze=False)
+    names = list(FEATURES)
+    for axes, hidden in zip(grid[0], sizes, strict=True):
+        part = frame[frame["hidden"] == hidden]
+        table = part.pivot_table(index="features", columns="target", values="permuted").loc[names, names]
+        image = axes.imshow(table, cmap="viridis")
+        for (row, column), value in np.ndenumerate(table.to_numpy()):
+            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6, color="white")
+        axes.set_xticks(range(len(names)), names, rotation=60, fontsize=7)
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+        axes.set_title(f"hidden {hidden} (rank {int(part['rank'].median())}), c1 = {part['c1'].iloc[0]}", fontsize=8)
+        axes.set_xlabel("target")
+        figure.colorbar(image, ax=axes, shrink=0.7)
+    grid[0][0].set_ylabel("features")
+    figure.savefig(file, format=kind, dpi=150)
+    plt.close(figure)
+
+
+def masks(scale: str, words: object = ()) -> pd.DataFrame:
+    """Targets that are Bernoulli masks of density p, for each feature distribution, with and without permutation."""
+    side = SIDE[scale]
+    short = max(1, 100 * side * side // 2500)
+    lines = []
+    for seed in tqdm(range(DRAWS[scale]), desc="masks", disable=None):
+        for label, name in FEATURES.items():
+            matrix = feature_matrix(name, LayerShape(side, side), side * side - short, seed)
+            missing = complement(matrix)
+            for density in DENSITIES:
+                target = bernoulli(side, density, seed)
+                line = {"features": label, "density": density, "c1": side * side - short, "c0 = c2": side, "seed": seed}
+                line |= searched(missing, target, seed)
+                if name == "id_cond":
+                    available = (matrix.abs().sum(1) > 0).double().reshape(side, side)
+                    line["assignment"] = overlap_permutation(available, target)[1] / side
+                lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def bernoulli(side: int, density: float, seed: int) -> torch.Tensor:
+    """A Ber(p) mask."""
+    uniform = Stream(seed, 2_000).uniform((side, side), "mask", 0.5).double() + 0.5
+    return (uniform < density).double()
+
+
+def masks_summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a feature distribution and density: mean ± standard error over draws, as the paper has them."""
+    lines = []
+    for (label, density), group in frame.groupby(["features", "density"], sort=False):
+        line = {"features": label, "density p": density, "c1": int(group["c1"].iloc[0])}
+        for name in ("as it is", "permuted", f"best of {TRIES} random", "assignment"):
+            values = group[name].dropna() if name in group else pd.Series(dtype=float)
+            line[name] = f"{values.mean():.4f} ± {values.sem():.4f}" if len(values) > 1 else ""
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def draw_masks(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
+    """Error against target density: solid without permutation, dotted with, bars are standard errors."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.5, 4.4), layout="constrained")
+    for (label, group), colour in zip(
+        frame.groupby("features", sort=False), ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"), strict=False
+    ):
+        for column, style in (("as it is", "-"), ("permuted", ":")):
+            by_density = group.groupby("density")[column]
+            axes.errorbar(
+                by_density.mean().index,
+                by_density.mean(),
+                by_density.sem(),
+                color=colour,
+                linestyle=style,
+                label=label if style == "-" else None,
+            )
+        if "assignment" in group and group["assignment"].notna().any():
+            best = group.groupby("density")["assignment"].mean()
+            axes.plot(best.index, best, color=colour, linestyle="--", label=f"{label}, best assignment")
+    axes.set_xlabel("density of the target")
+    axes.set_ylabel("rmse (solid: as it is, dotted: permuted)")
+    axes.legend(fontsize=7)
+    figure.savefig(file, format=kind, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,93 @@
+"""The study of Random features for normalization layers: its pieces against brute force, its experiments from the command."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from bnrecon import cli
+from bnrecon.features import LayerShape
+from bnrecon.studies import matching_probability as matching
+from bnrecon.studies import random_features, singular_values
+from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+def test_feature_matrices_have_the_width_asked_for(name):
+    shape = LayerShape(4, 5)
+    matrix = feature_matrix(name, shape, 13, seed=3)
+    assert matrix.shape == (20, 13)
+    assert torch.equal(matrix, feature_matrix(name, shape, 13, seed=3))
+    assert torch.linalg.matrix_rank(matrix) == 13
+    if name in ("id_cond", "ortho_cond"):
+        torch.testing.assert_close(matrix.T @ matrix, torch.eye(13, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+def test_targets_follow_the_distribution(name):
+    target = target_weight(name, 40, 50, seed=1)
+    zeros = float((target == 0).double().mean())
+    assert (0.45 < zeros < 0.55) if name in ("sparse_he_normal", "er_sign") else zeros == 0
+    if name == "er_sign":
+        assert set(target.unique().tolist()) == {-1.0, 0.0, 1.0}
+    if name in ("orthogonal", "ortho_cond"):
+        torch.testing.assert_close(target @ target.T, torch.eye(40, dtype=torch.float64), atol=1e-6, rtol=0)
+    assert torch.linalg.matrix_rank(target_weight(name, 40, 50, seed=1, hidden=7)) == 7
+    assert torch.linalg.matrix_rank(target_weight(name, 40, 50, seed=1, hidden=100)) == 40
+
+
+def test_a_match_is_found_where_one_of_all_permutations_is_one():
+    generator = np.random.default_rng(0)
+    seen = set()
+    for _ in range(60):
+        target, mask = generator.random((4, 5)) < 0.4, generator.random((5, 5)) < 0.6
+        brute = any(
+            all((~target[row] | mask[rows[row]]).all() for row in range(4)) for rows in itertools.permutations(range(5), 4)
+        )
+        assert matching.matched(target, mask) == brute
+        seen.add(brute)
+    assert seen == {True, False}
+
+
+def test_disjoint_supports_do_not_attain_the_bound_of_theorem_4_2():
+    """c2 = 2, p^d = 1/2: 7 of 16 fitting tables have a perfect matching, 0.4375; the bound says 0.5625."""
+    tables = list(itertools.product([False, True], repeat=4))
+    count = sum((a and d) or (b and c) for a, b, c, d in tables)
+    assert count / 16 == 0.4375
+    assert matching.bound_4_2(np.array([1, 1]), 0.5, 2) == 0.5625
+    target = matching.disjoint(2, 2, 1)
+    hits, draws = matching.probability(lambda _: target, 2, 0.5, 4000)
+    interval = stats.binomtest(hits, draws).proportion_ci(0.999)
+    assert interval.low <= 0.4375 <= interval.high < 0.5625
+
+
+def test_the_width_factor_of_theorem_4_3_suffices():
+    k = matching.width_factor(10, 20, 0.2, 0.8, 0.1)
+    each = (1 - 0.2 * 0.2) ** 20
+    assert (1 - (1 - each) ** k) ** 10 == pytest.approx(0.9)
+    hits, draws = matching.probability(lambda generator: generator.random((10, 20)) < 0.2, 10 * int(np.ceil(k)), 0.8, 300)
+    assert hits / draws > 0.9
+
+
+def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
+    """Against the paper's Sect. 2.1; ID cond and Ortho cond do."""
+    for name, small in (("orthogonal", False), ("id_cond", True), ("ortho_cond", True)):
+        found = singular_values.condition_numbers(feature_matrix(name, LayerShape(10, 10), 100, 0))
+        assert (found["off-diagonal"] < 1e-5) == small
+        assert (found["condition"] < 1.001) == small
+    assert singular_values.condition_numbers(feature_matrix("orthogonal", LayerShape(10, 10), 100, 0))["off-diagonal"] > 0.3
+
+
+def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):
+    assert cli._study(["random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    for name, experiment in random_features.EXPERIMENTS.items():
+        assert experiment.title in printed
+        assert (tmp_path / "random_features" / f"{name}-smoke.csv").exists()
+        assert (tmp_path / "random_features" / f"{name}-smoke.png").exists() == (experiment.draw is not None)
+    assert cli._tables(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
+    assert capsys.readouterr().out == printed
+    assert cli._study(["random_features", "exact", "scale=smoke"]) == 2
+    assert "exact" in capsys.readouterr().err
