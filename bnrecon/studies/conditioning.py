@@ -1,0 +1,131 @@
+"""Figure 2 of Random features for normalization layers: what ill conditioning costs the papers' solvers, and ours."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from bnrecon.construction.two_layer import feature_operator, linear_system
+from bnrecon.errors import RunError, UserError
+from bnrecon.features import LayerShape, draw
+from bnrecon.solvers import SolverOptions, solve
+from bnrecon.studies.feature_matrices import FEATURES, target_weight
+
+__all__ = ["SOLVERS", "draw_errors", "errors", "summary"]
+
+CPU = torch.device("cpu")
+SIDES = {"smoke": (4, 6), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
+SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
+EXCESS = (0, 10, 100)
+# Panels (a), (c) and (d) of the figure, and bnrecon's own choice.
+SOLVERS = {"lbfgs": "LBFGS", "svd_lbfgs": "SVD, LBFGS", "svd_lu_lbfgs": "SVD, solve, LBFGS", "auto": "bnrecon"}
+IDENTIFIED = 1e7  # condition numbers beyond are lost in float32, which the papers compute in
+
+
+def errors(scale: str, words: object = ()) -> pd.DataFrame:
+    """One line a distribution, size, excess, seed and solver: rmse of M γ against a target of the same distribution, in float64."""
+    lines = []
+    sizes = [(side, excess) for side in SIDES[scale] for excess in EXCESS]
+    for side, excess in tqdm(sizes, desc="conditioning", disable=None):
+        for label, name in FEATURES.items():
+            if excess and name in ("id_cond", "ortho_cond"):
+                continue  # n features, and no more
+            for seed in range(SEEDS[scale]):
+                shape = LayerShape(side, side)
+                matrix = feature_operator(draw(name, shape, shape.equations + excess, seed, 0), torch.float64, CPU)
+                target = target_weight(name, side, side, seed)
+                system = linear_system(matrix, target, orthogonal=name in ("id_cond", "ortho_cond"))
+                line = {
+                    "features": label,
+                    "c0 = c2": side,
+                    "excess": excess,
+                    "seed": seed,
+                    "condition": _condition(matrix.dense()),
+                }
+                for solver in SOLVERS:
+                    lines.append(line | {"solver": solver} | _solved(solver, system, target))
+    return pd.DataFrame(lines)
+
+
+def _condition(matrix: torch.Tensor) -> float:
+    values = torch.linalg.svdvals(matrix)
+    return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
+
+
+def _solved(solver: str, system, target: torch.Tensor) -> dict:
+    try:
+        found = solve(solver, system, SolverOptions())
+    except (UserError, RunError) as error:
+        return {
+            "rmse": float("nan"),
+            "relative rmse": float("nan"),
+            "seconds": float("nan"),
+            "why not": str(error).partition(":")[0],
+        }
+    missed = (system.matrix.matvec(found.scale) - target.reshape(-1)).square().mean().sqrt()
+    return {
+        "rmse": float(missed),
+        "relative rmse": float(missed / target.square().mean().sqrt()),
+        "seconds": found.report.seconds,
+        "why not": "",
+    }
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a distribution and excess at the largest size: geometric mean of the rmse over seeds, for each solver."""
+    side = frame["c0 = c2"].max()
+    lines = []
+    for (label, excess), group in frame[frame["c0 = c2"] == side].groupby(["features", "excess"], sort=False):
+        line = {"features": label, "c0 = c2": side, "excess": excess}
+        condition = float(np.exp(np.log(group["condition"]).mean()))
+        line["condition number"] = f"{condition:.3g}" + (" (not identifiable in float32)" if condition > IDENTIFIED else "")
+        for solver, name in SOLVERS.items():
+            values = group.loc[group["solver"] == solver, "rmse"].dropna()
+            line[f"rmse, {name}"] = f"{np.exp(np.log(values.clip(lower=1e-18)).mean()):.1e}" if len(values) else "does not apply"
+        lines.append(line | {"seeds": group["seed"].nunique()})
+    return pd.DataFrame(lines)
+
+
+def draw_errors(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
+    """The paper's four panels and one for bnrecon: log10 rmse against size; solid 0, dashed 10, dotted 100 excess features."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, grid = plt.subplots(1, len(SOLVERS) + 1, figsize=(17, 3.8), layout="constrained")
+    colours = dict(zip(FEATURES, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"), strict=True))
+    panels = [
+        ("lbfgs", "(a) LBFGS"),
+        (None, "(b) condition number"),
+        ("svd_lbfgs", "(c) SVD, LBFGS"),
+        ("svd_lu_lbfgs", "(d) SVD, solve, LBFGS"),
+        ("auto", "bnrecon"),
+    ]
+    for axes, (solver, title) in zip(grid, panels, strict=True):
+        part = frame[frame["solver"] == (solver or "auto")]
+        for (label, excess), group in part.groupby(["features", "excess"], sort=False):
+            values = np.log10(group["condition" if solver is None else "rmse"].clip(lower=1e-18))
+            if solver is None:
+                values = values.where(values <= np.log10(IDENTIFIED))  # as the paper: not shown where it cannot be identified
+            by_size = values.groupby(group["c0 = c2"])
+            style = {0: "-", 10: "--", 100: ":"}[excess]
+            axes.errorbar(
+                by_size.mean().index,
+                by_size.mean(),
+                by_size.sem().fillna(0),
+                color=colours[label],
+                linestyle=style,
+                label=label if excess == 0 else None,
+            )
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("c0 = c2")
+    grid[0].set_ylabel("log10 rmse")
+    grid[1].set_ylabel("log10 condition number")
+    grid[0].legend(fontsize=7)
+    figure.savefig(file, format=kind, dpi=150)
+    plt.close(figure)
