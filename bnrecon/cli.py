@@ -160,9 +160,15 @@ def _train(words: list[str]) -> int:
     if words[:1] and words[0] in ("-h", "--help"):
         print("usage: bnrecon train [OPTION=VALUE ...]   (the options of bnrecon run; features and solver do not matter)")
         return 0
+    if flags := [word for word in words if word.startswith("-")]:
+        return _say(
+            f"{flags[0]}: bnrecon train takes options alone, as in target.width=16; own yaml files and sweeps are for bnrecon run",
+            2,
+        )
     from bnrecon import config, hardware
 
     hardware.keep_freed_memory()
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         asked = config.compose([_expanded(word) for word in words])
         for name in asked.imports:
@@ -283,7 +289,7 @@ Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
 def _study(words: list[str]) -> int:
     """Run what a study's tables lack, then print them."""
-    if not words or words[0] in ("-h", "--help"):
+    if not words or "-h" in words or "--help" in words:
         print(STUDY_USAGE)
         return 0 if words else 2
     return _study_tables(words[0].removeprefix("study="), words[1:], run=True)
@@ -294,10 +300,13 @@ def _study_tables(name: str, words: list[str], run: bool) -> int:
 
     hardware.keep_freed_memory()
     signal.signal(signal.SIGTERM, _terminated)
-    from bnrecon.errors import RunError
+    from bnrecon.errors import RunError, UserError
 
     try:
         from bnrecon.studies import running
+
+        if flags := [word for word in words if word.startswith("-")]:
+            raise UserError(f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them")
 
         scale = next((word.removeprefix("scale=") for word in words if word.startswith("scale=")), "laptop")
         parts = [word for word in words if "=" not in word]
@@ -310,12 +319,20 @@ def _study_tables(name: str, words: list[str], run: bool) -> int:
         whole = (name, scale, [part for part in parts if part not in running.SOLVERS], options)  # tables show both solvers
         code = 0
         if run:
+            folder = outputs / name
             cells = [cell for table in running.collect(*asked).values() for cell in table]
-            try:
-                running.run_missing(cells, outputs / name / f"{scale}.log")
-            except RunError as error:
-                code = _failure(error)
-        print(running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options, run))
+            for do in (
+                lambda: running.run_missing(cells, folder / f"{scale}.log"),
+                lambda: running.run_experiments(name, scale, folder, parts, options),
+            ):
+                try:
+                    do()
+                except (RunError, UserError) as error:
+                    code = max(_failure(error), code) if code != 1 else 1
+                except BaseException:
+                    running.write_tables(name, scale, running.collect(*whole), folder, parts, options)  # of what is done
+                    raise
+        print(running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options))
         print(f"\n{outputs / name}")
         return code
     except BaseException as error:

@@ -168,7 +168,7 @@ class RunConfig:
 # What changes where or how fast a run happens, not what it computes.
 VOLATILE = frozenset({
     "scale", "outputs", "data.root", "data.download", "data.workers", "train.time_limit", "train.checkpoint_seconds",
-    "target.name", "targets", "keep_source",
+    "target.name", "targets", "keep_source", "device",
 })  # fmt: skip
 
 GROUPS = ("data", "target", "features", "solver", "train", "scale", "experiment")

@@ -169,7 +169,10 @@ def plan_layers(
         raise UserError(f"cannot be rebuilt: {listed} (unsupported='keep' leaves such layers as they are)")
     notes += [f"{name} is left as it is: {reason}" for name, reason in refused.items()]
     if not planned:
-        raise UserError("the network has no convolution or linear layer that could be rebuilt")
+        raise UserError(
+            "the network has no convolution or linear layer that could be rebuilt (one that is trained by its normalizations alone is a "
+            "source already: bnrecon train)"
+        )
     if feature_bytes + largest_work > available_memory(device):
         raise UserError(
             f"the network's {len(planned)} layers need {gigabytes(feature_bytes + largest_work)} for their features on {device.type}, "

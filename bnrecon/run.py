@@ -61,8 +61,13 @@ def run(config: RunConfig) -> Path:
         if result is not None:
             _require_same_pixels(config, result, folder)
             print(f"already done; nothing to do (remove {folder} to run it again)\n")
+            if config.keep_source and not all((folder / f"seed-{seed}" / "source.safetensors").exists() for seed in config.seeds):
+                print("its source networks were not kept (keep_source=false)\n")
         else:
             result = _run(config, folder)
+        if not config.keep_source:
+            for file in folder.glob("seed-*/source.safetensors"):
+                file.unlink()
         print(tables.for_reading(result))
     print(f"\n{folder}")
     return folder
@@ -130,9 +135,6 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
     tables.write(folder, result)
     figures.layer_errors(folder / "layers.png", result)
     store.write_json(folder / "result.json", result)
-    if not config.keep_source:
-        for file in folder.glob("seed-*/source.safetensors"):
-            file.unlink()
     return store.read_json(folder / "result.json")
 
 

@@ -4,7 +4,8 @@
     python scripts/gpu_slice.py [--minutes 9] [--data FOLDER] [--outputs outputs] [--device cuda] [--scale paper]
 
 Pieces, in order: throughput of training and solvers, the eight targets of Burkholz 2024 at the paper's scale with the exact column of Tables
-1 and 2, relu on CIFAR-10 by the paper's solver, training normalizations alone, the rest of the study. Each is a command of its own, told
+1 and 2, Table 1 by the paper's solver, relu first, training normalizations alone, the rest of the study. The benchmark of the solvers writes
+to outputs/solvers. Each is a command of its own, told
 to stop (SIGTERM, upon which it saves) when the time is over. What is left behind is small: source networks are not kept.
 """
 
@@ -38,7 +39,7 @@ def pieces(args: argparse.Namespace) -> list[tuple[str, list[str], Path | None]]
 
 
 def main() -> int:
-    """Run pieces until the time is over; exit with the code of the first that failed of itself."""
+    """Run pieces until the time is over; exit with the worst code of those that ended by themselves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--data", default=None)
@@ -46,6 +47,8 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--scale", default="paper", choices=("smoke", "laptop", "paper"))
     args = parser.parse_args()
+    worst = 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `run`, which takes its piece with it
     deadline = time.monotonic() + 60 * args.minutes
     for name, command, marker in pieces(args):
         if marker is not None and marker.exists():
@@ -60,10 +63,10 @@ def main() -> int:
             print(f"the time is over during: {name}; what is done is saved, run it again to go on", flush=True)
             return 0
         if code:
-            print(f"{name} ended with exit code {code}", flush=True)
-            return code
-    print("nothing is left to do")
-    return 0
+            print(f"{name} ended with exit code {code}; the others go on", flush=True)
+            worst = max(worst, code)
+    print("nothing is left to do" if worst == 0 else "some pieces failed")
+    return worst
 
 
 def run(command: list[str], seconds: float, marker: Path | None) -> int | None:
@@ -72,13 +75,15 @@ def run(command: list[str], seconds: float, marker: Path | None) -> int | None:
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(GRACE - 5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
         return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(GRACE - 5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     if marker is not None:
         print(output)
         if process.returncode == 0:

@@ -29,6 +29,10 @@ def main() -> int:
     parser.add_argument("--targets", nargs="*", default=[])
     args = parser.parse_args()
     found = running.collect(args.study, args.scale, words=[f"outputs={args.source}"])
+    experiments = list((args.source / args.study).glob(f"*-{args.scale}.csv"))
+    if not experiments and not any(cell.result for cells in found.values() for cell in cells):
+        print(f"{args.source}: no finished run and no experiment of {args.study} at scale {args.scale}", file=sys.stderr)
+        return 2
     names = []
     for cell in (cell for cells in found.values() for cell in cells if cell.result):
         name = run.run_folder(config.compose(cell.words)).name
@@ -47,10 +51,9 @@ def main() -> int:
             (args.to / args.study).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(computed, args.to / args.study / computed.name)
     found = running.collect(args.study, args.scale, words=[f"outputs={args.to}"])
-    running.write_tables(args.study, args.scale, found, args.to / args.study, words=[f"outputs={args.to}"])
-    print(
-        f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(f'{args.to}/runs/{name}/result.json' for name in names)}"
-    )
+    running.write_tables(args.study, args.scale, found, args.to / args.study)
+    listed = [f"{args.to}/runs/{name}/result.json" for name in names] + [f"{args.to}/targets/{name}" for name in args.targets]
+    print(f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(listed)} {args.to}/{args.study}")
     return 0
 
 

@@ -83,6 +83,8 @@ def verdict(loss: Interval, reported: Reported | None, usable: bool) -> str:
         return ""
     if not usable:
         return "unusable in the paper; measured here"
+    if loss.half_width is None:
+        return "one seed, no interval"
     reach = (loss.half_width or 0.0) + reported.half_width + reported.rounding
     if abs(loss.mean - reported.loss) <= reach + 1e-9:
         return "agrees"

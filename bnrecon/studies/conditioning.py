@@ -7,15 +7,15 @@ import io
 import numpy as np
 import pandas as pd
 import torch
-from tqdm import tqdm
 
 from bnrecon.construction.two_layer import feature_operator, linear_system
 from bnrecon.errors import RunError, UserError
 from bnrecon.features import LayerShape, draw
 from bnrecon.solvers import SolverOptions, solve
+from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.feature_matrices import FEATURES, target_weight
 
-__all__ = ["SOLVERS", "draw_errors", "errors", "summary"]
+__all__ = ["SOLVERS", "draw_errors", "errors", "pieces", "summary"]
 
 CPU = torch.device("cpu")
 SIDES = {"smoke": (4, 6), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
@@ -26,28 +26,28 @@ SOLVERS = {"lbfgs": "LBFGS", "svd_lbfgs": "SVD, LBFGS", "svd_lu_lbfgs": "SVD, so
 IDENTIFIED = 1e7  # condition numbers beyond are lost in float32, which the papers compute in
 
 
-def errors(scale: str, words: object = ()) -> pd.DataFrame:
-    """One line a distribution, size, excess, seed and solver: rmse of M γ against a target of the same distribution, in float64."""
-    lines = []
-    sizes = [(side, excess) for side in SIDES[scale] for excess in EXCESS]
-    for side, excess in tqdm(sizes, desc="conditioning", disable=None):
-        for label, name in FEATURES.items():
-            if excess and name in ("id_cond", "ortho_cond"):
-                continue  # n features, and no more
-            for seed in range(SEEDS[scale]):
-                shape = LayerShape(side, side)
-                matrix = feature_operator(draw(name, shape, shape.equations + excess, seed, 0), torch.float64, CPU)
-                target = target_weight(name, side, side, seed)
-                system = linear_system(matrix, target, orthogonal=name in ("id_cond", "ortho_cond"))
-                line = {
-                    "features": label,
-                    "c0 = c2": side,
-                    "excess": excess,
-                    "seed": seed,
-                    "condition": _condition(matrix.dense()),
-                }
-                for solver in SOLVERS:
-                    lines.append(line | {"solver": solver} | _solved(solver, system, target))
+def pieces(scale: str, words: object = ()) -> Pieces:
+    """A piece for each size, excess and distribution."""
+    return {
+        f"{side}, {excess}, {label}": lambda side=side, excess=excess, label=label: errors(side, excess, label, SEEDS[scale])
+        for side in SIDES[scale]
+        for excess in EXCESS
+        for label, name in FEATURES.items()
+        if excess == 0 or name not in ("id_cond", "ortho_cond")  # these have n features, and no more
+    }
+
+
+def errors(side: int, excess: int, label: str, seeds: int) -> pd.DataFrame:
+    """One line a seed and solver: rmse of M γ against a target of the same distribution, in float64."""
+    name, lines = FEATURES[label], []
+    for seed in range(seeds):
+        shape = LayerShape(side, side)
+        matrix = feature_operator(draw(name, shape, shape.equations + excess, seed, 0), torch.float64, CPU)
+        target = target_weight(name, side, side, seed)
+        system = linear_system(matrix, target, orthogonal=name in ("id_cond", "ortho_cond"))
+        line = {"features": label, "c0 = c2": side, "excess": excess, "seed": seed, "condition": _condition(matrix.dense())}
+        for solver in SOLVERS:
+            lines.append(line | {"solver": solver} | _solved(solver, system, target))
     return pd.DataFrame(lines)
 
 

@@ -1,97 +1,93 @@
-"""Experiments of a study that are no runs of the main job: computed at once, kept as a table with its picture."""
+"""Experiments of a study that are no runs of the main job: computed piece by piece, kept as a table with its picture."""
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from tqdm import tqdm
 
 from bnrecon import store, tables
-from bnrecon.errors import UserError
 from bnrecon.hardware import describe, resolve_device
 from bnrecon.run import commit
 
-__all__ = ["Experiment", "obtain", "write"]
+__all__ = ["Experiment", "Pieces", "compute_missing", "read", "write"]
+
+Pieces = Mapping[str, Callable[[], pd.DataFrame]]
+ORIGIN = ("piece", "commit", "machine", "seconds_in_all")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """``compute(scale, words)`` gives the whole table, ``summary`` what is printed of it, ``draw(frame, file, kind)`` the picture.
+    """``pieces(scale, words)`` names the parts of the whole table and how each is computed; naming them costs nothing.
 
-    ``words`` are options of the run whose trained target an experiment needs, as ``data.root=FOLDER``. ``resumable(scale, words,
-    run)``, in the place of ``compute``, gives what is done so far of an experiment whose parts are kept by themselves.
+    ``words`` are options of the runs whose trained targets an experiment needs, as ``data.root=FOLDER``. ``summary`` makes what is printed
+    of the table, ``draw(frame, file, kind)`` the picture.
     """
 
     where: str
     title: str
     caption: str
-    compute: Callable[[str, Sequence[str]], pd.DataFrame] | None
+    pieces: Callable[[str, Sequence[str]], Pieces]
     summary: Callable[[pd.DataFrame], pd.DataFrame]
     draw: Callable[[pd.DataFrame, io.BytesIO, str], None] | None = None
-    resumable: Callable[[str, Sequence[str], bool], pd.DataFrame] | None = None
 
 
-def obtain(
-    experiment: Experiment, name: str, scale: str, folder: Path, run: bool, words: Sequence[str] = ()
-) -> pd.DataFrame | None:
-    """An experiment's table: from its file, computed if ``run`` and there is none, or ``None``.
+def compute_missing(experiment: Experiment, name: str, scale: str, path: Path, words: Sequence[str]) -> None:
+    """Compute the pieces that the table at ``path`` lacks; each is written at once, with commit, machine and seconds.
 
-    The file says in its last columns at which commit, on what and in how many seconds it was computed.
+    Killed at any point and called again, it goes on with the piece it was at.
     """
-    path = folder / f"{name}-{scale}.csv"
-    if experiment.resumable:
-        return _as_far_as_it_is(experiment, scale, path, run, words)
-    if path.exists():
-        return _read(path)
-    if not run:
-        return None
-    started = time.monotonic()
-    frame = experiment.compute(scale, words)
-    spent = round(time.monotonic() - started, 1)
+    found = read(path)
+    done = set() if found is None else set(found["piece"])
+    missing = {piece: make for piece, make in experiment.pieces(scale, words).items() if piece not in done}
     device = next((word.removeprefix("device=") for word in words if word.startswith("device=")), "auto")
-    frame = frame.assign(commit=commit() or "installed", machine=describe(resolve_device(device)), seconds_in_all=spent)
-    store.write_text(path, frame.to_csv(index=False))
-    return frame
+    with tqdm(missing.items(), desc=name, disable=None) as bar:
+        for piece, make in bar:
+            bar.set_postfix_str(piece)
+            started = time.monotonic()
+            frame = make()
+            spent = round(time.monotonic() - started, 1)
+            frame = frame.assign(
+                piece=piece, commit=commit() or "installed", machine=describe(resolve_device(device)), seconds_in_all=spent
+            )
+            found = frame if found is None else pd.concat([found, frame], ignore_index=True)
+            store.write_text(path, found.to_csv(index=False))
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read(path: Path) -> pd.DataFrame | None:
     """A table as it was written: what is empty is missing in columns of numbers, and nothing in columns of words."""
+    if not path.exists():
+        return None
     frame = pd.read_csv(path)
     return frame.assign(**{name: frame[name].fillna("") for name in frame.columns if frame[name].dtype.kind not in "fib"})
 
 
-def _as_far_as_it_is(experiment: Experiment, scale: str, path: Path, run: bool, words: Sequence[str]) -> pd.DataFrame | None:
-    try:
-        frame = experiment.resumable(scale, words, run)
-    except UserError:
-        if run:
-            raise
-        return _read(path) if path.exists() else None  # no data at hand to ask for
-    if "accuracy" not in frame:
-        return None
-    store.write_text(path, frame.to_csv(index=False))
-    return frame
-
-
-def write(experiment: Experiment, name: str, study: str, scale: str, folder: Path, frame: pd.DataFrame | None) -> str:
-    """Write an experiment's summary and picture; return what to print."""
-    command = f"bnrecon study {study} {name} scale={scale}"
-    heading = f"{experiment.where}: {experiment.title}; scale {scale}"
+def write(experiment: Experiment, name: str, heading: str, command: str, stem: Path, pieces: Pieces) -> str:
+    """Write the summary and picture of what is computed so far, ``stem`` with endings; return what to print."""
+    frame = read(stem.parent / f"{stem.name}.csv")
+    heading = f"{heading}{experiment.where}: {experiment.title}"
     if frame is None:
         return f"{heading}\n\nnot run: {command}"
-    summary = experiment.summary(frame.drop(columns=["commit", "machine", "seconds_in_all"], errors="ignore"))
-    origin = ""
-    if "commit" in frame:
-        origin = f"Commit {frame['commit'].iloc[0]}; {frame['machine'].iloc[0]}; {frame['seconds_in_all'].iloc[0]:.0f} s. "
-    text = f"{heading}\n\n{tables.markdown(summary)}\n\n{experiment.caption}\n{origin}Command: `{command}`."
-    store.write_text(folder / f"{name}-{scale}.md", text + "\n")
-    store.write_text(folder / f"{name}-{scale}.tex", summary.to_latex(index=False, escape=True))
+    order = {piece: number for number, piece in enumerate(pieces)}
+    frame = frame.sort_values("piece", key=lambda column: column.map(order), kind="stable")
+    lacking = [piece for piece in pieces if piece not in set(frame["piece"])]
+    summary = experiment.summary(frame.drop(columns=list(ORIGIN)))
+    by_piece = frame.groupby("piece", sort=False)[list(ORIGIN[1:])].first()
+    origin = (
+        f"Commits {', '.join(sorted(set(by_piece['commit'])))}; {', '.join(sorted(set(by_piece['machine'])))}; "
+        f"{by_piece['seconds_in_all'].sum():.0f} s. "
+    )
+    short = f"{len(lacking)} of {len(pieces)} pieces are not run yet: {command}\n" if lacking else ""
+    text = f"{heading}\n\n{tables.markdown(summary)}\n\n{experiment.caption}\n{short}{origin}Command: `{command}`."
+    store.write_text(stem.parent / f"{stem.name}.md", text + "\n")
+    store.write_text(stem.parent / f"{stem.name}.tex", summary.to_latex(index=False, escape=True))
     for kind in ("png", "svg") if experiment.draw else ():
         picture = io.BytesIO()
         experiment.draw(frame, picture, kind)
-        store.write_bytes(folder / f"{name}-{scale}.{kind}", picture.getvalue())
+        store.write_bytes(stem.parent / f"{stem.name}.{kind}", picture.getvalue())
     return text

@@ -69,7 +69,7 @@ def random_rows(outputs: int, inputs: int, degree: int) -> Callable[[np.random.G
     return make
 
 
-def simulated(scale: str, words: object = ()) -> pd.DataFrame:
+def simulated(scale: str) -> pd.DataFrame:
     """Matching probabilities by simulation beside both theorems'."""
     draws = {"smoke": 200, "laptop": 20_000, "paper": 100_000}[scale]
     few = max(50, draws // 20)

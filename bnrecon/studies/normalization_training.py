@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from bnrecon import config, hardware
-from bnrecon.config import RunConfig
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.hardware import exact_float32
 from bnrecon.statistics import mean_interval
+from bnrecon.studies.experiments import Pieces
 from bnrecon.targets.normalization_only import CollapsedPair
-from bnrecon.targets.obtain import is_trained, obtain_target
+from bnrecon.targets.obtain import obtain_target
 
-__all__ = ["SWITCHED_OFF", "summary", "switched_off", "table"]
+__all__ = ["SWITCHED_OFF", "pieces", "summary", "switched_off"]
 
 SWITCHED_OFF = 0.01  # |γ| below which Frankle et al. 2021 count a feature as switched off
 ACTIVITY_IMAGES = 1000
@@ -30,36 +30,39 @@ SETTINGS = {
 PAPER = "90.35 ± 0.1 (target at least 94)"
 
 
-def table(scale: str, words: Sequence[str] = (), run: bool = False) -> pd.DataFrame:
-    """One line a training: those that are done, or, with ``run``, all. Each is kept by itself and goes on from its checkpoint."""
+def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
+    """A piece for each training; the first is the target, all weights trained as for Tables 1 and 2."""
     common, (seeds, settings) = SETTINGS[scale]
-    asked = config.compose(["target=vgg18", *common, *words])
-    asked.train.warmup_epochs = config.compose(
-        ["target=vgg18", f"scale={scale}"]
-    ).train.warmup_epochs  # as Tables 1 and 2 train it
-    data = load(DataSpec(**dataclasses.asdict(asked.data)))
-    lines = [{"inner": "none: all weights trained", "excess": None, "seed": 0} | _one(asked, data, run)]
+    usual = [word for word in common if not word.startswith("train.warmup_epochs=")]
+    found = {
+        "target": lambda: _one(
+            ["target=vgg18", *usual, *words], {"inner": "none: all weights trained", "excess": None, "seed": 0}
+        )
+    }
     for inner, excess in settings:
         for seed in seeds:
-            asked = config.compose([
-                "target=vgg18_normalization", *common, f"target.inner={inner}", f"target.excess={excess}", f"train.seed={seed}", *words,
-            ])  # fmt: skip
-            lines.append({"inner": inner, "excess": excess, "seed": seed} | _one(asked, data, run))
-    return pd.DataFrame(lines)
+            given = [
+                "target=vgg18_normalization",
+                *common,
+                f"target.inner={inner}",
+                f"target.excess={excess}",
+                f"train.seed={seed}",
+                *words,
+            ]
+            line = {"inner": inner, "excess": excess, "seed": seed}
+            found[f"{inner}, {excess}, seed {seed}"] = lambda given=given, line=line: _one(given, line)
+    return found
 
 
-def _one(asked: RunConfig, data: Images, run: bool) -> dict:
+def _one(words: Sequence[str], line: dict) -> pd.DataFrame:
+    """Train one network, or take the trained one: it goes on from its own checkpoint."""
+    asked = config.compose(words)
     device = hardware.resolve_device(asked.device)
-    line = {"width": asked.target.width, "epochs": asked.train.epochs}
-    if not run and not is_trained(asked, data, device):
-        return line
+    data = load(DataSpec(**dataclasses.asdict(asked.data)))
     trained = obtain_target(asked, data, device)
-    shares = switched_off(trained.network, data, device)
-    return (
-        line
-        | {"accuracy": trained.about["accuracy"], "images": trained.about["images"], "seconds": trained.about["seconds"]}
-        | shares
-    )
+    about = {"width": asked.target.width, "epochs": asked.train.epochs, "accuracy": trained.about["accuracy"]}
+    about |= {"images": trained.about["images"], "seconds": trained.about["seconds"]}
+    return pd.DataFrame([line | about | switched_off(trained.network, data, device)])
 
 
 def switched_off(network: nn.Module, data: Images, device: torch.device) -> dict[str, float]:
@@ -94,14 +97,10 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for (inner, excess), group in frame.groupby(["inner", "excess"], sort=False, dropna=False):
         line = {"between the convolutions": inner, "excess": "" if pd.isna(excess) else f"{int(excess)}"}
-        line |= {"width": group["width"].iloc[0], "epochs": group["epochs"].iloc[0]}
-        line["paper"] = PAPER if inner == "batchnorm" else ""
-        done = group.dropna(subset=["accuracy"]) if "accuracy" in group else group.iloc[:0]
-        line["trained"] = f"{len(done)} of {len(group)}"
-        if len(done):
-            line["test accuracy"] = mean_interval(list(done["accuracy"])).format()
-            for name in ("inner scales off", "outer scales off", "channels never active"):
-                line[f"{name}, %"] = "" if done[name].isna().all() else mean_interval(list(done[name])).format()
-            line["seconds"] = f"{done['seconds'].mean():.0f}"
-        lines.append(line)
+        line |= {"width": int(group["width"].iloc[0]), "epochs": int(group["epochs"].iloc[0])}
+        line["paper, width 100"] = PAPER if inner == "batchnorm" else ""
+        line["test accuracy"] = mean_interval(list(group["accuracy"])).format()
+        for name in ("inner scales off", "outer scales off", "channels never active"):
+            line[f"{name}, %"] = "" if group[name].isna().all() else mean_interval(list(group[name])).format()
+        lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")

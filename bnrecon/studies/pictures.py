@@ -35,6 +35,8 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
             else (asked.features.activation, asked.features.epsilon)
         )
         kinds.setdefault(name, []).append((value, cell))
+    if not kinds:
+        return
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
     for (name, points), colour in zip(kinds.items(), ("#4c72b0", "#c44e52", "#55a868", "#dd8452"), strict=False):
         values = [value for value, _ in points]
@@ -48,6 +50,10 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
             color=colour,
             label=name,
         )
+        if table == "epsilon":
+            differences = [cell.result["source"]["evaluated"]["largest_difference_to_target"] for _, cell in points]
+            right.loglog(values, differences, marker="o", color=colour, label=name)
+            continue
         errors = [sorted(layer["relative_error"] for layer in cell.result["layers"]) for _, cell in points]
         right.semilogy(values, [row[-1] for row in errors], marker="o", color=colour, label=f"{name}, worst layer")
         right.semilogy(
@@ -58,14 +64,7 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
             color=colour,
             label=f"{name}, median layer",
         )
-    if table == "epsilon":
-        right.clear()
-        for (name, points), colour in zip(kinds.items(), ("#4c72b0", "#c44e52"), strict=False):
-            differences = [cell.result["source"]["evaluated"]["largest_difference_to_target"] for _, cell in points]
-            right.loglog([value for value, _ in points], differences, marker="o", color=colour, label=name)
-        right.set_ylabel("largest difference of a logit")
-    else:
-        right.set_ylabel("relative error of a layer")
+    right.set_ylabel("largest difference of a logit" if table == "epsilon" else "relative error of a layer")
     if logarithmic:
         left.set_xscale("log")
     left.axhline(0, color="grey", linewidth=1, linestyle=":")

@@ -13,7 +13,7 @@ EXPERIMENTS = {
         "What ill conditioning costs, by solver",
         "Root mean squared error of M γ, recomputed in float64, geometric mean over seeds; target and features of one distribution (ID cond's target is "
         "normal, Ortho cond's orthogonal). The papers' solvers run in float32, as in the paper; bnrecon is solver=auto.",
-        conditioning.errors,
+        conditioning.pieces,
         conditioning.summary,
         conditioning.draw_errors,
     ),
@@ -22,7 +22,7 @@ EXPERIMENTS = {
         "Singular values of M against the law",
         "M scaled to entries of variance 1/n. The distance is Kolmogorov and Smirnov's, mean over draws; no test, since singular values are "
         "not independent. The formula in print is no probability; the law here is Marchenko and Pastur's, with |1 ± sqrt(c1/n)| as edges.",
-        singular_values.spectra,
+        singular_values.spectra_pieces,
         singular_values.spectra_summary,
         singular_values.draw_spectra,
     ),
@@ -31,7 +31,9 @@ EXPERIMENTS = {
         "Double descent of the condition number, and why orthogonal weights are badly conditioned here",
         "Condition numbers over nonzero singular values, geometric means over draws. The paper says that with orthogonal weights the columns of M are "
         "orthogonal; MᵀM = (BᵀB) ∘ (A Aᵀ) is diagonal only if one of the factors is, which c1 > c0, c2 rules out.",
-        singular_values.descent,
+        lambda scale, words: {
+            label: lambda label=label: singular_values.descent(scale, label) for label in singular_values.RANDOM
+        },
         singular_values.descent_summary,
         singular_values.draw_descent,
     ),
@@ -40,7 +42,7 @@ EXPERIMENTS = {
         "Permuting products of two random matrices to fit too few features",
         "Root mean squared error of targets of root mean square 1, over all pairs of target and feature distribution; ± is the 95% Student-t interval "
         "over draws. On 50x50 a product through 100 or 300 hidden channels has full rank: 10 and 25 are low-rank targets.",
-        target_alignment.low_rank,
+        target_alignment.low_rank_pieces,
         target_alignment.low_rank_summary,
         target_alignment.draw_low_rank,
     ),
@@ -49,7 +51,9 @@ EXPERIMENTS = {
         "Permuting Bernoulli masks to fit too few features",
         "Root mean squared error, mean ± standard error over draws as in the paper. Assignment: the best of all permutations for sparse ID cond features, which "
         "a linear assignment finds exactly.",
-        target_alignment.masks,
+        lambda scale, words: {
+            f"seed {seed}": lambda seed=seed: target_alignment.masks(scale, seed) for seed in range(target_alignment.DRAWS[scale])
+        },
         target_alignment.masks_summary,
         target_alignment.draw_masks,
     ),
@@ -58,7 +62,7 @@ EXPERIMENTS = {
         "Probability that a sparse target is found among sparse features",
         "Simulated with a maximum bipartite matching; in brackets the exact 95% interval of a share. The paper says that disjoint supports attain Theorem 4.2's "
         "bound: with c2 = 2 and p^d = 1/2 they do not, since two targets can want the same one of the two features.",
-        matching_probability.simulated,
+        lambda scale, words: {"all": lambda: matching_probability.simulated(scale)},
         matching_probability.summary,
     ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from bnrecon.errors import Interrupted, RunError, UserError, nearest
 from bnrecon.studies import burkholz2024, experiments, pictures, random_features
 from bnrecon.studies.burkholz2024 import listed_cells, reconstruction_cells
 from bnrecon.studies.cells import Cell, frame
+from bnrecon.studies.experiments import compute_missing
 
-__all__ = ["STUDIES", "collect", "run_missing", "write_tables"]
+__all__ = ["STUDIES", "collect", "run_experiments", "run_missing", "write_tables"]
 
 # Each with its experiments; a study's tables and the paper's numbers stand in configs/<name>.yaml.
 STUDIES = {"burkholz2024": burkholz2024.EXPERIMENTS, "random_features": random_features.EXPERIMENTS}
@@ -69,11 +71,15 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
 
     A cell that fails is named and the others go on. Killed at any point and started again, it goes on where it was.
 
-    Raises ``RunError`` at the end if any failed.
+    Raises ``RunError`` at the end if any failed, ``UserError`` if all that did were mistakes in what was asked.
     """
     missing = [cell for cell in cells if cell.result is None]
+    if not missing:
+        return
+    mistakes: dict[str, int] = {}
     failed = []
     log.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{len(missing)} of {len(cells)} cells to run; what each prints goes to {log}", file=sys.stderr, flush=True)
     with tqdm(total=len(missing), desc="cells", disable=None) as bar, log.open("a") as file:
         for cell in missing:
             bar.set_postfix_str(f"{cell.table} {cell.row} {cell.column} {cell.solver}")
@@ -83,28 +89,67 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
                     run_module.run(config.compose(cell.words))
                 except Interrupted:
                     raise
+                except UserError as error:
+                    print(error, file=file)
+                    mistakes[str(error)] = mistakes.get(str(error), 0) + 1
                 except Exception as error:  # out of memory, a full disk: whatever it is, the other cells go on
                     traceback.print_exc(file=file)
                     failed.append(f"{cell.command}: {error}")
             bar.update()
+            if bar.disable:
+                print(
+                    f"{bar.n or len(failed)} {cell.table} {cell.row} {cell.column} {cell.solver}".rstrip(),
+                    file=sys.stderr,
+                    flush=True,
+                )
+    _report(failed, mistakes, f"{len(missing)} cells; see {log}")
+
+
+def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = (), words: Sequence[str] = ()) -> None:
+    """Compute what the study's experiments lack: those named in ``parts``, or all. One that fails is named and the others go on."""
+    mistakes: dict[str, int] = {}
+    failed = []
+    for part, experiment in STUDIES[name].items():
+        if part in parts or not parts:
+            try:
+                compute_missing(experiment, part, scale, folder / f"{part}-{scale}{_suffix(words)}.csv", words)
+            except Interrupted:
+                raise
+            except UserError as error:
+                mistakes[f"{part}: {error}"] = 1
+            except Exception as error:
+                traceback.print_exc()
+                failed.append(f"{part}: {error}")
+    _report(failed, mistakes, "experiments")
+
+
+def _report(failed: list[str], mistakes: dict[str, int], among: str) -> None:
+    lines = [*failed, *(f"{message}{f' ({count} times)' if count > 1 else ''}" for message, count in mistakes.items())]
     if failed:
-        print("\n".join(failed), file=sys.stderr)
-        raise RunError(f"{len(failed)} of {len(missing)} cells failed; see {log}")
+        print("\n".join(lines), file=sys.stderr)
+        raise RunError(f"{len(failed) + sum(mistakes.values())} failed of {among}")
+    if mistakes:
+        raise UserError("; ".join(lines))
+
+
+def _shown(words: Sequence[str]) -> list[str]:
+    """Options that change what is computed: tables of different ones lie in different files."""
+    return sorted(word for word in words if word.partition("=")[0].lstrip("+") not in config.VOLATILE)
+
+
+def _suffix(words: Sequence[str]) -> str:
+    return f"-{store.content_key({'words': _shown(words)})}" if _shown(words) else ""
 
 
 def write_tables(
-    name: str, scale: str, found: dict[str, list[Cell]], folder: Path, parts: Sequence[str] = (), words: Sequence[str] = (),
-    run: bool = False,
-) -> str:  # fmt: skip
+    name: str, scale: str, found: dict[str, list[Cell]], folder: Path, parts: Sequence[str] = (), words: Sequence[str] = ()
+) -> str:
     """Write each table as Markdown, CSV and LaTeX below ``folder``, experiments with their pictures; return what to print.
 
-    ``words`` are the runs' further options: tables of different ones lie in different files. ``run``: experiments that were not
-    computed yet are.
+    Nothing is computed: what was not run says how to. ``words`` are the runs' further options.
     """
-    given = tuple(words)
-    words = sorted(word for word in words if not word.startswith(("outputs=", "data.root=", "data.download=")))
-    suffix = f"-{store.content_key({'words': words})}" if words else ""
-    options = f", {' '.join(words)}" if words else ""
+    suffix, shown = _suffix(words), _shown(words)
+    options = f", {' '.join(shown)}" if shown else ""
     study, texts = config.study(name), []
     for table, cells in found.items():
         about = study["tables"][table]
@@ -116,20 +161,24 @@ def write_tables(
             "Loss is target minus rebuilt accuracy, in percent, paired by seed; ± is the half-width of the 95% Student-t interval over "
             "source seeds. Logits are compared on the images that went through the real source network."
             + _about_the_verdict(cells, scale)
-            + f"\n{_origin(cells)}Command: `bnrecon study {name} {table} scale={scale}{options.replace(',', '')}`."
+            + f"\n{_origin(cells)}Command: `{shlex.join(('bnrecon', 'study', name, table, f'scale={scale}', *shown))}`."
         )
+        texts.append(text)
+        if not done:
+            continue  # a table of nothing is not kept
         store.write_text(folder / f"{table}-{scale}{suffix}.md", text + "\n")
         runs = [run_module.run_folder(config.compose(cell.words)).name if cell.result else "" for cell in cells]
         store.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.assign(run=runs).to_csv(index=False))
         store.write_text(folder / f"{table}-{scale}{suffix}.tex", lines.to_latex(index=False, escape=True))
-        if table in pictures.PICTURES and done:
+        if table in pictures.PICTURES:
             for kind in ("png", "svg"):
                 pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
-        texts.append(text)
     for part, experiment in STUDIES[name].items():
         if part in parts or not parts:
-            content = experiments.obtain(experiment, part, scale, folder, run, given)
-            texts.append(f"{study['paper']}, {experiments.write(experiment, part, name, scale, folder, content)}")
+            command = shlex.join(("bnrecon", "study", name, part, f"scale={scale}", *shown))
+            heading = f"{study['paper']}, scale {scale}{options}, "
+            stem = folder / f"{part}-{scale}{suffix}"
+            texts.append(experiments.write(experiment, part, heading, command, stem, experiment.pieces(scale, words)))
     return "\n\n\n".join(texts)
 
 
@@ -151,4 +200,6 @@ def _origin(cells: list[Cell]) -> str:
         "data": sorted({result["data"]["checksum"][:12] for result in results}),
     }
     text = "; ".join(f"{name} {', '.join(values)}" for name, values in words.items())
-    return f"{text}; {sum(result['seconds'] for result in results) / 60:.0f} min in all. The CSV beside names each cell's run. "
+    trained = {result["target"]["folder"]: result["target"]["seconds"] for result in results}
+    solving, training = sum(result["seconds"] for result in results), sum(trained.values())
+    return f"{text}; {solving / 60:.0f} min solving and testing, {training / 60:.0f} min training. The CSV beside names each cell's run. "

@@ -8,19 +8,30 @@ import math
 import numpy as np
 import pandas as pd
 import torch
-from tqdm import tqdm
 
 from bnrecon import spectrum
 from bnrecon.features import LayerShape
 from bnrecon.statistics import mean_interval
+from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.feature_matrices import FEATURES, feature_matrix
 
-__all__ = ["condition_numbers", "descent", "descent_summary", "draw_descent", "draw_spectra", "spectra", "spectra_summary"]
+__all__ = [
+    "RANDOM",
+    "condition_numbers",
+    "descent",
+    "descent_summary",
+    "draw_descent",
+    "draw_spectra",
+    "spectra",
+    "spectra_pieces",
+    "spectra_summary",
+]
 
 SIDES = {"smoke": 12, "laptop": 50, "paper": 50}  # c0 = c2
 ASPECTS = (1.0, 1.2)  # c1 = 2500 and 3000 at c0 = c2 = 50
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 BINS = 60
+RANDOM = ("He normal", "orthogonal", "ER normal", "ER sign")  # the distributions that have a width to choose
 
 
 def normalized(matrix: torch.Tensor) -> torch.Tensor:
@@ -29,33 +40,33 @@ def normalized(matrix: torch.Tensor) -> torch.Tensor:
     return matrix * (math.sqrt(width) / float(matrix.norm()))
 
 
-def spectra(scale: str, words: object = ()) -> pd.DataFrame:
-    """Histogram of singular values, in one line a bin, with their distance from the law; mean over draws."""
-    side, draws = SIDES[scale], {"smoke": 2, "laptop": 3, "paper": 10}[scale]
-    lines = []
-    jobs = [
-        (label, aspect)
+def spectra_pieces(scale: str, words: object = ()) -> Pieces:
+    """A piece for each distribution and width."""
+    return {
+        f"{label}, {aspect:g}": lambda label=label, aspect=aspect: spectra(scale, label, aspect)
         for aspect in ASPECTS
         for label in FEATURES
-        if aspect == 1 or FEATURES[label] not in ("id_cond", "ortho_cond")
+        if aspect == 1 or label in RANDOM
+    }
+
+
+def spectra(scale: str, label: str, aspect: float) -> pd.DataFrame:
+    """Histogram of singular values, in one line a bin, with their distance from the law; mean over draws."""
+    side, draws = SIDES[scale], {"smoke": 2, "laptop": 3, "paper": 10}[scale]
+    n = side * side
+    width = round(aspect * n)
+    values = [
+        torch.linalg.svdvals(normalized(feature_matrix(FEATURES[label], LayerShape(side, side), width, seed))).numpy()
+        for seed in range(draws)
     ]
-    for label, aspect in tqdm(jobs, desc="spectra", disable=None):
-        n = side * side
-        width = round(aspect * n)
-        values = [
-            torch.linalg.svdvals(normalized(feature_matrix(FEATURES[label], LayerShape(side, side), width, seed))).numpy()
-            for seed in range(draws)
-        ]
-        distances = [spectrum.distance(value, width / n) for value in values]
-        edges = np.linspace(0, 1.05 * (1 + math.sqrt(max(ASPECTS))), BINS + 1)
-        histogram = np.mean([np.histogram(value, edges, density=False)[0] / len(value) for value in values], 0) / np.diff(edges)
-        for left, right, height in zip(edges[:-1], edges[1:], histogram, strict=True):
-            lines.append({
-                "features": label, "c0 = c2": side, "c1": width, "from": left, "to": right, "density": height, "draws": draws,
-                "distance": float(np.mean(distances)), "largest distance": max(distances),
-                "condition": float(np.median([value[0] / value[-1] if value[-1] > 1e-12 * value[0] else math.inf for value in values])),
-            })  # fmt: skip
-    return pd.DataFrame(lines)
+    distances = [spectrum.distance(value, width / n) for value in values]
+    edges = np.linspace(0, 1.05 * (1 + math.sqrt(max(ASPECTS))), BINS + 1)
+    histogram = np.mean([np.histogram(value, edges)[0] / len(value) for value in values], 0) / np.diff(edges)
+    conditions = [value[0] / value[-1] if value[-1] > 1e-12 * value[0] else math.inf for value in values]
+    return pd.DataFrame({
+        "features": label, "c0 = c2": side, "c1": width, "from": edges[:-1], "to": edges[1:], "density": histogram, "draws": draws,
+        "distance": float(np.mean(distances)), "largest distance": max(distances), "condition": float(np.median(conditions)),
+    })  # fmt: skip
 
 
 def spectra_summary(frame: pd.DataFrame) -> pd.DataFrame:
@@ -124,7 +135,7 @@ def condition_numbers(matrix: torch.Tensor) -> dict[str, float]:
     return {"condition": float(nonzero[0] / nonzero[-1]), "off-diagonal": float(off / diagonal)}
 
 
-def descent(scale: str, words: object = ()) -> pd.DataFrame:
+def descent(scale: str, label: str) -> pd.DataFrame:
     """Condition numbers over widths around n, for each draw."""
     side, draws = {"smoke": 6, "laptop": 20, "paper": 50}[scale], {"smoke": 2, "laptop": 10, "paper": 10}[scale]
     n = side * side
@@ -132,11 +143,10 @@ def descent(scale: str, words: object = ()) -> pd.DataFrame:
         {round(factor * n) for factor in (0.25, 0.5, 0.7, 0.85, 0.95, 0.98, 1.0, 1.02, 1.05, 1.15, 1.3, 1.5, 2.0, 3.0)}
     )
     lines = []
-    for label in tqdm(("He normal", "orthogonal", "ER normal", "ER sign"), desc="descent", disable=None):
-        for width in widths:
-            for seed in range(draws):
-                found = condition_numbers(feature_matrix(FEATURES[label], LayerShape(side, side), width, seed))
-                lines.append({"features": label, "c0 = c2": side, "c1": width, "c1 / n": width / n, "seed": seed} | found)
+    for width in widths:
+        for seed in range(draws):
+            found = condition_numbers(feature_matrix(FEATURES[label], LayerShape(side, side), width, seed))
+            lines.append({"features": label, "c0 = c2": side, "c1": width, "c1 / n": width / n, "seed": seed} | found)
     return pd.DataFrame(lines)
 
 

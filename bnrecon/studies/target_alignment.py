@@ -7,7 +7,6 @@ import io
 import numpy as np
 import pandas as pd
 import torch
-from tqdm import tqdm
 
 from bnrecon.construction.alignment import (
     alignment_error,
@@ -20,9 +19,10 @@ from bnrecon.construction.alignment import (
 from bnrecon.features import LayerShape
 from bnrecon.portable_random import Stream
 from bnrecon.statistics import mean_interval
+from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
 
-__all__ = ["draw_low_rank", "draw_masks", "low_rank", "low_rank_summary", "masks", "masks_summary"]
+__all__ = ["DRAWS", "draw_low_rank", "draw_masks", "low_rank", "low_rank_pieces", "low_rank_summary", "masks", "masks_summary"]
 
 SIDE = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
@@ -42,22 +42,29 @@ def searched(missing: torch.Tensor, target: torch.Tensor, seed: int) -> dict[str
     }
 
 
-def low_rank(scale: str, words: object = ()) -> pd.DataFrame:
-    """Every pair of target and feature distribution, every draw. Targets are scaled to a root mean square of 1."""
+def low_rank_pieces(scale: str, words: object = ()) -> Pieces:
+    """A piece for each size of the hidden layer and seed."""
+    return {
+        f"hidden {hidden}, seed {seed}": lambda hidden=hidden, short=short, seed=seed: low_rank(scale, hidden, short, seed)
+        for hidden, short in LOW_RANK
+        for seed in range(DRAWS[scale])
+    }
+
+
+def low_rank(scale: str, hidden: int, short: int, seed: int) -> pd.DataFrame:
+    """Every pair of target and feature distribution. Targets are scaled to a root mean square of 1."""
     side = SIDE[scale]
+    short = max(1, short * side * side // 2500)
     lines = []
-    for hidden, short in LOW_RANK:
-        short = max(1, short * side * side // 2500)
-        for seed in tqdm(range(DRAWS[scale]), desc=f"hidden {hidden}", disable=None):
-            for label, name in FEATURES.items():
-                missing = complement(feature_matrix(name, LayerShape(side, side), side * side - short, seed))
-                for target_label, target_name in FEATURES.items():
-                    target = target_weight(target_name, side, side, seed, hidden)
-                    target = target * (target.numel() ** 0.5 / target.norm())
-                    lines.append({
-                        "features": label, "target": target_label, "hidden": hidden, "rank": int(torch.linalg.matrix_rank(target)),
-                        "c1": side * side - short, "c0 = c2": side, "seed": seed, "missing": missing.shape[1],
-                    } | searched(missing, target, seed))  # fmt: skip
+    for label, name in FEATURES.items():
+        missing = complement(feature_matrix(name, LayerShape(side, side), side * side - short, seed))
+        for target_label, target_name in FEATURES.items():
+            target = target_weight(target_name, side, side, seed, hidden)
+            target = target * (target.numel() ** 0.5 / target.norm())
+            lines.append({
+                "features": label, "target": target_label, "hidden": hidden, "rank": int(torch.linalg.matrix_rank(target)),
+                "c1": side * side - short, "c0 = c2": side, "seed": seed, "missing": missing.shape[1],
+            } | searched(missing, target, seed))  # fmt: skip
     return pd.DataFrame(lines)
 
 
@@ -102,23 +109,22 @@ def draw_low_rank(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     plt.close(figure)
 
 
-def masks(scale: str, words: object = ()) -> pd.DataFrame:
+def masks(scale: str, seed: int) -> pd.DataFrame:
     """Targets that are Bernoulli masks of density p, for each feature distribution, with and without permutation."""
     side = SIDE[scale]
     short = max(1, 100 * side * side // 2500)
     lines = []
-    for seed in tqdm(range(DRAWS[scale]), desc="masks", disable=None):
-        for label, name in FEATURES.items():
-            matrix = feature_matrix(name, LayerShape(side, side), side * side - short, seed)
-            missing = complement(matrix)
-            for density in DENSITIES:
-                target = bernoulli(side, density, seed)
-                line = {"features": label, "density": density, "c1": side * side - short, "c0 = c2": side, "seed": seed}
-                line |= searched(missing, target, seed)
-                if name == "id_cond":
-                    available = (matrix.abs().sum(1) > 0).double().reshape(side, side)
-                    line["assignment"] = overlap_permutation(available, target)[1] / side
-                lines.append(line)
+    for label, name in FEATURES.items():
+        matrix = feature_matrix(name, LayerShape(side, side), side * side - short, seed)
+        missing = complement(matrix)
+        for density in DENSITIES:
+            target = bernoulli(side, density, seed)
+            line = {"features": label, "density": density, "c1": side * side - short, "c0 = c2": side, "seed": seed}
+            line |= searched(missing, target, seed)
+            if name == "id_cond":
+                available = (matrix.abs().sum(1) > 0).double().reshape(side, side)
+                line["assignment"] = overlap_permutation(available, target)[1] / side
+            lines.append(line)
     return pd.DataFrame(lines)
 
 
