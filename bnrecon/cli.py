@@ -283,7 +283,7 @@ STUDY_USAGE = """usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper]
 
 NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, epsilon, pooling), an experiment (thresholds, deeper,
 nonlinear, cost, scratch), or exact (our solver) or paper (the paper's); all, if none is named.
-NAME is random_features; a PART is conditioning, spectrum, descent, alignment, masks or matching.
+NAME is random_features; a PART is conditioning, spectrum, descent, equivalence, alignment, masks or matching.
 Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 from bnrecon import cli
 from bnrecon.features import LayerShape
 from bnrecon.studies import matching_probability as matching
-from bnrecon.studies import random_features, singular_values
+from bnrecon.studies import random_features, singular_values, weight_equivalence
 from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
 
 
@@ -91,3 +91,11 @@ def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == printed
     assert cli._study(["random_features", "exact", "scale=smoke"]) == 2
     assert "exact" in capsys.readouterr().err
+
+
+def test_training_id_cond_scales_is_training_the_weights():
+    """Theorem 3.1: the same losses and gradients at every step, in float64 to rounding."""
+    frame = weight_equivalence.trained_together(torch.float64, 15)
+    assert frame["gradients differ by"].max() < 1e-9
+    assert (frame["loss, weights"] - frame["loss, scales"]).abs().max() < 1e-11
+    assert frame["loss, weights"].iloc[-1] < frame["loss, weights"].iloc[0]

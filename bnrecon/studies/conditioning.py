@@ -18,7 +18,7 @@ from bnrecon.studies.feature_matrices import FEATURES, target_weight
 __all__ = ["SOLVERS", "draw_errors", "errors", "pieces", "summary"]
 
 CPU = torch.device("cpu")
-SIDES = {"smoke": (4, 6), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
+SIDES = {"smoke": (5,), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
 SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
 EXCESS = (0, 10, 100)
 # Panels (a), (c) and (d) of the figure, and bnrecon's own choice.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bnrecon.studies import conditioning, matching_probability, singular_values, target_alignment
+import torch
+
+from bnrecon.studies import conditioning, matching_probability, singular_values, target_alignment, weight_equivalence
 from bnrecon.studies.experiments import Experiment
 
 __all__ = ["EXPERIMENTS"]
@@ -36,6 +38,20 @@ EXPERIMENTS = {
         },
         singular_values.descent_summary,
         singular_values.draw_descent,
+    ),
+    "equivalence": Experiment(
+        "Theorem 3.1",
+        "Training ID cond scales is training the weights",
+        "A small VGG on the embedded digits, in both parameterizations from one start, with the same batches: SGD, momentum 0.9, weight decay 5e-4 "
+        "on weights and scales alike; scale-only inner layers. What is left is rounding, which training amplifies.",
+        lambda scale, words: {
+            str(dtype).removeprefix("torch."): lambda dtype=dtype: weight_equivalence.trained_together(
+                dtype, weight_equivalence.STEPS[scale]
+            )
+            for dtype in (torch.float64, torch.float32)
+        },
+        weight_equivalence.summary,
+        weight_equivalence.draw,
     ),
     "alignment": Experiment(
         "Theorem 4.1, Figure 4 (left, middle)",
