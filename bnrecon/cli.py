@@ -26,11 +26,12 @@ usage: bnrecon COMMAND [...]
   study        run what a paper's tables lack, killed at any time and given again: bnrecon study burkholz2024 scale=laptop
   tables       one table of all finished runs, as Markdown: bnrecon tables [FOLDER]
                a paper's tables, its numbers beside ours:   bnrecon tables study=burkholz2024 scale=laptop
+  figures      draw a paper's figures from what was run, and name the files: bnrecon figures study=random_features scale=laptop
   completion   tab completion: eval "$(bnrecon completion bash)" (or zsh, fish)
 
 exit codes: 0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted"""
 
-COMMANDS = ("run", "train", "study", "tables", "completion")
+COMMANDS = ("run", "train", "study", "tables", "figures", "completion")
 HYDRA_FLAGS = (
     "--help", "-h", "--hydra-help", "--cfg", "-c", "--resolve", "--package", "-p", "--multirun", "-m", "--config-dir", "-cd",
     "--config-name", "-cn", "--info", "-i",
@@ -60,6 +61,8 @@ def main() -> None:
         sys.exit(_study(rest))
     if command == "tables":
         sys.exit(_tables(rest))
+    if command == "figures":
+        sys.exit(_figures(rest))
     if command == "completion":
         sys.exit(_install_completion(rest))
     from bnrecon.errors import nearest
@@ -295,7 +298,7 @@ def _study(words: list[str]) -> int:
     return _study_tables(words[0].removeprefix("study="), words[1:], run=True)
 
 
-def _study_tables(name: str, words: list[str], run: bool) -> int:
+def _study_tables(name: str, words: list[str], run: bool, figures: bool = False) -> int:
     from bnrecon import hardware
 
     hardware.keep_freed_memory()
@@ -332,7 +335,12 @@ def _study_tables(name: str, words: list[str], run: bool) -> int:
                 except BaseException:
                     running.write_tables(name, scale, running.collect(*whole), folder, parts, options)  # of what is done
                     raise
-        print(running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options))
+        text = running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options)
+        if figures:
+            drawn = sorted((outputs / name).glob(f"*-{scale}*.png"))
+            print("\n".join(map(str, drawn)) or f"nothing is drawn yet; run: bnrecon study {name} scale={scale}")
+            return code
+        print(text)
         print(f"\n{outputs / name}")
         return code
     except BaseException as error:
@@ -354,6 +362,15 @@ def _tables(words: list[str]) -> int:
         return _say(f"no finished runs in {folder}; make one with: bnrecon run outputs={folder}", 2)
     print(tables.markdown(tables.summary(results)))
     return 0
+
+
+def _figures(words: list[str]) -> int:
+    """Draw a study's pictures from what was run, and name them."""
+    named = [word for word in words if word.startswith("study=")]
+    if not named:
+        print(f"usage: bnrecon figures study=NAME [PART ...] [scale=smoke|laptop|paper]\n{STUDY_USAGE}")
+        return 0 if words and words[0] in ("-h", "--help") else 2
+    return _study_tables(named[0].removeprefix("study="), [word for word in words if word not in named], run=False, figures=True)
 
 
 def _install_completion(words: list[str]) -> int:

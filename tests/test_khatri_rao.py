@@ -107,7 +107,7 @@ def test_two_convolutions_in_a_row_are_the_composed_weight(shape, chunk_bytes):
     first, second = (w.double() for w in features.weights())
     hidden = F.conv2d(image, first[:, :, None, None]) * inner[:, None, None]
     expected = F.conv2d(hidden, second) * outer[:, None, None]
-    composed = composed_weight(operator, Scales(inner, outer), shape)
+    composed = composed_weight(operator, Scales(inner, outer), features)
     assert torch.allclose(F.conv2d(image, composed), expected, rtol=1e-10, atol=1e-12)
     weight = gaussian(*composed.shape, seed=5)
     assert torch.allclose(
@@ -176,10 +176,11 @@ def test_a_dead_output_and_a_single_weight_pass_the_elimination():
     weight[0, 2] = 1.5
     target = TargetLayer("t", weight, torch.zeros(3))
     shape = target.shape
-    system = two_layer_system(target, draw("he_normal", shape, shape.minimum_width, 0, 0), CPU, orthogonal=False)
+    features = draw("he_normal", shape, shape.minimum_width, 0, 0)
+    system = two_layer_system(target, features, CPU, orthogonal=False)
     x = torch.linalg.solve(system.operator.dense(), system.rhs)
     scales = system.scales(x)
-    assert torch.allclose(composed_weight(system.matrix, scales, shape), weight, atol=1e-10)
+    assert torch.allclose(composed_weight(system.matrix, scales, features), weight, atol=1e-10)
 
 
 @pytest.mark.parametrize("excess", [0, 3])

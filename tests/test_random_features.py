@@ -89,6 +89,10 @@ def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):
         assert (tmp_path / "random_features" / f"{name}-smoke.png").exists() == (experiment.draw is not None)
     assert cli._tables(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
     assert capsys.readouterr().out == printed
+    assert cli._figures(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
+    assert capsys.readouterr().out.count(".png") == sum(
+        experiment.draw is not None for experiment in random_features.EXPERIMENTS.values()
+    )
     assert cli._study(["random_features", "exact", "scale=smoke"]) == 2
     assert "exact" in capsys.readouterr().err
 

@@ -27,7 +27,7 @@ def width_factor(outputs: int, inputs: int, target_density: float, density: floa
     """Theorem 4.3's k: how many times as many outputs find a Ber(q) target of ``outputs`` with probability 1 - δ.
 
     >>> round(width_factor(50, 50, 0.1, 0.9, 0.1), 1)
-    7.1
+    6.6
     """
     each = (1 - target_density * (1 - density)) ** inputs
     return math.log(1 - (1 - failure) ** (1 / outputs)) / math.log(1 - each)
