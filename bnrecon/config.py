@@ -16,6 +16,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bnrecon.errors import UserError, nearest
+from bnrecon.targets import reparameterization
 
 __all__ = [
     "VOLATILE",
@@ -61,6 +62,8 @@ class TargetConfig:
     name: str = MISSING  # what tables and folders call it
     family: str = MISSING
     width: int = 64
+    condition: float | None = None  # train weights behind fixed factors of this condition number (Random features, Table 1)
+    density: float | None = None  # train with random masks that keep this share of every weight
 
 
 @dataclass
@@ -254,6 +257,7 @@ def check(config: RunConfig) -> None:
         raise UserError(f"train.momentum={config.train.momentum}: must be from 0 to below 1")
     if config.train.nesterov and config.train.momentum == 0:
         raise UserError("train.nesterov=true needs train.momentum above 0")
+    reparameterization.check(config.target.condition, config.target.density)
     groups = getattr(config.target, "groups", [1])
     if not groups or min(groups) < 1:
         raise UserError(f"target.groups={groups}: give the number of convolutions before each pooling, as in [2,3,4,4,4]")

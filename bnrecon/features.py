@@ -122,9 +122,15 @@ class Distribution:
     orthogonal: bool
     takes_strict: bool
     widths: tuple[str, ...]
+    at_most_n: bool = False
 
     def check_width(self, shape: LayerShape, width: int) -> None:
         """Raise ``UserError`` for a width that this distribution does not have."""
+        if self.at_most_n and width > shape.equations:
+            raise UserError(
+                f"{self.name} is made of at most n = {shape.equations} features for this layer; {width} were asked for: give their "
+                "density as features.oversampling, 1 or below"
+            )
         allowed = {word: named_width(shape, word) for word in self.widths}
         if allowed and width not in allowed.values():
             choices = " or ".join(f"{count} (features.width={word})" for word, count in allowed.items())
@@ -136,14 +142,20 @@ DISTRIBUTIONS: dict[str, Distribution] = {}
 
 
 def register_features(
-    name: str, *, portable: bool = True, orthogonal: bool = False, takes_strict: bool = False, widths: tuple[str, ...] = ()
+    name: str,
+    *,
+    portable: bool = True,
+    orthogonal: bool = False,
+    takes_strict: bool = False,
+    widths: tuple[str, ...] = (),
+    at_most_n: bool = False,
 ) -> Callable[[Draw], Draw]:
     """Register a distribution under a name that ``features.name`` accepts.
 
     The function is called as ``draw(shape, width, stream)`` and returns A (c1, c0) and B (c2, c1, kh, kw); all its
     randomness must come from ``stream``. ``portable=False`` for draws that pass through a matrix factorization, which
     differs between machines. ``orthogonal=True`` promises M^T M = I at width n, which the closed form then uses. ``widths`` names
-    the only widths there are (``"minimum"``, ``"maximum"``); any, if empty.
+    the only widths there are (``"minimum"``, ``"maximum"``); any, if empty; any up to n with ``at_most_n``.
 
     >>> @register_features("cauchy")
     ... def cauchy(shape, width, stream):
@@ -154,7 +166,7 @@ def register_features(
     """
 
     def add(function: Draw) -> Draw:
-        DISTRIBUTIONS[name] = Distribution(name, function, portable, orthogonal, takes_strict, widths)
+        DISTRIBUTIONS[name] = Distribution(name, function, portable, orthogonal, takes_strict, widths, at_most_n)
         return function
 
     return add
@@ -301,6 +313,20 @@ def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
     At the minimum width n - c2 + 1 all outputs share the feature of the first input and tap (Eq. 3). Nothing is random.
     """
     return Features(shape, width, pattern="identity" if width == shape.equations else "shared")
+
+
+@register_features("sparse_id_cond", at_most_n=True)
+def sparse_id_cond(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """A random c1 of id_cond's n features: an Erdős-Rényi mask of density p = c1 / n (Random features, Thm 4.2).
+
+    The number of features is given, not drawn, so that a run says its width beforehand: masks of one size, each as likely.
+
+    >>> draw("sparse_id_cond", LayerShape(5, 4), width=4, seed=0, layer=0).weights()[0].sum()
+    tensor(4.)
+    """
+    first, second = _identity_weights(shape)
+    kept = stream.order(shape.equations, "kept")[:width].sort().values
+    return first[kept], second[:, kept].contiguous()
 
 
 def shared_feature_rows(shape: LayerShape) -> torch.Tensor:

@@ -53,9 +53,13 @@ class Stream:
         self._fill(out, word, lambda bits, part: np.multiply(2 * _open_unit(bits) - 1, bound, out=part, casting="same_kind"))
         return torch.from_numpy(out).reshape(shape)
 
-    def mask(self, shape: tuple[int, ...], word: str) -> torch.Tensor:
-        """Draw fair coins."""
-        return torch.from_numpy(self.bits(math.prod(shape), word) >= 1 << 31).reshape(shape)
+    def mask(self, shape: tuple[int, ...], word: str, share: float = 0.5) -> torch.Tensor:
+        """Draw coins that are true with probability ``share``."""
+        return torch.from_numpy(self.bits(math.prod(shape), word) >= round((1 - share) * 2**32)).reshape(shape)
+
+    def order(self, count: int, word: str) -> torch.Tensor:
+        """Draw a permutation of 0 … count - 1."""
+        return torch.from_numpy(np.argsort(self.bits(count, word), kind="stable"))
 
     def _fill(self, out: np.ndarray, word: str, write) -> None:
         key = [self.seed, self.layer, zlib.crc32(word.encode())]

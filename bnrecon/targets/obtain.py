@@ -17,6 +17,7 @@ from bnrecon.hardware import can_compile
 from bnrecon.interruption import StopRequest
 from bnrecon.targets import normalization_only  # noqa: F401 (registers its family)
 from bnrecon.targets.models import build
+from bnrecon.targets.reparameterization import reparameterize
 from bnrecon.targets.training import TrainingPlan, autocast_dtype, train
 
 __all__ = ["Trained", "build_target", "is_trained", "obtain_target", "target_folder", "training_plan"]
@@ -36,9 +37,11 @@ def build_target(config: RunConfig, data: Images) -> nn.Module:
     options = {f.name: getattr(config.target, f.name) for f in dataclasses.fields(config.target)}
     del options["name"], options["family"]
     options |= options.pop("options", {})
+    condition, density = options.pop("condition"), options.pop("density")
     with torch.random.fork_rng():
         torch.manual_seed(config.train.seed)
-        return build(config.target.family, data.shape, len(data.classes), **options)
+        network = build(config.target.family, data.shape, len(data.classes), **options)
+    return reparameterize(network, condition, density, config.train.seed)
 
 
 def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:

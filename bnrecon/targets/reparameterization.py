@@ -1,0 +1,85 @@
+"""Weights trained behind fixed factors, W = s ∘ w (Random features for normalization layers, Sects. 4 and 5).
+
+By Theorem 3.1 this is what training the scales w of id_cond features is, whose second weights are s instead of ones: M = diag(s).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from bnrecon.errors import UserError
+from bnrecon.portable_random import Stream
+from bnrecon.spectrum import aspect_of_condition, quantile
+
+__all__ = ["FixedFactors", "check", "masked", "reparameterize", "singular_values"]
+
+
+class FixedFactors(nn.Module):
+    """Parametrization W = s ∘ w. The factors are no part of the state: they come back from the seed."""
+
+    def __init__(self, factors: torch.Tensor):
+        super().__init__()
+        self.register_buffer("factors", factors, persistent=False)
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight that the layer computes with."""
+        return self.factors * weight
+
+
+def singular_values(shape: torch.Size, condition: float, stream: Stream) -> torch.Tensor:
+    """Factors s of a weight of this shape: quantiles of Theorem 2.2's law with condition number κ, in random order.
+
+    sqrt λ = (κ - 1) / (κ + 1), so that λ+ / λ- = κ. Quantiles k / (n - 1), k = 0 … n - 1, in the place of draws: both edges are among
+    them, and every layer's condition number is κ, where that of draws depends on the layer's size and has no mean at λ = 1. Their mean
+    square is about 1. All are 1 for κ = 1, the original parameterization.
+
+    >>> s = singular_values(torch.Size([4, 3, 3, 3]), 5413.0, Stream(0, 0))
+    >>> round(float(s.max() / s.min()))
+    5413
+    """
+    count = shape.numel()
+    if condition == 1 or count == 1:
+        return torch.ones(shape)
+    share = torch.arange(count, dtype=torch.float64) / (count - 1)
+    values = torch.from_numpy(quantile(share.numpy(), aspect_of_condition(condition)))
+    return values[stream.order(count, "singular values")].float().reshape(shape)
+
+
+def masked(shape: torch.Size, density: float, stream: Stream) -> torch.Tensor:
+    """An Erdős-Rényi mask over sqrt(p): each weight stays with probability p, and initial variances stay what they were."""
+    return stream.mask(tuple(shape), "mask", density).float() / density**0.5
+
+
+def check(condition: float | None, density: float | None) -> None:
+    """Raise ``UserError`` for a condition number or density that there is not, or for both at once."""
+    if condition is not None and not 1 <= condition < float("inf"):
+        raise UserError(f"target.condition={condition}: a condition number is 1 or above")
+    if density is not None and not 0 < density <= 1:
+        raise UserError(f"target.density={density}: must be above 0 and at most 1")
+    if condition is not None and density is not None:
+        raise UserError("give at most one of target.condition and target.density")
+
+
+def reparameterize(network: nn.Module, condition: float | None, density: float | None, seed: int) -> nn.Module:
+    """Put every convolution's and linear layer's weight behind its fixed factors, in place.
+
+    ``condition``: factors of a semi-circle-like spectrum; ``density``: random masks. With neither the network is left as it is.
+
+    >>> network = reparameterize(nn.Sequential(nn.Linear(4, 3)), None, 0.5, seed=0)
+    >>> bool((network[0].weight == 0).any()), list(network.state_dict())
+    (True, ['0.bias', '0.parametrizations.weight.original'])
+    """
+    check(condition, density)
+    if condition is None and density is None:
+        return network
+    layers = [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    if not layers:
+        raise UserError("target.condition and target.density are for networks whose weights are trained; this one's are frozen")
+    for number, layer in enumerate(layers):
+        stream = Stream(seed, number)
+        shape = layer.weight.shape
+        factors = singular_values(shape, condition, stream) if density is None else masked(shape, density, stream)
+        parametrize.register_parametrization(layer, "weight", FixedFactors(factors))
+    return network
