@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bnrecon import estimate, figures, hardware, store, tables
+from bnrecon import estimate, figures, hardware, parallel, store, tables
 from bnrecon.config import VOLATILE, RunConfig
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, check_activation
 from bnrecon.data import DataSpec, Images, load
@@ -54,6 +54,8 @@ def run(config: RunConfig) -> Path:
 
     Raises ``UserError``, ``RunError`` or ``Interrupted``; whatever was finished by then is on disk and will be used.
     """
+    if parallel.started_by_torchrun():
+        raise UserError("torchrun is for bnrecon train; a run takes the target that it trained, in one process")
     folder = run_folder(config)
     check_names(config)
     with store.exclusive(folder, f"the run {folder.name}"):
@@ -74,16 +76,31 @@ def run(config: RunConfig) -> Path:
 
 
 def train_only(config: RunConfig) -> Trained:
-    """Train the target of a run, or take the trained one, and print how good it is. Raises what ``obtain_target`` raises."""
+    """Train the target of a run, or take the trained one, and print how good it is; alone, or with others under torchrun.
+
+    Raises what ``obtain_target`` raises.
+    """
     check_names(config)
     device = hardware.resolve_device(config.device)
-    data = load(DataSpec(**dataclasses.asdict(config.data)))
+    with parallel.joined(device):
+        return _train_only(config, device)
+
+
+def _train_only(config: RunConfig, device: torch.device) -> Trained:
+    first = parallel.place()[0] == 0
+    spec = DataSpec(**dataclasses.asdict(config.data))
+    data = load(spec) if first else None  # the first may have to download
+    parallel.first_of(None)
+    data = data or load(spec)
     known = is_trained(config, data, device)
     trained = obtain_target(config, data, device)
-    count = sum(p.numel() for p in trained.network.parameters() if p.requires_grad)
+    if not first:
+        return trained
+    parameters = sum(p.numel() for p in trained.network.parameters() if p.requires_grad)
     print(
         f"{config.target.name} of width {config.target.width}: test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), "
-        f"{count:,} trainable parameters, {'trained before in' if known else 'trained in'} {trained.about['seconds']:.0f} s\n{trained.folder}"
+        f"{parameters:,} trainable parameters, {'trained before in' if known else 'trained in'} {trained.about['seconds']:.0f} s"
+        f"{f' by {count} processes' if (count := trained.about.get('processes', 1)) > 1 else ''}\n{trained.folder}"
     )
     return trained
 

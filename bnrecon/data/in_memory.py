@@ -80,9 +80,16 @@ class InMemoryImages:
         return self._held[key]
 
     def train_batches(
-        self, batch_size: int, seed: int, epoch: int, device: torch.device, start: int = 0, dtype: torch.dtype = torch.float32
+        self,
+        batch_size: int,
+        seed: int,
+        epoch: int,
+        device: torch.device,
+        start: int = 0,
+        dtype: torch.dtype = torch.float32,
+        share: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches from number ``start`` on.
+        """Yield the epoch's augmented batches from number ``start`` on; with ``share`` (r, R) only every R-th image, from the r-th on.
 
         Order, crops and flips depend on ``seed`` and ``epoch`` alone, and all are drawn before the first batch: an epoch
         taken up in its middle goes on exactly as it would have. The last, incomplete batch is left out, unless it is the
@@ -98,7 +105,7 @@ class InMemoryImages:
         columns = shifts[1, :, None] + torch.where(mirrored[:, None], torch.arange(width).flip(0), torch.arange(width))
         order, rows, columns = order.to(device), rows.to(device), columns.to(device)
         for batch in range(start, self.batches(batch_size)):
-            take = slice(batch * batch_size, (batch + 1) * batch_size)
+            take = slice(batch * batch_size + share[0], (batch + 1) * batch_size, share[1])
             index = order[take]
             pixels = padded[index[:, None, None], rows[take, :, None], columns[take, None, :]]
             yield self._normalize(pixels, dtype), labels[index]

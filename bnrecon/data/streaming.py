@@ -63,16 +63,27 @@ class StreamedImages:
         return max(1, len(self.train_files) // batch_size)
 
     def train_batches(
-        self, batch_size: int, seed: int, epoch: int, device: torch.device, start: int = 0, dtype: torch.dtype = torch.float32
+        self,
+        batch_size: int,
+        seed: int,
+        epoch: int,
+        device: torch.device,
+        start: int = 0,
+        dtype: torch.dtype = torch.float32,
+        share: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches from number ``start`` on; an image's crop depends on seed, epoch and place."""
+        """Yield the epoch's augmented batches from number ``start`` on; an image's crop depends on seed, epoch and place.
+
+        With ``share`` (r, R) only every R-th image of a batch, from the r-th on.
+        """
         generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.train_files), generator=generator).tolist()
         order = order[start * batch_size : self.batches(batch_size) * batch_size]
         augment = transforms.Compose([transforms.RandomResizedCrop(self.side, antialias=True), transforms.RandomHorizontalFlip()])
         first = start * batch_size
         items = [(*self.train_files[i], (seed * 1_000_003 + epoch) * 10_000_019 + first + k) for k, i in enumerate(order)]
-        for images, labels in self._read(_Files(items, augment), batch_size):
+        items = items[share[0] :: share[1]]  # a batch's number of images is a multiple of R, so that batches stay together
+        for images, labels in self._read(_Files(items, augment), batch_size // share[1]):
             yield _to(images, device, dtype), labels.to(device, non_blocking=True)
 
     def test_batches(

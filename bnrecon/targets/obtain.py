@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bnrecon import store
+from bnrecon import parallel, store
 from bnrecon.config import VOLATILE, RunConfig, seconds
 from bnrecon.data import Images
+from bnrecon.errors import UserError
 from bnrecon.evaluate import test_accuracy
 from bnrecon.hardware import can_compile
 from bnrecon.interruption import StopRequest
@@ -47,7 +49,10 @@ def build_target(config: RunConfig, data: Images) -> nn.Module:
 def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
     """Resolve what ``train`` leaves to the machine."""
     t = config.train
-    compiled = t.compile == "on" or (t.compile == "auto" and can_compile(device))
+    alone = parallel.place()[1] == 1
+    if t.compile == "on" and not alone:
+        raise UserError("train.compile=on: only a process alone compiles; leave it at auto under torchrun")
+    compiled = t.compile == "on" or (t.compile == "auto" and alone and can_compile(device))
     return TrainingPlan(
         t.epochs, t.lr, t.momentum, t.weight_decay, t.nesterov, t.batch_size, t.warmup_epochs, t.seed,
         autocast_dtype(t.precision, device), compiled,
@@ -74,12 +79,14 @@ def is_trained(config: RunConfig, data: Images, device: torch.device) -> bool:
 def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trained:
     """Take the target from the store or train it; of several processes that need it, one trains and the others wait.
 
-    A damaged file is named, set aside and redone. Raises what ``train`` raises.
+    A damaged file is named, set aside and redone. Of processes that train together (torchrun) the first holds the lock, tests and
+    saves. Raises what ``train`` raises.
     """
     folder = target_folder(config, data, device)
-    with store.exclusive(folder, f"training {config.target.name} ({folder})"):
+    first = parallel.place()[0] == 0
+    with store.exclusive(folder, f"training {config.target.name} ({folder})") if first else contextlib.nullcontext():
         network = build_target(config, data)
-        if (found := _stored(folder, network)) is None:
+        if (found := parallel.first_of(_stored(folder, network) if first else None)) is None:
             network = build_target(config, data)  # what was read so far of a damaged target must not be trained on
             found = _train(config, data, device, folder, network)
     return Trained(network.to(device).eval(), folder, found)
@@ -106,16 +113,23 @@ def _train(config: RunConfig, data: Images, device: torch.device, folder: Path, 
     limit = None if config.train.time_limit is None else seconds(config.train.time_limit)
     with StopRequest(limit) as stop:
         log, spent = train(network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop)
+    return parallel.first_of(_keep(config, data, device, folder, network, log, spent) if parallel.place()[0] == 0 else None)
+
+
+def _keep(
+    config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module, log: list[dict], spent: float
+) -> dict:
+    """Test a trained target and write it down."""
     accuracy = test_accuracy(network, data, device, description="testing the target")
     store.write_tensors(folder / "target.safetensors", network.state_dict(), {"target": config.target.name})
     described = {part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")}
     del described["data"]["root"]  # where the files lie says nothing of the target
     about = {
         "accuracy": accuracy.percent, "images": accuracy.images, "seconds": spent, "log": log,
-        "precision": str(plan.dtype).removeprefix("torch."), "device": device.type,
+        "precision": str(training_plan(config, device).dtype).removeprefix("torch."), "device": device.type,
         "config": described,
-        "data_checksum": data.checksum(),
+        "data_checksum": data.checksum(), "processes": parallel.place()[1],
     }  # fmt: skip
     store.write_json(folder / "target.json", about)
-    checkpoint.unlink(missing_ok=True)
+    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return about

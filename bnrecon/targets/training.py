@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
-from bnrecon import store
+from bnrecon import parallel, store
 from bnrecon.data import Images
-from bnrecon.errors import RunError
+from bnrecon.errors import Interrupted, RunError, UserError
 from bnrecon.hardware import has_fast_bfloat16
 from bnrecon.interruption import StopRequest
 from bnrecon.targets.schedule import WarmupCosine
@@ -55,13 +56,18 @@ class Trainer:
         self.optimizer = torch.optim.SGD(
             network.parameters(), plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov, fused=True
         )
+        self.place = parallel.place()
+        if plan.batch_size % self.place[1]:
+            raise UserError(f"train.batch_size={plan.batch_size} cannot be shared evenly by {self.place[1]} processes")
+        if data.sizes[0] < self.place[1]:
+            raise UserError(f"{data.sizes[0]} training images are too few for {self.place[1]} processes")
         self.batches = data.batches(plan.batch_size)
         self.total = plan.epochs * self.batches
         self.schedule = WarmupCosine(plan.lr, round(min(plan.warmup_epochs, plan.epochs / 2) * self.batches), self.total)
         self.step = 0
         self.seconds = 0.0
         self.log: list[dict[str, float]] = []
-        # Sums over the epoch so far: loss, correct answers, images.
+        # Sums over the epoch so far, of this process: loss, correct answers, images.
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict]:
@@ -71,7 +77,7 @@ class Trainer:
             buffer = self.optimizer.state[parameter].get("momentum_buffer")
             if buffer is not None:
                 tensors[f"momentum.{name}"] = buffer
-        tensors["sums"] = self.sums
+        tensors["sums"] = parallel.total(self.sums)
         return tensors, {"step": self.step, "seconds": self.seconds, "log": self.log}
 
     def restore(self, tensors: dict[str, torch.Tensor], about: dict) -> None:
@@ -81,36 +87,61 @@ class Trainer:
             if f"momentum.{name}" in tensors:
                 buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
-        self.sums.copy_(tensors["sums"])
+        if self.place[0] == 0:
+            self.sums.copy_(tensors["sums"])
         self.step, self.seconds, self.log = about["step"], about["seconds"], about["log"]
 
     def run(self, checkpoint: Path, checkpoint_seconds: float, stop: StopRequest) -> None:
         """Train from the present step to the last, saving to ``checkpoint`` in between."""
         self.network.train()
-        forward = torch.compile(self.network, mode="reduce-overhead") if self.plan.compile else self.network
+        forward = self._forward()
         saved = started = time.monotonic()
         already = self.seconds
         images = self.plan.batch_size
-        with tqdm(total=self.total * images, initial=self.step * images, unit="img", unit_scale=True, disable=None) as bar:
+        quiet = None if self.place[0] == 0 else True  # None: where there is no terminal
+        with tqdm(total=self.total * images, initial=self.step * images, unit="img", unit_scale=True, disable=quiet) as bar:
             while self.step < self.total:
                 epoch, first = divmod(self.step, self.batches)
                 bar.set_description(f"epoch {epoch + 1}/{self.plan.epochs}")
                 plan = self.plan
-                for x, y in self.data.train_batches(plan.batch_size, plan.seed, epoch, self.device, first, plan.dtype):
+                for x, y in self.data.train_batches(
+                    plan.batch_size, plan.seed, epoch, self.device, first, plan.dtype, self.place
+                ):
                     self._one_step(forward, x, y)
                     bar.update(images)
-                    ended, stopping = self.step % self.batches == 0, stop.reason
-                    due = time.monotonic() - saved >= checkpoint_seconds or self.step == self.total
-                    if due or stopping or ended or self.step % SYNC_EVERY == 0:
+                    ended, last = self.step % self.batches == 0, self.step == self.total
+                    look = ended or self.step % SYNC_EVERY == 0
+                    due, stopping = time.monotonic() - saved >= checkpoint_seconds or last, stop.reason is not None
+                    if self.place[1] > 1:  # no clock and no signal is the same in all processes: they agree, now and then
+                        due, stopping = (
+                            look and parallel.any_of(due, self.device),
+                            look and parallel.any_of(stopping, self.device),
+                        )
+                    if due or stopping or look:
                         self._look(bar)  # first: what has diverged is not saved
                     self.seconds = already + time.monotonic() - started
                     if ended:
                         self._end_epoch(bar)
                     if due or stopping:
-                        store.write_tensors(checkpoint, *self.state())
+                        state = self.state()
+                        if self.place[0] == 0:
+                            store.write_tensors(checkpoint, *state)
                         saved = time.monotonic()
                     if stopping:
-                        stop.check(f"training is saved at step {self.step} of {self.total}")
+                        raise Interrupted(
+                            f"stopped because {stop.reason or 'another process was stopped'}; training is saved at step {self.step} "
+                            f"of {self.total}; the same command goes on from there"
+                        )
+
+    def _forward(self) -> nn.Module:
+        """The network as it is run in training: compiled, or with gradients averaged over all processes."""
+        if self.place[1] > 1:
+            # Channels-last kernels of 1x1 have strides that torch warns of for nothing; the option's new name is not in older versions.
+            warnings.filterwarnings("ignore", "Grad strides do not match", UserWarning)
+            warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
+            # Each process keeps running statistics of its own images; those of the first are kept.
+            return nn.parallel.DistributedDataParallel(self.network, broadcast_buffers=False)
+        return torch.compile(self.network, mode="reduce-overhead") if self.plan.compile else self.network
 
     def _one_step(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
         for group in self.optimizer.param_groups:
@@ -127,7 +158,7 @@ class Trainer:
         self.step += 1
 
     def _look(self, bar: tqdm) -> None:
-        loss, correct, count = self.sums.tolist()
+        loss, correct, count = parallel.total(self.sums).tolist()
         if not loss < float("inf"):
             raise RunError(
                 f"training diverged: the loss is {loss} at step {self.step} of {self.total}; lower train.lr (now {self.plan.lr:g}) "
@@ -136,11 +167,11 @@ class Trainer:
         bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False)
 
     def _end_epoch(self, bar: tqdm) -> None:
-        loss, correct, count = self.sums.tolist()
+        loss, correct, count = parallel.total(self.sums).tolist()
         row = {"epoch": len(self.log) + 1, "loss": loss / count, "accuracy": 100 * correct / count}
         self.log.append(row)
         self.sums.zero_()
-        if bar.disable:  # no terminal: a line an epoch for the log
+        if bar.disable and self.place[0] == 0:  # no terminal: a line an epoch for the log
             left = self.seconds * (self.total - self.step) / self.step
             print(
                 f"epoch {row['epoch']}/{self.plan.epochs}  loss {row['loss']:.3f}  accuracy {row['accuracy']:.1f}%  "
@@ -158,6 +189,9 @@ def train(
     Goes on from ``checkpoint`` if it is there; a damaged one is named, set aside and training starts anew. Ends at the same
     numbers whether or not it was interrupted, on the same processor and number of threads; on a GPU up to the order in which
     its library adds.
+
+    In a process of several (torchrun), trains on this process's share of each batch, with gradients averaged over all; the
+    batch normalizations see that share alone. The first process saves.
 
     Raises ``RunError`` if the loss is not finite and ``Interrupted`` when ``stop`` asks for it, after saving.
     """
