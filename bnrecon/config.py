@@ -78,8 +78,9 @@ class VggTarget(TargetConfig):
 class NormalizationVggTarget(VggTarget):
     """A VGG of frozen random pairs, trained by its normalizations alone."""
 
-    features: str = "he_normal"
+    features: str = "he_normal"  # none: the weights themselves are trained, in the same architecture
     excess: int = 100  # c1 - n, features beyond the number of equations
+    oversampling: float | None = None  # c1 / n, in the place of excess
     inner: str = "batchnorm"  # between the two convolutions of a pair: batchnorm, or scale alone
 
 
@@ -241,7 +242,7 @@ def check(config: RunConfig) -> None:
         "features.oversampling": config.features.oversampling, "features.margin": config.features.margin,
         "features.epsilon": config.features.epsilon,
         "solver.tolerance": config.solver.tolerance, "solver.max_iterations": config.solver.max_iterations,
-        "target.depth": getattr(config.target, "depth", None), "train.checkpoint_seconds": config.train.checkpoint_seconds,
+        "target.depth": getattr(config.target, "depth", None), "target.oversampling": getattr(config.target, "oversampling", None), "train.checkpoint_seconds": config.train.checkpoint_seconds,
     }  # fmt: skip
     for name, value in positive.items():
         if value is not None and not 0 < value < float("inf"):

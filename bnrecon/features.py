@@ -217,7 +217,7 @@ def choose_width(
 ) -> int:  # fmt: skip
     """Turn the one of ``oversampling`` (c1/n), ``excess`` (c1 - n) and ``width`` (c1) that is given into c1.
 
-    With none given, n for orthogonal distributions, ``default`` · n for the others.
+    With none given, n for distributions that have no more or need no more, ``default`` · n for the others.
     """
     n = shape.equations
     if width is not None:
@@ -225,7 +225,7 @@ def choose_width(
     if excess is not None:
         return n + excess
     if oversampling is None:
-        oversampling = 1.0 if distribution(name).orthogonal else default
+        oversampling = 1.0 if distribution(name).orthogonal or distribution(name).at_most_n else default
     return math.ceil(oversampling * n)
 
 

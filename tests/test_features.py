@@ -118,7 +118,20 @@ def test_id_cond_of_minimum_width_shares_one_feature():
     assert torch.equal(matrix.sum(1), torch.ones(216, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(("name", "width"), [("id_cond", 100), ("id_cond", 217), ("ortho_cond", 211)])
+def test_sparse_id_cond_is_a_random_part_of_the_identity():
+    def matrix(seed, width=43):
+        return dense(draw("sparse_id_cond", SHAPE, width, seed, 0))
+
+    assert matrix(0).shape == (216, 43)
+    assert torch.equal(matrix(0).T @ matrix(0), torch.eye(43, dtype=torch.float64))
+    assert torch.equal(matrix(0).sum(0), torch.ones(43, dtype=torch.float64))
+    assert not torch.equal(matrix(0), matrix(1))
+    assert torch.equal(matrix(0, 216), torch.eye(216, dtype=torch.float64))
+    share = torch.stack([matrix(seed).sum(1) for seed in range(200)]).mean(0)  # every entry as likely as the others
+    assert float((share - 43 / 216).abs().max()) < 5 * (0.2 * 0.8 / 200) ** 0.5
+
+
+@pytest.mark.parametrize(("name", "width"), [("id_cond", 100), ("id_cond", 217), ("ortho_cond", 211), ("sparse_id_cond", 217)])
 def test_widths_that_a_distribution_does_not_have_are_refused(name, width):
     with pytest.raises(UserError, match="were asked for"):
         draw(name, SHAPE, width, 0, 0)

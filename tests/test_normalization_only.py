@@ -9,7 +9,7 @@ from bnrecon import config
 from bnrecon.errors import UserError
 from bnrecon.features import DISTRIBUTIONS, LayerShape
 from bnrecon.targets.models import build
-from bnrecon.targets.normalization_only import CollapsedPair
+from bnrecon.targets.normalization_only import CollapsedPair, normalization_vgg
 
 SHAPES = [LayerShape(4, 3, (3, 3)), LayerShape(3, 5), LayerShape(2, 2, (5, 3))]
 
@@ -37,7 +37,8 @@ class Plain(nn.Module):
 
 
 def pair_and_plain(shape, features="he_normal"):
-    width = shape.equations + (0 if DISTRIBUTIONS[features].widths else 7)
+    kind = DISTRIBUTIONS[features]
+    width = shape.equations - 4 if kind.at_most_n else shape.equations + (0 if kind.widths else 7)
     pair = CollapsedPair(shape, width, features, "batchnorm", seed=1, number=2).double()
     with torch.no_grad():
         pair.gamma.copy_(torch.randn(width, generator=torch.Generator().manual_seed(0)))
@@ -150,3 +151,34 @@ def test_mistakes_are_named():
     with pytest.raises(UserError, match=r"target\.excess=-1"):
         config.compose(["target=vgg18_normalization", "target.excess=-1"])
     assert config.compose(["target=vgg18_normalization"]).target.excess == 100
+
+
+@pytest.mark.parametrize("features", ["id_cond", "ortho_cond"])
+def test_a_pair_of_orthogonal_features_can_start_from_any_weight(features):
+    shape = LayerShape(4, 3, (3, 3))
+    weight = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+    pair = CollapsedPair(shape, shape.equations, features, "scale", seed=0, number=0).start_from(weight)
+    x = torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(pair(x), F.conv2d(x, weight, padding=1), atol=1e-4)
+
+
+def test_sparse_features_start_from_a_masked_weight_of_the_same_variance():
+    shape = LayerShape(16, 16, (3, 3))
+    weight = torch.randn(16, 16, 3, 3, generator=torch.Generator().manual_seed(0))
+    pair = CollapsedPair(shape, shape.equations // 5, "sparse_id_cond", "scale", seed=0, number=0).start_from(weight)
+    impulses = torch.eye(16).reshape(16, 16, 1, 1) * F.pad(torch.ones(1, 1, 1, 1), (1, 1, 1, 1))
+    built = pair(impulses).flip(2, 3).transpose(0, 1)  # the kernel, read off its impulse responses
+    kept = built != 0
+    assert int(kept.sum()) == shape.equations // 5
+    assert torch.allclose(built[kept], weight[kept] * (shape.equations / (shape.equations // 5)) ** 0.5, atol=1e-5)
+
+
+def test_no_features_are_the_same_network_with_weights():
+    options = ((3, 16, 16), 10, 4, [1, 2], "relu")
+    pairs = normalization_vgg(*options, "he_normal", 10, "scale")
+    weights = normalization_vgg(*options, "none", 10, "scale")
+    assert [name for name, _ in pairs.named_modules()] == [name for name, _ in weights.named_modules()]
+    kinds = [type(module) for module in weights.modules()]
+    assert nn.Linear not in kinds
+    assert kinds.count(nn.Conv2d) == 4
+    assert weights(torch.randn(2, 3, 16, 16)).shape == (2, 10)

@@ -34,7 +34,9 @@ def test_a_block_with_a_skip_connection_composes_to_the_target(skip, name, shape
     """Against an independent sum over features, the skip's kernel at the centre tap."""
     target = random_target(shape)
     least = minimum_width(shape, skip)
-    for width in {"id_cond": [shape.equations], "ortho_cond": [shape.equations]}.get(name, [least, shape.equations + 5]):
+    for width in {"id_cond": [shape.equations], "ortho_cond": [shape.equations], "sparse_id_cond": [shape.equations]}.get(
+        name, [least, shape.equations + 5]
+    ):
         features = draw(name, shape, width, seed=1, layer=2, skip=skip)
         system = layer_system(target, features, CPU, DISTRIBUTIONS[name].orthogonal)
         matrix = system.operator.dense()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pandas as pd
 import torch
 from torch import nn
 
-from bnrecon import config, hardware
-from bnrecon.data import DataSpec, Images, load
+from bnrecon.data import Images
 from bnrecon.hardware import exact_float32
 from bnrecon.statistics import mean_interval
 from bnrecon.studies.experiments import Pieces
+from bnrecon.studies.training import trained
 from bnrecon.targets.normalization_only import CollapsedPair
-from bnrecon.targets.obtain import obtain_target
 
 __all__ = ["SWITCHED_OFF", "pieces", "summary", "switched_off"]
 
@@ -55,14 +53,7 @@ def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
 
 
 def _one(words: Sequence[str], line: dict) -> pd.DataFrame:
-    """Train one network, or take the trained one: it goes on from its own checkpoint."""
-    asked = config.compose(words)
-    device = hardware.resolve_device(asked.device)
-    data = load(DataSpec(**dataclasses.asdict(asked.data)))
-    trained = obtain_target(asked, data, device)
-    about = {"width": asked.target.width, "epochs": asked.train.epochs, "accuracy": trained.about["accuracy"]}
-    about |= {"images": trained.about["images"], "seconds": trained.about["seconds"]}
-    return pd.DataFrame([line | about | switched_off(trained.network, data, device)])
+    return trained(words, line, switched_off)
 
 
 def switched_off(network: nn.Module, data: Images, device: torch.device) -> dict[str, float]:

@@ -33,9 +33,7 @@ def reparameterized(network: nn.Module) -> nn.Module:
                 outputs, inputs, *kernel = module.weight.shape
                 shape = LayerShape(outputs, inputs, tuple(kernel))
                 pair = CollapsedPair(shape, shape.equations, "id_cond", "scale", seed=0, number=0).to(module.weight)
-                with torch.no_grad():
-                    pair.gamma.copy_(module.weight.permute(0, 2, 3, 1).flatten())
-                setattr(parent, name, pair)
+                setattr(parent, name, pair.start_from(module.weight))
     return network
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.errors import UserError, nearest
-from bnrecon.features import LayerShape, distribution, draw
+from bnrecon.features import LayerShape, choose_width, distribution, draw
 from bnrecon.targets.models import activation as build_activation
 from bnrecon.targets.models import register_target, vgg
 
@@ -51,6 +51,17 @@ class CollapsedPair(nn.Module):
             # BatchNorm's running variance starts at 1, of which this much is left; no covariance would say it.
             self.register_buffer("left_of_initial", torch.ones(()))
 
+    @torch.no_grad()
+    def start_from(self, weight: torch.Tensor) -> CollapsedPair:
+        """Set γ = M^T vec(W) / sqrt(c1 / n): where M is made of columns of an orthogonal matrix, the pair starts as W (c2, c0, kh, kw).
+
+        At c1 = n of id_cond that is W itself (Random features, Thm 3.1), below W on what the features reach, its variance kept.
+        """
+        table = weight.permute(0, 2, 3, 1).reshape(-1, self.shape.inputs).to(self.gamma)
+        start = ((self._taps().T @ table) * self.first).sum(1)
+        self.gamma.copy_(start / (len(start) / self.shape.equations) ** 0.5)
+        return self
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The pair's output, before its second normalization."""
         with torch.autocast(x.device.type, enabled=False):  # statistics and products of frozen weights keep their accuracy
@@ -59,7 +70,7 @@ class CollapsedPair(nn.Module):
                 hidden = F.conv2d(x.to(scale.dtype), self.first[:, :, None, None]) * scale[:, None, None]
                 hidden = hidden if shift is None else hidden + shift[:, None, None]
                 return F.conv2d(hidden, self.second, padding=self._padding())
-            taps = self.second.transpose(1, 2).transpose(2, 3).flatten(0, 2)  # (c2 kh kw, c1)
+            taps = self._taps()
             rows = (taps * scale) @ self.first
             columns = [rows.reshape(self.shape.outputs, *self.shape.kernel, self.shape.inputs)]
             if shift is not None:
@@ -68,6 +79,9 @@ class CollapsedPair(nn.Module):
         if shift is not None:
             x = torch.cat([x, x.new_ones(len(x), 1, *x.shape[2:])], 1)
         return F.conv2d(x, weight.contiguous(memory_format=torch.channels_last), padding=self._padding())
+
+    def _taps(self) -> torch.Tensor:
+        return self.second.transpose(1, 2).transpose(2, 3).flatten(0, 2)  # (c2 kh kw, c1)
 
     def _padding(self) -> tuple[int, int]:
         return self.shape.kernel[0] // 2, self.shape.kernel[1] // 2
@@ -99,30 +113,45 @@ class CollapsedPair(nn.Module):
 @register_target("vgg_normalization")
 def normalization_vgg(
     shape: tuple[int, int, int], classes: int, width: int, groups: list[int], activation: str, features: str, excess: int, inner: str,
+    oversampling: float | None = None,
 ) -> nn.Module:  # fmt: skip
     """Build the source architecture of a VGG, every layer two frozen random ones with n + ``excess`` features between them.
 
     Identity in between; only normalizations are parameters. The features are drawn from the generator that initial weights would be
-    drawn from, so that they come back with ``train.seed``. The linear layer is a pair too, behind an average over what side is left.
+    drawn from, so that they come back with ``train.seed``. The linear layer is a pair too, before an average over what side is left.
+    With ``oversampling`` there are so many times n features instead. Scales start at 1; those of id_cond, sparse_id_cond and
+    ortho_cond, whose features do not add up to a weight of He's variance, start as a VGG's initial weights do.
+
+    ``features="none"``: one trained convolution in the place of every pair, the same network in its original parameterization.
 
     >>> network = normalization_vgg((3, 8, 8), 10, 4, [1, 1], "relu", "he_normal", 10, "batchnorm")
     >>> network(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 10])
     """
     build_activation(activation)
-    distribution(features)
+    if features != "none":
+        distribution(features)
     if inner not in INNER:
         raise UserError(f"target.inner={inner}: {nearest(inner, INNER)}")
     model = vgg(shape, classes, width, groups, activation)
     seed = int(torch.randint(2**31, ()))
     number = 0
 
-    def pair(module: nn.Conv2d | nn.Linear) -> CollapsedPair:
+    def pair(module: nn.Conv2d | nn.Linear) -> nn.Module:
         nonlocal number
         outputs, inputs, *kernel = module.weight.shape
         layer = LayerShape(outputs, inputs, tuple(kernel) or (1, 1))
+        weight = module.weight.detach().reshape(outputs, inputs, *layer.kernel)
         number += 1
-        return CollapsedPair(layer, layer.equations + excess, features, inner, seed, number - 1)
+        if features == "none":
+            single = nn.Conv2d(inputs, outputs, layer.kernel, padding=layer.kernel[0] // 2, bias=False)
+            single.weight = nn.Parameter(weight)
+            return single
+        kind = distribution(features)
+        c1 = layer.equations + excess if oversampling is None else choose_width(features, layer, oversampling)
+        kind.check_width(layer, c1)
+        built = CollapsedPair(layer, c1, features, inner, seed, number - 1)
+        return built.start_from(weight) if kind.orthogonal or kind.at_most_n else built
 
     for name, module in list(model.features.named_children()):
         if isinstance(module, nn.Conv2d):

@@ -1,0 +1,63 @@
+"""Networks that a study trains: one piece each, its test accuracy and training accuracy as a line of a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+import torch
+from torch import nn
+
+from bnrecon import config, hardware
+from bnrecon.data import DataSpec, Images, load
+from bnrecon.statistics import mean_interval
+from bnrecon.studies.experiments import Pieces
+from bnrecon.targets.obtain import obtain_target
+
+__all__ = ["over_seeds", "trained", "trainings"]
+
+Look = Callable[[nn.Module, Images, torch.device], dict[str, float]]
+
+
+def trained(words: Sequence[str], line: dict, look: Look | None = None) -> pd.DataFrame:
+    """Train the network that these options describe, or take the trained one: it goes on from its own checkpoint.
+
+    ``line`` names the row, ``look`` adds to it what is to be seen in the trained network.
+    """
+    asked = config.compose(words)
+    device = hardware.resolve_device(asked.device)
+    data = load(DataSpec(**dataclasses.asdict(asked.data)))
+    found = obtain_target(asked, data, device)
+    about = {"width": asked.target.width, "epochs": asked.train.epochs, "accuracy": found.about["accuracy"]}
+    about |= {"training accuracy": found.about["log"][-1]["accuracy"]}
+    about |= {"images": found.about["images"], "seconds": found.about["seconds"]}
+    return pd.DataFrame([line | about | ({} if look is None else look(found.network, data, device))])
+
+
+def trainings(
+    settings: Mapping[str, Sequence[str]],
+    common: Sequence[str],
+    seeds: Sequence[int],
+    words: Sequence[str],
+    look: Look | None = None,
+) -> Pieces:
+    """A piece for each setting and seed: the setting's options behind the common ones, the user's ``words`` last."""
+    found = {}
+    for name, options in settings.items():
+        for seed in seeds:
+            given, line = [*common, *options, f"train.seed={seed}", *words], {"setting": name, "seed": seed}
+            found[f"{name}, seed {seed}"] = lambda given=given, line=line: trained(given, line, look)
+    return found
+
+
+def over_seeds(frame: pd.DataFrame, heading: str, reported: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
+    """One line a setting over its seeds; ``reported`` holds what the paper has, by setting and column."""
+    lines = []
+    for name, group in frame.groupby("setting", sort=False):
+        line = {heading: name, "width": int(group["width"].iloc[0]), "epochs": int(group["epochs"].iloc[0])}
+        line |= reported.get(name, {})
+        line["training accuracy"] = mean_interval(list(group["training accuracy"])).format()
+        line["test accuracy"] = mean_interval(list(group["accuracy"])).format()
+        lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
+    return pd.DataFrame(lines).fillna("")
