@@ -37,8 +37,8 @@ def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
             ["target=vgg18", *usual, *words], {"inner": "none: all weights trained", "excess": None, "seed": 0}
         )
     }
-    for inner, excess in settings:
-        for seed in seeds:
+    for seed in seeds:  # every setting once, before any is run again
+        for inner, excess in settings:
             given = [
                 "target=vgg18_normalization",
                 *common,

@@ -44,8 +44,8 @@ def trainings(
 ) -> Pieces:
     """A piece for each setting and seed: the setting's options behind the common ones, the user's ``words`` last."""
     found = {}
-    for name, options in settings.items():
-        for seed in seeds:
+    for seed in seeds:  # every setting once, before any is run again
+        for name, options in settings.items():
             given, line = [*common, *options, f"train.seed={seed}", *words], {"setting": name, "seed": seed}
             found[f"{name}, seed {seed}"] = lambda given=given, line=line: trained(given, line, look)
     return found
