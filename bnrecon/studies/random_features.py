@@ -52,7 +52,7 @@ EXPERIMENTS = {
         "Theorem 3.1",
         "Training ID cond scales is training the weights",
         "A small VGG on the embedded digits, in both parameterizations from one start, with the same batches: SGD, momentum 0.9, weight decay 5e-4 "
-        "on weights and scales alike; scale-only inner layers. What is left is rounding, which training amplifies.",
+        "on weights and scales alike; scale-only inner layers. Apart by 0 is bit for bit: a pair's convolution is made of the same numbers.",
         lambda scale, words: {
             str(dtype).removeprefix("torch."): lambda dtype=dtype: weight_equivalence.trained_together(
                 dtype, weight_equivalence.STEPS[scale]
