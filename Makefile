@@ -37,6 +37,7 @@ wheel: setup
 SCALE ?= laptop
 reproduce-tables: setup
 	$(BIN)/bnrecon study burkholz2024 scale=$(SCALE) $(if $(DATA),data.root=$(DATA))
+	$(BIN)/bnrecon study random_features scale=$(SCALE) $(if $(DATA),data.root=$(DATA))
 
 bench: setup
 	$(BIN)/python scripts/bench_training.py
