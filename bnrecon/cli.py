@@ -248,6 +248,8 @@ def _failure(error: BaseException) -> int:
     from bnrecon import config
     from bnrecon.errors import Interrupted, RunError, UserError
 
+    if getattr(error, "said_elsewhere", False):  # by the first of several processes
+        return 1
     if isinstance(error, config.CONFIG_ERRORS):
         return _say(config.explain(error), 2)
     if isinstance(error, UserError):
@@ -284,9 +286,9 @@ def _terminated(*_: object) -> None:
 STUDY_USAGE = """usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
        bnrecon tables study=NAME [the same]
 
-NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, epsilon, pooling), an experiment (thresholds, deeper,
-nonlinear, cost, scratch), or exact (our solver) or paper (the paper's); all, if none is named.
-NAME is random_features; a PART is conditioning, spectrum, descent, equivalence, alignment, masks or matching.
+NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, epsilon, pooling), an experiment (thresholds, layers,
+deeper, nonlinear, cost, scratch), or exact (our solver) or paper (the paper's); all, if none is named.
+NAME is random_features; a PART is conditioning, spectrum, descent, equivalence, alignment, masks, matching, conditioned, scales or sparse.
 Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
 
@@ -306,6 +308,7 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
     from bnrecon.errors import RunError, UserError
 
     try:
+        from bnrecon import parallel
         from bnrecon.studies import running
 
         if flags := [word for word in words if word.startswith("-")]:
@@ -322,6 +325,7 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
         whole = (name, scale, [part for part in parts if part not in running.SOLVERS], options)  # tables show both solvers
         code = 0
         if run:
+            parallel.refuse("bnrecon study")
             folder = outputs / name
             cells = [cell for table in running.collect(*asked).values() for cell in table]
             for do in (
@@ -337,7 +341,9 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
                     raise
         text = running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options)
         if figures:
-            drawn = sorted((outputs / name).glob(f"*-{scale}*.png"))
+            drawn = sorted(
+                path for path in (outputs / name).glob(f"*-{scale}*.png") if not parts or path.name.partition("-")[0] in parts
+            )
             print("\n".join(map(str, drawn)) or f"nothing is drawn yet; run: bnrecon study {name} scale={scale}")
             return code
         print(text)

@@ -128,8 +128,8 @@ class Distribution:
         """Raise ``UserError`` for a width that this distribution does not have."""
         if self.at_most_n and width > shape.equations:
             raise UserError(
-                f"{self.name} is made of at most n = {shape.equations} features for this layer; {width} were asked for: give their "
-                "density as features.oversampling, 1 or below"
+                f"{self.name} is made of at most n = {shape.equations} features for a layer of this size; {width} were asked for: give "
+                "their density as features.oversampling (of a trained network: target.oversampling), 1 or below"
             )
         allowed = {word: named_width(shape, word) for word in self.widths}
         if allowed and width not in allowed.values():
@@ -324,9 +324,7 @@ def sparse_id_cond(shape: LayerShape, width: int, stream: Stream) -> tuple[torch
     >>> draw("sparse_id_cond", LayerShape(5, 4), width=4, seed=0, layer=0).weights()[0].sum()
     tensor(4.)
     """
-    first, second = _identity_weights(shape)
-    kept = stream.order(shape.equations, "kept")[:width].sort().values
-    return first[kept], second[:, kept].contiguous()
+    return _identity_weights(shape, stream.order(shape.equations, "kept")[:width].sort().values)
 
 
 def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
@@ -339,14 +337,15 @@ def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
     return private
 
 
-def _identity_weights(shape: LayerShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Feature number (i, p, j) reads input j and writes output i at tap p."""
-    l = torch.arange(shape.equations)  # noqa: E741 (the papers' index)
-    first = torch.zeros(shape.equations, shape.inputs)
-    first[l, l % shape.inputs] = 1
-    second = torch.zeros(shape.outputs, shape.equations, shape.taps)
-    second[l // (shape.inputs * shape.taps), l, l // shape.inputs % shape.taps] = 1
-    return first, second.reshape(shape.outputs, shape.equations, *shape.kernel)
+def _identity_weights(shape: LayerShape, kept: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Feature number l = (i, p, j) reads input j and writes output i at tap p; all n of them, or those ``kept``."""
+    l = torch.arange(shape.equations) if kept is None else kept  # noqa: E741 (the papers' index)
+    number = torch.arange(len(l))
+    first = torch.zeros(len(l), shape.inputs)
+    first[number, l % shape.inputs] = 1
+    second = torch.zeros(shape.outputs, len(l), shape.taps)
+    second[l // (shape.inputs * shape.taps), number, l // shape.inputs % shape.taps] = 1
+    return first, second.reshape(shape.outputs, len(l), *shape.kernel)
 
 
 @register_features("ortho_cond", portable=False, orthogonal=True, widths=("maximum",))

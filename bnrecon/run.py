@@ -54,8 +54,7 @@ def run(config: RunConfig) -> Path:
 
     Raises ``UserError``, ``RunError`` or ``Interrupted``; whatever was finished by then is on disk and will be used.
     """
-    if parallel.started_by_torchrun():
-        raise UserError("torchrun is for bnrecon train; a run takes the target that it trained, in one process")
+    parallel.refuse("bnrecon run")
     folder = run_folder(config)
     check_names(config)
     with store.exclusive(folder, f"the run {folder.name}"):
@@ -87,14 +86,11 @@ def train_only(config: RunConfig) -> Trained:
 
 
 def _train_only(config: RunConfig, device: torch.device) -> Trained:
-    first = parallel.place()[0] == 0
     spec = DataSpec(**dataclasses.asdict(config.data))
-    data = load(spec) if first else None  # the first may have to download
-    parallel.first_of(None)
-    data = data or load(spec)
+    data = parallel.after_first(lambda: load(spec))
     known = is_trained(config, data, device)
     trained = obtain_target(config, data, device)
-    if not first:
+    if parallel.place()[0] > 0:
         return trained
     parameters = sum(p.numel() for p in trained.network.parameters() if p.requires_grad)
     print(

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+
+from bnrecon.data import DataSpec, load
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -74,24 +75,35 @@ def tree(tmp_path):
     return tmp_path / "tree"
 
 
-def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path):
-    words = [
-        "train", "experiment=imagenet_condition", "target.condition=5413", f"data.root={tree}", "target.width=8", "data.side=64",
-        "train.epochs=12", "train.batch_size=8", "data.workers=1", "train.checkpoint_seconds=0.1", "train.lr=0.01", f"outputs={tmp_path}",
+def imagenet(tree, outputs, *more):
+    return [
+        *TORCHRUN, "-m", "bnrecon.cli", "train", "experiment=imagenet_condition", "target.condition=5413", f"data.root={tree}",
+        "target.width=8", "data.side=64", "train.epochs=12", "train.batch_size=8", "data.workers=1", "train.lr=0.01",
+        f"outputs={outputs}", *more,
     ]  # fmt: skip
-    line = [*TORCHRUN, "-m", "bnrecon.cli", *words]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
-    end = time.monotonic() + 120
-    while not list(tmp_path.glob("targets/*/checkpoint.safetensors")) and time.monotonic() < end:
-        time.sleep(0.05)
+
+
+def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path):
+    """SIGTERM reaches the processes, which save where they are, not the workers that read images for them."""
+    line = imagenet(tree, tmp_path)
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    said = []
+    for text in process.stderr:
+        said.append(text)
+        if text.startswith("epoch 2/12"):
+            process.send_signal(signal.SIGTERM)
+            break
+    said += process.stderr.read()
+    process.wait(120)
+    said = "".join(said)
+    assert said.count("training is saved at step") == 1, said
+    assert "defect" not in said
     assert list(tmp_path.glob("targets/*/checkpoint.safetensors"))
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode != 0
     assert not list(tmp_path.glob("targets/*/target.json"))
+
     done = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
     assert done.returncode == 0, done.stderr
-    assert "resuming at step" in done.stderr
+    assert done.stderr.count("resuming at step") == 1
     assert "by 2 processes" in done.stdout
     assert done.stdout.count("test accuracy") == 1
     about = json.loads(next(tmp_path.glob("targets/*/target.json")).read_text())
@@ -99,12 +111,32 @@ def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path
     assert about["config"]["target"]["condition"] == 5413
 
 
-def test_a_run_under_torchrun_is_refused(command, monkeypatch, tmp_path):
+def test_a_mistake_is_said_once(tmp_path):
+    done = subprocess.run(imagenet(tmp_path / "nowhere", tmp_path), capture_output=True, text=True, env=ENVIRONMENT, timeout=200)
+    assert done.returncode != 0
+    assert done.stderr.count("no such folder") == 1
+    assert "defect" not in done.stderr
+
+
+def test_a_damaged_checkpoint_is_set_aside_once(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "checkpoint").write_bytes(b"not a checkpoint")
+    done = subprocess.run(
+        [*TORCHRUN, str(tmp_path / "script.py"), str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("checkpoint*damaged*"))) == 1
+    assert (tmp_path / "end").exists()
+
+
+@pytest.mark.parametrize("words", [["run", "scale=smoke"], ["study", "burkholz2024", "scale=smoke"]])
+def test_what_one_process_does_is_refused_under_torchrun(words, monkeypatch, tmp_path, capsys):
+    from bnrecon import cli
+
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    code, _, err = command("run", "scale=smoke", f"outputs={tmp_path}")
-    assert code == 2
-    assert "torchrun is for bnrecon train" in err
+    assert {"run": cli._run, "study": cli._study}[words[0]]([*words[1:], f"outputs={tmp_path}"]) == 2
+    assert "torchrun is for bnrecon train" in capsys.readouterr().err
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch, digits):
@@ -124,3 +156,15 @@ def test_the_shares_of_a_batch_make_the_batch(digits):
     for position in (0, 1):
         together = torch.stack([part[position] for part in parts], 1).flatten(0, 1)
         assert torch.equal(together, whole[position])
+
+
+def test_the_shares_of_streamed_images_make_the_batch(tree):
+    streamed = load(DataSpec("imagenet", root=str(tree), side=32, workers=1))
+    cpu = torch.device("cpu")
+    whole = list(streamed.train_batches(12, 3, 1, cpu, start=1))
+    parts = [list(streamed.train_batches(12, 3, 1, cpu, 1, share=(rank, 2))) for rank in range(2)]
+    assert len(whole) == len(parts[0]) == len(parts[1]) == 3
+    for number, batch in enumerate(whole):
+        for position in (0, 1):
+            together = torch.stack([part[number][position] for part in parts], 1).flatten(0, 1)
+            assert torch.equal(together, batch[position])

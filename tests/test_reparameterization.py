@@ -3,13 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 
+from bnrecon import store
 from bnrecon.errors import UserError
+from bnrecon.features import LayerShape
 from bnrecon.portable_random import Stream
 from bnrecon.spectrum import aspect_of_condition, distance, edges
 from bnrecon.targets.models import vgg
-from bnrecon.targets.reparameterization import masked, reparameterize, singular_values
+from bnrecon.targets.normalization_only import CollapsedPair
+from bnrecon.targets.reparameterization import mask, reparameterize, singular_values
 
 
 @pytest.mark.parametrize("condition", [2, 5413, 10123, 1541601])  # the last three: Random features, Table 1
@@ -30,10 +34,43 @@ def test_a_condition_number_of_one_is_the_original_parameterization():
 
 
 def test_masks_keep_a_share_and_the_variance():
-    mask = masked(torch.Size([100, 100, 3, 3]), 0.2, Stream(1, 0))
-    assert float((mask > 0).float().mean()) == pytest.approx(0.2, abs=0.005)
-    assert float(mask.square().mean()) == pytest.approx(1, abs=0.03)
-    assert mask.unique().tolist() == pytest.approx([0, 0.2**-0.5])
+    kept = mask(torch.Size([100, 100, 3, 3]), 0.2, Stream(1, 0))
+    assert float(kept.mean()) == pytest.approx(0.2, abs=0.005)
+    assert kept.unique().tolist() == [0, 1]
+    torch.manual_seed(0)
+    layer = nn.Conv2d(100, 100, 3)
+    before = float(layer.weight.detach().square().mean())
+    reparameterize(nn.Sequential(layer), None, 0.2, 0)
+    assert float(layer.weight.detach().square().mean()) == pytest.approx(before, rel=0.05)
+
+
+def test_sparse_id_cond_scales_take_the_steps_of_masked_weights():
+    """With the same support and start: one momentum step after the other, weight decay included (Thm 3.1 for masks)."""
+    torch.manual_seed(0)
+    shape = LayerShape(6, 5, (3, 3))
+    start = torch.randn(6, 5, 3, 3)
+    pair = CollapsedPair(shape, 54, "sparse_id_cond", "scale", seed=0, number=0).start_from(start)
+    support = torch.zeros(270)
+    support[
+        (pair.first.argmax(1) + 5 * pair.second.sum(0).flatten(1).argmax(1) + 45 * pair.second.flatten(2).sum(2).argmax(0)).long()
+    ] = 1
+    conv = nn.Conv2d(5, 6, 3, padding=1, bias=False)
+    with torch.no_grad():
+        conv.weight.copy_(start)
+    reparameterize(nn.Sequential(conv), None, 0.2, 0)
+    factors = conv.parametrizations.weight[0].factors
+    factors.copy_(support.reshape(6, 3, 3, 5).permute(0, 3, 1, 2))
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1, 0.9, weight_decay=5e-4) for m in (pair, conv)]
+    for _ in range(4):
+        x, y = torch.randn(3, 5, 7, 7), torch.randn(3, 6, 7, 7)
+        outputs = []
+        for network, optimizer in zip((pair, conv), optimizers, strict=True):
+            optimizer.zero_grad()
+            out = network(x)
+            (out * y).mean().backward()
+            optimizer.step()
+            outputs.append(out.detach())
+        assert torch.allclose(*outputs, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"condition": 100.0, "density": None}, {"condition": None, "density": 0.3}])
@@ -67,14 +104,14 @@ def test_every_weight_is_behind_factors_and_they_come_back_from_the_seed():
         return reparameterize(vgg((3, 16, 16), 10, 8, [1, 2], "relu"), 5413.0, None, seed)
 
     network, again, other = built(0), built(0), built(1)
+    assert torch.equal(network.features.conv1_1.weight, again.features.conv1_1.weight)
     layers = [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
     assert len(layers) == 4
     for layer in layers:
         assert float(layer.parametrizations.weight[0].factors.std()) > 0.1
-    again.load_state_dict(network.state_dict())
-    assert torch.equal(network.features.conv1_1.weight, again.features.conv1_1.weight)
     assert not torch.equal(network.features.conv1_1.weight, other.features.conv1_1.weight)
-    assert not [name for name in network.state_dict() if "factors" in name]
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(network.features.conv1_1.weight, other.features.conv1_1.weight)
 
 
 @pytest.mark.parametrize(
@@ -96,5 +133,13 @@ def test_what_cannot_be_is_refused(command, tmp_path, words, complaint):
 def test_a_masked_target_is_rebuilt(command, tmp_path):
     code, out, err = command("run", "scale=smoke", "target.density=0.3", "seeds=[0]", f"outputs={tmp_path}")
     assert code == 0, err
-    with pytest.raises(UserError):
+    stored = load_file(next(tmp_path.glob("targets/*/target.safetensors")))
+    kept = torch.cat([value.flatten() for name, value in stored.items() if name.endswith("factors")])
+    assert 0.25 < float(kept.mean()) < 0.35
+    result = store.read_json(next(tmp_path.glob("runs/*/result.json")))
+    assert max(layer["relative_error"] for layer in result["layers"]) < 1e-9
+
+
+def test_a_network_without_trained_weights_is_refused():
+    with pytest.raises(UserError, match="frozen"):
         reparameterize(nn.Sequential(nn.ReLU()), None, 0.5, 0)

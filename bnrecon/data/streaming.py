@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +107,12 @@ class StreamedImages:
 
     def _read(self, dataset: Dataset, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         loader = DataLoader(
-            dataset, batch_size, num_workers=self.workers, pin_memory=torch.cuda.is_available(), collate_fn=_collate
+            dataset,
+            batch_size,
+            num_workers=self.workers,
+            pin_memory=torch.cuda.is_available(),
+            collate_fn=_collate,
+            worker_init_fn=_apart,
         )
         for batch in loader:
             if isinstance(batch, str):
@@ -116,6 +122,11 @@ class StreamedImages:
 
 def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return images.to(device, dtype, non_blocking=True, memory_format=torch.channels_last)
+
+
+def _apart(_number: int) -> None:
+    """Take a worker out of its parent's group of processes: Ctrl-C and torchrun's signals are for the parent, which saves first."""
+    os.setpgid(0, 0)
 
 
 def _collate(items: list) -> object:

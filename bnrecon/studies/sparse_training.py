@@ -14,7 +14,7 @@ __all__ = ["pieces", "summary"]
 DENSITY = 0.2  # "often feasible without significant performance loss"
 COMMON = {
     "smoke": ("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
-    "laptop": ("data=cifar10", "scale=laptop", "target.width=16", "train.epochs=10"),
+    "laptop": ("data=cifar10", "scale=laptop", "target.width=16", "train.epochs=6"),
     "paper": ("data=cifar10", "scale=paper", "target.width=64"),
 }
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}

@@ -52,12 +52,19 @@ def trainings(
 
 
 def over_seeds(frame: pd.DataFrame, heading: str, reported: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
-    """One line a setting over its seeds; ``reported`` holds what the paper has, by setting and column."""
+    """One line a setting over its seeds; ``reported`` holds what the paper has, by setting and column.
+
+    The last columns compare with the first setting seed by seed, since a seed's initial weights and batches are the same in all settings.
+    """
     lines = []
+    first = frame[frame["setting"] == frame["setting"].iloc[0]].set_index("seed")["accuracy"]
     for name, group in frame.groupby("setting", sort=False):
         line = {heading: name, "width": int(group["width"].iloc[0]), "epochs": int(group["epochs"].iloc[0])}
         line |= reported.get(name, {})
         line["training accuracy"] = mean_interval(list(group["training accuracy"])).format()
         line["test accuracy"] = mean_interval(list(group["accuracy"])).format()
+        paired = (group.set_index("seed")["accuracy"] - first).dropna()
+        if name != frame["setting"].iloc[0] and len(paired):
+            line["test, more than the first line's, by seed"] = mean_interval(list(paired)).format()
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.errors import UserError, nearest
-from bnrecon.features import LayerShape, choose_width, distribution, draw
+from bnrecon.features import DISTRIBUTIONS, LayerShape, choose_width, distribution, draw
 from bnrecon.targets.models import activation as build_activation
 from bnrecon.targets.models import register_target, vgg
 
@@ -119,18 +119,19 @@ def normalization_vgg(
 
     Identity in between; only normalizations are parameters. The features are drawn from the generator that initial weights would be
     drawn from, so that they come back with ``train.seed``. The linear layer is a pair too, before an average over what side is left.
-    With ``oversampling`` there are so many times n features instead. Scales start at 1; those of id_cond, sparse_id_cond and
-    ortho_cond, whose features do not add up to a weight of He's variance, start as a VGG's initial weights do.
+    With ``oversampling`` there are so many times n features instead. Scales start at 1; with ``inner="scale"`` those of id_cond,
+    sparse_id_cond and ortho_cond start from a VGG's initial weights (Random features, Thm 3.1).
 
-    ``features="none"``: one trained convolution in the place of every pair, the same network in its original parameterization.
+    ``features="none"``: one trained convolution in the place of every pair, the same network in its original parameterization;
+    ``excess``, ``oversampling`` and ``inner`` then say nothing.
 
     >>> network = normalization_vgg((3, 8, 8), 10, 4, [1, 1], "relu", "he_normal", 10, "batchnorm")
     >>> network(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 10])
     """
     build_activation(activation)
-    if features != "none":
-        distribution(features)
+    if features != "none" and features not in DISTRIBUTIONS:
+        raise UserError(f"target.features={features}: {nearest(features, ['none', *DISTRIBUTIONS])}")
     if inner not in INNER:
         raise UserError(f"target.inner={inner}: {nearest(inner, INNER)}")
     model = vgg(shape, classes, width, groups, activation)
@@ -151,7 +152,8 @@ def normalization_vgg(
         c1 = layer.equations + excess if oversampling is None else choose_width(features, layer, oversampling)
         kind.check_width(layer, c1)
         built = CollapsedPair(layer, c1, features, inner, seed, number - 1)
-        return built.start_from(weight) if kind.orthogonal or kind.at_most_n else built
+        from_weight = inner == "scale" and (kind.orthogonal or kind.at_most_n)
+        return built.start_from(weight) if from_weight else built
 
     for name, module in list(model.features.named_children()):
         if isinstance(module, nn.Conv2d):

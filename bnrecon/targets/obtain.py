@@ -86,7 +86,7 @@ def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trai
     first = parallel.place()[0] == 0
     with store.exclusive(folder, f"training {config.target.name} ({folder})") if first else contextlib.nullcontext():
         network = build_target(config, data)
-        if (found := parallel.first_of(_stored(folder, network) if first else None)) is None:
+        if (found := parallel.after_first(lambda: _stored(folder, network))) is None:
             network = build_target(config, data)  # what was read so far of a damaged target must not be trained on
             found = _train(config, data, device, folder, network)
     return Trained(network.to(device).eval(), folder, found)
@@ -113,7 +113,7 @@ def _train(config: RunConfig, data: Images, device: torch.device, folder: Path, 
     limit = None if config.train.time_limit is None else seconds(config.train.time_limit)
     with StopRequest(limit) as stop:
         log, spent = train(network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop)
-    return parallel.first_of(_keep(config, data, device, folder, network, log, spent) if parallel.place()[0] == 0 else None)
+    return parallel.first_of(lambda: _keep(config, data, device, folder, network, log, spent))
 
 
 def _keep(

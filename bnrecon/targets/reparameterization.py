@@ -13,15 +13,15 @@ from bnrecon.errors import UserError
 from bnrecon.portable_random import Stream
 from bnrecon.spectrum import aspect_of_condition, quantile
 
-__all__ = ["FixedFactors", "check", "masked", "reparameterize", "singular_values"]
+__all__ = ["FixedFactors", "check", "mask", "reparameterize", "singular_values"]
 
 
 class FixedFactors(nn.Module):
-    """Parametrization W = s ∘ w. The factors are no part of the state: they come back from the seed."""
+    """Parametrization W = s ∘ w. The factors are part of the state, so that a stored network stays what it was."""
 
     def __init__(self, factors: torch.Tensor):
         super().__init__()
-        self.register_buffer("factors", factors, persistent=False)
+        self.register_buffer("factors", factors)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         """The weight that the layer computes with."""
@@ -47,9 +47,9 @@ def singular_values(shape: torch.Size, condition: float, stream: Stream) -> torc
     return values[stream.order(count, "singular values")].float().reshape(shape)
 
 
-def masked(shape: torch.Size, density: float, stream: Stream) -> torch.Tensor:
-    """An Erdős-Rényi mask over sqrt(p): each weight stays with probability p, and initial variances stay what they were."""
-    return stream.mask(tuple(shape), "mask", density).float() / density**0.5
+def mask(shape: torch.Size, density: float, stream: Stream) -> torch.Tensor:
+    """An Erdős-Rényi mask of zeros and ones: each weight stays with probability p."""
+    return stream.mask(tuple(shape), "mask", density).float()
 
 
 def check(condition: float | None, density: float | None) -> None:
@@ -65,11 +65,12 @@ def check(condition: float | None, density: float | None) -> None:
 def reparameterize(network: nn.Module, condition: float | None, density: float | None, seed: int) -> nn.Module:
     """Put every convolution's and linear layer's weight behind its fixed factors, in place.
 
-    ``condition``: factors of a semi-circle-like spectrum; ``density``: random masks. With neither the network is left as it is.
+    ``condition``: factors of a semi-circle-like spectrum; ``density`` p: random masks, the initial weights multiplied by 1 / sqrt(p) once,
+    which keeps their variance. With neither the network is left as it is.
 
     >>> network = reparameterize(nn.Sequential(nn.Linear(4, 3)), None, 0.5, seed=0)
     >>> bool((network[0].weight == 0).any()), list(network.state_dict())
-    (True, ['0.bias', '0.parametrizations.weight.original'])
+    (True, ['0.bias', '0.parametrizations.weight.original', '0.parametrizations.weight.0.factors'])
     """
     check(condition, density)
     if condition is None and density is None:
@@ -80,6 +81,11 @@ def reparameterize(network: nn.Module, condition: float | None, density: float |
     for number, layer in enumerate(layers):
         stream = Stream(seed, number)
         shape = layer.weight.shape
-        factors = singular_values(shape, condition, stream) if density is None else masked(shape, density, stream)
+        if density is None:
+            factors = singular_values(shape, condition, stream)
+        else:
+            factors = mask(shape, density, stream)
+            with torch.no_grad():
+                layer.weight.div_(density**0.5)
         parametrize.register_parametrization(layer, "weight", FixedFactors(factors))
     return network

@@ -78,7 +78,7 @@ class Trainer:
             if buffer is not None:
                 tensors[f"momentum.{name}"] = buffer
         tensors["sums"] = parallel.total(self.sums)
-        return tensors, {"step": self.step, "seconds": self.seconds, "log": self.log}
+        return tensors, {"step": self.step, "seconds": self.seconds, "log": self.log, "processes": self.place[1]}
 
     def restore(self, tensors: dict[str, torch.Tensor], about: dict) -> None:
         """Take up the state that ``state`` gave."""
@@ -128,10 +128,8 @@ class Trainer:
                             store.write_tensors(checkpoint, *state)
                         saved = time.monotonic()
                     if stopping:
-                        raise Interrupted(
-                            f"stopped because {stop.reason or 'another process was stopped'}; training is saved at step {self.step} "
-                            f"of {self.total}; the same command goes on from there"
-                        )
+                        why = f"stopped because {stop.reason or 'another process was'}; training is saved at step {self.step} of {self.total}"
+                        raise parallel.common(Interrupted(f"{why}; the same command goes on from there"))
 
     def _forward(self) -> nn.Module:
         """The network as it is run in training: compiled, or with gradients averaged over all processes."""
@@ -160,10 +158,8 @@ class Trainer:
     def _look(self, bar: tqdm) -> None:
         loss, correct, count = parallel.total(self.sums).tolist()
         if not loss < float("inf"):
-            raise RunError(
-                f"training diverged: the loss is {loss} at step {self.step} of {self.total}; lower train.lr (now {self.plan.lr:g}) "
-                "or lengthen train.warmup_epochs; the last good checkpoint is kept"
-            )
+            why = f"training diverged: the loss is {loss} at step {self.step} of {self.total}; lower train.lr (now {self.plan.lr:g}) "
+            raise parallel.common(RunError(f"{why}or lengthen train.warmup_epochs; the last good checkpoint is kept"))
         bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False)
 
     def _end_epoch(self, bar: tqdm) -> None:
@@ -178,6 +174,25 @@ class Trainer:
                 f"{self.step * self.plan.batch_size / self.seconds:.0f} images/s  {left / 60:.0f} min left",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
+
+
+def _resume(trainer: Trainer, checkpoint: Path) -> None:
+    """Take a checkpoint up if it is there and sound; the first of several processes, which comes first, says what it found."""
+    if not checkpoint.exists():
+        return
+    try:
+        tensors, about = store.read_tensors(checkpoint)
+        trainer.restore(tensors, about)
+    except ValueError as error:
+        store.set_aside(checkpoint, error)
+        return
+    if trainer.place[0] == 0:
+        print(f"resuming at step {trainer.step} of {trainer.total}", file=sys.stderr)
+        if (before := about.get("processes", 1)) != trainer.place[1]:
+            print(
+                f"{before} processes trained it so far, {trainer.place[1]} do from here: batch normalizations see other shares of a batch",
+                file=sys.stderr,
+            )
 
 
 def train(
@@ -196,12 +211,11 @@ def train(
     Raises ``RunError`` if the loss is not finite and ``Interrupted`` when ``stop`` asks for it, after saving.
     """
     trainer = Trainer(network, data, plan, device)
-    if checkpoint.exists():
-        try:
-            trainer.restore(*store.read_tensors(checkpoint))
-            print(f"resuming at step {trainer.step} of {trainer.total}", file=sys.stderr)
-        except ValueError as error:
-            store.set_aside(checkpoint, error)
+    parallel.after_first(lambda: _resume(trainer, checkpoint))
+    if parallel.total(torch.tensor(trainer.step, device=device)) != trainer.step * trainer.place[1]:
+        raise parallel.common(
+            RunError(f"processes found different checkpoints; {checkpoint.parent} must be a folder that all share")
+        )
     trainer.run(checkpoint, checkpoint_seconds, stop)
     network.eval()
     return trainer.log, trainer.seconds
