@@ -110,6 +110,8 @@ def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.Data
         line["ours: target"] = f"{result['target']['accuracy']:.2f} (n={result['target']['images']})"
         line["ours: rebuilt"] = mean_interval(result["source"]["accuracy"]).format()
         line["ours: loss"] = loss.format()
+        if cell.reported is not None and cell.usable:
+            line["loss, ours minus paper"] = f"{loss.mean - cell.reported.loss:+.2f}"
         if absolute and cell.reported is not None and cell.usable:
             line["rebuilt, ours minus paper"] = f"{mean_interval(result['source']['accuracy']).mean - cell.reported.rebuilt:+.2f}"
         errors = sorted(layer["relative_error"] for layer in result["layers"])
