@@ -87,8 +87,10 @@ def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):
         assert experiment.title in printed
         assert (tmp_path / "random_features" / f"{name}-smoke.csv").exists()
         assert (tmp_path / "random_features" / f"{name}-smoke.png").exists() == (experiment.draw is not None)
+    drawn = {path: path.read_bytes() for path in tmp_path.rglob("*.svg")}
     assert cli._tables(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
     assert capsys.readouterr().out == printed
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.svg")} == drawn
     assert cli._figures(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
     assert capsys.readouterr().out.count(".png") == sum(
         experiment.draw is not None for experiment in random_features.EXPERIMENTS.values()

@@ -11,6 +11,7 @@ import torch
 from bnrecon.construction.two_layer import feature_operator, linear_system
 from bnrecon.errors import RunError, UserError
 from bnrecon.features import LayerShape, draw
+from bnrecon.figures import canvas
 from bnrecon.solvers import SolverOptions, solve
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.feature_matrices import FEATURES, target_weight
@@ -92,40 +93,33 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_errors(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """The paper's four panels and one for bnrecon: log10 rmse against size; solid 0, dashed 10, dotted 100 excess features."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, grid = plt.subplots(1, len(SOLVERS) + 1, figsize=(17, 3.8), layout="constrained")
-    colours = dict(zip(FEATURES, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"), strict=True))
-    panels = [
-        ("lbfgs", "(a) LBFGS"),
-        (None, "(b) condition number"),
-        ("svd_lbfgs", "(c) SVD, LBFGS"),
-        ("svd_lu_lbfgs", "(d) SVD, solve, LBFGS"),
-        ("auto", "bnrecon"),
-    ]
-    for axes, (solver, title) in zip(grid, panels, strict=True):
-        part = frame[frame["solver"] == (solver or "auto")]
-        for (label, excess), group in part.groupby(["features", "excess"], sort=False):
-            values = np.log10(group["condition" if solver is None else "rmse"].clip(lower=1e-18))
-            if solver is None:
-                values = values.where(values <= np.log10(IDENTIFIED))  # as the paper: not shown where it cannot be identified
-            by_size = values.groupby(group["c0 = c2"])
-            style = {0: "-", 10: "--", 100: ":"}[excess]
-            axes.errorbar(
-                by_size.mean().index,
-                by_size.mean(),
-                by_size.sem().fillna(0),
-                color=colours[label],
-                linestyle=style,
-                label=label if excess == 0 else None,
-            )
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel("c0 = c2")
-    grid[0].set_ylabel("log10 rmse")
-    grid[1].set_ylabel("log10 condition number")
-    grid[0].legend(fontsize=7)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, 1, len(SOLVERS) + 1, figsize=(17, 3.8)) as (figure, grid):
+        colours = dict(zip(FEATURES, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"), strict=True))
+        panels = [
+            ("lbfgs", "(a) LBFGS"),
+            (None, "(b) condition number"),
+            ("svd_lbfgs", "(c) SVD, LBFGS"),
+            ("svd_lu_lbfgs", "(d) SVD, solve, LBFGS"),
+            ("auto", "bnrecon"),
+        ]
+        for axes, (solver, title) in zip(grid, panels, strict=True):
+            part = frame[frame["solver"] == (solver or "auto")]
+            for (label, excess), group in part.groupby(["features", "excess"], sort=False):
+                values = np.log10(group["condition" if solver is None else "rmse"].clip(lower=1e-18))
+                if solver is None:
+                    values = values.where(values <= np.log10(IDENTIFIED))  # as the paper: not shown where it cannot be identified
+                by_size = values.groupby(group["c0 = c2"])
+                style = {0: "-", 10: "--", 100: ":"}[excess]
+                axes.errorbar(
+                    by_size.mean().index,
+                    by_size.mean(),
+                    by_size.sem().fillna(0),
+                    color=colours[label],
+                    linestyle=style,
+                    label=label if excess == 0 else None,
+                )
+            axes.set_title(title, fontsize=10)
+            axes.set_xlabel("c0 = c2")
+        grid[0].set_ylabel("log10 rmse")
+        grid[1].set_ylabel("log10 condition number")
+        grid[0].legend(fontsize=7)

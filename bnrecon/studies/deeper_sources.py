@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from bnrecon.construction.deep import balanced_widths, draw_deep, generic_rank, least_total_width, solve_deep
+from bnrecon.figures import canvas
 
 __all__ = ["SETTINGS", "Setting", "draw", "success_rates", "summary"]
 
@@ -105,31 +106,27 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Share of draws rebuilt, and the median error, against total width, a line for each depth."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     names = list(dict.fromkeys(frame["target"]))
-    figure, grid = plt.subplots(
-        2, len(names), figsize=(3 * len(names), 5.4), sharex=True, sharey="row", layout="constrained", squeeze=False
-    )
-    colours = {2: "#4c72b0", 3: "#dd8452", 4: "#55a868"}
-    for column, name in enumerate(names):
-        part = frame[frame["target"] == name]
-        for layers, points in part.groupby("L"):
-            share = points["rebuilt"] / points["draws"]
-            spread = [(share - points["low"]).clip(lower=0), (points["high"] - share).clip(lower=0)]
-            x = points["beyond n + L - 1"]
-            grid[0][column].errorbar(x, share, spread, marker="o", capsize=2, color=colours.get(layers), label=f"L = {layers}")
-            grid[1][column].semilogy(x, points["median error"], marker="o", color=colours.get(layers))
-        grid[0][column].set_title(name, fontsize=9)
-        grid[1][column].set_xlabel("Σ c_l - (n + L - 1)")
-        for axes in grid[:, column]:
-            axes.axvline(1, color="grey", linewidth=1, linestyle=":")
-    grid[0][0].set_ylabel("share of draws rebuilt")
-    grid[1][0].set_ylabel("median relative error")
-    grid[0][0].legend(fontsize=8)
-    figure.suptitle("Dotted: n + L (Thm 2.5)", fontsize=9)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, 2, len(names), figsize=(3 * len(names), 5.4), sharex=True, sharey="row", squeeze=False) as (
+        figure,
+        grid,
+    ):
+        colours = {2: "#4c72b0", 3: "#dd8452", 4: "#55a868"}
+        for column, name in enumerate(names):
+            part = frame[frame["target"] == name]
+            for layers, points in part.groupby("L"):
+                share = points["rebuilt"] / points["draws"]
+                spread = [(share - points["low"]).clip(lower=0), (points["high"] - share).clip(lower=0)]
+                x = points["beyond n + L - 1"]
+                grid[0][column].errorbar(
+                    x, share, spread, marker="o", capsize=2, color=colours.get(layers), label=f"L = {layers}"
+                )
+                grid[1][column].semilogy(x, points["median error"], marker="o", color=colours.get(layers))
+            grid[0][column].set_title(name, fontsize=9)
+            grid[1][column].set_xlabel("Σ c_l - (n + L - 1)")
+            for axes in grid[:, column]:
+                axes.axvline(1, color="grey", linewidth=1, linestyle=":")
+        grid[0][0].set_ylabel("share of draws rebuilt")
+        grid[1][0].set_ylabel("median relative error")
+        grid[0][0].legend(fontsize=8)
+        figure.suptitle("Dotted: n + L (Thm 2.5)", fontsize=9)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from bnrecon import config, hardware
 from bnrecon.data import DataSpec, load
+from bnrecon.figures import canvas
 from bnrecon.hardware import exact_float32
 from bnrecon.reconstruction import reconstruct
 from bnrecon.targets.folding import FoundLayer, find_layers
@@ -120,22 +121,15 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Error of every layer against epsilon, in both arithmetics, with the bound."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, grid = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
-    for axes, name in zip(grid, ("tanh", "sigmoid"), strict=True):
-        for precision, colour in (("float64", "#4c72b0"), ("float32", "#c44e52")):
-            part = frame[(frame["activation"] == name) & (frame["precision"] == precision)]
-            axes.loglog(part["epsilon"], part["error"], ".", color=colour, alpha=0.4)
-            worst = part.groupby("epsilon")["error"].max()
-            axes.loglog(worst.index, worst, color=colour, label=f"{precision}, worst layer")
-        axes.loglog(EPSILONS, EPSILONS, "--", color="grey", label="the bound")
-        axes.set_title(name)
-        axes.set_xlabel("epsilon asked for")
-    grid[0].set_ylabel("max |S(x) - C(x)| over a layer's inputs on test images")
-    grid[0].legend(fontsize=8)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, 1, 2, figsize=(9, 4), sharey=True) as (figure, grid):
+        for axes, name in zip(grid, ("tanh", "sigmoid"), strict=True):
+            for precision, colour in (("float64", "#4c72b0"), ("float32", "#c44e52")):
+                part = frame[(frame["activation"] == name) & (frame["precision"] == precision)]
+                axes.loglog(part["epsilon"], part["error"], ".", color=colour, alpha=0.4)
+                worst = part.groupby("epsilon")["error"].max()
+                axes.loglog(worst.index, worst, color=colour, label=f"{precision}, worst layer")
+            axes.loglog(EPSILONS, EPSILONS, "--", color="grey", label="the bound")
+            axes.set_title(name)
+            axes.set_xlabel("epsilon asked for")
+        grid[0].set_ylabel("max |S(x) - C(x)| over a layer's inputs on test images")
+        grid[0].legend(fontsize=8)

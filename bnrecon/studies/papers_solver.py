@@ -15,6 +15,7 @@ from bnrecon.arithmetic import FLOAT32
 from bnrecon.construction.two_layer import composed_weight, relative_error, two_layer_system
 from bnrecon.data import DataSpec, load
 from bnrecon.features import draw as draw_features
+from bnrecon.figures import canvas
 from bnrecon.solvers import solve
 from bnrecon.studies.experiments import Pieces
 from bnrecon.targets.folding import find_layers
@@ -74,23 +75,16 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Every layer's error after each step, with the range over seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     layers = list(frame["layer"].unique())
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    for way, colour in WAYS.items():
-        part = frame[frame["solver"] == way].groupby("layer", sort=False)["error"]
-        middle = np.exp(part.apply(lambda values: np.log(values).mean())).to_numpy()
-        spread = np.stack([middle - part.min().to_numpy(), part.max().to_numpy() - middle]).clip(min=0)
-        axes.errorbar(range(len(layers)), middle, spread, marker="o", markersize=4, capsize=3, color=colour, label=way)
-    axes.set_yscale("log")
-    axes.set_xticks(
-        range(len(layers)), [layer.removeprefix("features.") for layer in layers], rotation=60, ha="right", fontsize=8
-    )
-    axes.set_ylabel("relative error of the rebuilt weight")
-    axes.legend(fontsize=8)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, figsize=(8, 4)) as (figure, axes):
+        for way, colour in WAYS.items():
+            part = frame[frame["solver"] == way].groupby("layer", sort=False)["error"]
+            middle = np.exp(part.apply(lambda values: np.log(values).mean())).to_numpy()
+            spread = np.stack([middle - part.min().to_numpy(), part.max().to_numpy() - middle]).clip(min=0)
+            axes.errorbar(range(len(layers)), middle, spread, marker="o", markersize=4, capsize=3, color=colour, label=way)
+        axes.set_yscale("log")
+        axes.set_xticks(
+            range(len(layers)), [layer.removeprefix("features.") for layer in layers], rotation=60, ha="right", fontsize=8
+        )
+        axes.set_ylabel("relative error of the rebuilt weight")
+        axes.legend(fontsize=8)

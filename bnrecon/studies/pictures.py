@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bnrecon import config, store
+from bnrecon.figures import canvas
 from bnrecon.statistics import mean_interval
 from bnrecon.studies.cells import Cell
 
@@ -18,11 +19,6 @@ PICTURES = {"excess": ("excess features a layer, c1 - n", False), "epsilon": ("e
 
 def write(table: str, cells: Sequence[Cell], path: Path) -> None:
     """Loss of accuracy and layer errors against the quantity that the rows step through, for each kind of run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     label, logarithmic = PICTURES[table]
     kinds: dict[str, list[tuple[float, Cell]]] = {}
     for cell in cells:
@@ -37,42 +33,40 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
         kinds.setdefault(name, []).append((value, cell))
     if not kinds:
         return
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-    for (name, points), colour in zip(kinds.items(), ("#4c72b0", "#c44e52", "#55a868", "#dd8452"), strict=False):
-        values = [value for value, _ in points]
-        losses = [mean_interval(cell.losses()) for _, cell in points]
-        left.errorbar(
-            values,
-            [loss.mean for loss in losses],
-            [loss.half_width or 0 for loss in losses],
-            marker="o",
-            capsize=3,
-            color=colour,
-            label=name,
-        )
-        if table == "epsilon":
-            differences = [cell.result["source"]["evaluated"]["largest_difference_to_target"] for _, cell in points]
-            right.loglog(values, differences, marker="o", color=colour, label=name)
-            continue
-        errors = [sorted(layer["relative_error"] for layer in cell.result["layers"]) for _, cell in points]
-        right.semilogy(values, [row[-1] for row in errors], marker="o", color=colour, label=f"{name}, worst layer")
-        right.semilogy(
-            values,
-            [row[len(row) // 2] for row in errors],
-            marker=".",
-            linestyle="--",
-            color=colour,
-            label=f"{name}, median layer",
-        )
-    right.set_ylabel("largest difference of a logit" if table == "epsilon" else "relative error of a layer")
-    if logarithmic:
-        left.set_xscale("log")
-    left.axhline(0, color="grey", linewidth=1, linestyle=":")
-    left.set_ylabel("target minus rebuilt accuracy, %")
-    for axes in (left, right):
-        axes.set_xlabel(label)
-        axes.legend(fontsize=8)
     picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix[1:], dpi=150)
-    plt.close(figure)
+    with canvas(picture, path.suffix[1:], 1, 2, figsize=(9, 3.8)) as (figure, (left, right)):
+        for (name, points), colour in zip(kinds.items(), ("#4c72b0", "#c44e52", "#55a868", "#dd8452"), strict=False):
+            values = [value for value, _ in points]
+            losses = [mean_interval(cell.losses()) for _, cell in points]
+            left.errorbar(
+                values,
+                [loss.mean for loss in losses],
+                [loss.half_width or 0 for loss in losses],
+                marker="o",
+                capsize=3,
+                color=colour,
+                label=name,
+            )
+            if table == "epsilon":
+                differences = [cell.result["source"]["evaluated"]["largest_difference_to_target"] for _, cell in points]
+                right.loglog(values, differences, marker="o", color=colour, label=name)
+                continue
+            errors = [sorted(layer["relative_error"] for layer in cell.result["layers"]) for _, cell in points]
+            right.semilogy(values, [row[-1] for row in errors], marker="o", color=colour, label=f"{name}, worst layer")
+            right.semilogy(
+                values,
+                [row[len(row) // 2] for row in errors],
+                marker=".",
+                linestyle="--",
+                color=colour,
+                label=f"{name}, median layer",
+            )
+        right.set_ylabel("largest difference of a logit" if table == "epsilon" else "relative error of a layer")
+        if logarithmic:
+            left.set_xscale("log")
+        left.axhline(0, color="grey", linewidth=1, linestyle=":")
+        left.set_ylabel("target minus rebuilt accuracy, %")
+        for axes in (left, right):
+            axes.set_xlabel(label)
+            axes.legend(fontsize=8)
     store.write_bytes(path, picture.getvalue())

@@ -11,6 +11,7 @@ import torch
 
 from bnrecon import spectrum
 from bnrecon.features import LayerShape
+from bnrecon.figures import canvas
 from bnrecon.statistics import mean_interval
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.feature_matrices import FEATURES, feature_matrix
@@ -87,38 +88,31 @@ def spectra_summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_spectra(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Histograms at both widths; black the law with λ = 1, red with λ = c1 / n, as in the paper's figure."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     widths = sorted(frame["c1"].unique())
-    figure, grid = plt.subplots(1, len(widths), figsize=(5 * len(widths), 3.8), sharey=True, layout="constrained", squeeze=False)
-    for axes, width in zip(grid[0], widths, strict=True):
-        part = frame[frame["c1"] == width]
-        n = int(part["c0 = c2"].iloc[0]) ** 2
-        for (label, group), colour in zip(part.groupby("features", sort=False), COLOURS, strict=False):
-            if label in ("ID cond", "Ortho cond"):
-                axes.axvline(1.0, color=colour, linewidth=1, linestyle="--", label=f"{label}: all at 1")
-                continue
-            axes.stairs(group["density"], [*group["from"], group["to"].iloc[-1]], color=colour, label=label)
-        for aspect, colour in ((1.0, "black"), (width / n, "red")):
-            low, high = spectrum.edges(aspect)
-            x = np.linspace(low + 1e-6, high, 400)
-            axes.plot(
-                x,
-                spectrum.density(x, aspect),
-                color=colour,
-                linewidth=1.2,
-                label=f"law, λ = {aspect:g}" if aspect != 1 or width == n else None,
-            )
-        axes.set_ylim(0, 1.2)
-        axes.set_title(f"c1 = {width}")
-        axes.set_xlabel("singular value")
-        axes.legend(fontsize=7)
-    grid[0][0].set_ylabel("density")
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, 1, len(widths), figsize=(5 * len(widths), 3.8), sharey=True, squeeze=False) as (figure, grid):
+        for axes, width in zip(grid[0], widths, strict=True):
+            part = frame[frame["c1"] == width]
+            n = int(part["c0 = c2"].iloc[0]) ** 2
+            for (label, group), colour in zip(part.groupby("features", sort=False), COLOURS, strict=False):
+                if label in ("ID cond", "Ortho cond"):
+                    axes.axvline(1.0, color=colour, linewidth=1, linestyle="--", label=f"{label}: all at 1")
+                    continue
+                axes.stairs(group["density"], [*group["from"], group["to"].iloc[-1]], color=colour, label=label)
+            for aspect, colour in ((1.0, "black"), (width / n, "red")):
+                low, high = spectrum.edges(aspect)
+                x = np.linspace(low + 1e-6, high, 400)
+                axes.plot(
+                    x,
+                    spectrum.density(x, aspect),
+                    color=colour,
+                    linewidth=1.2,
+                    label=f"law, λ = {aspect:g}" if aspect != 1 or width == n else None,
+                )
+            axes.set_ylim(0, 1.2)
+            axes.set_title(f"c1 = {width}")
+            axes.set_xlabel("singular value")
+            axes.legend(fontsize=7)
+        grid[0][0].set_ylabel("density")
 
 
 def condition_numbers(matrix: torch.Tensor) -> dict[str, float]:
@@ -167,23 +161,16 @@ def descent_summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_descent(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Condition number against c1 / n, one line a distribution, draws from smallest to largest shaded, with the law's."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    for (label, group), colour in zip(frame.groupby("features", sort=False), COLOURS, strict=False):
-        by_width = group.groupby("c1 / n")["condition"]
-        axes.semilogy(by_width.median().index, by_width.median(), marker="o", markersize=3, color=colour, label=label)
-        axes.fill_between(by_width.min().index, by_width.min(), by_width.max(), color=colour, alpha=0.15)
-    aspects = np.concatenate([np.linspace(0.25, 0.999, 150), np.linspace(1.001, 3, 150)])
-    axes.semilogy(
-        aspects, [spectrum.condition_of_aspect(aspect) for aspect in aspects], color="black", linewidth=1, label="the law"
-    )
-    axes.axvline(1, color="grey", linewidth=1, linestyle=":")
-    axes.set_xlabel("c1 / n")
-    axes.set_ylabel("condition number of M")
-    axes.legend(fontsize=8)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, figsize=(6, 4)) as (figure, axes):
+        for (label, group), colour in zip(frame.groupby("features", sort=False), COLOURS, strict=False):
+            by_width = group.groupby("c1 / n")["condition"]
+            axes.semilogy(by_width.median().index, by_width.median(), marker="o", markersize=3, color=colour, label=label)
+            axes.fill_between(by_width.min().index, by_width.min(), by_width.max(), color=colour, alpha=0.15)
+        aspects = np.concatenate([np.linspace(0.25, 0.999, 150), np.linspace(1.001, 3, 150)])
+        axes.semilogy(
+            aspects, [spectrum.condition_of_aspect(aspect) for aspect in aspects], color="black", linewidth=1, label="the law"
+        )
+        axes.axvline(1, color="grey", linewidth=1, linestyle=":")
+        axes.set_xlabel("c1 / n")
+        axes.set_ylabel("condition number of M")
+        axes.legend(fontsize=8)

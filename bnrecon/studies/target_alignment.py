@@ -17,6 +17,7 @@ from bnrecon.construction.alignment import (
     row_scores,
 )
 from bnrecon.features import LayerShape
+from bnrecon.figures import canvas
 from bnrecon.portable_random import Stream
 from bnrecon.statistics import mean_interval
 from bnrecon.studies.experiments import Pieces
@@ -85,28 +86,21 @@ def low_rank_summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_low_rank(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """The paper's colour-coded tables: error after the greedy permutation, targets in columns, features in rows."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     sizes = list(dict.fromkeys(frame["hidden"]))
-    figure, grid = plt.subplots(1, len(sizes), figsize=(4.2 * len(sizes), 4), layout="constrained", squeeze=False)
-    names = list(FEATURES)
-    for axes, hidden in zip(grid[0], sizes, strict=True):
-        part = frame[frame["hidden"] == hidden]
-        table = part.pivot_table(index="features", columns="target", values="permuted").loc[names, names]
-        image = axes.imshow(table, cmap="viridis")
-        for (row, column), value in np.ndenumerate(table.to_numpy()):
-            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6, color="white")
-        axes.set_xticks(range(len(names)), names, rotation=60, fontsize=7)
-        axes.set_yticks(range(len(names)), names, fontsize=7)
-        axes.set_title(f"hidden {hidden} (rank {int(part['rank'].median())}), c1 = {part['c1'].iloc[0]}", fontsize=8)
-        axes.set_xlabel("target")
-        figure.colorbar(image, ax=axes, shrink=0.7)
-    grid[0][0].set_ylabel("features")
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, 1, len(sizes), figsize=(4.2 * len(sizes), 4), squeeze=False) as (figure, grid):
+        names = list(FEATURES)
+        for axes, hidden in zip(grid[0], sizes, strict=True):
+            part = frame[frame["hidden"] == hidden]
+            table = part.pivot_table(index="features", columns="target", values="permuted").loc[names, names]
+            image = axes.imshow(table, cmap="viridis")
+            for (row, column), value in np.ndenumerate(table.to_numpy()):
+                axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6, color="white")
+            axes.set_xticks(range(len(names)), names, rotation=60, fontsize=7)
+            axes.set_yticks(range(len(names)), names, fontsize=7)
+            axes.set_title(f"hidden {hidden} (rank {int(part['rank'].median())}), c1 = {part['c1'].iloc[0]}", fontsize=8)
+            axes.set_xlabel("target")
+            figure.colorbar(image, ax=axes, shrink=0.7)
+        grid[0][0].set_ylabel("features")
 
 
 def masks(scale: str, seed: int) -> pd.DataFrame:
@@ -148,30 +142,25 @@ def masks_summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_masks(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Error against target density: solid without permutation, dotted with, bars are standard errors."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6.5, 4.4), layout="constrained")
-    for (label, group), colour in zip(
-        frame.groupby("features", sort=False), ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"), strict=False
-    ):
-        for column, style in (("as it is", "-"), ("permuted", ":")):
-            by_density = group.groupby("density")[column]
-            axes.errorbar(
-                by_density.mean().index,
-                by_density.mean(),
-                by_density.sem(),
-                color=colour,
-                linestyle=style,
-                label=label if style == "-" else None,
-            )
-        if "assignment" in group and group["assignment"].notna().any():
-            best = group.groupby("density")["assignment"].mean()
-            axes.plot(best.index, best, color=colour, linestyle="--", label=f"{label}, best assignment")
-    axes.set_xlabel("density of the target")
-    axes.set_ylabel("rmse (solid: as it is, dotted: permuted)")
-    axes.legend(fontsize=7)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, figsize=(6.5, 4.4)) as (figure, axes):
+        for (label, group), colour in zip(
+            frame.groupby("features", sort=False),
+            ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"),
+            strict=False,
+        ):
+            for column, style in (("as it is", "-"), ("permuted", ":")):
+                by_density = group.groupby("density")[column]
+                axes.errorbar(
+                    by_density.mean().index,
+                    by_density.mean(),
+                    by_density.sem(),
+                    color=colour,
+                    linestyle=style,
+                    label=label if style == "-" else None,
+                )
+            if "assignment" in group and group["assignment"].notna().any():
+                best = group.groupby("density")["assignment"].mean()
+                axes.plot(best.index, best, color=colour, linestyle="--", label=f"{label}, best assignment")
+        axes.set_xlabel("density of the target")
+        axes.set_ylabel("rmse (solid: as it is, dotted: permuted)")
+        axes.legend(fontsize=7)

@@ -12,6 +12,7 @@ from torch import nn
 
 from bnrecon.data import DataSpec, load
 from bnrecon.features import LayerShape
+from bnrecon.figures import canvas
 from bnrecon.targets.models import vgg
 from bnrecon.targets.normalization_only import CollapsedPair
 
@@ -85,21 +86,14 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Both losses, one over the other, and how far apart gradients are."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    part = frame[frame["precision"] == "float64"]
-    left.plot(part["step"], part["loss, weights"], color="#4c72b0", label="weights")
-    left.plot(part["step"], part["loss, scales"], color="#c44e52", linestyle="--", label="ID cond scales")
-    left.set_ylabel("training loss")
-    for (precision, group), colour in zip(frame.groupby("precision", sort=False), ("#4c72b0", "#c44e52"), strict=False):
-        right.semilogy(group["step"], group["gradients differ by"].clip(lower=1e-18), color=colour, label=precision)
-    right.set_ylabel("relative difference of gradients")
-    for axes in (left, right):
-        axes.set_xlabel("step")
-        axes.legend(fontsize=8)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, 1, 2, figsize=(9, 3.6)) as (figure, (left, right)):
+        part = frame[frame["precision"] == "float64"]
+        left.plot(part["step"], part["loss, weights"], color="#4c72b0", label="weights")
+        left.plot(part["step"], part["loss, scales"], color="#c44e52", linestyle="--", label="ID cond scales")
+        left.set_ylabel("training loss")
+        for (precision, group), colour in zip(frame.groupby("precision", sort=False), ("#4c72b0", "#c44e52"), strict=False):
+            right.semilogy(group["step"], group["gradients differ by"].clip(lower=1e-18), color=colour, label=precision)
+        right.set_ylabel("relative difference of gradients")
+        for axes in (left, right):
+            axes.set_xlabel("step")
+            axes.legend(fontsize=8)

@@ -11,6 +11,7 @@ from scipy import stats
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.construction.two_layer import System
+from bnrecon.figures import canvas
 from bnrecon.pivoted import Pivoted
 
 __all__ = ["SETTINGS", "Setting", "composed_error", "draw", "pathological_target", "random_target", "success_rates", "thresholds"]
@@ -167,34 +168,25 @@ def thresholds(frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """The phase transition: share of draws rebuilt against features beyond the minimum width, with 95% intervals."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     names = list(dict.fromkeys(frame["kernels"]))
     columns = 3
-    figure, grid = plt.subplots(
-        -(-len(names) // columns), columns, figsize=(11, 5.6), sharey=True, layout="constrained", squeeze=False
-    )
-    for axes in grid.flat[len(names) :]:
-        axes.set_visible(False)
-    for axes, name in zip(grid.flat, names, strict=False):
-        part = frame[frame["kernels"] == name]
-        for target, colour, marker in (("random", "#4c72b0", "o"), ("pathological", "#c44e52", "s")):
-            points = part[part["target"] == target].sort_values("c1")
-            if points.empty:
-                continue
-            share = points["rebuilt"] / points["draws"]
-            spread = [(share - points["low"]).clip(lower=0), (points["high"] - share).clip(lower=0)]
-            axes.errorbar(points["beyond the minimum"], share, spread, marker=marker, color=colour, capsize=2, label=target)
-        axes.axvline(0, color="grey", linewidth=1, linestyle=":")
-        axes.axvline(part["n"].iloc[0] - part["minimum width"].iloc[0], color="grey", linewidth=1, linestyle="--")
-        axes.set_title(name, fontsize=9)
-        axes.set_xlabel("c1 - (n - c2 + 1)")
-    for row in grid:
-        row[0].set_ylabel("share of draws rebuilt")
-    grid[0][0].legend(fontsize=8)
-    figure.suptitle("Dotted: minimum width (Thm 2.2); dashed: n (Thm 2.3)", fontsize=9)
-    figure.savefig(file, format=kind, dpi=150)
-    plt.close(figure)
+    with canvas(file, kind, -(-len(names) // columns), columns, figsize=(11, 5.6), sharey=True, squeeze=False) as (figure, grid):
+        for axes in grid.flat[len(names) :]:
+            axes.set_visible(False)
+        for axes, name in zip(grid.flat, names, strict=False):
+            part = frame[frame["kernels"] == name]
+            for target, colour, marker in (("random", "#4c72b0", "o"), ("pathological", "#c44e52", "s")):
+                points = part[part["target"] == target].sort_values("c1")
+                if points.empty:
+                    continue
+                share = points["rebuilt"] / points["draws"]
+                spread = [(share - points["low"]).clip(lower=0), (points["high"] - share).clip(lower=0)]
+                axes.errorbar(points["beyond the minimum"], share, spread, marker=marker, color=colour, capsize=2, label=target)
+            axes.axvline(0, color="grey", linewidth=1, linestyle=":")
+            axes.axvline(part["n"].iloc[0] - part["minimum width"].iloc[0], color="grey", linewidth=1, linestyle="--")
+            axes.set_title(name, fontsize=9)
+            axes.set_xlabel("c1 - (n - c2 + 1)")
+        for row in grid:
+            row[0].set_ylabel("share of draws rebuilt")
+        grid[0][0].legend(fontsize=8)
+        figure.suptitle("Dotted: minimum width (Thm 2.2); dashed: n (Thm 2.3)", fontsize=9)
