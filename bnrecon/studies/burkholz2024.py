@@ -41,7 +41,8 @@ EXPERIMENTS = {
         "Deeper sources: draws rebuilt against the total width",
         "Random targets, He-normal weights, a first kernel that covers the target's and 1x1 kernels behind it; Levenberg-Marquardt from "
         "random starts, float64, rebuilt means a relative error of 1e-8. Failures at L = 2, n + 1, are the search's: there Theorem 2.2 "
-        "gives the solution. Reachable dimensions: rank of the Jacobian at random scales; below n almost no target is reached. The settings "
+        "gives the solution. Reachable dimensions: rank of the Jacobian at random scales; below n almost no target is reached. With a 3x3 kernel and L = 4 "
+        "they suffice at n + L, and yet the search finds few solutions or none there: whether there are any is open. The settings "
         "with c_1 < c0 k² and with c_(L-1) = c0 < c2 fulfil all that the theorem asks for (total width n + L, c_l >= c0 in every layer) and are "
         "counterexamples to it: a target's rows would have to lie in the first layer's row space, its columns in the last one's.",
         lambda scale, words: {
