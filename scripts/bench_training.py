@@ -5,9 +5,9 @@
     python scripts/bench_training.py --pairs --width 16 --batch 16
 
 --pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions collapsed into one, beside the same
-network with its n + 100 intermediate maps a layer, which at width 16 take 10 MB a layer and image. Takes about a minute. Each loop runs in a process of its own, since the allocator's settings hold for a whole process. The
-images are random pixels of CIFAR's size: throughput does not depend on what they show, and nothing need be downloaded.
-The first steps, which compile and fill caches, are not counted.
+network with its n + 100 intermediate maps a layer, which at width 16 take 10 MB a layer and image. Takes about a minute. Each loop runs
+in a process of its own, since the allocator's settings hold for a whole process. The images are random pixels of CIFAR's size:
+throughput does not depend on what they show, and nothing need be downloaded. The first steps, which compile and fill caches, are not counted.
 """
 
 from __future__ import annotations
