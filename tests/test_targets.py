@@ -9,7 +9,9 @@ from torch import nn
 from bnrecon import store
 from bnrecon.errors import Interrupted, RunError, UserError
 from bnrecon.interruption import StopRequest
+from bnrecon.targets import training
 from bnrecon.targets.models import activation, build, minimum_width_count, parameter_count, register_target
+from bnrecon.targets.obtain import target_folder
 from bnrecon.targets.schedule import WarmupCosine
 from bnrecon.targets.training import TrainingPlan, train
 
@@ -137,3 +139,18 @@ def test_a_damaged_checkpoint_is_named_and_training_starts_anew(digits, tmp_path
     whole = small()
     train(whole, digits, PLAN, CPU, tmp_path / "none", 1e9, StopRequest())
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
+def test_a_target_is_named_by_its_arithmetic_not_by_how_that_was_asked_for(digits, monkeypatch):
+    """On a machine slow at bf16 a target trained in it is found by asking for bf16."""
+    cpu = torch.device("cpu")
+
+    def folder(*words):
+        return target_folder(config.compose(list(words)), digits, cpu)
+
+    monkeypatch.setattr(training, "has_fast_bfloat16", lambda device: True)
+    trained = folder()
+    monkeypatch.setattr(training, "has_fast_bfloat16", lambda device: False)
+    assert folder() != trained
+    assert folder("train.precision=bfloat16") == trained
+    assert folder("train.precision=float32") == folder()

@@ -62,8 +62,8 @@ def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
 def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path:
     """Where a target lies: named by what it is, how and in what arithmetic it is trained, and the pixels it is trained on."""
     content = {"pixels": data.checksum(), "device": device.type, "dtype": str(training_plan(config, device).dtype)}
-    for part in ("target", "train"):
-        content |= store.differences(getattr(config, part), VOLATILE, part + ".")
+    for part in ("target", "train"):  # of the precision, what came of it is in the content already
+        content |= store.differences(getattr(config, part), VOLATILE | {"train.precision"}, part + ".")
     content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
     return (
         Path(config.targets or f"{config.outputs}/targets")
