@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bnrecon import store
+from bnrecon import config, store
 from bnrecon.errors import Interrupted, RunError, UserError
 from bnrecon.interruption import StopRequest
 from bnrecon.targets import training
