@@ -286,7 +286,7 @@ def _terminated(*_: object) -> None:
 STUDY_USAGE = """usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
        bnrecon tables study=NAME [the same]
 
-NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, epsilon, pooling), an experiment (thresholds, layers,
+NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, rounding, epsilon, pooling), an experiment (thresholds, layers,
 deeper, nonlinear, cost, scratch), or exact (our solver) or paper (the paper's); all, if none is named.
 NAME is random_features; a PART is conditioning, spectrum, descent, equivalence, alignment, masks, matching, conditioned, scales or sparse.
 Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
