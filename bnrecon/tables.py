@@ -14,7 +14,25 @@ from bnrecon import store
 from bnrecon.reconstruction import LayerReport
 from bnrecon.statistics import mean_interval
 
-__all__ = ["as_json", "collect", "for_reading", "layer_line", "layers", "seed_line", "summary", "write"]
+__all__ = [
+    "as_json",
+    "collect",
+    "for_reading",
+    "latex",
+    "layer_line",
+    "layers",
+    "markdown",
+    "real_source_on",
+    "seed_line",
+    "summary",
+    "write",
+]
+
+
+LATEX = {
+    "Δ": "$\\Delta$", "²": "$^2$", "ᵀ": "$^T$", "ε": "$\\varepsilon$", "κ": "$\\kappa$", "λ": "$\\lambda$", "γ": "$\\gamma$", "Σ": "$\\Sigma$",
+    "±": "$\\pm$", "√": "$\\surd$", "≤": "$\\le$", "≥": "$\\ge$", "−": "$-$", "½": "$1/2$",
+}  # fmt: skip
 
 
 def as_json(content: dict[str, Any]) -> str:
@@ -32,9 +50,6 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
         errors = [layer["relative_error"] for layer in result["layers"]]
         unsolved = sum(not layer["converged"] for layer in result["layers"])
         evaluated = source["evaluated"]
-        seen = "all" if evaluated["network"] == "source" else f"first {evaluated['images']}, rest collapsed"
-        if evaluated.get("implicit_layers"):
-            seen += f"; {evaluated['implicit_layers']} layers implicit"
         solvers = sorted({layer["solver"] for layer in result["layers"]})
         rows.append({
             "data": config["data"]["name"],
@@ -45,12 +60,18 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
             "target accuracy": f"{target['accuracy']:.2f} (n={target['images']})",
             "reconstructed accuracy": accuracy.format(),
             "loss": loss.format(),
-            "real source on": seen,
+            "real source on": real_source_on(evaluated),
             "largest layer error": f"{max(errors):.1e}",
             "not converged": f"{unsolved} of {len(errors)}",
             "seconds per seed": f"{mean_interval(result['seconds_per_seed']).mean:.1f}",
         })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def real_source_on(evaluated: dict[str, Any]) -> str:
+    """Which test images went through the real source network, in words."""
+    seen = "all" if evaluated["network"] == "source" else f"first {evaluated['images']}, rest collapsed"
+    return f"{seen}; {evaluated['implicit_layers']} layers implicit" if evaluated.get("implicit_layers") else seen
 
 
 def layers(result: dict[str, Any]) -> pd.DataFrame:
@@ -102,6 +123,18 @@ def _diagnoses(rows: list[dict[str, Any]]) -> list[str]:
 def markdown(frame: pd.DataFrame) -> str:
     """A frame as a Markdown table, as written: no number is reformatted."""
     return frame.to_markdown(index=False, disable_numparse=True)
+
+
+def latex(frame: pd.DataFrame) -> str:
+    """A table for LaTeX, with commands in the place of what it has no letters for.
+
+    >>> print(latex(pd.DataFrame({"Δk²": ["±1"]})).splitlines()[2])
+    $\\Delta$k$^2$ \\\\
+    """
+    text = frame.to_latex(index=False, escape=True)
+    for letter, command in LATEX.items():
+        text = text.replace(letter, command)
+    return text
 
 
 def write(folder: Path, result: dict[str, Any]) -> None:

@@ -50,7 +50,8 @@ def main() -> int:
         if computed.exists():
             (args.to / args.study).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(computed, args.to / args.study / computed.name)
-    found = running.collect(args.study, args.scale, words=[f"outputs={args.to}"])
+    # Commands for what is not run name no folder where it is the usual one: tables printed in a checkout are the shipped ones.
+    found = running.collect(args.study, args.scale, words=[] if args.to == Path("outputs") else [f"outputs={args.to}"])
     running.write_tables(args.study, args.scale, found, args.to / args.study)
     listed = [f"{args.to}/runs/{name}/result.json" for name in names] + [f"{args.to}/targets/{name}" for name in args.targets]
     print(f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(listed)} {args.to}/{args.study}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from bnrecon import tables
 from bnrecon.statistics import Interval, mean_interval
 
 __all__ = ["Cell", "Reported", "frame", "verdict"]
@@ -119,6 +120,7 @@ def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.Data
         line["median layer error"] = f"{errors[len(errors) // 2]:.1e}"
         unsolved = sum(not layer["converged"] for layer in result["layers"])
         line["not converged"] = f"{unsolved} of {len(result['layers'])}"
+        line["real source on"] = tables.real_source_on(result["source"]["evaluated"])
         line["logits within"] = f"{result['source']['evaluated']['largest_difference_to_target']:.1e}"
         if outside := result["source"]["outside_linear_region"]:
             line["values outside the range"] = str(outside)

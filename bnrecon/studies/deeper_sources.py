@@ -117,16 +117,17 @@ def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
             for layers, points in part.groupby("L"):
                 share = points["rebuilt"] / points["draws"]
                 spread = [(share - points["low"]).clip(lower=0), (points["high"] - share).clip(lower=0)]
-                x = points["beyond n + L - 1"]
+                x = points["beyond n + L - 1"] - 1 + 0.12 * (layers - 3)  # side by side where they agree
                 grid[0][column].errorbar(
                     x, share, spread, marker="o", capsize=2, color=colours.get(layers), label=f"L = {layers}"
                 )
                 grid[1][column].semilogy(x, points["median error"], marker="o", color=colours.get(layers))
             grid[0][column].set_title(name, fontsize=9)
-            grid[1][column].set_xlabel("Σ c_l - (n + L - 1)")
+            grid[1][column].set_xlabel("Σ c_l - (n + L)")
             for axes in grid[:, column]:
-                axes.axvline(1, color="grey", linewidth=1, linestyle=":")
+                axes.axvline(0, color="grey", linewidth=1, linestyle=":")
         grid[0][0].set_ylabel("share of draws rebuilt")
         grid[1][0].set_ylabel("median relative error")
-        grid[0][0].legend(fontsize=8)
+        for axes in grid[0]:
+            axes.legend(fontsize=8)
         figure.suptitle("Dotted: n + L (Thm 2.5)", fontsize=9)

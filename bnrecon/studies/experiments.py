@@ -52,6 +52,8 @@ def compute_missing(experiment: Experiment, name: str, scale: str, path: Path, w
             started = time.monotonic()
             frame = make()
             spent = round(time.monotonic() - started, 1)
+            if "seconds" in frame:  # what was spent before an interruption counts too
+                spent = max(spent, round(float(frame["seconds"].sum()), 1))
             frame = frame.assign(
                 piece=piece, commit=commit() or "installed", machine=describe(resolve_device(device)), seconds_in_all=spent
             )
@@ -85,7 +87,7 @@ def write(experiment: Experiment, name: str, heading: str, command: str, stem: P
     short = f"{len(lacking)} of {len(pieces)} pieces are not run yet: {command}\n" if lacking else ""
     text = f"{heading}\n\n{tables.markdown(summary)}\n\n{experiment.caption}\n{short}{origin}Command: `{command}`."
     store.write_text(stem.parent / f"{stem.name}.md", text + "\n")
-    store.write_text(stem.parent / f"{stem.name}.tex", summary.to_latex(index=False, escape=True))
+    store.write_text(stem.parent / f"{stem.name}.tex", tables.latex(summary))
     for kind in ("png", "svg") if experiment.draw else ():
         picture = io.BytesIO()
         experiment.draw(frame, picture, kind)

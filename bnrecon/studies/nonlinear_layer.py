@@ -131,5 +131,6 @@ def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
             axes.loglog(EPSILONS, EPSILONS, "--", color="grey", label="the bound")
             axes.set_title(name)
             axes.set_xlabel("epsilon asked for")
-        grid[0].set_ylabel("max |S(x) - C(x)| over a layer's inputs on test images")
+        grid[0].plot([], [], ".", color="grey", label="a layer")
+        grid[0].set_ylabel("largest error of a layer's outputs")
         grid[0].legend(fontsize=8)

@@ -86,5 +86,5 @@ def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
         axes.set_xticks(
             range(len(layers)), [layer.removeprefix("features.") for layer in layers], rotation=60, ha="right", fontsize=8
         )
-        axes.set_ylabel("relative error of the rebuilt weight")
+        axes.set_ylabel("relative error of the rebuilt weight\n(geometric mean, range over seeds)")
         axes.legend(fontsize=8)

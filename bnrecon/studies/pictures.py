@@ -64,8 +64,14 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
         right.set_ylabel("largest difference of a logit" if table == "epsilon" else "relative error of a layer")
         if logarithmic:
             left.set_xscale("log")
+        else:
+            for axes in (left, right):
+                axes.set_xscale("symlog", linthresh=40)
+                axes.set_xticks(sorted({value for points in kinds.values() for value, _ in points}))
+                axes.xaxis.set_major_formatter("{x:g}")
+                axes.minorticks_off()
         left.axhline(0, color="grey", linewidth=1, linestyle=":")
-        left.set_ylabel("target minus rebuilt accuracy, %")
+        left.set_ylabel("target minus rebuilt accuracy, %\n(below 0: rebuilt is better)")
         for axes in (left, right):
             axes.set_xlabel(label)
             axes.legend(fontsize=8)

@@ -169,7 +169,7 @@ def write_tables(
         store.write_text(folder / f"{table}-{scale}{suffix}.md", text + "\n")
         runs = [run_module.run_folder(config.compose(cell.words)).name if cell.result else "" for cell in cells]
         store.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.assign(run=runs).to_csv(index=False))
-        store.write_text(folder / f"{table}-{scale}{suffix}.tex", lines.to_latex(index=False, escape=True))
+        store.write_text(folder / f"{table}-{scale}{suffix}.tex", tables.latex(lines))
         if table in pictures.PICTURES:
             for kind in ("png", "svg"):
                 pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
@@ -185,7 +185,7 @@ def write_tables(
 def _about_the_verdict(cells: list[Cell], scale: str) -> str:
     if not any(cell.reported for cell in cells):
         return ""
-    text = " The verdict asks whether our interval and the paper's meet."
+    text = " The verdict asks whether our interval and the paper's meet, the rounding of its print allowed for."
     return text if scale == "paper" else text + " Accuracies themselves are not the paper's scale and are not compared."
 
 
