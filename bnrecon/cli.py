@@ -283,19 +283,25 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-STUDY_USAGE = """usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
-       bnrecon tables study=NAME [the same]
+def _study_usage() -> str:
+    from bnrecon import config
+    from bnrecon.studies import running
 
-NAME is burkholz2024; a PART is a table (table1, table2, width100, excess, residual, rounding, epsilon, pooling), an experiment (thresholds, layers,
-deeper, nonlinear, cost, scratch), or exact (our solver) or paper (the paper's); all, if none is named.
-NAME is random_features; a PART is conditioning, spectrum, descent, equivalence, alignment, masks, matching, conditioned, scales or sparse.
+    parts = {name: (*config.study(name)["tables"], *experiments) for name, experiments in running.STUDIES.items()}
+    listed = "\n".join(f"  {name:16} {' '.join(words)}" for name, words in parts.items())
+    return f"""usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
+       bnrecon tables study=NAME [the same]
+       bnrecon figures study=NAME [the same]
+
+NAME and its PARTs, all of them if none is named; of table1 and table2 also exact (our solver) or paper (the paper's):
+{listed}
 Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
 
 def _study(words: list[str]) -> int:
     """Run what a study's tables lack, then print them."""
     if not words or "-h" in words or "--help" in words:
-        print(STUDY_USAGE)
+        print(_study_usage())
         return 0 if words else 2
     return _study_tables(words[0].removeprefix("study="), words[1:], run=True)
 
@@ -360,7 +366,7 @@ def _tables(words: list[str]) -> int:
         rest = [word for word in words if word not in named]
         return _study_tables(named[0].removeprefix("study="), rest, run=False)
     if any(word.startswith("-") for word in words) or len(words) > 1:
-        print(f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{STUDY_USAGE}")
+        print(f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{_study_usage()}")
         return 0 if words and words[0] in ("-h", "--help") else 2
     folder = Path(words[0].removeprefix("outputs=") if words else "outputs")
     results = tables.collect(folder)
@@ -374,7 +380,7 @@ def _figures(words: list[str]) -> int:
     """Draw a study's pictures from what was run, and name them."""
     named = [word for word in words if word.startswith("study=")]
     if not named:
-        print(f"usage: bnrecon figures study=NAME [PART ...] [scale=smoke|laptop|paper]\n{STUDY_USAGE}")
+        print(_study_usage())
         return 0 if words and words[0] in ("-h", "--help") else 2
     return _study_tables(named[0].removeprefix("study="), [word for word in words if word not in named], run=False, figures=True)
 

@@ -242,7 +242,8 @@ def check(config: RunConfig) -> None:
         "features.oversampling": config.features.oversampling, "features.margin": config.features.margin,
         "features.epsilon": config.features.epsilon,
         "solver.tolerance": config.solver.tolerance, "solver.max_iterations": config.solver.max_iterations,
-        "target.depth": getattr(config.target, "depth", None), "target.oversampling": getattr(config.target, "oversampling", None), "train.checkpoint_seconds": config.train.checkpoint_seconds,
+        "target.depth": getattr(config.target, "depth", None),
+        "target.oversampling": getattr(config.target, "oversampling", None), "train.checkpoint_seconds": config.train.checkpoint_seconds,
     }  # fmt: skip
     for name, value in positive.items():
         if value is not None and not 0 < value < float("inf"):

@@ -63,7 +63,7 @@ def run(config: RunConfig) -> Path:
             _require_same_pixels(config, result, folder)
             print(f"already done; nothing to do (remove {folder} to run it again)\n")
             if config.keep_source and not all((folder / f"seed-{seed}" / "source.safetensors").exists() for seed in config.seeds):
-                print("its source networks were not kept (keep_source=false)\n")
+                print("its source networks are not here, only what came of them: run with keep_source=false, or shipped\n")
         else:
             result = _run(config, folder)
         if not config.keep_source:

@@ -52,8 +52,6 @@ def compute_missing(experiment: Experiment, name: str, scale: str, path: Path, w
             started = time.monotonic()
             frame = make()
             spent = round(time.monotonic() - started, 1)
-            if "seconds" in frame:  # what was spent before an interruption counts too
-                spent = max(spent, round(float(frame["seconds"].sum()), 1))
             frame = frame.assign(
                 piece=piece, commit=commit() or "installed", machine=describe(resolve_device(device)), seconds_in_all=spent
             )
@@ -82,7 +80,7 @@ def write(experiment: Experiment, name: str, heading: str, command: str, stem: P
     by_piece = frame.groupby("piece", sort=False)[list(ORIGIN[1:])].first()
     origin = (
         f"Commits {', '.join(sorted(set(by_piece['commit'])))}; {', '.join(sorted(set(by_piece['machine'])))}; "
-        f"{by_piece['seconds_in_all'].sum():.0f} s. "
+        f"{by_piece['seconds_in_all'].sum():.0f} s, without what was interrupted or had been trained before. "
     )
     short = f"{len(lacking)} of {len(pieces)} pieces are not run yet: {command}\n" if lacking else ""
     text = f"{heading}\n\n{tables.markdown(summary)}\n\n{experiment.caption}\n{short}{origin}Command: `{command}`."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 from collections.abc import Sequence
 
@@ -12,13 +11,11 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from bnrecon import config, hardware
-from bnrecon.data import DataSpec, load
 from bnrecon.figures import canvas
 from bnrecon.hardware import exact_float32
 from bnrecon.reconstruction import reconstruct
+from bnrecon.studies.training import target_of
 from bnrecon.targets.folding import FoundLayer, find_layers
-from bnrecon.targets.obtain import obtain_target
 
 __all__ = ["draw", "errors", "summary"]
 
@@ -38,10 +35,8 @@ def errors(scale: str, words: Sequence[str] = ()) -> pd.DataFrame:
     ``error`` is max |S(x) - C(x)| over the layer's inputs on test images; ``outside`` counts intermediate values beyond the range taken
     from training images.
     """
-    run = config.compose([*TARGETS[scale], *words])
-    device = hardware.resolve_device(run.device)
-    data = load(DataSpec(**dataclasses.asdict(run.data)))
-    target = obtain_target(run, data, device).network
+    trained, data, device = target_of([*TARGETS[scale], *words])
+    target = trained.network
     layers = find_layers(target).layers
     seen = torch.cat(list(data.plain_train_batches(256, device, TRAINING_IMAGES)))
     tested = torch.cat([x for x, _ in data.test_batches(TEST_IMAGES[scale], device, limit=TEST_IMAGES[scale])])

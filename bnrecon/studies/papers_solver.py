@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from collections.abc import Sequence
 
@@ -10,16 +9,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bnrecon import config, hardware
 from bnrecon.arithmetic import FLOAT32
 from bnrecon.construction.two_layer import composed_weight, relative_error, two_layer_system
-from bnrecon.data import DataSpec, load
 from bnrecon.features import draw as draw_features
 from bnrecon.figures import canvas
 from bnrecon.solvers import solve
 from bnrecon.studies.experiments import Pieces
+from bnrecon.studies.training import target_of
 from bnrecon.targets.folding import find_layers
-from bnrecon.targets.obtain import obtain_target
 
 __all__ = ["draw", "errors", "pieces", "summary"]
 
@@ -42,11 +39,9 @@ def errors(scale: str, seed: int, words: Sequence[str] = ()) -> pd.DataFrame:
 
     "LU" is ``torch.linalg.solve`` in float32, "LU, LBFGS" the papers' solver from there, "refined" bnrecon's choice for square systems.
     """
-    asked = config.compose([*TARGETS[scale], *words])
-    device = hardware.resolve_device(asked.device)
-    network = obtain_target(asked, load(DataSpec(**dataclasses.asdict(asked.data))), device).network
+    trained, _, device = target_of([*TARGETS[scale], *words])
     lines = []
-    for number, found in enumerate(find_layers(network).layers):
+    for number, found in enumerate(find_layers(trained.network).layers):
         target, shape = found.target, found.target.shape
         features = draw_features("he_normal", shape, shape.minimum_width, seed, number)
         system = two_layer_system(target, features, device, orthogonal=False)

@@ -13,11 +13,19 @@ from bnrecon import config, hardware
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.statistics import mean_interval
 from bnrecon.studies.experiments import Pieces
-from bnrecon.targets.obtain import obtain_target
+from bnrecon.targets.obtain import Trained, obtain_target
 
-__all__ = ["over_seeds", "trained", "trainings"]
+__all__ = ["over_seeds", "target_of", "trained", "trainings"]
 
 Look = Callable[[nn.Module, Images, torch.device], dict[str, float]]
+
+
+def target_of(words: Sequence[str]) -> tuple[Trained, Images, torch.device]:
+    """The target of the run that these options describe, taken from the store or trained, its data and its device."""
+    asked = config.compose(words)
+    device = hardware.resolve_device(asked.device)
+    data = load(DataSpec(**dataclasses.asdict(asked.data)))
+    return obtain_target(asked, data, device), data, device
 
 
 def trained(words: Sequence[str], line: dict, look: Look | None = None) -> pd.DataFrame:
@@ -25,11 +33,9 @@ def trained(words: Sequence[str], line: dict, look: Look | None = None) -> pd.Da
 
     ``line`` names the row, ``look`` adds to it what is to be seen in the trained network.
     """
-    asked = config.compose(words)
-    device = hardware.resolve_device(asked.device)
-    data = load(DataSpec(**dataclasses.asdict(asked.data)))
-    found = obtain_target(asked, data, device)
-    about = {"width": asked.target.width, "epochs": asked.train.epochs, "accuracy": found.about["accuracy"]}
+    found, data, device = target_of(words)
+    asked = found.about["config"]
+    about = {"width": asked["target"]["width"], "epochs": asked["train"]["epochs"], "accuracy": found.about["accuracy"]}
     about |= {"training accuracy": found.about["log"][-1]["accuracy"]}
     about |= {"images": found.about["images"], "seconds": found.about["seconds"]}
     return pd.DataFrame([line | about | ({} if look is None else look(found.network, data, device))])
