@@ -92,7 +92,9 @@ def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
         left.plot(part["step"], part["loss, scales"], color="#c44e52", linestyle="--", label="ID cond scales")
         left.set_ylabel("training loss")
         for (precision, group), colour in zip(frame.groupby("precision", sort=False), ("#4c72b0", "#c44e52"), strict=False):
-            right.semilogy(group["step"], group["gradients differ by"].clip(lower=1e-18), color=colour, label=precision)
+            right.plot(group["step"], group["gradients differ by"], color=colour, label=precision)
+        right.set_yscale("symlog", linthresh=1e-17)  # where they are the same to the bit it shows 0
+        right.set_ylim(-1e-18, 1)
         right.set_ylabel("relative difference of gradients")
         for axes in (left, right):
             axes.set_xlabel("step")
