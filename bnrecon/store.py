@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
 __all__ = [
+    "claimed",
     "content_key",
     "differences",
     "exclusive",
@@ -165,5 +166,24 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
     try:
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def claimed(path: Path, patient: bool = True) -> Iterator[bool]:
+    """Hold the lock file ``path`` for the block, whose value is whether it is held: one who is not patient takes no for an answer.
+
+    As ``exclusive``'s, it falls when its holder is killed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=-1 if patient else 0)
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        yield True
     finally:
         lock.release()

@@ -1,6 +1,9 @@
 """The study of Random features for normalization layers: its pieces against brute force, its experiments from the command."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,8 +12,8 @@ from scipy import stats
 
 from bnrecon import cli
 from bnrecon.features import LayerShape
+from bnrecon.studies import conditioning, experiments, random_features, singular_values, weight_equivalence
 from bnrecon.studies import matching_probability as matching
-from bnrecon.studies import random_features, singular_values, weight_equivalence
 from bnrecon.studies.conditioning import IDENTIFIED, condition_number
 from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
 
@@ -106,6 +109,28 @@ def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):
     )
     assert cli._study(["random_features", "exact", "scale=smoke"]) == 2
     assert "exact" in capsys.readouterr().err
+
+
+def test_processes_share_the_pieces_and_one_may_die(tmp_path):
+    line = [sys.executable, "-m", "bnrecon.cli", "study", "random_features", "conditioning", "scale=smoke", f"outputs={tmp_path}"]
+    processes = [
+        subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        for _ in range(3)
+    ]
+    first = processes.pop()
+    first.stderr.readline()  # a piece is done, the next begun
+    first.kill()
+    first.communicate()
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    frame = experiments.read(tmp_path / "random_features" / "conditioning-smoke.csv")
+    pieces = conditioning.pieces("smoke")
+    assert sorted(frame["piece"].unique()) == sorted(pieces)
+    assert not frame.duplicated(["piece", "seed", "solver"]).any()  # nothing done twice
+    alone = conditioning.errors(5, 10, "orthogonal", 2)["rmse"]
+    np.testing.assert_allclose(frame.loc[frame["piece"] == "5, 10, orthogonal", "rmse"], alone, rtol=1e-15)  # every digit kept
 
 
 def test_training_id_cond_scales_is_training_the_weights():
