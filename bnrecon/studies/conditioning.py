@@ -21,7 +21,7 @@ __all__ = ["SOLVERS", "condition_number", "draw_errors", "errors", "pieces", "su
 CPU = torch.device("cpu")
 SIDES = {"smoke": (5,), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 10}
-EXCESS = (0, 10, 100)
+STYLES = {0: "-", 10: "--", 100: ":"}  # excess features, as the paper draws them
 # Panels (a), (c) and (d) of the figure, and bnrecon's own choice.
 SOLVERS = {"lbfgs": "LBFGS", "svd_lbfgs": "SVD, LBFGS", "svd_lu_lbfgs": "SVD, solve, LBFGS", "auto": "bnrecon"}
 IDENTIFIED = 1e7  # condition numbers beyond are lost in float32, which the papers compute in
@@ -32,7 +32,7 @@ def pieces(scale: str, words: object = ()) -> Pieces:
     return {
         f"{side}, {excess}, {label}": lambda side=side, excess=excess, label=label: errors(side, excess, label, SEEDS[scale])
         for side in SIDES[scale]
-        for excess in EXCESS
+        for excess in STYLES
         for label, name in FEATURES.items()
         if excess == 0 or name not in ("id_cond", "ortho_cond")  # these have n features, and no more
     }
@@ -96,7 +96,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_errors(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
-    """The paper's four panels and one for bnrecon: log10 rmse against size; solid 0, dashed 10, dotted 100 excess features."""
+    """The paper's four panels and one for bnrecon: log10 rmse against size, bars are standard errors over seeds."""
     with canvas(file, kind, 1, len(SOLVERS) + 1, figsize=(17, 3.8)) as (figure, grid):
         colours = dict(zip(FEATURES, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"), strict=True))
         panels = [
@@ -113,17 +113,20 @@ def draw_errors(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
                 if solver is None:
                     values = values.where(values <= np.log10(IDENTIFIED))  # as the paper: not shown where it cannot be identified
                 by_size = values.groupby(group["c0 = c2"])
-                style = {0: "-", 10: "--", 100: ":"}[excess]
                 axes.errorbar(
                     by_size.mean().index,
                     by_size.mean(),
                     by_size.sem().fillna(0),
                     color=colours[label],
-                    linestyle=style,
+                    linestyle=STYLES[excess],
                     label=label if excess == 0 else None,
                 )
             axes.set_title(title, fontsize=10)
             axes.set_xlabel("c0 = c2")
-        grid[0].set_ylabel("log10 rmse")
+            if solver and axes is not grid[0]:
+                axes.sharey(grid[0])
+        for excess, style in STYLES.items():
+            grid[0].plot([], [], style, color="black", label=f"{excess} excess features")
+        grid[0].set_ylabel("log10 rmse (0 is drawn at -18)")
         grid[1].set_ylabel("log10 condition number")
-        grid[0].legend(fontsize=7)
+        grid[-1].legend(*grid[0].get_legend_handles_labels(), fontsize=7)

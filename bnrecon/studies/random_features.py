@@ -66,7 +66,7 @@ EXPERIMENTS = {
         "Theorem 4.1, Figure 4 (left, middle)",
         "Permuting products of two random matrices to fit too few features",
         "Root mean squared error of targets of root mean square 1, over all pairs of target and feature distribution; ± is the 95% Student-t interval "
-        "over draws. On 50x50 a product through 100 or 300 hidden channels has full rank: 10 and 25 are low-rank targets.",
+        "over draws. ID cond has single ones, which make no target: its targets are He normal's. On 50x50 a product through 100 or 300 hidden channels has full rank: 10 and 25 are low-rank targets.",
         target_alignment.low_rank_pieces,
         target_alignment.low_rank_summary,
         target_alignment.draw_low_rank,

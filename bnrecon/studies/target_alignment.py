@@ -94,7 +94,8 @@ def draw_low_rank(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
             table = part.pivot_table(index="features", columns="target", values="permuted").loc[names, names]
             image = axes.imshow(table, cmap="viridis")
             for (row, column), value in np.ndenumerate(table.to_numpy()):
-                axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6, color="white")
+                ink = "black" if image.norm(value) > 0.6 else "white"
+                axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6, color=ink)
             axes.set_xticks(range(len(names)), names, rotation=60, fontsize=7)
             axes.set_yticks(range(len(names)), names, fontsize=7)
             axes.set_title(f"hidden {hidden} (rank {int(part['rank'].median())}), c1 = {part['c1'].iloc[0]}", fontsize=8)
