@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = [
     "read_json",
     "read_tensors",
     "set_aside",
+    "shared",
     "tensor_digest",
     "write_bytes",
     "write_json",
@@ -179,11 +180,28 @@ def claimed(path: Path, patient: bool = True) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
     try:
-        lock.acquire(timeout=-1 if patient else 0)
+        lock.acquire(timeout=0)
     except filelock.Timeout:
-        yield False
-        return
+        if not patient:
+            yield False
+            return
+        print("waiting for another process that shares this work", file=sys.stderr, flush=True)
+        lock.acquire()
     try:
         yield True
     finally:
         lock.release()
+
+
+def shared(names: Iterable[str], locks: Path) -> Iterator[str]:
+    """Share work between processes: yield each name while its lock is held, first those that nobody has, then the others.
+
+    A name comes to every process, to the later ones when it is done or its holder died: ask then whether it is done.
+    """
+    left = list(names)
+    for patient in (False, True):
+        for name in list(left):
+            with claimed(locks / content_key({"name": name}), patient) as mine:
+                if mine:
+                    left.remove(name)
+                    yield name

@@ -41,35 +41,26 @@ class Experiment:
 def compute_missing(experiment: Experiment, name: str, scale: str, path: Path, words: Sequence[str]) -> None:
     """Compute the pieces that the table at ``path`` lacks; each is written at once, with commit, machine and seconds.
 
-    Killed at any point and called again, it goes on with the piece it was at. Several processes share the pieces: each takes those that
-    nobody has, and at the end waits for those that another process is at, or takes them over if it dies.
+    Killed at any point and called again, it goes on with the piece it was at. Several processes share the pieces.
     """
     missing = {piece: make for piece, make in experiment.pieces(scale, words).items() if piece not in _written(path)}
     device = next((word.removeprefix("device=") for word in words if word.startswith("device=")), "auto")
     locks = path.parent / ".locks"
     with tqdm(total=len(missing), desc=name, disable=None) as bar:
-        for patient in (False, True):
-            for piece, make in list(missing.items()):
-                with store.claimed(locks / f"{path.stem}-{store.content_key({'piece': piece})}", patient) as mine:
-                    if not mine:
-                        continue
-                    if piece not in _written(path):
-                        bar.set_postfix_str(piece)
-                        started = time.monotonic()
-                        frame = make()
-                        spent = round(time.monotonic() - started, 1)
-                        frame = frame.assign(
-                            piece=piece,
-                            commit=commit() or "installed",
-                            machine=describe(resolve_device(device)),
-                            seconds_in_all=spent,
-                        )
-                        with store.claimed(locks / path.stem):
-                            _append(path, frame)
-                        if bar.disable:
-                            print(f"{name}: {piece}, {spent} s", file=sys.stderr, flush=True)
-                del missing[piece]
-                bar.update()
+        for piece in store.shared(missing, locks / path.stem):
+            if piece not in _written(path):
+                bar.set_postfix_str(piece)
+                started = time.monotonic()
+                frame = missing[piece]()
+                spent = round(time.monotonic() - started, 1)
+                frame = frame.assign(
+                    piece=piece, commit=commit() or "installed", machine=describe(resolve_device(device)), seconds_in_all=spent
+                )
+                with store.claimed(locks / f"{path.name}.writing"):
+                    _append(path, frame)
+                if bar.disable:
+                    print(f"{name}: {piece}, {spent} s", file=sys.stderr, flush=True)
+            bar.update()
 
 
 def _append(path: Path, frame: pd.DataFrame) -> None:

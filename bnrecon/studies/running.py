@@ -69,7 +69,8 @@ def wanted(part: str, parts: Sequence[str]) -> bool:
 def run_missing(cells: Sequence[Cell], log: Path) -> None:
     """Run the cells that have no result, one bar over all of them; what each run prints goes to ``log``.
 
-    A cell that fails is named and the others go on. Killed at any point and started again, it goes on where it was.
+    A cell that fails is named and the others go on. Killed at any point and started again, it goes on where it was. Several processes
+    share the cells.
 
     Raises ``RunError`` at the end if any failed, ``UserError`` if all that did were mistakes in what was asked.
     """
@@ -80,8 +81,10 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
     failed = []
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"{len(missing)} of {len(cells)} cells to run; what each prints goes to {log}", file=sys.stderr, flush=True)
-    with tqdm(total=len(missing), desc="cells", disable=None) as bar, log.open("a") as file:
-        for cell in missing:
+    named = {cell.command: cell for cell in missing}
+    with tqdm(total=len(named), desc="cells", disable=None) as bar, log.open("a") as file:
+        for number, command in enumerate(store.shared(named, log.parent / ".locks"), 1):
+            cell = named[command]
             bar.set_postfix_str(f"{cell.table} {cell.row} {cell.column} {cell.solver}")
             print(f"\n{cell.command}", file=file, flush=True)
             with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
@@ -97,12 +100,9 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
                     failed.append(f"{cell.command}: {error}")
             bar.update()
             if bar.disable:
-                print(
-                    f"{bar.n or len(failed)} {cell.table} {cell.row} {cell.column} {cell.solver}".rstrip(),
-                    file=sys.stderr,
-                    flush=True,
-                )
-    _report(failed, mistakes, f"{len(missing)} cells; see {log}")
+                what = f"{cell.table} {cell.row} {cell.column} {cell.solver}".rstrip()
+                print(f"{number} of {len(named)}: {what}", file=sys.stderr, flush=True)
+    _report(failed, mistakes, f"{len(named)} cells; see {log}")
 
 
 def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = (), words: Sequence[str] = ()) -> None:

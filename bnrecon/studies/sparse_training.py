@@ -23,11 +23,11 @@ SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
 def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
     """One architecture three times: all weights, randomly masked weights, scales of sparse ID cond features alone."""
     settings = {
-        "all weights": ["target.features=none"],
         f"weights under random masks of density {DENSITY}": ["target.features=none", f"target.density={DENSITY}"],
         f"scales of sparse ID cond features of density {DENSITY}": [
             "target.features=sparse_id_cond", f"target.oversampling={DENSITY}", "target.inner=scale",
         ],
+        "all weights": ["target.features=none"],
     }  # fmt: skip
     return trainings(settings, ("target=vgg18_normalization", *COMMON[scale]), SEEDS[scale], words)
 
