@@ -95,10 +95,11 @@ def draw_spectra(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
             n = int(part["c0 = c2"].iloc[0]) ** 2
             for (label, group), colour in zip(part.groupby("features", sort=False), COLOURS, strict=False):
                 if label in ("ID cond", "Ortho cond"):
-                    axes.axvline(1.0, color=colour, linewidth=1, linestyle="--", label=f"{label}: all at 1")
+                    dashes = (0 if label == "ID cond" else 4, (4, 4))  # each in the gaps of the other
+                    axes.axvline(1.0, color=colour, linewidth=1, linestyle=dashes, label=f"{label}: all at 1")
                     continue
                 axes.stairs(group["density"], [*group["from"], group["to"].iloc[-1]], color=colour, label=label)
-            for aspect, colour in ((1.0, "black"), (width / n, "red")):
+            for aspect, colour in {width / n: "red", 1.0: "black"}.items():
                 low, high = spectrum.edges(aspect)
                 x = np.linspace(low + 1e-6, high, 400)
                 axes.plot(
@@ -106,7 +107,7 @@ def draw_spectra(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
                     spectrum.density(x, aspect),
                     color=colour,
                     linewidth=1.2,
-                    label=f"law, λ = {aspect:g}" if aspect != 1 or width == n else None,
+                    label=f"law, λ = {aspect:g}",
                 )
             axes.set_ylim(0, 1.2)
             axes.set_title(f"c1 = {width}")
