@@ -1,6 +1,7 @@
 """The study of Random features for normalization layers: its pieces against brute force, its experiments from the command."""
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -67,12 +68,38 @@ def test_disjoint_supports_do_not_attain_the_bound_of_theorem_4_2():
     assert interval.low <= 0.4375 <= interval.high < 0.5625
 
 
-def test_the_width_factor_of_theorem_4_3_suffices():
-    k = matching.width_factor(10, 20, 0.2, 0.8, 0.1)
-    each = (1 - 0.2 * 0.2) ** 20
-    assert (1 - (1 - each) ** k) ** 10 == pytest.approx(0.9)
-    hits, draws = matching.probability(lambda generator: generator.random((10, 20)) < 0.2, 10 * int(np.ceil(k)), 0.8, 300)
-    assert hits / draws > 0.9
+def test_theorem_4_3_in_print_is_wrong_where_candidates_share_a_degree():
+    """One target weight, there with q = 1/2, and k = 2 candidates of density 1/2: matched with 1 - 1/2 · 1/4 = 7/8, not 15/16."""
+    assert matching.width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16) == pytest.approx(2)
+    cases = itertools.product([False, True], repeat=3)  # the target's weight, and the two candidates'
+    assert sum(not target or first or second for target, first, second in cases) / 8 == 7 / 8
+    assert matching.partitioned(2, 1, 1, 0.5, 0.5) == pytest.approx(7 / 8)
+    hits, draws = matching.probability(lambda generator: generator.random((1, 1)) < 0.5, 2, 0.5, 4000)
+    interval = stats.binomtest(hits, draws).proportion_ci(0.999)
+    assert interval.low <= 7 / 8 <= interval.high < 15 / 16
+    # No matter of rounding k: ten rows of fifty inputs are found in a quarter of the draws, where the theorem says 0.9.
+    k = matching.width_factor_in_print(10, 50, 0.2, 0.5, 0.1)
+    hits, draws = matching.probability(lambda generator: generator.random((10, 50)) < 0.2, 10 * int(np.ceil(k)), 0.5, 60)
+    assert stats.binomtest(hits, draws).proportion_ci(0.999).high < 0.6
+
+
+@pytest.mark.parametrize("asked", [(1, 1, 0.5, 0.5, 1 / 16), (3, 4, 0.3, 0.6, 0.2), (2, 6, 0.5, 0.7, 0.3)])
+def test_the_width_factor_derived_is_what_the_partition_needs(asked):
+    """Against a sum over all in-degrees and a simulation with the proof's own division of the candidates."""
+    outputs, inputs, sparsity, density, failure = asked
+    k = matching.width_factor(*asked)
+    none = sum(
+        math.comb(inputs, d) * sparsity**d * (1 - sparsity) ** (inputs - d) * (1 - density**d) ** k for d in range(inputs + 1)
+    )
+    assert (1 - none) ** outputs == pytest.approx(1 - failure)
+    generator, whole = np.random.default_rng(0), math.ceil(round(k, 9))
+    hits = 0
+    for _ in range(3000):
+        target = generator.random((outputs, 1, inputs)) < sparsity
+        candidates = generator.random((outputs, whole, inputs)) < density
+        hits += (~target | candidates).all(2).any(1).all()
+    interval = stats.binomtest(int(hits), 3000).proportion_ci(0.999)
+    assert interval.low <= matching.partitioned(whole, *asked[:4]) <= interval.high
 
 
 def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
