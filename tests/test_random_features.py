@@ -39,8 +39,18 @@ def test_targets_follow_the_distribution(name):
         assert set(target.unique().tolist()) == {-1.0, 0.0, 1.0}
     if name in ("orthogonal", "ortho_cond"):
         torch.testing.assert_close(target @ target.T, torch.eye(40, dtype=torch.float64), atol=1e-6, rtol=0)
-    assert torch.linalg.matrix_rank(target_weight(name, 40, 50, seed=1, hidden=7)) == 7
-    assert torch.linalg.matrix_rank(target_weight(name, 40, 50, seed=1, hidden=100)) == 40
+    few, many = (target_weight(name, 40, 50, seed=1, hidden=hidden) for hidden in (7, 100))
+    if name == "id_cond":
+        assert sorted(few.flatten().unique().tolist()) == [0, 1] and few.sum() == 7 and many.sum() == 100
+    elif name == "ortho_cond":  # 7 features, of the outer products of orthonormal vectors
+        torch.testing.assert_close(few.square().sum(), torch.tensor(7.0, dtype=torch.float64), rtol=1e-5, atol=0)
+    else:
+        assert (torch.linalg.matrix_rank(few), torch.linalg.matrix_rank(many)) == (7, 40)
+
+
+def test_every_distribution_has_targets_of_its_own():
+    targets = [target_weight(name, 12, 10, seed=1, hidden=7) for name in FEATURES.values()]
+    assert all(not torch.allclose(one, other) for one, other in itertools.combinations(targets, 2))
 
 
 def test_a_match_is_found_where_one_of_all_permutations_is_one():
@@ -160,9 +170,11 @@ def test_processes_share_the_pieces_and_one_may_die(tmp_path):
     np.testing.assert_allclose(frame.loc[frame["piece"] == "5, 10, orthogonal", "rmse"], alone, rtol=1e-15)  # every digit kept
 
 
-def test_training_id_cond_scales_is_training_the_weights():
+@pytest.mark.parametrize("pairs", ["as they stand", "collapsed"])
+def test_training_id_cond_scales_is_training_the_weights(pairs):
     """Theorem 3.1: the same losses and gradients at every step, in float64 to rounding."""
     frame = weight_equivalence.trained_together(torch.float64, 15)
-    assert frame["gradients differ by"].max() < 1e-9
-    assert (frame["loss, weights"] - frame["loss, scales"]).abs().max() < 1e-11
+    assert frame[f"gradients apart, {pairs}"].max() < 1e-11
+    assert (frame["loss, weights"] - frame[f"loss, {pairs}"]).abs().max() < 1e-12
     assert frame["loss, weights"].iloc[-1] < frame["loss, weights"].iloc[0]
+    assert frame["gradients apart, as they stand"].max() > 0  # two convolutions: not the same computation

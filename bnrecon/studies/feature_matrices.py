@@ -33,11 +33,16 @@ def feature_matrix(name: str, shape: LayerShape, width: int, seed: int) -> torch
 
 
 def target_weight(name: str, outputs: int, inputs: int, seed: int, hidden: int | None = None) -> torch.Tensor:
-    """A target (c2, c0) with entries as the features' weights have them; W2 W1 through ``hidden`` channels, where given (Fig. 4).
+    """A target (c2, c0) of the distribution of the features' weights: W, or W2 W1 through ``hidden`` channels, where given (Fig. 4).
 
-    ER: masked with probability 1/2. ID cond's weights are single ones, which no target has: its are normal. Ortho cond's are
-    orthogonal.
+    ER: masked with probability 1/2. ID cond and Ortho cond: W2 W1 is ``hidden`` (at most n) of their features, at random, added up; as
+    one matrix ID cond's weights, single ones, make no target, its W is normal, and Ortho cond's is orthogonal.
     """
+    if hidden is not None and name in ("id_cond", "ortho_cond"):
+        shape = LayerShape(outputs, inputs)
+        first, second = draw(name, shape, shape.equations, 1_000_000 + seed, 0).weights()
+        kept = Stream(seed, 1_001).order(shape.equations, "hidden")[:hidden]
+        return second[:, kept].reshape(outputs, -1).double() @ first[kept].double()
     if hidden is not None:
         return target_weight(name, outputs, hidden, 2 * seed) @ target_weight(name, hidden, inputs, 2 * seed + 1) / hidden**0.5
     stream = Stream(seed, 1_000)

@@ -41,7 +41,8 @@ EXPERIMENTS = {
         "Sect. 2.1",
         "Double descent of the condition number, and why orthogonal weights are badly conditioned here",
         "Condition numbers over nonzero singular values, geometric means over draws. The paper says that with orthogonal weights the columns of M are "
-        "orthogonal; MᵀM = (BᵀB) ∘ (A Aᵀ) is diagonal only if one of the factors is, which c1 > c0, c2 rules out.",
+        "orthogonal. (MᵀM)_kl = (BᵀB)_kl (A Aᵀ)_kl is zero only where, of every two features, one factor is, as ID cond and Ortho cond are made; random "
+        "orthogonal A and B have c1 > c0, c2 rows and columns, which cannot be orthogonal to one another.",
         lambda scale, words: {
             label: lambda label=label: singular_values.descent(scale, label) for label in singular_values.RANDOM
         },
@@ -51,8 +52,9 @@ EXPERIMENTS = {
     "equivalence": Experiment(
         "Theorem 3.1",
         "Training ID cond scales is training the weights",
-        "A small VGG on the embedded digits, in both parameterizations from one start, with the same batches: SGD, momentum 0.9, weight decay 5e-4 "
-        "on weights and scales alike; scale-only inner layers. Apart by 0 is bit for bit: a pair's convolution is made of the same numbers.",
+        "A small VGG on the embedded digits, by weights and by ID cond scales from one start, with the same batches: SGD, momentum 0.9, weight decay 5e-4 "
+        "on weights and scales alike; scale-only inner layers. Pairs as they stand are two convolutions, whose sums round otherwise: what is left in float64 is rounding, and "
+        "float32 trainings part as any two that round differently. A collapsed pair is one convolution of the weights' own numbers: bit for bit the same by construction.",
         lambda scale, words: {
             str(dtype).removeprefix("torch."): lambda dtype=dtype: weight_equivalence.trained_together(
                 dtype, weight_equivalence.STEPS[scale]
@@ -65,8 +67,9 @@ EXPERIMENTS = {
     "alignment": Experiment(
         "Theorem 4.1, Figure 4 (left, middle)",
         "Permuting products of two random matrices to fit too few features",
-        "Root mean squared error of targets of root mean square 1, over all pairs of target and feature distribution; ± is the 95% Student-t interval "
-        "over draws. ID cond has single ones, which make no target: its targets are He normal's. On 50x50 a product through 100 or 300 hidden channels has full rank: 10 and 25 are low-rank targets.",
+        "Root mean squared error of targets of root mean square 1, means over all six target distributions; ± is the 95% Student-t interval over draws. ID cond's and "
+        "Ortho cond's targets are as many of their features as there are hidden channels, added up: ID cond's are zeros and few ones. "
+        "On 50x50 a dense product through 100 or 300 hidden channels has full rank: 10 and 25 are low-rank targets.",
         target_alignment.low_rank_pieces,
         target_alignment.low_rank_summary,
         target_alignment.draw_low_rank,

@@ -31,7 +31,7 @@ __all__ = [
 SIDES = {"smoke": 12, "laptop": 50, "paper": 50}  # c0 = c2
 ASPECTS = (1.0, 1.2)  # c1 = 2500 and 3000 at c0 = c2 = 50
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
-BINS = 60
+BINS = 70
 RANDOM = ("He normal", "orthogonal", "ER normal", "ER sign")  # the distributions that have a width to choose
 
 
@@ -61,7 +61,7 @@ def spectra(scale: str, label: str, aspect: float) -> pd.DataFrame:
         for seed in range(draws)
     ]
     distances = [spectrum.distance(value, width / n) for value in values]
-    edges = np.linspace(0, 1.05 * (1 + math.sqrt(max(ASPECTS))), BINS + 1)
+    edges = np.linspace(0, 1.2 * (1 + math.sqrt(max(ASPECTS))), BINS + 1)  # room for the sparse ones' tail
     histogram = np.mean([np.histogram(value, edges)[0] / len(value) for value in values], 0) / np.diff(edges)
     conditions = [value[0] / value[-1] if value[-1] > 1e-12 * value[0] else math.inf for value in values]
     return pd.DataFrame({
@@ -161,16 +161,17 @@ def descent_summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_descent(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
-    """Condition number against c1 / n, one line a distribution, draws from smallest to largest shaded, with the law's."""
+    """Condition number against c1 / n, one line a distribution, geometric means, draws from smallest to largest shaded, with the law's."""
     with canvas(file, kind, figsize=(6, 4)) as (figure, axes):
         for (label, group), colour in zip(frame.groupby("features", sort=False), COLOURS, strict=False):
             by_width = group.groupby("c1 / n")["condition"]
-            axes.semilogy(by_width.median().index, by_width.median(), marker="o", markersize=3, color=colour, label=label)
+            middle = by_width.agg(lambda values: np.exp(np.log(values).mean()))
+            axes.semilogy(middle.index, middle, marker="o", markersize=3, color=colour, label=label)
             axes.fill_between(by_width.min().index, by_width.min(), by_width.max(), color=colour, alpha=0.15)
-        aspects = np.concatenate([np.linspace(0.25, 0.999, 150), np.linspace(1.001, 3, 150)])
-        axes.semilogy(
-            aspects, [spectrum.condition_of_aspect(aspect) for aspect in aspects], color="black", linewidth=1, label="the law"
-        )
+        near = np.geomspace(1e-5, 2, 200)
+        for aspects, label in ((1 - near[near <= 0.75], "the law, infinite at 1"), (1 + near, None)):
+            law = [spectrum.condition_of_aspect(aspect) for aspect in aspects]
+            axes.semilogy(aspects, law, color="black", linewidth=1, label=label)
         axes.axvline(1, color="grey", linewidth=1, linestyle=":")
         axes.set_xlabel("c1 / n")
         axes.set_ylabel("condition number of M")

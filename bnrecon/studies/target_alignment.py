@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -70,38 +71,50 @@ def low_rank(scale: str, hidden: int, short: int, seed: int) -> pd.DataFrame:
 
 
 def low_rank_summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """One line a target's hidden size and feature distribution, over targets and draws."""
+    """One line a target's hidden size and feature distribution: means over targets and draws, intervals over draws."""
     lines = []
     random = next(column for column in frame.columns if column.startswith("best of"))
+
+    def over_draws(part: pd.DataFrame, values: pd.Series, digits: int) -> str:
+        return mean_interval([float(one.mean()) for _, one in values.groupby(part["seed"])]).format(digits)
+
     for (hidden, label), group in frame.groupby(["hidden", "features"], sort=False):
-        gain = 1 - group["permuted"] / group["as it is"]
-        by_seed = [float(part.mean()) for _, part in (100 * gain).groupby(group["seed"])]
-        lines.append({
-            "hidden": hidden, "rank": int(group["rank"].median()), "c1": int(group["c1"].iloc[0]), "features": label,
-            "rmse as it is": f"{group['as it is'].mean():.4f}", "permuted": f"{group['permuted'].mean():.4f}",
-            random: f"{group[random].mean():.4f}", "smaller by, %": mean_interval(by_seed).format(1),
-        })  # fmt: skip
+        own, other = group[group["target"] == label], group[group["target"] != label]
+        ranks = f"{group['rank'].min()} to {group['rank'].max()}"
+        line = {"hidden": hidden, "rank": ranks, "c1": int(group["c1"].iloc[0]), "features": label}
+        line |= {"rmse as it is": over_draws(group, group["as it is"], 4), "permuted": over_draws(group, group["permuted"], 4)}
+        line[random] = over_draws(group, group[random], 4)
+        line["smaller by, %"] = over_draws(group, 100 * (1 - group["permuted"] / group["as it is"].clip(lower=1e-12)), 1)
+        line["permuted, own distribution's targets"] = over_draws(own, own["permuted"], 4)
+        lines.append(line | {"the others'": over_draws(other, other["permuted"], 4)})
     return pd.DataFrame(lines)
 
 
 def draw_low_rank(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
-    """The paper's colour-coded tables: error after the greedy permutation, targets in columns, features in rows."""
+    """The paper's colour-coded tables, targets in columns, features in rows: mean error and its standard error over draws.
+
+    Above without permutation, below with the greedy one.
+    """
     sizes = list(dict.fromkeys(frame["hidden"]))
-    with canvas(file, kind, 1, len(sizes), figsize=(4.2 * len(sizes), 4), squeeze=False) as (figure, grid):
+    with canvas(file, kind, 2, len(sizes), figsize=(4.2 * len(sizes), 7.4), squeeze=False) as (figure, grid):
         names = list(FEATURES)
-        for axes, hidden in zip(grid[0], sizes, strict=True):
-            part = frame[frame["hidden"] == hidden]
-            table = part.pivot_table(index="features", columns="target", values="permuted").loc[names, names]
+        for (row, values), (column, hidden) in itertools.product(enumerate(("as it is", "permuted")), enumerate(sizes)):
+            axes, part = grid[row][column], frame[frame["hidden"] == hidden]
+            table = part.pivot_table(index="features", columns="target", values=values).loc[names, names]
+            error = part.pivot_table(index="features", columns="target", values=values, aggfunc="sem").loc[names, names]
             image = axes.imshow(table, cmap="viridis")
-            for (row, column), value in np.ndenumerate(table.to_numpy()):
+            for (y, x), value in np.ndenumerate(table.to_numpy()):
                 ink = "black" if image.norm(value) > 0.6 else "white"
-                axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6, color=ink)
+                text = f"{value:.3f}\n±{error.iat[y, x]:.3f}"
+                axes.text(x, y, text, ha="center", va="center", fontsize=5.5, color=ink)
             axes.set_xticks(range(len(names)), names, rotation=60, fontsize=7)
             axes.set_yticks(range(len(names)), names, fontsize=7)
-            axes.set_title(f"hidden {hidden} (rank {int(part['rank'].median())}), c1 = {part['c1'].iloc[0]}", fontsize=8)
-            axes.set_xlabel("target")
+            axes.set_title(f"hidden {hidden}, c1 = {part['c1'].iloc[0]}, {values}", fontsize=8)
             figure.colorbar(image, ax=axes, shrink=0.7)
-        grid[0][0].set_ylabel("features")
+            if row:
+                axes.set_xlabel("target")
+            if not column:
+                axes.set_ylabel("features")
 
 
 def masks(scale: str, seed: int) -> pd.DataFrame:
