@@ -36,4 +36,4 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
         }
         for condition, (training, test) in REPORTED.items()
     }  # fmt: skip
-    return over_seeds(frame.assign(setting=frame["setting"].astype(str)), "condition number", reported)
+    return over_seeds(frame.assign(setting=frame["setting"].astype(str)), "condition number", reported, falling=True)

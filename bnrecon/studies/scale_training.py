@@ -34,4 +34,4 @@ def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a way of training."""
-    return over_seeds(frame, "trained", {name: {"paper, width 100": value} for name, value in REPORTED.items()})
+    return over_seeds(frame, "trained", {name: {"paper, width 100": value} for name, value in REPORTED.items()}, paired=False)

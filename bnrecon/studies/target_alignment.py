@@ -24,7 +24,18 @@ from bnrecon.statistics import mean_interval
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
 
-__all__ = ["DRAWS", "draw_low_rank", "draw_masks", "low_rank", "low_rank_pieces", "low_rank_summary", "masks", "masks_summary"]
+__all__ = [
+    "DRAWS",
+    "draw_low_rank",
+    "draw_masks",
+    "low_rank",
+    "low_rank_pieces",
+    "low_rank_summary",
+    "masks",
+    "masks_summary",
+    "projection",
+    "projection_summary",
+]
 
 SIDE = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
@@ -32,6 +43,37 @@ DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 LOW_RANK = ((100, 60), (300, 100), (25, 100), (10, 100))
 DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 TRIES = 200
+
+
+def projection(scale: str) -> pd.DataFrame:
+    """Theorem 4.1: the least-squares error of r features beside the target's part in the last n - r left singular vectors, and the last r."""
+    side = {"smoke": 6, "laptop": 20, "paper": 20}[scale]
+    n, width = side * side, side * side - side
+    lines = []
+    for (label, name), seed in itertools.product(FEATURES.items(), range(DRAWS[scale])):
+        matrix = feature_matrix(name, LayerShape(side, side), width, seed)
+        target = target_weight("he_normal", side, side, seed).reshape(-1)
+        left = torch.linalg.svd(matrix)[0]
+        solution = torch.linalg.lstsq(matrix, target[:, None], driver="gelsd").solution[:, 0]
+        lines.append({
+            "features": label, "c0 = c2": side, "r = c1": width, "n - r": n - width, "seed": seed,
+            "least squares": float((matrix @ solution - target).norm()),
+            "the last n - r": float((left[:, width:].T @ target).norm()), "the last r": float((left[:, n - width :].T @ target).norm()),
+        })  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def projection_summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a feature distribution: how far both projections are from the least-squares error."""
+    lines = []
+    for label, group in frame.groupby("features", sort=False):
+        line = {"features": label} | {name: int(group[name].iloc[0]) for name in ("c0 = c2", "r = c1", "n - r")}
+        line["least-squares error"] = mean_interval(list(group["least squares"])).format()
+        wrong = (group["the last n - r"] / group["least squares"] - 1).abs().max()
+        line["the last n - r components are off by, at most"] = f"{wrong:.0e}"
+        line["the last r are, times"] = mean_interval(list(group["the last r"] / group["least squares"])).format()
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def searched(missing: torch.Tensor, target: torch.Tensor, seed: int) -> dict[str, float]:

@@ -57,20 +57,32 @@ def trainings(
     return found
 
 
-def over_seeds(frame: pd.DataFrame, heading: str, reported: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
+def over_seeds(
+    frame: pd.DataFrame, heading: str, reported: Mapping[str, Mapping[str, str]], paired: bool = True, falling: bool = False
+) -> pd.DataFrame:
     """One line a setting over its seeds; ``reported`` holds what the paper has, by setting and column.
 
-    The last columns compare with the first setting seed by seed, since a seed's initial weights and batches are the same in all settings.
+    ``paired``: a seed's initial weights and batches are the same in all settings, which are compared with the first one seed by seed.
+    ``falling``: the paper has the settings in falling order; each is compared with the one above it, too: is it significantly lower?
     """
     lines = []
-    first = frame[frame["setting"] == frame["setting"].iloc[0]].set_index("seed")["accuracy"]
-    for name, group in frame.groupby("setting", sort=False):
+    accuracies = {name: group.set_index("seed")["accuracy"] for name, group in frame.groupby("setting", sort=False)}
+    names = list(accuracies)
+    for number, (name, group) in enumerate(frame.groupby("setting", sort=False)):
         line = {heading: name, "width": int(group["width"].iloc[0]), "epochs": int(group["epochs"].iloc[0])}
         line |= reported.get(name, {})
         line["training accuracy"] = mean_interval(list(group["training accuracy"])).format()
         line["test accuracy"] = mean_interval(list(group["accuracy"])).format()
-        paired = (group.set_index("seed")["accuracy"] - first).dropna()
-        if name != frame["setting"].iloc[0] and len(paired):
-            line["test, more than the first line's, by seed"] = mean_interval(list(paired)).format()
+        if number and paired and len(more := _difference(accuracies[name], accuracies[names[0]])):
+            line["test, more than the first line's, by seed"] = mean_interval(more).format()
+        if number and falling and len(more := _difference(accuracies[name], accuracies[names[number - 1]])):
+            interval = mean_interval(more)
+            line["than the line above's"] = interval.format()
+            certain = interval.half_width is not None and abs(interval.mean) > interval.half_width
+            line["lower, as in the paper"] = ("yes" if interval.mean < 0 else "no") if certain else "open"
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")
+
+
+def _difference(one: pd.Series, other: pd.Series) -> list[float]:
+    return list((one - other).dropna())
