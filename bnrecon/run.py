@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import math
 import platform
@@ -55,6 +56,7 @@ def run(config: RunConfig) -> Path:
     Raises ``UserError``, ``RunError`` or ``Interrupted``; whatever was finished by then is on disk and will be used.
     """
     parallel.refuse("bnrecon run")
+    commit()
     folder = run_folder(config)
     check_names(config)
     with store.exclusive(folder, f"the run {folder.name}"):
@@ -342,8 +344,12 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
+@functools.cache
 def commit() -> str | None:
-    """The checkout's commit, ``+`` appended where files differ from it; ``None`` outside a checkout."""
+    """The checkout's commit, ``+`` appended where files differ from it; ``None`` outside a checkout.
+
+    As it was when first asked, at the start: a checkout that moves during a long run is not what runs.
+    """
 
     def git(*words: str) -> str | None:
         try:

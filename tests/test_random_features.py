@@ -1,5 +1,6 @@
 """The study of Random features for normalization layers: its pieces against brute force, its experiments from the command."""
 
+import dataclasses
 import itertools
 import math
 import os
@@ -7,11 +8,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
 
 from bnrecon import cli
+from bnrecon.errors import RunError
 from bnrecon.features import LayerShape
 from bnrecon.studies import conditioning, experiments, random_features, singular_values, weight_equivalence
 from bnrecon.studies import matching_probability as matching
@@ -168,6 +171,34 @@ def test_processes_share_the_pieces_and_one_may_die(tmp_path):
     assert not frame.duplicated(["piece", "seed", "solver"]).any()  # nothing done twice
     alone = conditioning.errors(5, 10, "orthogonal", 2)["rmse"]
     np.testing.assert_allclose(frame.loc[frame["piece"] == "5, 10, orthogonal", "rmse"], alone, rtol=1e-15)  # every digit kept
+
+
+def test_a_piece_that_fails_is_named_and_the_others_go_on(tmp_path):
+    def fails():
+        raise RunError("it diverged")
+
+    pieces = {name: lambda name=name: pd.DataFrame([{"value": name}]) for name in ("first", "third")}
+    broken = experiments.Experiment("", "", "", lambda scale, words: {"second": fails} | pieces, lambda frame: frame)
+    path = tmp_path / "table.csv"
+    with pytest.raises(RunError, match="second: it diverged"):
+        experiments.compute_missing(broken, "table", "smoke", path, ())
+    assert set(experiments.read(path)["piece"]) == {"first", "third"}
+    mended = dataclasses.replace(broken, pieces=lambda scale, words: {"second": pieces["first"]} | pieces)
+    experiments.compute_missing(mended, "table", "smoke", path, ())
+    assert sorted(experiments.read(path)["piece"]) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("words, said", [
+    (["matching", "target.typo=7"], "typo"),
+    (["conditioned", "target.typo=7"], "typo"),
+    (["matching", "target.width=8"], "matching runs and trains nothing that an option could change"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", [cli._study, lambda words: cli._tables([f"study={words[0]}", *words[1:]])])
+def test_an_option_that_does_nothing_is_a_mistake(tmp_path, capsys, command, words, said):
+    assert command(["random_features", *words, "scale=smoke", f"outputs={tmp_path}"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and "\n" not in error
+    assert not list(tmp_path.rglob("*.csv"))
 
 
 @pytest.mark.parametrize("pairs", ["as they stand", "collapsed"])

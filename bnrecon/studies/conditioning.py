@@ -81,7 +81,7 @@ def _solved(solver: str, system, target: torch.Tensor) -> dict:
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """One line a distribution and excess at the largest size: geometric mean of the rmse over seeds, for each solver."""
+    """One line a distribution and excess at the largest size: geometric mean of the relative rmse over seeds, for each solver."""
     side = frame["c0 = c2"].max()
     lines = []
     for (label, excess), group in frame[frame["c0 = c2"] == side].groupby(["features", "excess"], sort=False):
@@ -89,8 +89,9 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
         condition = float(np.exp(np.log(group["condition"]).mean()))
         line["condition number"] = f"{condition:.3g}" + (" (not identifiable in float32)" if condition > IDENTIFIED else "")
         for solver, name in SOLVERS.items():
-            values = group.loc[group["solver"] == solver, "rmse"].dropna()
-            line[f"rmse, {name}"] = f"{np.exp(np.log(values.clip(lower=1e-18)).mean()):.1e}" if len(values) else "does not apply"
+            values = group.loc[group["solver"] == solver, "relative rmse"].dropna()
+            mean = f"{np.exp(np.log(values.clip(lower=1e-18)).mean()):.1e}" if len(values) else "does not apply"
+            line[name] = "0" if (values == 0).all() and len(values) else mean
         lines.append(line | {"seeds": group["seed"].nunique()})
     return pd.DataFrame(lines)
 
@@ -110,13 +111,14 @@ def draw_errors(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
             part = frame[frame["solver"] == (solver or "auto")]
             for (label, excess), group in part.groupby(["features", "excess"], sort=False):
                 values = np.log10(group["condition" if solver is None else "rmse"].clip(lower=1e-18))
-                if solver is None:
-                    values = values.where(values <= np.log10(IDENTIFIED))  # as the paper: not shown where it cannot be identified
                 by_size = values.groupby(group["c0 = c2"])
+                mean, error = by_size.mean(), by_size.sem().fillna(0)
+                if solver is None:
+                    mean = mean.where(mean <= np.log10(IDENTIFIED))  # as the paper: not shown where it cannot be identified
                 axes.errorbar(
-                    by_size.mean().index,
-                    by_size.mean(),
-                    by_size.sem().fillna(0),
+                    mean.index,
+                    mean,
+                    error,
                     color=colours[label],
                     linestyle=STYLES[excess],
                     label=label if excess == 0 else None,

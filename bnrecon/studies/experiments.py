@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from bnrecon import store, tables
+from bnrecon.errors import Interrupted, RunError, UserError
 from bnrecon.hardware import describe, resolve_device
 from bnrecon.run import commit
 
@@ -26,8 +28,8 @@ ORIGIN = ("piece", "commit", "machine", "seconds_in_all")
 class Experiment:
     """``pieces(scale, words)`` names the parts of the whole table and how each is computed; naming them costs nothing.
 
-    ``words`` are options of the runs whose trained targets an experiment needs, as ``data.root=FOLDER``. ``summary`` makes what is printed
-    of the table, ``draw(frame, file, kind)`` the picture.
+    ``words`` are options of the runs whose trained targets an experiment needs, as ``data.root=FOLDER``; ``trains`` says that it has such.
+    ``summary`` makes what is printed of the table, ``draw(frame, file, kind)`` the picture.
     """
 
     where: str
@@ -36,31 +38,51 @@ class Experiment:
     pieces: Callable[[str, Sequence[str]], Pieces]
     summary: Callable[[pd.DataFrame], pd.DataFrame]
     draw: Callable[[pd.DataFrame, io.BytesIO, str], None] | None = None
+    trains: bool = False
 
 
 def compute_missing(experiment: Experiment, name: str, scale: str, path: Path, words: Sequence[str]) -> None:
     """Compute the pieces that the table at ``path`` lacks; each is written at once, with commit, machine and seconds.
 
-    Killed at any point and called again, it goes on with the piece it was at. Several processes share the pieces.
+    Killed at any point and called again, it goes on with the piece it was at. Several processes share the pieces. Where a piece fails
+    the others go on.
+
+    Raises ``RunError`` at the end if any failed, ``UserError`` if all that did were mistakes in what was asked.
     """
     missing = {piece: make for piece, make in experiment.pieces(scale, words).items() if piece not in _written(path)}
     device = next((word.removeprefix("device=") for word in words if word.startswith("device=")), "auto")
+    origin = {"commit": commit() or "installed", "machine": describe(resolve_device(device))}  # of the code that was loaded
     locks = path.parent / ".locks"
+    failed: dict[str, str] = {}
+    mistakes: list[str] = []
     with tqdm(total=len(missing), desc=name, disable=None) as bar:
         for piece in store.shared(missing, locks / path.stem):
             if piece not in _written(path):
                 bar.set_postfix_str(piece)
                 started = time.monotonic()
-                frame = missing[piece]()
+                try:
+                    frame = missing[piece]()
+                except (Interrupted, KeyboardInterrupt):
+                    raise
+                except UserError as error:
+                    mistakes.append(str(error))
+                    continue
+                except Exception as error:  # out of memory, a diverging training: whatever it is, the other pieces go on
+                    if not isinstance(error, RunError):
+                        traceback.print_exc()
+                    failed[piece] = str(error)
+                    continue
                 spent = round(time.monotonic() - started, 1)
-                frame = frame.assign(
-                    piece=piece, commit=commit() or "installed", machine=describe(resolve_device(device)), seconds_in_all=spent
-                )
+                frame = frame.assign(piece=piece, **origin, seconds_in_all=spent)
                 with store.claimed(locks / f"{path.name}.writing"):
                     _append(path, frame)
                 if bar.disable:
                     print(f"{name}: {piece}, {spent} s", file=sys.stderr, flush=True)
             bar.update()
+    if failed:
+        raise RunError("; ".join([*(f"{piece}: {said}" for piece, said in failed.items()), *dict.fromkeys(mistakes)]))
+    if mistakes:
+        raise UserError("; ".join(dict.fromkeys(mistakes)))
 
 
 def _append(path: Path, frame: pd.DataFrame) -> None:

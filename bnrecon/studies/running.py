@@ -42,6 +42,9 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
     for part in parts:
         if part not in known:
             raise UserError(f"{part}: {nearest(part, known)}")
+    config.compose(words)  # an option that there is not is a mistake, whatever is asked for
+    if parts and _shown(words) and not any(part in study["tables"] or _trains(name, part) for part in parts):
+        raise UserError(f"{_shown(words)[0]}: {parts[0]} runs and trains nothing that an option could change")
     chosen = [table for table in study["tables"] if wanted(table, parts)]
     solvers = [solver for solver in SOLVERS if solver in parts] or SOLVERS
     found: dict[str, list[Cell]] = {}
@@ -64,6 +67,10 @@ def _looked_up(cell: Cell) -> Cell:
 def wanted(part: str, parts: Sequence[str]) -> bool:
     """Whether a table or an experiment was asked for: it was named, or none was."""
     return part in parts or not set(parts) - set(SOLVERS)
+
+
+def _trains(name: str, part: str) -> bool:
+    return part in STUDIES[name] and STUDIES[name][part].trains
 
 
 def run_missing(cells: Sequence[Cell], log: Path) -> None:
@@ -111,14 +118,16 @@ def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = 
     failed = []
     for part, experiment in STUDIES[name].items():
         if part in parts or not parts:
+            suffix = _suffix(words) if experiment.trains else ""
             try:
-                compute_missing(experiment, part, scale, folder / f"{part}-{scale}{_suffix(words)}.csv", words)
+                compute_missing(experiment, part, scale, folder / f"{part}-{scale}{suffix}.csv", words)
             except Interrupted:
                 raise
             except UserError as error:
                 mistakes[f"{part}: {error}"] = 1
             except Exception as error:
-                traceback.print_exc()
+                if not isinstance(error, RunError):
+                    traceback.print_exc()
                 failed.append(f"{part}: {error}")
     _report(failed, mistakes, "experiments")
 
@@ -175,9 +184,10 @@ def write_tables(
                 pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
     for part, experiment in STUDIES[name].items():
         if part in parts or not parts:
-            command = shlex.join(("bnrecon", "study", name, part, f"scale={scale}", *shown))
-            heading = f"{study['paper']}, scale {scale}{options}, "
-            stem = folder / f"{part}-{scale}{suffix}"
+            given, ending, also = (shown, suffix, options) if experiment.trains else ((), "", "")
+            command = shlex.join(("bnrecon", "study", name, part, f"scale={scale}", *given))
+            heading = f"{study['paper']}, scale {scale}{also}, "
+            stem = folder / f"{part}-{scale}{ending}"
             texts.append(experiments.write(experiment, part, heading, command, stem, experiment.pieces(scale, words)))
     return "\n\n\n".join(texts)
 
