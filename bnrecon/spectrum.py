@@ -38,10 +38,10 @@ def density(x: np.ndarray, aspect: float) -> np.ndarray:
 def _table(aspect: float) -> tuple[np.ndarray, np.ndarray]:
     """Abscissae and values of the distribution function.
 
-    With x² = 1 + λ + 2 sqrt(λ) cos θ the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ = 1.
+    With x² = 1 + λ + 2 sqrt(λ) cos θ = (1 - sqrt(λ))² + 4 sqrt(λ) cos²(θ/2), which does not cancel at the lower edge, the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ = 1.
     """
     angle = np.linspace(math.pi, 0, GRID)
-    squared = 1 + aspect + 2 * math.sqrt(aspect) * np.cos(angle)
+    squared = (1 - math.sqrt(aspect)) ** 2 + 4 * math.sqrt(aspect) * np.sin((math.pi - angle) / 2) ** 2
     # At θ = π and λ = 1 the quotient is 0 / 0, its limit 4.
     quotient = np.where(
         squared > 1e-12, 4 * aspect * np.sin(angle) ** 2 / np.where(squared > 1e-12, squared, 1), 4.0 if aspect == 1 else 0.0

@@ -11,13 +11,15 @@ from bnrecon.features import DISTRIBUTIONS, LayerShape, choose_width, draw
 from bnrecon.portable_random import BLOCK, Stream, normal_quantile
 
 SHAPE = LayerShape(6, 4, (3, 3))
-ALL = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "id_cond", "ortho_cond"]
+ALL = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "er_sign", "id_cond", "sparse_id_cond", "ortho_cond"]
 
 # Drawn once by this code (numpy 2.4, x86-64 with AVX-512); any machine must draw the same bits.
 GOLDEN = {
     "he_normal": "80700b9c5476925f",
     "he_uniform": "c204b7f99266747c",
     "sparse_he_normal": "88caaedda76c0f3b",
+    "er_sign": "ef28fc37cfdf8f76",
+    "sparse_id_cond": "8ebd941dbd837e3a",
 }
 
 
@@ -34,7 +36,7 @@ def dense(features):
 def test_one_seed_gives_one_draw_and_another_seed_or_layer_another(name):
     same = [torch.equal(a, b) for a, b in zip(one(name).weights(), one(name).weights(), strict=True)]
     assert all(same)
-    if name != "id_cond":
+    if name not in ("id_cond", "sparse_id_cond"):  # of width n both are the whole identity
         assert one(name).digest() != one(name, seed=1).digest()
         assert one(name).digest() != one(name, layer=1).digest()
 
@@ -84,6 +86,15 @@ def test_half_of_sparse_entries_are_zero():
     assert (features.second == 0).float().mean() == pytest.approx(0.5, abs=0.01)
 
 
+def test_er_signs_are_of_one_magnitude_half_of_them_zero_and_as_often_negative():
+    features = draw("er_sign", LayerShape(32, 64, (3, 3)), 2000, 0, 0)
+    for weight, fan_in in ((features.first, 64), (features.second, 2000 * 9)):
+        magnitude = (2 / fan_in) ** 0.5
+        assert torch.isin(weight, torch.tensor([-magnitude, 0, magnitude])).all()
+        assert (weight == 0).float().mean() == pytest.approx(0.5, abs=0.01)
+        assert (weight > 0).float().mean() == pytest.approx(0.25, abs=0.01)
+
+
 def test_dead_sparse_features_are_redrawn_and_counted_unless_strict():
     rgb = LayerShape(8, 3, (3, 3))
     kept = draw("sparse_he_normal", rgb, 2000, 0, 0, strict=True)
@@ -116,6 +127,7 @@ def test_id_cond_of_minimum_width_shares_one_feature():
     assert matrix.shape == (216, 211)
     assert matrix.sum(0).tolist() == [6.0] + [1.0] * 210
     assert torch.equal(matrix.sum(1), torch.ones(216, dtype=torch.float64))
+    assert matrix[:, 0].nonzero()[:, 0].tolist() == [0, 36, 72, 108, 144, 180]  # one weight of every output, c0 · 9 rows apart
 
 
 def test_sparse_id_cond_is_a_random_part_of_the_identity():

@@ -15,7 +15,7 @@ from bnrecon.source_file import source_layers
 from bnrecon.targets.folding import find_layers
 from bnrecon.targets.models import build
 
-FEATURES = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "id_cond", "ortho_cond"]
+FEATURES = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "er_sign", "id_cond", "ortho_cond"]
 
 
 class Residual(nn.Module):

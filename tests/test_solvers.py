@@ -13,7 +13,7 @@ from bnrecon.solvers import SOLVERS, SolverOptions, Unsuitable, choose, solve
 
 CPU = torch.device("cpu")
 SHAPES = [LayerShape(6, 5, (3, 3)), LayerShape(8, 3, (3, 3)), LayerShape(10, 12)]
-FEATURES = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "id_cond", "ortho_cond"]
+FEATURES = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "er_sign", "id_cond", "ortho_cond"]
 # Largest relative error of the weight, per solver: float64 solvers against float32 LBFGS as the paper has it.
 TOLERANCE = {
     "lu": 1e-9, "refined": 1e-9, "matrix_free": 1e-9, "minimum_norm": 1e-9, "least_squares": 1e-9, "closed_form": 1e-12,

@@ -7,6 +7,9 @@ import pytest
 from scipy import integrate
 
 from bnrecon import spectrum
+from bnrecon.features import LayerShape
+from bnrecon.studies.feature_matrices import feature_matrix
+from bnrecon.studies.singular_values import condition_numbers, normalized
 
 
 @pytest.mark.parametrize("aspect", [0.25, 0.8, 1.0, 1.2, 3.0])
@@ -44,6 +47,23 @@ def test_independent_entries_follow_the_law(aspect):
     assert spectrum.distance(np.linalg.svd(matrix, compute_uv=False), 1.1 * aspect) > 0.02
 
 
+@pytest.mark.parametrize("name, far", [("he_normal", 0.03), ("orthogonal", 0.03), ("er_sign", 0.03), ("sparse_he_normal", 0.08)])
+def test_feature_matrices_follow_the_law(name, far):
+    """Entries of M are products and dependent; the law is a limit. n = 900, at c1 = n and 1.2 n."""
+    for aspect in (1.0, 1.2):
+        matrix = normalized(feature_matrix(name, LayerShape(30, 30), round(aspect * 900), seed=0))
+        distance = spectrum.distance(np.linalg.svd(matrix.numpy(), compute_uv=False), aspect)
+        assert distance < far
+
+
+@pytest.mark.parametrize("name", ["he_normal", "orthogonal", "er_sign", "sparse_he_normal"])
+def test_condition_numbers_peak_at_as_many_features_as_equations(name):
+    def condition(width):
+        return condition_numbers(feature_matrix(name, LayerShape(12, 12), width, seed=0))["condition"]
+
+    assert condition(144) > 4 * max(condition(115), condition(173))
+
+
 def test_the_printed_formula_is_no_probability():
     """λ in the place of min(1, λ) and λ+² = 1 + sqrt(λ) as in print, at c1 = 3000, n = 2500."""
     aspect = 3000 / 2500
@@ -52,6 +72,12 @@ def test_the_printed_formula_is_no_probability():
         lambda x: math.sqrt(max(0, (x**2 - low**2) * (high**2 - x**2))) / (aspect * math.pi * x), abs(low), high, limit=200
     )
     assert abs(mass - 1) > 0.3
+
+
+@pytest.mark.parametrize("condition", [2, 1541601, 1e9])
+def test_quantiles_reach_both_edges(condition):
+    low, high = spectrum.quantile(np.array([0.0, 1.0]), spectrum.aspect_of_condition(condition))
+    assert high / low == pytest.approx(condition, rel=1e-6)
 
 
 @pytest.mark.parametrize("condition", [1.5, 5413, 10123, 1541601])

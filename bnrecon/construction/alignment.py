@@ -60,9 +60,10 @@ def alignment_error(scores: torch.Tensor, permutation: torch.Tensor) -> float:
 def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, float]:
     """The greedy search of A.3 (svd_permute_fc): outputs in the order of their weight in the complement take their best free row.
 
-    Output i exchanges rows with the output that holds row p, for the p still free that lowers the error most; of those that lower it
-    alike, to ten digits, the first, so that rounding decides nothing. The listing computes each candidate's error from the singular
-    vectors; here all candidates of an output are one subtraction of rows of G, at least twenty times as fast.
+    Output i exchanges rows with the output that holds row p, for the p still free that lowers the error most; of those that lower
+    it alike, to ten digits, the first, as of outputs of the same weight, so that rounding decides nothing. The listing computes
+    each candidate's error from the singular vectors; here all candidates of an output are one subtraction of rows of G, at least
+    twenty times as fast.
 
     Returns π (c2,) with output i given row π(i), and the error.
 
