@@ -17,7 +17,7 @@ COMMON = {
     "laptop": ("data=cifar10", "scale=laptop", "target.width=16", "train.epochs=6"),
     "paper": ("data=cifar10", "scale=paper", "target.width=64"),
 }
-SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
+SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
 
 
 def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
