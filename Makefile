@@ -9,7 +9,7 @@ help:
 	@echo "make test         set up if need be, then run the tests"
 	@echo "make lint         check style"
 	@echo "make wheel        build a wheel into dist/"
-	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper"
+	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
 	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
 	@echo "make gpu-slice    the next unfinished pieces of what wants a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR; run it again to go on"
 	@echo "make clean        remove the environment and what was built; outputs/ stays"
@@ -35,9 +35,10 @@ wheel: setup
 	$(BIN)/python -m build --wheel
 
 SCALE ?= laptop
+JOBS ?= 1
 reproduce-tables: setup
-	$(BIN)/bnrecon study burkholz2024 scale=$(SCALE) $(if $(DATA),data.root=$(DATA))
-	$(BIN)/bnrecon study random_features scale=$(SCALE) $(if $(DATA),data.root=$(DATA))
+	$(BIN)/bnrecon study burkholz2024 scale=$(SCALE) jobs=$(JOBS) $(if $(DATA),data.root=$(DATA))
+	$(BIN)/bnrecon study random_features scale=$(SCALE) jobs=$(JOBS) $(if $(DATA),data.root=$(DATA))
 
 bench: setup
 	$(BIN)/python scripts/bench_training.py

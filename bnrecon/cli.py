@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.metadata
@@ -289,12 +290,13 @@ def _study_usage() -> str:
 
     parts = {name: (*config.study(name)["tables"], *experiments) for name, experiments in running.STUDIES.items()}
     listed = "\n".join(f"  {name:16} {' '.join(words)}" for name, words in parts.items())
-    return f"""usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [OPTION=VALUE ...]
-       bnrecon tables study=NAME [the same]
+    return f"""usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [jobs=N] [OPTION=VALUE ...]
+       bnrecon tables study=NAME [PART ...] [scale=...] [OPTION=VALUE ...]
        bnrecon figures study=NAME [the same]
 
 NAME and its PARTs, all of them if none is named; of table1 and table2 also exact (our solver) or paper (the paper's):
 {listed}
+jobs=N has N processes share the work: on two cores jobs=2 is faster than one process with two threads.
 Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
 
 
@@ -316,13 +318,20 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
     try:
         from bnrecon import parallel
         from bnrecon.studies import running
+        from bnrecon.studies.workers import end_with_parent, workers
 
+        end_with_parent()
         if flags := [word for word in words if word.startswith("-")]:
             raise UserError(f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them")
 
         scale = next((word.removeprefix("scale=") for word in words if word.startswith("scale=")), "laptop")
         parts = [word for word in words if "=" not in word]
-        options = [word for word in words if "=" in word and not word.startswith("scale=")]
+        jobs = next((word.removeprefix("jobs=") for word in words if word.startswith("jobs=")), "1")
+        if not jobs.isdigit() or not int(jobs):
+            raise UserError(f"jobs={jobs}: how many processes share the work, 1 or more")
+        if int(jobs) > 1 and not run:
+            raise UserError(f"jobs={jobs} is for bnrecon study; tables and figures compute nothing")
+        options = [word for word in words if "=" in word and not word.startswith(("scale=", "jobs="))]
         outputs = Path(
             next((_expanded(word).removeprefix("outputs=") for word in options if word.startswith("outputs=")), "outputs")
         )
@@ -334,17 +343,19 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
             parallel.refuse("bnrecon study")
             folder = outputs / name
             cells = [cell for table in running.collect(*asked).values() for cell in table]
-            for do in (
-                lambda: running.run_missing(cells, folder / f"{scale}.log"),
-                lambda: running.run_experiments(name, scale, folder, parts, options),
-            ):
-                try:
-                    do()
-                except (RunError, UserError) as error:
-                    code = max(_failure(error), code) if code != 1 else 1
-                except BaseException:
-                    running.write_tables(name, scale, running.collect(*whole), folder, parts, options)  # of what is done
-                    raise
+            given = [name, *(word for word in words if not word.startswith("jobs="))]
+            with workers(given, int(jobs), folder / f"{scale}-workers.log") if int(jobs) > 1 else contextlib.nullcontext():
+                for do in (
+                    lambda: running.run_missing(cells, folder / f"{scale}.log"),
+                    lambda: running.run_experiments(name, scale, folder, parts, options),
+                ):
+                    try:
+                        do()
+                    except (RunError, UserError) as error:
+                        code = max(_failure(error), code) if code != 1 else 1
+                    except BaseException:
+                        running.write_tables(name, scale, running.collect(*whole), folder, parts, options)  # of what is done
+                        raise
         text = running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options)
         if figures:
             drawn = sorted(

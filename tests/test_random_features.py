@@ -4,8 +4,10 @@ import dataclasses
 import itertools
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -171,6 +173,40 @@ def test_processes_share_the_pieces_and_one_may_die(tmp_path):
     assert not frame.duplicated(["piece", "seed", "solver"]).any()  # nothing done twice
     alone = conditioning.errors(5, 10, "orthogonal", 2)["rmse"]
     np.testing.assert_allclose(frame.loc[frame["piece"] == "5, 10, orthogonal", "rmse"], alone, rtol=1e-15)  # every digit kept
+
+
+def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
+    """The command is killed when a worker has done a piece: its workers go too, and given again it finishes the rest."""
+    log = tmp_path / "random_features" / "smoke-workers.log"
+    line = [sys.executable, "-m", "bnrecon.cli", "study", "random_features", "conditioned", "scale=smoke", "jobs=2"]
+    line.append(f"outputs={tmp_path}")
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    process = subprocess.Popen(
+        line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
+    waited = time.monotonic() + 120
+    while not log.exists() and time.monotonic() < waited:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGSTOP)  # so that the worker, which has to start first, finds something left
+    while " seed " not in log.read_text() and time.monotonic() < waited:
+        time.sleep(0.05)
+    assert " seed " in log.read_text()
+    process.kill()
+    process.wait()
+    with pytest.raises(ProcessLookupError):  # nobody of its group is left
+        while time.monotonic() < waited:
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+    again = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    assert again.returncode == 0, again.stderr
+    frame = experiments.read(tmp_path / "random_features" / "conditioned-smoke.csv")
+    assert sorted(frame["piece"]) == sorted(random_features.EXPERIMENTS["conditioned"].pieces("smoke", ()))
+
+
+def test_jobs_are_a_number_of_processes_of_a_study(capsys):
+    for command, words in ((cli._study, ["random_features", "jobs=none"]), (cli._tables, ["study=random_features", "jobs=2"])):
+        assert command(words) == 2
+        assert "jobs=" in capsys.readouterr().err
 
 
 def test_a_piece_that_fails_is_named_and_the_others_go_on(tmp_path):
