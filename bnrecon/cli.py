@@ -335,6 +335,11 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
         outputs = Path(
             next((_expanded(word).removeprefix("outputs=") for word in options if word.startswith("outputs=")), "outputs")
         )
+        if outputs.exists() and not outputs.is_dir():
+            raise UserError(f"outputs={outputs} is not a folder")
+        for key in ("scale", "jobs", "outputs"):
+            if len([word for word in words if word.startswith(f"{key}=")]) > 1:
+                raise UserError(f"{key}= is given twice")
         options = [_expanded(word) for word in options]
         asked = (name, scale, parts, options)
         whole = (name, scale, [part for part in parts if part not in running.SOLVERS], options)  # tables show both solvers
@@ -344,6 +349,10 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
             folder = outputs / name
             cells = [cell for table in running.collect(*asked).values() for cell in table]
             given = [name, *(word for word in words if not word.startswith("jobs="))]
+            try:
+                folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
+            except OSError as error:
+                raise UserError(f"outputs={outputs}: cannot be created ({error.strerror})") from None
             with workers(given, int(jobs), folder / f"{scale}-workers.log") if int(jobs) > 1 else contextlib.nullcontext():
                 for do in (
                     lambda: running.run_missing(cells, folder / f"{scale}.log"),
@@ -361,7 +370,8 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
             drawn = sorted(
                 path for path in (outputs / name).glob(f"*-{scale}*.png") if not parts or path.name.partition("-")[0] in parts
             )
-            print("\n".join(map(str, drawn)) or f"nothing is drawn yet; run: bnrecon study {name} scale={scale}")
+            command = " ".join(("bnrecon study", name, *parts, f"scale={scale}"))
+            print("\n".join(map(str, drawn)) or f"nothing of this has a picture yet; what has one is drawn by: {command}")
             return code
         print(text)
         print(f"\n{outputs / name}")

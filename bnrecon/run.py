@@ -32,6 +32,7 @@ from bnrecon.source_file import collapse, load_source, source_layers
 from bnrecon.targets.folding import find_layers
 from bnrecon.targets.models import check_options, minimum_width_count, parameter_count
 from bnrecon.targets.obtain import Trained, build_target, is_trained, obtain_target, training_plan
+from bnrecon.targets.reparameterization import trained_parameters
 
 __all__ = ["commit", "run", "run_folder", "train_only"]
 
@@ -94,7 +95,7 @@ def _train_only(config: RunConfig, device: torch.device) -> Trained:
     trained = obtain_target(config, data, device)
     if parallel.place()[0] > 0:
         return trained
-    parameters = sum(p.numel() for p in trained.network.parameters() if p.requires_grad)
+    parameters = trained_parameters(trained.network)
     print(
         f"{config.target.name} of width {config.target.width}: test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), "
         f"{parameters:,} trainable parameters, {'trained before in' if known else 'trained in'} {trained.about['seconds']:.0f} s"

@@ -53,9 +53,9 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
         solvers = sorted({layer["solver"] for layer in result["layers"]})
         rows.append({
             "data": config["data"]["name"],
-            "target": f"{config['target']['name']} ({config['target']['width']})",
+            "target": f"{config['target']['name']} ({_described(config['target'])})",
             "scale": config["scale"],
-            "features": config["features"]["name"],
+            "features": _features(config["features"]),
             "solver": ", ".join(solvers),
             "target accuracy": f"{target['accuracy']:.2f} (n={target['images']})",
             "reconstructed accuracy": accuracy.format(),
@@ -66,6 +66,19 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
             "seconds per seed": f"{mean_interval(result['seconds_per_seed']).mean:.1f}",
         })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _described(target: dict[str, Any]) -> str:
+    """Width, and what its weights are behind."""
+    extra = {"κ": target.get("condition"), "density": target.get("density")}
+    return ", ".join([str(target["width"]), *(f"{name} = {value:g}" for name, value in extra.items() if value is not None)])
+
+
+def _features(features: dict[str, Any]) -> str:
+    """Name, and the width where one was chosen."""
+    chosen = {"c1/n": "oversampling", "c1 - n": "excess", "c1": "width"}
+    given = [f"{name} = {features[key]}" for name, key in chosen.items() if features.get(key) is not None]
+    return f"{features['name']} ({given[0]})" if given else features["name"]
 
 
 def real_source_on(evaluated: dict[str, Any]) -> str:

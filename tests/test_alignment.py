@@ -1,6 +1,7 @@
 """Permuting a target's outputs (Random features for normalization layers, Thm 4.1 and A.3), against the paper's loops and brute force."""
 
 import itertools
+import re
 import time
 
 import pytest
@@ -162,6 +163,27 @@ def test_dependent_features_widen_the_complement():
     torch.testing.assert_close(basis.T @ basis, torch.eye(10, dtype=DOUBLE))
     assert (matrix.T @ basis).abs().max() < 1e-12
     assert complement(khatri_rao(4, 4, 20, 0)).shape == (16, 0)
+
+
+def test_dependence_that_no_pivot_shows_is_found_too():
+    triangle = torch.eye(60, dtype=DOUBLE) - torch.ones(60, 60, dtype=DOUBLE).triu(1)  # pivots of 1, a singular value of 2^-59
+    matrix = torch.cat([triangle, torch.zeros(5, 60, dtype=DOUBLE)])
+    assert complement(matrix).shape == (65, 6)
+    low = khatri_rao(5, 4, 4, 0) @ random_target(4, 15, 0)
+    assert complement(low).shape == (20, 16)
+    assert complement(khatri_rao(5, 4, 15, 0).float()).dtype == DOUBLE
+
+
+@pytest.mark.parametrize("call, said", [
+    (lambda: greedy_permutation(torch.zeros(20, 5), torch.zeros(5, 2)), "(5, 2) with (20, 5)"),
+    (lambda: row_scores(torch.zeros(20, 5), torch.zeros(20)), "(20,) with (20, 5)"),
+    (lambda: complement(torch.zeros(20)), "(20,)"),
+    (lambda: complement(torch.zeros(20, 0)), "(20, 0)"),
+    (lambda: overlap_permutation(torch.ones(3, 4), torch.ones(5, 4)), "(3, 4) for (5, 4)"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(call, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -175,6 +175,43 @@ def test_processes_share_the_pieces_and_one_may_die(tmp_path):
     np.testing.assert_allclose(frame.loc[frame["piece"] == "5, 10, orthogonal", "rmse"], alone, rtol=1e-15)  # every digit kept
 
 
+@pytest.mark.parametrize("damage", [
+    lambda text: "", lambda text: text[: len(text) * 2 // 3], lambda text: text.splitlines()[0] + "\n", lambda text: "\x00\x01",
+    lambda text: text.replace(",piece,", ",other,"),
+])  # fmt: skip
+def test_a_damaged_table_is_named_and_the_others_are_shown(tmp_path, capsys, damage):
+    words = ["random_features", "matching", "projection", "scale=smoke", f"outputs={tmp_path}"]
+    assert cli._study(words) == 0
+    path = tmp_path / "random_features" / "matching-smoke.csv"
+    path.write_text(damage(path.read_text()))
+    capsys.readouterr()
+    for command in (cli._study, lambda words: cli._tables([f"study={words[0]}", *words[1:]])):
+        assert command(words) == 2
+        printed, error = capsys.readouterr()
+        assert str(path) in error and "remove it" in error and "Traceback" not in error
+        assert "What too few features leave" in printed and "| He normal" in printed
+    path.unlink()
+    assert cli._study(words) == 0
+
+
+def test_a_table_of_another_version_is_named(tmp_path, capsys):
+    words = ["random_features", "matching", "scale=smoke", f"outputs={tmp_path}"]
+    assert cli._study(words) == 0
+    path = tmp_path / "random_features" / "matching-smoke.csv"
+    path.write_text(path.read_text().replace(",proof,", ",once,"))
+    assert cli._study(words) == 2
+    assert "another version" in capsys.readouterr().err
+
+
+def test_outputs_that_are_no_folder_are_refused(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for command in (cli._study, lambda words: cli._tables([f"study={words[0]}", *words[1:]])):
+        assert command(["random_features", "matching", "scale=smoke", f"outputs={file}"]) == 2
+        assert str(file) in (error := capsys.readouterr().err) and len(error.splitlines()) == 1
+    assert file.read_text() == "mine"
+
+
 def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
     """The command is killed when a worker has done a piece: its workers go too, and given again it finishes the rest."""
     log = tmp_path / "random_features" / "smoke-workers.log"
@@ -227,6 +264,9 @@ def test_a_piece_that_fails_is_named_and_the_others_go_on(tmp_path):
 @pytest.mark.parametrize("words, said", [
     (["matching", "target.typo=7"], "typo"),
     (["conditioned", "target.typo=7"], "typo"),
+    (["conditioned", "target.condition=7"], "target.condition=7: that is what is compared here"),
+    (["sparse", "train.seed=7"], "train.seed=7: that is what is compared here"),
+    (["matching", "scale=smoke"], "scale= is given twice"),
     (["matching", "target.width=8"], "matching runs and trains nothing that an option could change"),
 ])  # fmt: skip
 @pytest.mark.parametrize("command", [cli._study, lambda words: cli._tables([f"study={words[0]}", *words[1:]])])

@@ -22,7 +22,7 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
     """Orthonormal basis (n, n - r) of what M (n, c1) cannot reach: the last n - r left singular vectors, up to a rotation.
 
     The last n - r columns of Householder's Q, in which the reflections are applied to n - r unit vectors and Q is never formed; where M's
-    columns turn out dependent (empty or repeated features), from singular values.
+    columns turn out dependent (empty or repeated features), from singular values. In float64. Raises ``ValueError`` for what is no matrix.
 
     >>> _ = torch.manual_seed(0)
     >>> matrix = torch.randn(8, 5, dtype=torch.float64)
@@ -30,11 +30,13 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
     >>> basis.shape, bool((matrix.T @ basis).abs().max() < 1e-12)
     (torch.Size([8, 3]), True)
     """
+    if matrix.ndim != 2 or not matrix.numel():
+        raise ValueError(f"M is a matrix (n, c1), not of shape {tuple(matrix.shape)}")
+    matrix = matrix.double()
     n, width = matrix.shape
     if width < n:
         reflections, factors = torch.geqrf(matrix)
-        pivots = reflections.diagonal().abs()
-        if float(pivots.min()) > 1e-10 * float(pivots.max()):
+        if _smallest(reflections[:width].triu()) > 1e-10 * float(matrix.norm()):
             last = matrix.new_zeros(n, n - width)
             last[width:].fill_diagonal_(1)
             return torch.ormqr(reflections, factors, last).contiguous()  # by rows, as the search reads it
@@ -43,13 +45,30 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
     return left[:, rank:].contiguous()
 
 
+def _smallest(triangle: torch.Tensor) -> float:
+    """About the smallest singular value of R: inverse iteration, since pivots need not show it. 0 where a pivot is."""
+    if not float(triangle.diagonal().abs().min()) > 0:
+        return 0.0
+    vector, value = triangle.new_ones(len(triangle), 1), 0.0
+    for _ in range(4):
+        vector = vector / vector.norm()
+        back = torch.linalg.solve_triangular(triangle.T, vector, upper=False)
+        vector = torch.linalg.solve_triangular(triangle, back, upper=True)
+        value = float(vector.norm()) ** -0.5
+    return value if value == value else 0.0
+
+
 def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """G (c2, c2, n - r): what target row p, (c2, c0), leaves unreached when it stands at output i; ``missing`` (n, n - r).
 
-    The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Thm 4.1): U2^T vec(P W), summed by rows.
+    The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Thm 4.1): U2^T vec(P W), summed by rows. Raises ``ValueError`` where they do not fit.
     """
+    if target.ndim != 2 or missing.ndim != 2 or target.numel() != len(missing):
+        raise ValueError(
+            f"a target (c2, c0) goes with a complement (c2 c0, n - r), not {tuple(target.shape)} with {tuple(missing.shape)}"
+        )
     outputs, inputs = target.shape
-    return target @ missing.reshape(outputs, inputs, -1)
+    return target.to(missing) @ missing.reshape(outputs, inputs, -1)
 
 
 def alignment_error(scores: torch.Tensor, permutation: torch.Tensor) -> float:
@@ -107,6 +126,8 @@ def overlap_permutation(available: torch.Tensor, target: torch.Tensor) -> tuple[
     >>> overlap_permutation(mask, torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
     (tensor([1, 0]), 0.0)
     """
+    if available.shape != target.shape or target.ndim != 2:
+        raise ValueError(f"the mask has the target's shape (c2, c0), not {tuple(available.shape)} for {tuple(target.shape)}")
     cost = (1 - available.double()) @ target.double().square().T
     rows, columns = linear_sum_assignment(cost.cpu().numpy())
     return torch.as_tensor(columns), float(cost[rows, columns].sum()) ** 0.5

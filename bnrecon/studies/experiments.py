@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import time
 import traceback
@@ -28,8 +29,8 @@ ORIGIN = ("piece", "commit", "machine", "seconds_in_all")
 class Experiment:
     """``pieces(scale, words)`` names the parts of the whole table and how each is computed; naming them costs nothing.
 
-    ``words`` are options of the runs whose trained targets an experiment needs, as ``data.root=FOLDER``; ``trains`` says that it has such.
-    ``summary`` makes what is printed of the table, ``draw(frame, file, kind)`` the picture.
+    ``words`` are options of the runs whose trained targets an experiment needs, as ``data.root=FOLDER``; ``options(scale)`` are
+    those that it gives them itself, ``None`` where it has no such runs. ``summary`` makes what is printed of the table, ``draw(frame, file, kind)`` the picture.
     """
 
     where: str
@@ -38,7 +39,7 @@ class Experiment:
     pieces: Callable[[str, Sequence[str]], Pieces]
     summary: Callable[[pd.DataFrame], pd.DataFrame]
     draw: Callable[[pd.DataFrame, io.BytesIO, str], None] | None = None
-    trains: bool = False
+    options: Callable[[str], Sequence[str]] | None = None
 
 
 def compute_missing(experiment: Experiment, name: str, scale: str, path: Path, words: Sequence[str]) -> None:
@@ -98,30 +99,52 @@ def _written(path: Path) -> set[str]:
 
 
 def read(path: Path) -> pd.DataFrame | None:
-    """A table as it was written: what is empty is missing in columns of numbers, and nothing in columns of words."""
+    """A table as it was written: what is empty is missing in columns of numbers, and nothing in columns of words.
+
+    Raises ``UserError`` for a file that is damaged.
+    """
     if not path.exists():
         return None
-    frame = pd.read_csv(path)
+    try:
+        text = path.read_text()
+        frame = pd.read_csv(io.StringIO(text))
+        whole = text.endswith("\n") and not frame[list(ORIGIN)].isna().any(axis=None) and len(frame)
+    except (ValueError, KeyError):  # pandas' own are ValueErrors
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is damaged; remove it, and what it held is computed again")
     return frame.assign(**{name: frame[name].fillna("") for name in frame.columns if frame[name].dtype.kind not in "fib"})
 
 
-def write(experiment: Experiment, name: str, heading: str, command: str, stem: Path, pieces: Pieces) -> str:
-    """Write the summary and picture of what is computed so far, ``stem`` with endings; return what to print."""
+def write(experiment: Experiment, heading: str, command: str, stem: Path, scale: str, words: Sequence[str]) -> str:
+    """Write the summary and picture of what is computed so far, ``stem`` with endings; return what to print.
+
+    ``words`` are the options of its runs. Raises ``UserError`` for a table that is damaged or of another version.
+    """
+    pieces = experiment.pieces(scale, words)
     frame = read(stem.parent / f"{stem.name}.csv")
     heading = f"{heading}{experiment.where}: {experiment.title}"
     if frame is None:
-        return f"{heading}\n\nnot run: {command}"
+        given = [word for word in words if word not in command.split()]
+        return f"{heading}\n\nnot run: {' '.join((command, *map(shlex.quote, given)))}"
     order = {piece: number for number, piece in enumerate(pieces)}
     frame = frame.sort_values("piece", key=lambda column: column.map(order), kind="stable")
     lacking = [piece for piece in pieces if piece not in set(frame["piece"])]
-    summary = experiment.summary(frame.drop(columns=list(ORIGIN)))
+    try:
+        summary = experiment.summary(frame.drop(columns=list(ORIGIN)))
+    except KeyError as error:
+        raise UserError(
+            f"{stem.name}.csv has no {error}: another version wrote it; remove it, and what it held is computed again"
+        ) from None
     by_piece = frame.groupby("piece", sort=False)[list(ORIGIN[1:])].first()
     origin = (
         f"Commits {', '.join(sorted(set(by_piece['commit'])))}; {', '.join(sorted(set(by_piece['machine'])))}; "
         f"{by_piece['seconds_in_all'].sum():.0f} s, without what was interrupted or had been trained before. "
     )
     short = f"{len(lacking)} of {len(pieces)} pieces are not run yet: {command}\n" if lacking else ""
-    text = f"{heading}\n\n{tables.markdown(summary)}\n\n{experiment.caption}\n{short}{origin}Command: `{command}`."
+    options = " ".join(experiment.options(scale)) if experiment.options else ""
+    trained = f"Trained with {options}. " if options else ""
+    text = f"{heading}\n\n{tables.markdown(summary)}\n\n{experiment.caption}\n{short}{trained}{origin}Command: `{command}`."
     store.write_text(stem.parent / f"{stem.name}.md", text + "\n")
     store.write_text(stem.parent / f"{stem.name}.tex", tables.latex(summary))
     for kind in ("png", "svg") if experiment.draw else ():

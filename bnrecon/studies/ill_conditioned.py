@@ -9,7 +9,7 @@ import pandas as pd
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.training import over_seeds, trainings
 
-__all__ = ["REPORTED", "pieces", "summary"]
+__all__ = ["REPORTED", "options", "pieces", "summary"]
 
 # Condition number: training and test accuracy of ResNet-50 on ImageNet, as printed.
 REPORTED = {"1": ("81.89", "76.89"), "5413": ("79.06", "75.84"), "10123": ("79.1", "75.6"), "1541601": ("76.28", "73.14")}
@@ -19,6 +19,11 @@ COMMON = {
     "paper": ("data=cifar10", "target=resnet18", "scale=paper", "target.width=64"),
 }
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
+
+
+def options(scale: str) -> Sequence[str]:
+    """What all its trainings have in common."""
+    return COMMON[scale]
 
 
 def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:

@@ -115,7 +115,7 @@ EXPERIMENTS = {
         "three left the comparisons open. Training accuracy: mean over the last epoch, augmented.",
         ill_conditioned.pieces,
         ill_conditioned.summary,
-        trains=True,
+        options=ill_conditioned.options,
     ),
     "scales": Experiment(
         "Sect. 5, CIFAR10",
@@ -125,7 +125,7 @@ EXPERIMENTS = {
         "dense features start a pair at 4 over fan-in; normalization hides the scale, not the relative step). Training accuracy: mean over the last epoch, augmented.",
         scale_training.pieces,
         scale_training.summary,
-        trains=True,
+        options=scale_training.options,
     ),
     "sparse": Experiment(
         "Sect. 4, conclusion",
@@ -135,6 +135,6 @@ EXPERIMENTS = {
         "because three left the comparison open. Training accuracy: mean over the last epoch, augmented.",
         sparse_training.pieces,
         sparse_training.summary,
-        trains=True,
+        options=sparse_training.options,
     ),
 }

@@ -45,6 +45,9 @@ def collect(name: str, scale: str, parts: Sequence[str] = (), words: Sequence[st
     config.compose(words)  # an option that there is not is a mistake, whatever is asked for
     if parts and _shown(words) and not any(part in study["tables"] or _trains(name, part) for part in parts):
         raise UserError(f"{_shown(words)[0]}: {parts[0]} runs and trains nothing that an option could change")
+    for part, experiment in STUDIES[name].items():
+        if part in parts or not parts:
+            experiment.pieces(scale, words)  # naming them says what cannot be asked for
     chosen = [table for table in study["tables"] if wanted(table, parts)]
     solvers = [solver for solver in SOLVERS if solver in parts] or SOLVERS
     found: dict[str, list[Cell]] = {}
@@ -70,7 +73,7 @@ def wanted(part: str, parts: Sequence[str]) -> bool:
 
 
 def _trains(name: str, part: str) -> bool:
-    return part in STUDIES[name] and STUDIES[name][part].trains
+    return part in STUDIES[name] and STUDIES[name][part].options is not None
 
 
 def run_missing(cells: Sequence[Cell], log: Path) -> None:
@@ -118,7 +121,7 @@ def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = 
     failed = []
     for part, experiment in STUDIES[name].items():
         if part in parts or not parts:
-            suffix = _suffix(words) if experiment.trains else ""
+            suffix = _suffix(words) if experiment.options else ""
             try:
                 compute_missing(experiment, part, scale, folder / f"{part}-{scale}{suffix}.csv", words)
             except Interrupted:
@@ -126,7 +129,7 @@ def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = 
             except UserError as error:
                 mistakes[f"{part}: {error}"] = 1
             except Exception as error:
-                if not isinstance(error, RunError):
+                if not isinstance(error, RunError | OSError):
                     traceback.print_exc()
                 failed.append(f"{part}: {error}")
     _report(failed, mistakes, "experiments")
@@ -156,10 +159,12 @@ def write_tables(
     """Write each table as Markdown, CSV and LaTeX below ``folder``, experiments with their pictures; return what to print.
 
     Nothing is computed: what was not run says how to. ``words`` are the runs' further options.
+
+    Raises ``UserError`` for files that are damaged, when all others are written and printed.
     """
     suffix, shown = _suffix(words), _shown(words)
     options = f", {' '.join(shown)}" if shown else ""
-    study, texts = config.study(name), []
+    study, texts, mistakes = config.study(name), [], []
     for table, cells in found.items():
         about = study["tables"][table]
         lines = frame(cells, absolute=scale == "paper", heading=about.get("heading", "target"))
@@ -184,11 +189,18 @@ def write_tables(
                 pictures.write(table, cells, folder / f"{table}-{scale}{suffix}.{kind}")
     for part, experiment in STUDIES[name].items():
         if part in parts or not parts:
-            given, ending, also = (shown, suffix, options) if experiment.trains else ((), "", "")
+            given, ending, also = (shown, suffix, options) if experiment.options else ((), "", "")
             command = shlex.join(("bnrecon", "study", name, part, f"scale={scale}", *given))
             heading = f"{study['paper']}, scale {scale}{also}, "
             stem = folder / f"{part}-{scale}{ending}"
-            texts.append(experiments.write(experiment, part, heading, command, stem, experiment.pieces(scale, words)))
+            try:
+                texts.append(experiments.write(experiment, heading, command, stem, scale, words))
+            except UserError as error:  # a damaged file: the others are still to be seen
+                texts.append(f"{heading}{experiment.where}: {experiment.title}\n\n{error}")
+                mistakes.append(str(error))
+    if mistakes:
+        print("\n\n\n".join(texts))
+        raise UserError("; ".join(mistakes))
     return "\n\n\n".join(texts)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.training import over_seeds, trainings
 
-__all__ = ["REPORTED", "pieces", "summary"]
+__all__ = ["REPORTED", "options", "pieces", "summary"]
 
 SHORT, LONG, USUAL = "scales, without warm-up", "scales, longer and with warm-up", "weights"
 REPORTED = {SHORT: "86.64 ± 0.08 (300 epochs)", LONG: "90.08 ± 0.03 (500 epochs)", USUAL: "in the order of 94"}
@@ -21,15 +21,20 @@ SETTINGS = {
 }
 
 
+def options(scale: str) -> Sequence[str]:
+    """What all its trainings have in common."""
+    return ("target=vgg18_normalization", *SETTINGS[scale][0])
+
+
 def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
     """n + 100 features a layer, he_normal, scale-only inner layers; beside them the original parameterization of the same network."""
-    common, (short, long, warmup), seeds = SETTINGS[scale]
+    _, (short, long, warmup), seeds = SETTINGS[scale]
     settings = {
         SHORT: ["target.inner=scale", f"train.epochs={short}", "train.warmup_epochs=0"],
         LONG: ["target.inner=scale", f"train.epochs={long}", f"train.warmup_epochs={warmup}"],
         USUAL: ["target.features=none", f"train.epochs={long}"],
     }
-    return trainings(settings, ("target=vgg18_normalization", *common), seeds, words)
+    return trainings(settings, options(scale), seeds, words)
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.training import over_seeds, trainings
 
-__all__ = ["pieces", "summary"]
+__all__ = ["options", "pieces", "summary"]
 
 DENSITY = 0.2  # "often feasible without significant performance loss"
 COMMON = {
@@ -18,6 +18,11 @@ COMMON = {
     "paper": ("data=cifar10", "scale=paper", "target.width=64"),
 }
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
+
+
+def options(scale: str) -> Sequence[str]:
+    """What all its trainings have in common."""
+    return ("target=vgg18_normalization", *COMMON[scale])
 
 
 def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
@@ -29,7 +34,7 @@ def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
         ],
         "all weights": ["target.features=none"],
     }  # fmt: skip
-    return trainings(settings, ("target=vgg18_normalization", *COMMON[scale]), SEEDS[scale], words)
+    return trainings(settings, options(scale), SEEDS[scale], words)
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from torch import nn
 
 from bnrecon import config, hardware
 from bnrecon.data import DataSpec, Images, load
+from bnrecon.errors import UserError
 from bnrecon.statistics import mean_interval
 from bnrecon.studies.experiments import Pieces
 from bnrecon.targets.obtain import Trained, obtain_target
@@ -48,7 +49,14 @@ def trainings(
     words: Sequence[str],
     look: Look | None = None,
 ) -> Pieces:
-    """A piece for each setting and seed: the setting's options behind the common ones, the user's ``words`` last."""
+    """A piece for each setting and seed: the setting's options behind the common ones, the user's ``words`` last.
+
+    Raises ``UserError`` for a word that sets what the settings, or the seeds, are told apart by.
+    """
+    compared = {word.partition("=")[0] for options in settings.values() for word in options} | {"train.seed"}
+    for word in words:
+        if word.lstrip("+~").partition("=")[0] in compared:
+            raise UserError(f"{word}: that is what is compared here")
     found = {}
     for seed in seeds:  # every setting once, before any is run again
         for name, options in settings.items():

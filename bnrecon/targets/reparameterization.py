@@ -13,7 +13,9 @@ from bnrecon.errors import UserError
 from bnrecon.portable_random import Stream
 from bnrecon.spectrum import aspect_of_condition, quantile
 
-__all__ = ["FixedFactors", "check", "mask", "reparameterize", "singular_values"]
+__all__ = ["FixedFactors", "check", "mask", "reparameterize", "singular_values", "trained_parameters"]
+
+LARGEST = 1e12  # beyond, the smallest factor is lost in the law's own rounding
 
 
 class FixedFactors(nn.Module):
@@ -52,10 +54,20 @@ def mask(shape: torch.Size, density: float, stream: Stream) -> torch.Tensor:
     return stream.mask(tuple(shape), "mask", density).float()
 
 
+def trained_parameters(network: nn.Module) -> int:
+    """How many numbers training chooses: of masked weights those that the masks keep.
+
+    >>> trained_parameters(nn.Linear(4, 3)), trained_parameters(reparameterize(nn.Linear(4, 3), None, 1e-9, seed=0))
+    (15, 3)
+    """
+    masked = sum(int((module.factors == 0).sum()) for module in network.modules() if isinstance(module, FixedFactors))
+    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad) - masked
+
+
 def check(condition: float | None, density: float | None) -> None:
     """Raise ``UserError`` for a condition number or density that there is not, or for both at once."""
-    if condition is not None and not 1 <= condition < float("inf"):
-        raise UserError(f"target.condition={condition}: a condition number is 1 or above")
+    if condition is not None and not 1 <= condition <= LARGEST:
+        raise UserError(f"target.condition={condition}: a condition number is 1 or above, and at most {LARGEST:g} here")
     if density is not None and not 0 < density <= 1:
         raise UserError(f"target.density={density}: must be above 0 and at most 1")
     if condition is not None and density is not None:
