@@ -41,7 +41,23 @@ HYDRA_FLAGS = (
 
 def main() -> None:
     """Run one command and leave with its exit code."""
-    words = sys.argv[1:]
+    # Libraries that are interrupted while they load are left half made, and what they then say is of no use: nothing is begun, so leave.
+    signal.signal(signal.SIGINT, _leave)
+    _main(sys.argv[1:])
+
+
+def _leave(*_: object) -> None:
+    os.write(2, b"bnrecon: interrupted before anything was begun\n")
+    os._exit(130)
+
+
+def _loaded() -> None:
+    """From here on an interruption is what it usually is."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _main(words: list[str]) -> None:
     if words[:1] == ["-sc"]:  # what a shell asks for while completing
         sys.exit(_complete(words[1:]))
     if not words or words[0] in ("-h", "--help", "help"):
@@ -155,6 +171,7 @@ def _main_job(composed) -> Path:
         _import(name)
     from bnrecon.run import require_outputs, run
 
+    _loaded()
     require_outputs(asked)
     return run(asked)
 
@@ -179,6 +196,7 @@ def _train(words: list[str]) -> int:
             _import(name)
         from bnrecon.run import require_outputs, train_only
 
+        _loaded()
         require_outputs(asked)
         train_only(asked)
     except config.CONFIG_ERRORS as error:
@@ -320,6 +338,7 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
         from bnrecon.studies import running
         from bnrecon.studies.workers import end_with_parent, workers
 
+        _loaded()
         end_with_parent()
         if flags := [word for word in words if word.startswith("-")]:
             raise UserError(f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them")

@@ -277,7 +277,10 @@ def check(config: RunConfig) -> None:
     chosen = [name for name in ("oversampling", "excess", "width") if getattr(features, name) is not None]
     if len(chosen) > 1:
         given = ", ".join(f"features.{name}={getattr(features, name)}" for name in chosen)
-        raise UserError(f"{given}: give at most one of features.oversampling (c1/n), features.excess (c1-n), features.width (c1)")
+        raise UserError(
+            f"{given}: give at most one of features.oversampling (c1/n), features.excess (c1-n), features.width (c1); one that "
+            f"features={features.name} brings is taken off as in features.{chosen[0]}=null"
+        )
     if features.width is not None and not re.fullmatch(r"minimum|maximum|0*[1-9]\d*", features.width):
         raise UserError(f"features.width={features.width}: give a number of features above 0, minimum or maximum")
     if config.train.time_limit is not None:

@@ -408,3 +408,20 @@ def test_a_slice_of_time_is_used_and_gone_on_from(tmp_path):
     assert stopped.returncode == 0
     assert "the time is over during: study exact" in stopped.stdout
     assert "the same command goes on from there" in stopped.stderr
+
+
+@pytest.mark.parametrize("words", [["run"], ["train"], ["study", "random_features", "matching"]])
+def test_an_interruption_while_libraries_load_is_one_line(tmp_path, words):
+    """SIGINT at the first sign of life, when torch is not there yet."""
+    line = [
+        sys.executable,
+        "-c",
+        f"import sys; print(flush=True); sys.argv[1:] = {[*words, 'scale=smoke', f'outputs={tmp_path}']!r}; from bnrecon.cli import main; main()",
+    ]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    process.stdout.readline()
+    time.sleep(0.8)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "interrupted" in err and "Traceback" not in err
