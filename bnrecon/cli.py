@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import importlib.metadata
@@ -302,26 +301,12 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _study_usage() -> str:
-    from bnrecon import config
-    from bnrecon.studies import running
-
-    parts = {name: (*config.study(name)["tables"], *experiments) for name, experiments in running.STUDIES.items()}
-    listed = "\n".join(f"  {name:16} {' '.join(words)}" for name, words in parts.items())
-    return f"""usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [jobs=N] [OPTION=VALUE ...]
-       bnrecon tables study=NAME [PART ...] [scale=...] [OPTION=VALUE ...]
-       bnrecon figures study=NAME [the same]
-
-NAME and its PARTs, all of them if none is named; of table1 and table2 also exact (our solver) or paper (the paper's):
-{listed}
-jobs=N has N processes share the work: on two cores jobs=2 is faster than one process with two threads.
-Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
-
-
 def _study(words: list[str]) -> int:
     """Run what a study's tables lack, then print them."""
     if not words or "-h" in words or "--help" in words:
-        print(_study_usage())
+        from bnrecon.studies.asked import usage
+
+        print(usage())
         return 0 if words else 2
     return _study_tables(words[0].removeprefix("study="), words[1:], run=True)
 
@@ -331,72 +316,70 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
 
     hardware.keep_freed_memory()
     signal.signal(signal.SIGTERM, _terminated)
-    from bnrecon.errors import RunError, UserError
+    from bnrecon.errors import UserError
 
     try:
-        from bnrecon import parallel
-        from bnrecon.studies import running
-        from bnrecon.studies.workers import end_with_parent, workers
+        from bnrecon.studies.asked import read
 
         _loaded()
-        end_with_parent()
-        if flags := [word for word in words if word.startswith("-")]:
-            raise UserError(f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them")
-
-        scale = next((word.removeprefix("scale=") for word in words if word.startswith("scale=")), "laptop")
-        parts = [word for word in words if "=" not in word]
-        jobs = next((word.removeprefix("jobs=") for word in words if word.startswith("jobs=")), "1")
-        if not jobs.isdigit() or not int(jobs):
-            raise UserError(f"jobs={jobs}: how many processes share the work, 1 or more")
-        if int(jobs) > 1 and not run:
-            raise UserError(f"jobs={jobs} is for bnrecon study; tables and figures compute nothing")
-        options = [word for word in words if "=" in word and not word.startswith(("scale=", "jobs="))]
-        outputs = Path(
-            next((_expanded(word).removeprefix("outputs=") for word in options if word.startswith("outputs=")), "outputs")
-        )
-        if outputs.exists() and not outputs.is_dir():
-            raise UserError(f"outputs={outputs} is not a folder")
-        for key in ("scale", "jobs", "outputs"):
-            if len([word for word in words if word.startswith(f"{key}=")]) > 1:
-                raise UserError(f"{key}= is given twice")
-        options = [_expanded(word) for word in options]
-        asked = (name, scale, parts, options)
-        whole = (name, scale, [part for part in parts if part not in running.SOLVERS], options)  # tables show both solvers
-        code = 0
-        if run:
-            parallel.refuse("bnrecon study")
-            folder = outputs / name
-            cells = [cell for table in running.collect(*asked).values() for cell in table]
-            given = [name, *(word for word in words if not word.startswith("jobs="))]
-            try:
-                folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
-            except OSError as error:
-                raise UserError(f"outputs={outputs}: cannot be created ({error.strerror})") from None
-            with workers(given, int(jobs), folder / f"{scale}-workers.log") if int(jobs) > 1 else contextlib.nullcontext():
-                for do in (
-                    lambda: running.run_missing(cells, folder / f"{scale}.log"),
-                    lambda: running.run_experiments(name, scale, folder, parts, options),
-                ):
-                    try:
-                        do()
-                    except (RunError, UserError) as error:
-                        code = max(_failure(error), code) if code != 1 else 1
-                    except BaseException:
-                        running.write_tables(name, scale, running.collect(*whole), folder, parts, options)  # of what is done
-                        raise
-        text = running.write_tables(name, scale, running.collect(*whole), outputs / name, parts, options)
+        asked = read(name, [_expanded(word) for word in words])
+        if asked.jobs > 1 and not run:
+            raise UserError(f"jobs={asked.jobs} is for bnrecon study; tables and figures compute nothing")
+        code = _run_study(asked) if run else 0
+        text = _written(asked)
         if figures:
             drawn = sorted(
-                path for path in (outputs / name).glob(f"*-{scale}*.png") if not parts or path.name.partition("-")[0] in parts
+                path
+                for path in asked.folder.glob(f"*-{asked.scale}*.png")
+                if not asked.parts or path.name.partition("-")[0] in asked.parts
             )
-            command = " ".join(("bnrecon study", name, *parts, f"scale={scale}"))
+            command = f"bnrecon study {' '.join(asked.alone)}"
             print("\n".join(map(str, drawn)) or f"nothing of this has a picture yet; what has one is drawn by: {command}")
             return code
         print(text)
-        print(f"\n{outputs / name}")
+        print(f"\n{asked.folder}")
         return code
     except BaseException as error:
         return _failure(error)
+
+
+def _run_study(asked) -> int:
+    """Run what is missing, tables before experiments; the exit code. What is done by then is written whatever stops it."""
+    from bnrecon import parallel
+    from bnrecon.errors import RunError, UserError
+    from bnrecon.studies import running
+    from bnrecon.studies.workers import end_with_parent, workers
+
+    end_with_parent()
+    parallel.refuse("bnrecon study")
+    cells = [cell for table in running.collect(asked.name, asked.scale, asked.parts, asked.options).values() for cell in table]
+    try:
+        asked.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
+    except OSError as error:
+        raise UserError(f"outputs={asked.outputs}: cannot be created ({error.strerror})") from None
+    code = 0
+    with workers(asked.alone, asked.jobs, asked.folder / f"{asked.scale}-workers.log"):
+        for do in (
+            lambda: running.run_missing(cells, asked.folder / f"{asked.scale}.log"),
+            lambda: running.run_experiments(asked.name, asked.scale, asked.folder, asked.parts, asked.options),
+        ):
+            try:
+                do()
+            except (RunError, UserError) as error:
+                code = max(_failure(error), code) if code != 1 else 1
+            except BaseException:
+                _written(asked)
+                raise
+    return code
+
+
+def _written(asked) -> str:
+    """A study's tables, of what is done; both solvers' columns, whichever was asked for."""
+    from bnrecon.studies import running
+
+    parts = [part for part in asked.parts if part not in running.SOLVERS]
+    found = running.collect(asked.name, asked.scale, parts, asked.options)
+    return running.write_tables(asked.name, asked.scale, found, asked.folder, asked.parts, asked.options)
 
 
 def _tables(words: list[str]) -> int:
@@ -406,7 +389,9 @@ def _tables(words: list[str]) -> int:
         rest = [word for word in words if word not in named]
         return _study_tables(named[0].removeprefix("study="), rest, run=False)
     if any(word.startswith("-") for word in words) or len(words) > 1:
-        print(f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{_study_usage()}")
+        from bnrecon.studies.asked import usage
+
+        print(f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{usage()}")
         return 0 if words and words[0] in ("-h", "--help") else 2
     folder = Path(words[0].removeprefix("outputs=") if words else "outputs")
     results = tables.collect(folder)
@@ -420,7 +405,9 @@ def _figures(words: list[str]) -> int:
     """Draw a study's pictures from what was run, and name them."""
     named = [word for word in words if word.startswith("study=")]
     if not named:
-        print(_study_usage())
+        from bnrecon.studies.asked import usage
+
+        print(usage())
         return 0 if words and words[0] in ("-h", "--help") else 2
     return _study_tables(named[0].removeprefix("study="), [word for word in words if word not in named], run=False, figures=True)
 

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,49 +148,41 @@ def set_aside(path: Path, reason: Exception | str) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path, purpose: str) -> Iterator[None]:
-    """Hold a folder's lock for the block. A second process waits and says for what and for whom.
+def claimed(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bool]:
+    """Hold the lock file ``path`` for the block, whose value is whether it is held.
 
-    The lock is the operating system's: it falls when its holder is killed, so nothing stale is ever left.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    holder = folder / ".holder"
-    lock = filelock.FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        who = holder.read_text() if holder.exists() else "another process"
-        print(f"waiting for {who} to finish {purpose}", file=sys.stderr, flush=True)
-        lock.acquire()
-    for left in folder.glob(".*.part"):  # by a process killed while writing; nobody else writes here now
-        left.unlink(missing_ok=True)
-    try:
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
-        yield
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def claimed(path: Path, patient: bool = True) -> Iterator[bool]:
-    """Hold the lock file ``path`` for the block, whose value is whether it is held: one who is not patient takes no for an answer.
-
-    As ``exclusive``'s, it falls when its holder is killed.
+    Where another process holds it: say what ``waiting`` gives and wait, or without it take no for an answer. The lock is the operating
+    system's: it falls when its holder is killed, so nothing stale is ever left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        if not patient:
+        if waiting is None:
             yield False
             return
-        print("waiting for another process that shares this work", file=sys.stderr, flush=True)
+        print(waiting(), file=sys.stderr, flush=True)
         lock.acquire()
     try:
         yield True
     finally:
         lock.release()
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path, purpose: str) -> Iterator[None]:
+    """Hold a folder's lock for the block. A second process waits and says for what and for whom."""
+    holder = folder / ".holder"
+
+    def waiting() -> str:
+        return f"waiting for {holder.read_text() if holder.exists() else 'another process'} to finish {purpose}"
+
+    with claimed(folder / ".lock", waiting):
+        for left in folder.glob(".*.part"):  # by a process killed while writing; nobody else writes here now
+            left.unlink(missing_ok=True)
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield
 
 
 def shared(names: Iterable[str], locks: Path) -> Iterator[str]:
@@ -199,9 +191,9 @@ def shared(names: Iterable[str], locks: Path) -> Iterator[str]:
     A name comes to every process, to the later ones when it is done or its holder died: ask then whether it is done.
     """
     left = list(names)
-    for patient in (False, True):
+    for waiting in (None, lambda: "waiting for another process that shares this work"):
         for name in list(left):
-            with claimed(locks / content_key({"name": name}), patient) as mine:
+            with claimed(locks / content_key({"name": name}), waiting) as mine:
                 if mine:
                     left.remove(name)
                     yield name

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bnrecon.errors import UserError
 from bnrecon.studies import deeper_sources, nonlinear_layer, normalization_training, papers_solver, source_cost, width_threshold
-from bnrecon.studies.cells import Cell, Reported
+from bnrecon.studies.cells import Cell, Reported, refuse_compared
 from bnrecon.studies.experiments import Experiment
 
 __all__ = ["EXPERIMENTS", "listed_cells", "reconstruction_cells"]
@@ -96,11 +95,9 @@ def reconstruction_cells(study: dict[str, Any], table: str, scale: str, solver: 
 
     ``study`` is the study's yaml, ``solver`` "exact" or "paper", ``words`` further options of every run.
     """
+    refuse_compared(words, ("features", "features.name", "target.activation"))
     content = study["tables"][table]
     cells = []
-    for word in words:
-        if word.partition("=")[0] in ("features", "features.name", "target.activation"):
-            raise UserError(f"{word}: that is what the rows and columns of {table} are")
     for activation, row in content["rebuilt"].items():
         for features, (mean, half_width) in row.items():
             given = [

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from bnrecon import tables
+from bnrecon.errors import UserError
 from bnrecon.statistics import Interval, mean_interval
 
-__all__ = ["Cell", "Reported", "frame", "verdict"]
+__all__ = ["Cell", "Reported", "frame", "refuse_compared", "verdict"]
+
+
+def refuse_compared(words: Sequence[str], compared: Collection[str]) -> None:
+    """Raise ``UserError`` for a user's option that sets what a table's rows and columns are told apart by.
+
+    >>> refuse_compared(["train.seed=7"], {"train.seed"})
+    Traceback (most recent call last):
+    bnrecon.errors.UserError: train.seed=7: that is what is compared here
+    """
+    for word in words:
+        if word.lstrip("+~").partition("=")[0] in compared:
+            raise UserError(f"{word}: that is what is compared here")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def compute_missing(experiment: Experiment, name: str, scale: str, path: Path, w
                     continue
                 spent = round(time.monotonic() - started, 1)
                 frame = frame.assign(piece=piece, **origin, seconds_in_all=spent)
-                with store.claimed(locks / f"{path.name}.writing"):
+                with store.claimed(locks / f"{path.name}.writing", lambda: f"waiting to write {path}"):
                     _append(path, frame)
                 if bar.disable:
                     print(f"{name}: {piece}, {spent} s", file=sys.stderr, flush=True)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.errors import UserError
 from bnrecon.hardware import exact_float32
 from bnrecon.statistics import mean_interval
+from bnrecon.studies.cells import refuse_compared
 from bnrecon.studies.experiments import Pieces
 from bnrecon.studies.training import trained
 from bnrecon.targets.normalization_only import CollapsedPair
@@ -33,9 +33,7 @@ def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
     """A piece for each training; the first is the target, all weights trained as for Tables 1 and 2."""
     common, (seeds, settings) = SETTINGS[scale]
     usual = [word for word in common if not word.startswith("train.warmup_epochs=")]
-    for word in words:
-        if word.partition("=")[0] in ("target.inner", "target.excess", "train.seed"):
-            raise UserError(f"{word}: that is what is compared here")
+    refuse_compared(words, ("target.inner", "target.excess", "train.seed"))
     found = {
         "target": lambda: _one(
             ["target=vgg18", *usual, *words], {"inner": "none: all weights trained", "excess": None, "seed": 0}

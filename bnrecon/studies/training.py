@@ -11,8 +11,8 @@ from torch import nn
 
 from bnrecon import config, hardware
 from bnrecon.data import DataSpec, Images, load
-from bnrecon.errors import UserError
 from bnrecon.statistics import mean_interval
+from bnrecon.studies.cells import refuse_compared
 from bnrecon.studies.experiments import Pieces
 from bnrecon.targets.obtain import Trained, obtain_target
 
@@ -53,10 +53,7 @@ def trainings(
 
     Raises ``UserError`` for a word that sets what the settings, or the seeds, are told apart by.
     """
-    compared = {word.partition("=")[0] for options in settings.values() for word in options} | {"train.seed"}
-    for word in words:
-        if word.lstrip("+~").partition("=")[0] in compared:
-            raise UserError(f"{word}: that is what is compared here")
+    refuse_compared(words, {word.partition("=")[0] for options in settings.values() for word in options} | {"train.seed"})
     found = {}
     for seed in seeds:  # every setting once, before any is run again
         for name, options in settings.items():

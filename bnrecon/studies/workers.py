@@ -25,6 +25,9 @@ def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
     What the others print goes to ``log``; a piece that fails there fails here again and is reported. They end with this process,
     however it ends: they watch a pipe that it holds, and go at a safe point.
     """
+    if jobs == 1:
+        yield
+        return
     threads = max(1, torch.get_num_threads() // jobs)
     torch.set_num_threads(threads)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), MARK: "1"}

@@ -1,0 +1,77 @@
+"""What is asked of `bnrecon study`, `tables` and `figures` of a study: the words of the command line, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bnrecon import config
+from bnrecon.errors import UserError
+from bnrecon.studies.running import SOLVERS, STUDIES
+
+__all__ = ["Asked", "read", "usage"]
+
+OWN = ("scale", "jobs")  # a study's; every other option is its runs'
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A study, its scale, the parts named (none: all of them), options of its runs, their outputs folder, and how many processes."""
+
+    name: str
+    scale: str
+    parts: tuple[str, ...]
+    options: tuple[str, ...]
+    outputs: Path
+    jobs: int
+
+    @property
+    def folder(self) -> Path:
+        """Where the study's tables and pictures lie."""
+        return self.outputs / self.name
+
+    @property
+    def alone(self) -> list[str]:
+        """The words that ask one process for the same."""
+        return [self.name, *self.parts, f"scale={self.scale}", *self.options]
+
+
+def read(name: str, words: Sequence[str]) -> Asked:
+    """Take the words behind a study's name apart.
+
+    Raises ``UserError`` for flags, an own option given twice, processes that are no number, an outputs folder that is none.
+
+    >>> read("random_features", ["matching", "jobs=2", "device=cpu"]).alone
+    ['random_features', 'matching', 'scale=laptop', 'device=cpu']
+    """
+    if flags := [word for word in words if word.startswith("-")]:
+        raise UserError(f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them")
+    given: dict[str, str] = {}
+    for key, equals, value in (word.partition("=") for word in words):
+        if equals and key in (*OWN, "outputs"):
+            if key in given:
+                raise UserError(f"{key}= is given twice")
+            given[key] = value
+    jobs, outputs = given.get("jobs", "1"), Path(given.get("outputs", "outputs"))
+    if not jobs.isdigit() or not int(jobs):
+        raise UserError(f"jobs={jobs}: how many processes share the work, 1 or more")
+    if outputs.exists() and not outputs.is_dir():
+        raise UserError(f"outputs={outputs} is not a folder")
+    parts = tuple(word for word in words if "=" not in word)
+    options = tuple(word for word in words if "=" in word and word.partition("=")[0] not in OWN)
+    return Asked(name, given.get("scale", "laptop"), parts, options, outputs, int(jobs))
+
+
+def usage() -> str:
+    """How the three commands are given, with the studies that there are and their parts."""
+    parts = {name: (*config.study(name)["tables"], *experiments) for name, experiments in STUDIES.items()}
+    listed = "\n".join(f"  {name:16} {' '.join(words)}" for name, words in parts.items())
+    return f"""usage: bnrecon study NAME [PART ...] [scale=smoke|laptop|paper] [jobs=N] [OPTION=VALUE ...]
+       bnrecon tables study=NAME [PART ...] [scale=...] [OPTION=VALUE ...]
+       bnrecon figures study=NAME [the same]
+
+NAME and its PARTs, all of them if none is named; of table1 and table2 also {SOLVERS[0]} (our solver) or {SOLVERS[1]} (the paper's):
+{listed}
+jobs=N has N processes share the work: on two cores jobs=2 is faster than one process with two threads.
+Options go to every run, as data.root=FOLDER, outputs=FOLDER, device=cuda."""
