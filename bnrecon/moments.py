@@ -52,14 +52,14 @@ class LayerMoments:
         self.centre_with_output = self.centre_with_output + output @ centred.T
 
     def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float32 (c1,)."""
+        """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float64 (c1,)."""
         mean = self.input_sum / self.count
         covariance = (self.input_products / self.count - torch.outer(mean, mean)) * _unbiased(self.count)
         if features.identity:
             copies = features.width // len(mean)
-            return mean.repeat(copies).float(), covariance.diagonal().clamp_min(0).repeat(copies).float()
+            return mean.repeat(copies), covariance.diagonal().clamp_min(0).repeat(copies)
         first = features.weights()[0].to(mean)
-        return (first @ mean).float(), ((first @ covariance) * first).sum(1).clamp_min(0).float()
+        return first @ mean, ((first @ covariance) * first).sum(1).clamp_min(0)
 
     def second_output(
         self, gain: torch.Tensor, bias: torch.Tensor | None, outer: torch.Tensor, at_output: torch.Tensor,
@@ -84,7 +84,7 @@ class LayerMoments:
         off = outer == 0
         factor = torch.where(off, torch.zeros_like(outer), 1 / torch.where(off, 1, outer))
         variance = torch.where(off, torch.ones_like(outer), factor**2 * variance.clamp_min(0) * _unbiased(count))
-        return (factor * middle + at_output).float(), variance.float()
+        return factor * middle + at_output, variance
 
 
 def _unbiased(count: int) -> float:

@@ -23,6 +23,7 @@ __all__ = [
     "SourceLayer",
     "centre",
     "collapse_layer",
+    "freeze",
     "geometry_of",
     "layer_errors",
     "pad",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 32 * 2**20  # of one chunk's intermediate map: small enough to stay near the processor's cache
+NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
 
 
@@ -76,7 +78,8 @@ def centre(x: torch.Tensor, kernel: tuple[int, int], geometry: Geometry, sides: 
 
 @dataclass(frozen=True)
 class AffineMap:
-    """What a normalization layer is to do, y = scale · x + shift by channel (float64), and its running statistics (float32)."""
+    """What a normalization layer is to do, y = scale · x + shift by channel (float64), and its running statistics
+    (in the layer's own precision)."""
 
     scale: torch.Tensor
     shift: torch.Tensor
@@ -158,7 +161,7 @@ class SourceLayer(nn.Module):
                 if all(torch.equal(a.to(h), h) for a, h in zip(asked, held, strict=True)):
                     maps.append(wanted)
                     continue
-            maps.append(AffineMap.of_parameters(*(h.double() for h in held[:2]), *(h.float() for h in held[2:]), norm.eps))
+            maps.append(AffineMap.of_parameters(*(h.double() for h in held[:2]), *held[2:], norm.eps))
         return maps[0], maps[1]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -230,6 +233,33 @@ class SourceLayer(nn.Module):
             low, high = self.region
             self.outside += int((hidden < low).sum()) + (int((hidden > high).sum()) if high < math.inf else 0)
         return self.activation(hidden)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight of the one layer that this amounts to, for code that reads a layer's weight, its type or its device."""
+        return self._collapsed().weight
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """The bias of the one layer that this amounts to."""
+        return self._collapsed().bias
+
+    def _collapsed(self) -> nn.Module:
+        """That layer, made anew when a normalization has changed."""
+        norms = (self.first_norm, self.second_norm)
+        held = [value for norm in norms for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var)]
+        now = [(id(value), value._version, value.device, value.dtype) for value in held]
+        if self.__dict__.get("_collapsed_at") != now:
+            collapsed = collapse_layer(self)
+            self.__dict__["_collapsed_layer"] = collapsed if self.geometry.linear else collapsed.convolution
+            self.__dict__["_collapsed_at"] = now
+        return self.__dict__["_collapsed_layer"]
+
+    def is_finite(self) -> bool:
+        """Whether everything that the normalizations hold is finite."""
+        norms = (self.first_norm, self.second_norm)
+        held = [value for norm in norms for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var)]
+        return all(bool(torch.isfinite(value).all()) for value in held)
 
     def frozen_digest(self) -> str:
         """SHA-256 of the weights the layer holds now; equal to the features' own as long as nothing changed them."""
@@ -343,6 +373,19 @@ def layer_errors(layer: SourceLayer, weight: torch.Tensor) -> tuple[float, float
         errors.append(relative_error(composed_weight(matrix, scales, layer.features), weight))
         del matrix  # before the next is formed
     return errors[0], errors[1]
+
+
+def freeze(network: nn.Module) -> list[str]:
+    """Leave normalizations alone trainable; return the names of the parameters that were trainable besides."""
+    found = []
+    for prefix, module in network.named_modules():
+        if isinstance(module, NORMALIZATIONS):
+            continue
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            if parameter.requires_grad:
+                parameter.requires_grad_(False)
+                found.append(name)
+    return found
 
 
 def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import nn
 from bnrecon import store
 from bnrecon.errors import RunError
 from bnrecon.features import LayerShape, distribution, draw
-from bnrecon.source import AffineMap, SourceLayer, collapse_layer, geometry_of, substitute
+from bnrecon.source import AffineMap, SourceLayer, collapse_layer, freeze, geometry_of, substitute
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
 
@@ -44,7 +44,7 @@ def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
 
 
 def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
-    """Write normalization parameters (γ and β in float64, running statistics in float32), everything else that is not
+    """Write normalization parameters (γ and β in float64, running statistics as the network holds them), everything else that is not
     drawn, and the recipes.
     """
     layers = source_layers(network)
@@ -90,6 +90,7 @@ def load_source(path: str | Path, model: nn.Module) -> nn.Module:
     prefixes = tuple(f"{name}." if name else "" for name in source_layers(network))
     if unexpected or any(not name.startswith(prefixes) for name in missing):
         raise RunError(f"{path} does not fit this architecture: {', '.join(unexpected[:3] or missing[:3])} …")
+    freeze(network)
     return network.eval()
 
 
