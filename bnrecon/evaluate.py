@@ -39,12 +39,15 @@ class SourceEvaluation:
 
 
 def test_accuracy(network: nn.Module, data: Images, device: torch.device, description: str | None = None) -> Accuracy:
-    """Test accuracy over all test images, in eval mode and float32 with TF32 off; with a ``description``, under a bar."""
+    """Test accuracy over all test images, in eval mode and float32 with TF32 off; with a ``description``, under a bar.
+
+    Raises ``RunError`` where a logit is not finite: the largest of NaNs is no answer.
+    """
     network.eval()
     correct = images = 0
     with _bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
         for x, y in data.test_batches(250, device):
-            correct += int((network(x).argmax(1) == y).sum())
+            correct += int((_finite(network(x), "the network").argmax(1) == y).sum())
             images += len(y)
             bar.update(len(y))
     return Accuracy(100 * correct / images, images)
@@ -63,19 +66,23 @@ def evaluate_source(
     source_images = min(source_images, data.sizes[1])
     with _bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
         for x, y in data.test_batches(64, device, limit=source_images):
-            logits = source(x)
-            if not bool(torch.isfinite(logits).all()):
-                raise RunError("the source network's logits are not finite on test images: its numbers cannot be trusted")
+            logits = _finite(source(x), "the source network")
             difference = max(difference, float((logits - collapsed(x)).abs().max()))
             to_target = max(to_target, float((logits - target(x)).abs().max()))
             correct += int((logits.argmax(1) == y).sum())
             images += len(y)
             bar.update(len(y))
         for x, y in data.test_batches(250, device, start=source_images):
-            correct += int((collapsed(x).argmax(1) == y).sum())
+            correct += int((_finite(collapsed(x), "the source network's collapsed form").argmax(1) == y).sum())
             images += len(y)
             bar.update(len(y))
     return SourceEvaluation(100 * correct / images, images, source_images, difference, to_target)
+
+
+def _finite(logits: torch.Tensor, whose: str) -> torch.Tensor:
+    if not bool(torch.isfinite(logits).all()):
+        raise RunError(f"{whose} gives logits that are not finite on test images")
+    return logits
 
 
 def _bar(total: int, description: str | None) -> tqdm:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from bnrecon.errors import UserError, nearest
+from bnrecon.own_code import blamed, fingerprint, is_own
 from bnrecon.portable_random import Stream
 from bnrecon.store import tensor_digest
 
@@ -123,6 +124,12 @@ class Distribution:
     takes_strict: bool
     widths: tuple[str, ...]
     at_most_n: bool = False
+    version: str | None = None
+
+    @property
+    def code(self) -> str | None:
+        """A fingerprint of a user's distribution, ``None`` for bnrecon's own: results of other code are others."""
+        return fingerprint(self.draw, self.version)
 
     def check_width(self, shape: LayerShape, width: int) -> None:
         """Raise ``UserError`` for a width that this distribution does not have."""
@@ -149,13 +156,15 @@ def register_features(
     takes_strict: bool = False,
     widths: tuple[str, ...] = (),
     at_most_n: bool = False,
+    version: str | None = None,
 ) -> Callable[[Draw], Draw]:
     """Register a distribution under a name that ``features.name`` accepts.
 
     The function is called as ``draw(shape, width, stream)`` and returns A (c1, c0) and B (c2, c1, kh, kw); all its
     randomness must come from ``stream``. ``portable=False`` for draws that pass through a matrix factorization, which
     differs between machines. ``orthogonal=True`` promises M^T M = I at width n, which the closed form then uses. ``widths`` names
-    the only widths there are (``"minimum"``, ``"maximum"``); any, if empty; any up to n with ``at_most_n``.
+    the only widths there are (``"minimum"``, ``"maximum"``); any, if empty; any up to n with ``at_most_n``. Results belong to the
+    function's source, and to that of what it uses; with a ``version`` to that instead: change it when the draws change.
 
     >>> @register_features("cauchy")
     ... def cauchy(shape, width, stream):
@@ -166,7 +175,9 @@ def register_features(
     """
 
     def add(function: Draw) -> Draw:
-        DISTRIBUTIONS[name] = Distribution(name, function, portable, orthogonal, takes_strict, widths, at_most_n)
+        DISTRIBUTIONS[name] = Distribution(
+            name, function, portable, orthogonal, takes_strict, widths, at_most_n, version
+        )  # fmt: skip
         return function
 
     return add
@@ -197,11 +208,31 @@ def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict
     kind = distribution(name)
     kind.check_width(shape, width)
     options = {"strict": strict} if kind.takes_strict else {}
-    drawn = kind.draw(shape, width, Stream(seed, layer), **options)
-    drawn = drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
+    if is_own(kind.draw):
+        drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
+    else:
+        drawn = kind.draw(shape, width, Stream(seed, layer), **options)
+        drawn = drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
     if skip == "none":
         return drawn
     return dataclasses.replace(drawn, skip=skip, skip_weight=_skip_weight(shape, Stream(seed, layer)))
+
+
+def _drawn_by_user(kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict) -> Features:
+    """What a user's distribution draws, its shapes, type and values checked."""
+    with blamed(f"features {kind.name}"):
+        drawn = kind.draw(shape, width, stream, **options)
+    if isinstance(drawn, Features):
+        return drawn
+    if not (isinstance(drawn, tuple | list) and len(drawn) == 2 and all(isinstance(part, torch.Tensor) for part in drawn)):
+        raise UserError(f"features {kind.name}: it must return two tensors, A (c1, c0) and B (c2, c1, kh, kw)")
+    wanted = {"A": (width, shape.inputs), "B": (shape.outputs, width, *shape.kernel)}
+    for (name, size), part in zip(wanted.items(), drawn, strict=True):
+        if tuple(part.shape) != size:
+            raise UserError(f"features {kind.name}: {name} is of shape {tuple(part.shape)}; for this layer it must be {size}")
+        if not part.is_floating_point() or not bool(part.isfinite().all()):
+            raise UserError(f"features {kind.name}: {name} must hold finite floating-point numbers ({part.dtype} given)")
+    return Features(shape, width, *(part.detach().to("cpu", torch.float32) for part in drawn))
 
 
 def _skip_weight(shape: LayerShape, stream: Stream) -> torch.Tensor:

@@ -12,10 +12,11 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from PIL import Image
 
 from bnrecon import store
 
-__all__ = ["canvas", "layer_errors"]
+__all__ = ["canvas", "is_whole", "layer_errors"]
 
 
 @contextlib.contextmanager
@@ -35,6 +36,16 @@ def canvas(file: io.BytesIO, kind: str, rows: int = 1, columns: int = 1, **optio
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
         finally:
             plt.close(figure)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a picture is there and can be read to its end."""
+    try:
+        with Image.open(path) as picture:
+            picture.load()
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return True
 
 
 def layer_errors(path: Path, result: dict[str, Any]) -> None:

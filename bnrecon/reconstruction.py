@@ -375,7 +375,7 @@ def reconstruct(
         drawn = draw(features, target.shape, layer.width, seed, layer.number, strict, skip)
         system = layer_system(target, drawn, device, kind.orthogonal)
         options = SolverOptions(tolerance * _share(system, target), max_iterations)
-        if solved and found.name in solved:
+        if solved and found.name in solved and len(solved[found.name].scale) == system.operator.shape[1]:
             solution = _taken(system, solved[found.name], options.tolerance)
         else:
             solution = _solved(found.name, solver, system, options)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -20,35 +22,54 @@ from bnrecon import estimate, figures, hardware, parallel, store, tables
 from bnrecon.config import VOLATILE, RunConfig
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, check_activation
 from bnrecon.data import DataSpec, Images, load
+from bnrecon.data.load import refuse_unused_root
 from bnrecon.errors import RunError, UserError
 from bnrecon.evaluate import evaluate_source
 from bnrecon.features import check_skip, distribution
 from bnrecon.moments import LayerMoments, gather
+from bnrecon.own_code import blamed
 from bnrecon.reconstruction import LayerReport, Plan, Reconstruction, plan_layers, reconstruct
 from bnrecon.solvers import Report, Solution
 from bnrecon.solvers.base import lookup
 from bnrecon.source import layer_errors
 from bnrecon.source_file import collapse, load_source, source_layers
 from bnrecon.targets.folding import find_layers
-from bnrecon.targets.models import check_options, minimum_width_count, parameter_count
+from bnrecon.targets.models import check_options, minimum_width_count, parameter_count, target_code
 from bnrecon.targets.obtain import Trained, build_target, is_trained, obtain_target, training_plan
 from bnrecon.targets.reparameterization import trained_parameters
 
 __all__ = ["commit", "run", "run_folder", "train_only"]
 
+NAMELESS = ("folder", "imagenet")  # data whose name does not say which images they are
 STATISTICS_IMAGES = 1024  # training images that running statistics are taken from
 SOURCE_IMAGES = 64  # test images that always go through the real source network
 # Operations up to which `evaluate=auto` sends all test images through the real source network: some ten minutes.
 SOURCE_FLOPS = {"cpu": 1e14, "cuda": 1e16}
 
 
-def run_folder(config: RunConfig) -> Path:
-    """Where a run lies: named by what differs from the defaults, so that an option added later keeps old runs valid."""
+def run_folder(config: RunConfig, data: Images | None = None) -> Path:
+    """Where a run lies: named by what differs from the defaults, so that an option added later keeps old runs valid.
+
+    Of a user's own images (``data=folder``, ``imagenet``) the pixels belong to the name, of a user's own code its source.
+    """
     content = store.differences(config, VOLATILE)
-    if config.data.name in ("folder", "imagenet"):
-        content["data.root"] = config.data.root  # here the folder says which data are meant
+    if config.data.name in NAMELESS:
+        content["data.pixels"] = (data or load(_spec(config))).checksum()
+    content |= _own_code(config)
     name = f"{config.data.name}-{config.target.name}-{config.features.name}-{store.content_key(content)}"
     return Path(config.outputs) / "runs" / name
+
+
+def _spec(config: RunConfig) -> DataSpec:
+    return DataSpec(**dataclasses.asdict(config.data))
+
+
+def _own_code(config: RunConfig) -> dict[str, str]:
+    """Fingerprints of what a user has registered, by option: a run of other code is another run."""
+    found = {"features.code": distribution(config.features.name).code, "target.code": target_code(config.target.family)}
+    if config.solver.name != "auto":
+        found["solver.code"] = lookup(config.solver.name).code
+    return {name: code for name, code in found.items() if code is not None}
 
 
 def run(config: RunConfig) -> Path:
@@ -58,23 +79,52 @@ def run(config: RunConfig) -> Path:
     """
     parallel.refuse("bnrecon run")
     commit()
-    folder = run_folder(config)
     check_names(config)
-    with store.exclusive(folder, f"the run {folder.name}"):
-        result = finished(folder)
-        if result is not None:
-            _require_same_pixels(config, result, folder)
-            print(f"already done; nothing to do (remove {folder} to run it again)\n")
-            if config.keep_source and not all((folder / f"seed-{seed}" / "source.safetensors").exists() for seed in config.seeds):
-                print("its source networks are not here, only what came of them: run with keep_source=false, or shipped\n")
-        else:
-            result = _run(config, folder)
+    refuse_unused_root(_spec(config))
+    data = load(_spec(config)) if config.data.name in NAMELESS else None
+    folder = run_folder(config, data)
+    known = finished(folder)
+    if known is None:
+        with store.exclusive(folder, f"the run {folder.name}"):
+            known = finished(folder, mend=True)  # another process may have done it
+            result = known or _run(config, folder, data or load(_spec(config)))
+    if known is not None:
+        result = known
+        _require_same_pixels(config, result, folder, data)
+        print(f"already done; nothing to do (remove {folder} to run it again)\n")
+        if config.keep_source and not all((folder / f"seed-{seed}" / "source.safetensors").exists() for seed in config.seeds):
+            print("its source networks are not here, only what came of them: run with keep_source=false, or shipped\n")
+    _tidy(config, folder, result)
+    print(tables.for_reading(result))
+    print(f"\n{folder}")
+    return folder
+
+
+def _tidy(config: RunConfig, folder: Path, result: dict[str, Any]) -> None:
+    """Write a finished run's tables anew where they are gone or damaged, and remove what killed processes left.
+
+    A folder that cannot be written stays as it is: a finished run is there to be read.
+    """
+    if not os.access(folder, os.W_OK):
+        return
+    with contextlib.suppress(UserError), store.exclusive(folder, f"the run {folder.name}"):
+        wrong = [name for name, text in tables.texts(result).items() if not _holds(folder / name, text)]
+        for name in wrong:
+            store.write_text(folder / name, tables.texts(result)[name])
+        if not figures.is_whole(folder / "layers.png"):
+            figures.layer_errors(folder / "layers.png", result)
+        for left in folder.glob("seed-*/layer-*.safetensors"):
+            left.unlink()
         if not config.keep_source:
             for file in folder.glob("seed-*/source.safetensors"):
                 file.unlink()
-        print(tables.for_reading(result))
-    print(f"\n{folder}")
-    return folder
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode()
+    except OSError:
+        return False
 
 
 def train_only(config: RunConfig) -> Trained:
@@ -83,14 +133,14 @@ def train_only(config: RunConfig) -> Trained:
     Raises what ``obtain_target`` raises.
     """
     check_names(config)
+    refuse_unused_root(_spec(config))
     device = hardware.resolve_device(config.device)
     with parallel.joined(device):
         return _train_only(config, device)
 
 
 def _train_only(config: RunConfig, device: torch.device) -> Trained:
-    spec = DataSpec(**dataclasses.asdict(config.data))
-    data = parallel.after_first(lambda: load(spec))
+    data = parallel.after_first(lambda: load(_spec(config)))
     known = is_trained(config, data, device)
     trained = obtain_target(config, data, device)
     if parallel.place()[0] > 0:
@@ -114,32 +164,37 @@ def check_names(config: RunConfig) -> None:
     check_options(**{f.name: getattr(config.target, f.name) for f in dataclasses.fields(config.target) if f.name != "name"})
 
 
-def _require_same_pixels(config: RunConfig, result: dict[str, Any], folder: Path) -> None:
-    """Raise ``UserError`` where a finished run saw other data than are now in another folder under the same name."""
-    if config.data.root in (None, result["config"]["data"]["root"]):
+def _require_same_pixels(config: RunConfig, result: dict[str, Any], folder: Path, data: Images | None) -> None:
+    """Raise ``UserError`` where a finished run saw other images than there are now; say where that cannot be known."""
+    try:
+        data = data or load(dataclasses.replace(_spec(config), download=False))
+    except UserError:
+        if config.data.root is not None:
+            raise
+        print(f"note      the {config.data.name} images are not at hand, so that they were not compared with the run's\n")
         return
-    if load(DataSpec(**dataclasses.asdict(config.data))).checksum() != result["data"]["checksum"]:
+    if data.checksum() != result["data"]["checksum"]:
         raise UserError(
             f"{folder} was run on other {config.data.name} images ({result['data']['train']} training, {result['data']['test']} test) "
             f"than data.root={config.data.root} holds; give outputs=ANOTHER_FOLDER for these, or remove it"
         )
 
 
-def finished(folder: Path) -> dict[str, Any] | None:
-    """A run's result if it counts; a damaged one is named and set aside."""
+def finished(folder: Path, mend: bool = False) -> dict[str, Any] | None:
+    """A run's result if it counts. ``mend``: name a damaged one and set it aside; the folder's lock must be held."""
     path = folder / "result.json"
-    if not path.exists():
-        return None
     try:
-        return store.read_json(path)
+        return tables.read_result(path)
+    except FileNotFoundError:
+        return None
     except ValueError as error:
-        store.set_aside(path, error)
+        if mend:
+            store.set_aside(path, error)
         return None
 
 
-def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
+def _run(config: RunConfig, folder: Path, data: Images) -> dict[str, Any]:
     device = hardware.resolve_device(config.device)
-    data = load(DataSpec(**dataclasses.asdict(config.data)))
     plan = _announce(config, data, device)
     store.write_text(folder / "config.json", tables.as_json(dataclasses.asdict(config)))
     trained = obtain_target(config, data, device)
@@ -151,7 +206,7 @@ def _run(config: RunConfig, folder: Path) -> dict[str, Any]:
     tables.write(folder, result)
     figures.layer_errors(folder / "layers.png", result)
     store.write_json(folder / "result.json", result)
-    return store.read_json(folder / "result.json")
+    return tables.read_result(folder / "result.json")
 
 
 def _width(config: RunConfig) -> dict[str, Any]:
@@ -167,7 +222,8 @@ def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
         solver=config.solver.name, device=device, skip=config.features.skip,
     )  # fmt: skip
     training = training_plan(config, device)
-    places = estimate.pixels(network, data.shape)
+    with blamed(f"target family {config.target.family}") if target_code(config.target.family) else contextlib.nullcontext():
+        places = estimate.pixels(network, data.shape)
     channels, height, width = data.shape
     speed = {dtype: estimate.rate(dtype, device) for dtype in {training.dtype, torch.float32}}
     images = config.train.epochs * data.sizes[0]
@@ -214,8 +270,8 @@ def _seed(
 ) -> dict[str, Any]:  # fmt: skip
     """One source network: rebuild, save, reload from the file, evaluate. What was done before is taken up."""
     place = folder / f"seed-{seed}"
-    key = store.tensor_digest(trained.network.state_dict())
-    if (row := _finished_seed(place, key)) is not None:
+    key = _row_key(config, trained, data, device)
+    if (row := _finished_seed(config, seed, place, key)) is not None:
         return row
     started = time.monotonic()
     rebuilt = _rebuild(config, seed, place, trained, moments, key)
@@ -233,29 +289,67 @@ def _seed(
         "largest_logit_difference": outcome.largest_logit_difference,
         "largest_difference_to_target": outcome.largest_difference_to_target,
         "outside_linear_region": sum(layer.outside for layer in source_layers(source).values()),
-        "layers": layers, "notes": notes, "target_digest": key, "seconds": time.monotonic() - started, "solving_seconds": solved,
+        "layers": layers, "notes": notes, "key": key, "seconds": time.monotonic() - started, "solving_seconds": solved,
         "trainable_parameters": sum(p.numel() for p in source.parameters() if p.requires_grad),
         "parameters": sum(p.numel() for p in source.parameters()),
     }  # fmt: skip
     store.write_json(place / "result.json", row)
-    for file in place.glob("layer-*.safetensors"):
-        file.unlink()
+    _remove_layers(place)
     print(tables.seed_line(row), flush=True)
     return row
 
 
-def _finished_seed(place: Path, key: str) -> dict[str, Any] | None:
-    """A seed's row, if it is of this target and both of its files are whole."""
-    row = None
-    for path in (place / "source.safetensors", place / "result.json"):
-        if not path.exists():
-            return None
-        try:
-            row = store.read_json(path) if path.suffix == ".json" else store.read_tensors(path)
-        except ValueError as error:
+def _row_key(config: RunConfig, trained: Trained, data: Images, device: torch.device) -> str:
+    """What a seed's row depends on, its seed apart: target, pixels, options, own code, kind of device, version."""
+    content = store.differences(config, VOLATILE | {"seeds"}) | _own_code(config)
+    content |= {"target": store.tensor_digest(trained.network.state_dict()), "pixels": data.checksum()}
+    content |= {"device": device.type, "version": importlib.metadata.version("bnrecon")}
+    return store.content_key(content)
+
+
+def _finished_seed(config: RunConfig, seed: int, place: Path, key: str) -> dict[str, Any] | None:
+    """A seed's row, if it is of this key and its files are whole; one that a run of other seeds has is taken over."""
+    if (row := _whole_row(place, key, config.keep_source, mend=True)) is not None:
+        _remove_layers(place)
+        return row
+    prefix = place.parent.name.rpartition("-")[0]
+    for other in sorted(place.parent.parent.iterdir()):
+        if other == place.parent or other.name.rpartition("-")[0] != prefix:
+            continue
+        with contextlib.suppress(OSError):  # removed while it is looked at
+            taken = other / f"seed-{seed}"
+            if (row := _whole_row(taken, key, config.keep_source)) is None:
+                continue
+            place.mkdir(parents=True, exist_ok=True)
+            if config.keep_source:
+                store.write_bytes(place / "source.safetensors", (taken / "source.safetensors").read_bytes())
+            store.write_json(place / "result.json", row)
+            print(f"seed {row['seed']} was done before, in {other}", file=sys.stderr)
+            return row
+    return None
+
+
+def _whole_row(place: Path, key: str, with_source: bool, mend: bool = False) -> dict[str, Any] | None:
+    """A seed's row, if it is of this key and all its files are whole; ``mend`` sets damaged ones aside."""
+    path = place / "source.safetensors"
+    try:
+        if with_source:
+            store.read_tensors(path)
+        path = place / "result.json"
+        row = store.read_json(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        if mend:
             store.set_aside(path, error)
-            return None
-    return row if row["target_digest"] == key else None
+        return None
+    return row if row.get("key") == key else None
+
+
+def _remove_layers(place: Path) -> None:
+    """Remove the solved layers of a seed that is done."""
+    for file in place.glob("layer-*.safetensors"):
+        file.unlink()
 
 
 def _rebuild(
@@ -265,17 +359,18 @@ def _rebuild(
     for file in sorted(place.glob("layer-*.safetensors")):
         try:
             tensors, about = store.read_tensors(file)
-            if about["target"] == key and about["solver"] == config.solver.name:
+            if about["key"] == key and about["seed"] == seed:
                 solved[about["name"]] = Solution(tensors["scale"], Report(**about["report"]))
-        except ValueError as error:
-            store.set_aside(file, error)
+        except (ValueError, KeyError, TypeError) as error:
+            named = error if isinstance(error, store.Damaged) else f"{file} was written by another version of bnrecon"
+            store.set_aside(file, named)
     if solved:
         print(f"seed {seed}: {len(solved)} layers were solved before", file=sys.stderr)
 
     def keep(report: LayerReport, solution: Solution) -> None:
         if report.name not in solved:
             name = f"layer-{report.name.replace('.', '_')}.safetensors"
-            about = {"name": report.name, "target": key, "solver": config.solver.name}
+            about = {"name": report.name, "key": key, "seed": seed}
             about |= {"report": dataclasses.asdict(solution.report)}
             store.write_tensors(place / name, {"scale": solution.scale}, about)
             print(tables.layer_line(seed, report), file=sys.stderr, flush=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
+import re
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +22,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
+from bnrecon.errors import UserError
+
 __all__ = [
+    "Damaged",
     "claimed",
     "content_key",
     "differences",
     "exclusive",
+    "plain",
     "read_json",
     "read_tensors",
+    "remove_leftovers",
     "set_aside",
     "shared",
     "tensor_digest",
@@ -65,10 +73,16 @@ def content_key(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
+class Damaged(ValueError):
+    """A file that is not what was written: the message names it, and how that is known."""
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside, flush to disk, then rename: a reader sees the old file or the whole new one, whatever is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    # Whose it is stands in the name, so that what a killed process left is known to be nobody's.
+    name = f".{path.name[:100]}.{_host()}-{os.getpid()}."
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -81,6 +95,24 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
+def _host() -> str:
+    return re.sub(r"[^\w]", "", socket.gethostname())
+
+
+DAY = 86_400  # seconds after which a half-written file is nobody's, whichever machine it came from
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove files below ``folder`` that a killed process was writing: of this machine when it is gone, of others after a day."""
+    for left in folder.rglob(".*.part"):
+        writer = re.search(r"\.([^.]*)-(\d+)\.[^.]*\.part$", left.name)
+        with contextlib.suppress(OSError):  # removed by another process that looks, or not ours to remove
+            here = writer is not None and writer[1] == _host()
+            gone = not Path(f"/proc/{writer[2]}").exists() if here and Path("/proc").is_dir() else False
+            if gone or time.time() - left.stat().st_mtime > DAY:
+                left.unlink()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     write_bytes(path, text.encode())
@@ -88,24 +120,43 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file atomically, with a digest of its content that ``read_json`` checks."""
-    body = dict(content) | {"digest": content_key(_plain(content))}
+    body = dict(content) | {"digest": content_key(plain(content))}
     write_bytes(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+def plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping as it comes back from JSON: tuples as lists, keys as words."""
     return json.loads(json.dumps(content))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what ``write_json`` wrote; raise ``ValueError`` naming the file where it is damaged."""
-    try:
-        content = json.loads(path.read_text())
+    """Read what ``write_json`` wrote.
+
+    Raises ``Damaged`` naming the file where it is damaged or cannot be read, ``FileNotFoundError`` where there is none.
+    """
+    with _reading(path):
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         digest = content.pop("digest")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error.__class__.__name__})") from None
     if digest != content_key(content):
-        raise ValueError(f"{path} is damaged (its digest does not match)")
+        raise Damaged(f"{path} is damaged (its digest does not match)")
     return content
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} in the place of a number")
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say of whatever goes wrong while a file is read that the file is damaged."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror})") from None
+    except (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError) as error:
+        raise Damaged(f"{path} is damaged ({error.__class__.__name__})") from None
 
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -128,23 +179,31 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mappin
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what ``write_tensors`` wrote; raise ``ValueError`` naming the file where it is damaged."""
-    try:
+    """Read what ``write_tensors`` wrote; raise ``Damaged`` naming the file where it is damaged or cannot be read."""
+    with _reading(path):
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         text, digest = metadata["about"], metadata["digest"]
-    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged ({error.__class__.__name__})") from None
+        about = json.loads(text)
     if digest != hashlib.sha256((tensor_digest(tensors) + text).encode()).hexdigest():
-        raise ValueError(f"{path} is damaged (its digest does not match)")
-    return tensors, json.loads(text)
+        raise Damaged(f"{path} is damaged (its digest does not match)")
+    return tensors, about
 
 
 def set_aside(path: Path, reason: Exception | str) -> None:
-    """Say that a file is damaged and move it to ``<name>.damaged``, so that it is redone and still can be looked at."""
-    print(f"{reason}; set aside as {path.name}.damaged and redone", file=sys.stderr)
-    os.replace(path, path.with_name(path.name + ".damaged"))
+    """Say that a file is damaged and move it to ``<name>.damaged``, so that it is redone and still can be looked at.
+
+    To be called while its folder's lock is held: a process that looked before may find it repaired by now.
+    """
+    aside = path.with_name(path.name + ".damaged")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+    with contextlib.suppress(FileNotFoundError):  # another process has set it aside by now
+        os.replace(path, aside)
+        print(f"{reason}; set aside as {aside.name} and redone", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -153,10 +212,13 @@ def claimed(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bo
 
     Where another process holds it: say what ``waiting`` gives and wait, or without it take no for an answer. The lock is the operating
     system's: it falls when its holder is killed, so nothing stale is ever left.
+
+    Raises ``UserError`` where the folder cannot be written, or lies on a file system without such locks: a lock that is merely a file
+    would outlive its holder, and others would wait for ever.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(path)
+    lock = filelock.FileLock(path, fallback_to_soft=False)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except filelock.Timeout:
         if waiting is None:
@@ -164,6 +226,17 @@ def claimed(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bo
             return
         print(waiting(), file=sys.stderr, flush=True)
         lock.acquire()
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise UserError(
+                f"{path.parent} is on a file system without file locks ({error.strerror}), by which processes keep out of each other's "
+                "way: give outputs=FOLDER on another, a local disk say, and copy the results from there"
+            ) from None
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST):
+            raise UserError(
+                f"{path.parent} cannot be written ({error.strerror}); give outputs=FOLDER, a folder of yours"
+            ) from None
+        raise
     try:
         yield True
     finally:
@@ -176,12 +249,16 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
     holder = folder / ".holder"
 
     def waiting() -> str:
-        return f"waiting for {holder.read_text() if holder.exists() else 'another process'} to finish {purpose}"
+        try:
+            who = holder.read_text(encoding="utf-8", errors="replace")[:100].strip()
+        except OSError:
+            who = ""
+        return f"waiting for {who or 'another process'} to finish {purpose}"
 
     with claimed(folder / ".lock", waiting):
-        for left in folder.glob(".*.part"):  # by a process killed while writing; nobody else writes here now
+        for left in folder.rglob(".*.part"):  # by a process killed while writing; nobody else writes here now
             left.unlink(missing_ok=True)
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
         yield
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bnrecon import store
+from bnrecon.features import DISTRIBUTIONS
 from bnrecon.reconstruction import LayerReport
 from bnrecon.statistics import mean_interval
 
@@ -22,9 +23,12 @@ __all__ = [
     "layer_line",
     "layers",
     "markdown",
+    "read_result",
     "real_source_on",
     "seed_line",
+    "short_of",
     "summary",
+    "texts",
     "write",
 ]
 
@@ -118,7 +122,31 @@ def for_reading(result: dict[str, Any]) -> str:
         parts.append(
             f"{outside} intermediate values on test images fell outside the activation's linear region; raise features.margin"
         )
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *short_of(result)])
+
+
+def short_of(result: dict[str, Any]) -> list[str]:
+    """Where layers did not converge: how many, what it cost, what to change. Nothing where all did."""
+    rows, config = result["layers"], result["config"]
+    missed = [row for row in rows if not row["converged"]]
+    if not missed:
+        return []
+    loss = result["target"]["accuracy"] - sum(result["source"]["accuracy"]) / len(result["source"]["accuracy"])
+    worst = max(row["relative_error"] for row in missed)
+    rounded = all(row["relative_error"] <= config["solver"]["tolerance"] for row in missed)
+    given = [f"features.{key}={value}" for key in ("oversampling", "excess", "width") if (value := config["features"].get(key))]
+    if rounded:
+        change = "take more features (features.oversampling=1.1): float32 rounds what the solver found"
+    elif any(row["width"] < row["equations"] - row["shape"][0] for row in missed):
+        change = (
+            f"take more features: {', '.join(given)} is fewer than any target can be rebuilt from (features.oversampling=1.5)"
+        )
+    else:
+        change = "take more features (features.oversampling=1.5), solver=auto, or a larger solver.max_iterations"
+    return [
+        f"NOT CONVERGED: {len(missed)} of {len(rows)} layers, relative errors up to {worst:.1e}; the rebuilt network loses "
+        f"{loss:.2f} points of accuracy. {change[0].upper()}{change[1:]}."
+    ]
 
 
 def _reasons(rows: list[dict[str, Any]]) -> list[str]:
@@ -152,10 +180,19 @@ def latex(frame: pd.DataFrame) -> str:
 
 def write(folder: Path, result: dict[str, Any]) -> None:
     """Write a run's tables beside its result: table.md and table.csv (the run), layers.csv (every layer of every seed)."""
+    for name, text in texts(result).items():
+        store.write_text(folder / name, text)
+
+
+def texts(result: dict[str, Any]) -> dict[str, str]:
+    """A run's tables by file name."""
     caption = f"Scale {result['config']['scale']}; accuracies in percent; intervals are 95% Student-t over source seeds."
-    store.write_text(folder / "table.md", f"{markdown(summary([result]))}\n\n{markdown(layers(result))}\n\n{caption}\n")
-    store.write_text(folder / "table.csv", summary([result]).to_csv(index=False))
-    store.write_text(folder / "layers.csv", pd.DataFrame(result["layers"]).to_csv(index=False))
+    page = [markdown(summary([result])), markdown(layers(result)), *short_of(result), caption]
+    return {
+        "table.md": "\n\n".join(page) + "\n",
+        "table.csv": summary([result]).to_csv(index=False),
+        "layers.csv": pd.DataFrame(result["layers"]).to_csv(index=False),
+    }
 
 
 def layer_line(seed: int, report: LayerReport) -> str:
@@ -181,7 +218,22 @@ def collect(outputs: Path) -> list[dict[str, Any]]:
     results = []
     for path in sorted(outputs.glob("runs/*/result.json")):
         try:
-            results.append(store.read_json(path))
-        except ValueError as error:
+            results.append(read_result(path))
+        except (ValueError, FileNotFoundError) as error:
             print(f"left out: {error}", file=sys.stderr)
     return results
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A finished run's ``result.json``.
+
+    Raises ``store.Damaged`` where it is damaged, or where no table can be made of it: another version wrote it.
+    """
+    result = store.read_json(path)
+    try:
+        summary([result])
+        layers(result)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise store.Damaged(f"{path} was written by another version of bnrecon, or by something else ({reason})") from None
+    return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import torch
 from bnrecon.construction.two_layer import System
 from bnrecon.errors import RunError, UserError, nearest
 from bnrecon.hardware import available_memory, gigabytes
+from bnrecon.own_code import blamed, fingerprint, is_own
 
 __all__ = [
     "SOLVERS",
@@ -96,6 +98,13 @@ class Solver:
     memory: Callable[[int, int], int]
     norm: str
     square: bool
+    function: Callable
+    version: str | None = None
+
+    @property
+    def code(self) -> str | None:
+        """A fingerprint of a user's solver, ``None`` for bnrecon's own: results of other code are others."""
+        return fingerprint(self.function, self.version)
 
 
 SOLVERS: dict[str, Solver] = {}
@@ -103,11 +112,12 @@ SOLVERS: dict[str, Solver] = {}
 
 def register_solver(
     name: str, *, memory: Callable[[int, int], int], check: Callable[[int, int, bool], None] = lambda *_: None,
-    norm: str = "the only solution of a square system", square: bool = False,
+    norm: str = "the only solution of a square system", square: bool = False, version: str | None = None,
 ) -> Callable:  # fmt: skip
     """Register a solver under a name that ``solver.name`` accepts: a function ``(system, options) -> (x, iterations)``.
 
-    ``square=True`` makes c1 = n the width that is taken where none is asked for.
+    ``square=True`` makes c1 = n the width that is taken where none is asked for. Results belong to the function's source, and to
+    that of what it uses; with a ``version`` to that instead: change it when the solver changes.
 
     >>> @register_solver("pseudo_inverse", memory=lambda rows, columns: 24 * rows * columns, norm="minimum norm")
     ... def pseudo_inverse(system, options):
@@ -115,7 +125,11 @@ def register_solver(
     """
 
     def add(function: Callable) -> Callable:
-        SOLVERS[name] = Solver(name, lambda system, options: Answer(*function(system, options)), check, memory, norm, square)
+        def solve(system: System, options: SolverOptions) -> Answer:
+            with blamed(f"solver {name}") if is_own(function) else contextlib.nullcontext():
+                return Answer(*function(system, options))
+
+        SOLVERS[name] = Solver(name, solve, check, memory, norm, square, function, version)
         return function
 
     return add

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import torchvision
 from torch import nn
 
 from bnrecon.errors import UserError, nearest
+from bnrecon.own_code import blamed, fingerprint, is_own
 
 __all__ = [
     "ACTIVATIONS",
@@ -20,6 +22,7 @@ __all__ = [
     "parameter_count",
     "register_target",
     "resnet",
+    "target_code",
     "vgg",
 ]
 
@@ -30,12 +33,15 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 # A builder takes the image shape (C, H, W), the number of classes and the target's configuration.
 Builder = Callable[..., nn.Module]
 FAMILIES: dict[str, Builder] = {}
+VERSIONS: dict[str, str | None] = {}
 
 
-def register_target(name: str) -> Callable[[Builder], Builder]:
+def register_target(name: str, version: str | None = None) -> Callable[[Builder], Builder]:
     """Register a family of target networks under a name that ``target.family`` accepts.
 
-    The builder is called as ``builder(shape, classes, width, **options)`` with the width and options of the target's yaml.
+    The builder is called as ``builder(shape, classes, width, **options)`` with the width and options of the target's yaml. A
+    trained target belongs to the builder's source, and to that of what it uses; with a ``version`` to that instead: change it when
+    the network changes.
 
     >>> @register_target("two_linear")
     ... def two_linear(shape, classes, width):
@@ -46,19 +52,30 @@ def register_target(name: str) -> Callable[[Builder], Builder]:
     """
 
     def add(builder: Builder) -> Builder:
-        FAMILIES[name] = builder
+        FAMILIES[name], VERSIONS[name] = builder, version
         return builder
 
     return add
 
 
+def target_code(family: str) -> str | None:
+    """A fingerprint of a user's family of networks, ``None`` for bnrecon's own."""
+    return fingerprint(FAMILIES[family], VERSIONS.get(family))
+
+
 def build(family: str, shape: tuple[int, int, int], classes: int, **options) -> nn.Module:
     """Build a network of a registered family; raise ``UserError`` for an unknown one or for options it does not take."""
     check_options(family, **options)
-    try:
-        return FAMILIES[family](shape, classes, **options)
-    except TypeError as error:
-        raise UserError(f"target family {family} does not take these options ({error})") from None
+    with blamed(f"target family {family}") if is_own(FAMILIES[family]) else contextlib.nullcontext():
+        try:
+            network = FAMILIES[family](shape, classes, **options)
+        except TypeError as error:
+            if error.__traceback__.tb_next is not None:  # raised inside, not by the call
+                raise
+            raise UserError(f"target family {family} does not take these options ({error})") from None
+    if not isinstance(network, nn.Module):
+        raise UserError(f"target family {family}: it returned {type(network).__name__}; it must return a torch.nn.Module")
+    return network
 
 
 def check_options(family: str, **options) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,12 @@ from torch import nn
 from bnrecon import parallel, store
 from bnrecon.config import VOLATILE, RunConfig, seconds
 from bnrecon.data import Images
-from bnrecon.errors import UserError
+from bnrecon.errors import RunError, UserError
 from bnrecon.evaluate import test_accuracy
 from bnrecon.hardware import can_compile
 from bnrecon.interruption import StopRequest
 from bnrecon.targets import normalization_only  # noqa: F401 (registers its family)
-from bnrecon.targets.models import build
+from bnrecon.targets.models import build, target_code
 from bnrecon.targets.reparameterization import reparameterize
 from bnrecon.targets.training import TrainingPlan, autocast_dtype, train
 
@@ -65,6 +66,8 @@ def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path
     for part in ("target", "train"):  # of the precision, what came of it is in the content already
         content |= store.differences(getattr(config, part), VOLATILE | {"train.precision"}, part + ".")
     content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
+    if (code := target_code(config.target.family)) is not None:
+        content["target.code"] = code
     return (
         Path(config.targets or f"{config.outputs}/targets")
         / f"{config.data.name}-{config.target.name}-{store.content_key(content)}"
@@ -79,32 +82,72 @@ def is_trained(config: RunConfig, data: Images, device: torch.device) -> bool:
 def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trained:
     """Take the target from the store or train it; of several processes that need it, one trains and the others wait.
 
-    A damaged file is named, set aside and redone. Of processes that train together (torchrun) the first holds the lock, tests and
-    saves. Raises what ``train`` raises.
+    A stored target is only read, so that its folder need not be writable; one that was just trained is read back, so that it is the
+    same, to the last digit of what is computed from it, as in every later run. A damaged file is named, set aside and redone. Of
+    processes that train together (torchrun) the first holds the lock, tests and saves. Raises what ``train`` raises.
     """
     folder = target_folder(config, data, device)
-    first = parallel.place()[0] == 0
-    with store.exclusive(folder, f"training {config.target.name} ({folder})") if first else contextlib.nullcontext():
-        network = build_target(config, data)
-        if (found := parallel.after_first(lambda: _stored(folder, network))) is None:
-            network = build_target(config, data)  # what was read so far of a damaged target must not be trained on
-            found = _train(config, data, device, folder, network)
+    network, found = build_target(config, data), None
+    if parallel.first_of(lambda: is_trained(config, data, device)):
+        found = parallel.after_first(lambda: _stored(folder, network))
+    if found is None:
+        check_batches(network, config, data)
+        network, found = _trained_now(config, data, device, folder)
     return Trained(network.to(device).eval(), folder, found)
 
 
-def _stored(folder: Path, network: nn.Module) -> dict | None:
-    weights, description = folder / "target.safetensors", folder / "target.json"
-    for path in (weights, description):
-        if not path.exists():
-            return None
-        try:
-            if path is weights:
-                network.load_state_dict(store.read_tensors(weights)[0])
-            else:
-                return store.read_json(description)
-        except (ValueError, RuntimeError) as error:
-            store.set_aside(path, error)
-            return None
+def _trained_now(config: RunConfig, data: Images, device: torch.device, folder: Path) -> tuple[nn.Module, dict]:
+    """Train under the folder's lock, unless another process has done it in the meantime; read what is stored then."""
+    first = parallel.place()[0] == 0
+    with store.exclusive(folder, f"training {config.target.name} ({folder})") if first else contextlib.nullcontext():
+        network = build_target(config, data)
+        found = parallel.after_first(lambda: _stored(folder, network, mend=True))
+        if found is None:
+            _train(config, data, device, folder, build_target(config, data))
+            network = build_target(config, data)
+            found = parallel.after_first(lambda: _stored(folder, network))
+    if found is None:
+        raise RunError(f"{folder}: the trained target cannot be read back; is the disk sound?")
+    return network, found
+
+
+def check_batches(network: nn.Module, config: RunConfig, data: Images) -> None:
+    """Raise ``UserError`` for a network that normalizes over a batch where a batch is one value a channel."""
+    if min(config.train.batch_size, data.sizes[0]) > 1:
+        return
+    trial = copy.deepcopy(network).train()
+    try:
+        trial(torch.zeros(1, *data.shape))
+    except ValueError as error:
+        given = "train.batch_size=1" if config.train.batch_size == 1 else f"{data.sizes[0]} training image"
+        raise UserError(
+            f"{given}: a batch of one image leaves {config.target.name} nothing to normalize over ({error})"
+        ) from None
+
+
+def _stored(folder: Path, network: nn.Module, mend: bool = False) -> dict | None:
+    """Read a stored target into ``network``; ``None`` where there is none, or it is damaged. ``mend``: set a damaged file aside.
+
+    With ``mend`` the folder's lock must be held.
+    """
+    path = folder / "target.safetensors"
+    try:
+        weights = store.read_tensors(path)[0]
+        network.load_state_dict(weights)
+        path = folder / "target.json"
+        about = store.read_json(path)
+        if not {"accuracy", "images", "seconds", "log", "config"} <= set(about):
+            raise store.Damaged(f"{path} was written by another version of bnrecon")
+    except FileNotFoundError:
+        return None
+    except (ValueError, RuntimeError) as error:
+        if mend:
+            reason = error if isinstance(error, ValueError) else f"{path} does not fit the network that is asked for"
+            store.set_aside(path, reason)
+        return None
+    with contextlib.suppress(OSError):  # left by a process that was killed at the very end
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    return about
 
 
 def _train(config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module) -> dict:
@@ -119,8 +162,12 @@ def _train(config: RunConfig, data: Images, device: torch.device, folder: Path, 
 def _keep(
     config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module, log: list[dict], spent: float
 ) -> dict:
-    """Test a trained target and write it down."""
-    accuracy = test_accuracy(network, data, device, description="testing the target")
+    """Test a trained target and write it down; one that diverged leaves nothing, so that the next attempt is a fresh one."""
+    try:
+        accuracy = test_accuracy(network, data, device, description="testing the target")
+    except RunError as error:
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        raise RunError(f"training diverged: {error}; lower train.lr (now {config.train.lr:g}), nothing of it is kept") from None
     store.write_tensors(folder / "target.safetensors", network.state_dict(), {"target": config.target.name})
     described = {part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")}
     del described["data"]["root"]  # where the files lie says nothing of the target
@@ -128,7 +175,7 @@ def _keep(
         "accuracy": accuracy.percent, "images": accuracy.images, "seconds": spent, "log": log,
         "precision": str(training_plan(config, device).dtype).removeprefix("torch."), "device": device.type,
         "config": described,
-        "data_checksum": data.checksum(), "processes": parallel.place()[1],
+        "data_checksum": data.checksum(), "code": target_code(config.target.family), "processes": parallel.place()[1],
     }  # fmt: skip
     store.write_json(folder / "target.json", about)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
