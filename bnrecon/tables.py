@@ -138,9 +138,9 @@ def short_of(result: dict[str, Any]) -> list[str]:
     if rounded:
         change = "take more features (features.oversampling=1.1): float32 rounds what the solver found"
     elif any(row["width"] < row["equations"] - row["shape"][0] for row in missed):
-        change = (
-            f"take more features: {', '.join(given)} is fewer than any target can be rebuilt from (features.oversampling=1.5)"
-        )
+        kind = DISTRIBUTIONS.get(config["features"]["name"])
+        enough = 1 if kind is not None and kind.at_most_n else 1.5
+        change = f"take more features (features.oversampling={enough}): {', '.join(given)} are fewer than the theorems ask for"
     else:
         change = "take more features (features.oversampling=1.5), solver=auto, or a larger solver.max_iterations"
     return [
