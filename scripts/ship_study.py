@@ -4,8 +4,8 @@
     python scripts/ship_study.py FROM [--study burkholz2024] [--scale laptop] [--to outputs] [--targets NAME ...]
 
 Of every finished run of the study's tables the result.json is taken, which is all that tables are made from, without the folders of the
-machine it was made on; of the targets named (their folders' names) the weights and the log; experiments as they are. Then the tables
-are written anew from what was brought.
+machine it was made on; of the targets named (their folders' names) the weights and the log; of experiments the pieces, beside those that
+shipped before. Then the tables are written anew from what was brought.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from bnrecon import config, run, store
-from bnrecon.studies import running
+from bnrecon.studies import experiments, running
 
 
 def main() -> int:
@@ -29,8 +31,8 @@ def main() -> int:
     parser.add_argument("--targets", nargs="*", default=[])
     args = parser.parse_args()
     found = running.collect(args.study, args.scale, words=[f"outputs={args.source}"])
-    experiments = list((args.source / args.study).glob(f"*-{args.scale}.csv"))
-    if not experiments and not any(cell.result for cells in found.values() for cell in cells):
+    made = args.source / "studies" / args.study
+    if not list(made.glob(f"*-{args.scale}.csv")) and not any(cell.result for cells in found.values() for cell in cells):
         print(f"{args.source}: no finished run and no experiment of {args.study} at scale {args.scale}", file=sys.stderr)
         return 2
     names = []
@@ -46,16 +48,24 @@ def main() -> int:
             (args.to / "targets" / name).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(args.source / "targets" / name / file, args.to / "targets" / name / file)
     for name in running.STUDIES[args.study]:
-        computed = args.source / args.study / f"{name}-{args.scale}.csv"
-        if computed.exists():
-            (args.to / args.study).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(computed, args.to / args.study / computed.name)
+        file = f"{name}-{args.scale}.csv"
+        if (made / file).exists():
+            bring(made / file, args.to / args.study / file)
     # Commands for what is not run name no folder where it is the usual one: tables printed in a checkout are the shipped ones.
     found = running.collect(args.study, args.scale, words=[] if args.to == Path("outputs") else [f"outputs={args.to}"])
     running.write_tables(args.study, args.scale, found, args.to / args.study)
     listed = [f"{args.to}/runs/{name}/result.json" for name in names] + [f"{args.to}/targets/{name}" for name in args.targets]
     print(f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(listed)} {args.to}/{args.study}")
     return 0
+
+
+def bring(source: Path, target: Path) -> None:
+    """Write the sound pieces of both files to ``target``, those of ``source`` in the place of older ones of the same name."""
+    mine, before = experiments.rows(source), experiments.rows(target)
+    if before is not None:
+        before = before[~before["piece"].isin(set(mine["piece"]))]
+        mine = pd.concat([before, mine], ignore_index=True).fillna("")
+    store.write_text(target, mine.to_csv(index=False))
 
 
 if __name__ == "__main__":

@@ -139,8 +139,8 @@ def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     for name, experiment in random_features.EXPERIMENTS.items():
         assert experiment.title in printed
-        assert (tmp_path / "random_features" / f"{name}-smoke.csv").exists()
-        assert (tmp_path / "random_features" / f"{name}-smoke.png").exists() == (experiment.draw is not None)
+        assert (tmp_path / "studies" / "random_features" / f"{name}-smoke.csv").exists()
+        assert (tmp_path / "studies" / "random_features" / f"{name}-smoke.png").exists() == (experiment.draw is not None)
     drawn = {path: path.read_bytes() for path in tmp_path.rglob("*.svg")}
     assert cli._tables(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
     assert capsys.readouterr().out == printed
@@ -167,7 +167,7 @@ def test_processes_share_the_pieces_and_one_may_die(tmp_path):
     first.communicate()
     said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
-    frame = experiments.read(tmp_path / "random_features" / "conditioning-smoke.csv")
+    frame = experiments.read(tmp_path / "studies" / "random_features" / "conditioning-smoke.csv").frame
     pieces = conditioning.pieces("smoke")
     assert sorted(frame["piece"].unique()) == sorted(pieces)
     assert not frame.duplicated(["piece", "seed", "solver"]).any()  # nothing done twice
@@ -182,23 +182,24 @@ def test_processes_share_the_pieces_and_one_may_die(tmp_path):
 def test_a_damaged_table_is_named_and_the_others_are_shown(tmp_path, capsys, damage):
     words = ["random_features", "matching", "projection", "scale=smoke", f"outputs={tmp_path}"]
     assert cli._study(words) == 0
-    path = tmp_path / "random_features" / "matching-smoke.csv"
+    path = tmp_path / "studies" / "random_features" / "matching-smoke.csv"
     path.write_text(damage(path.read_text()))
     capsys.readouterr()
-    for command in (cli._study, lambda words: cli._tables([f"study={words[0]}", *words[1:]])):
-        assert command(words) == 2
-        printed, error = capsys.readouterr()
-        assert str(path) in error and "remove it" in error and "Traceback" not in error
-        assert "What too few features leave" in printed and "| He normal" in printed
-    path.unlink()
+    assert cli._tables(["study=random_features", *words[1:]]) == 2
+    printed, error = capsys.readouterr()
+    assert str(path) in error and "computed again by: bnrecon study" in error and "Traceback" not in error
+    assert "What too few features leave" in printed and "| He normal" in printed
     assert cli._study(words) == 0
+    assert "set aside as matching-smoke.csv.damaged and redone" in capsys.readouterr().err
+    assert cli._tables(["study=random_features", *words[1:]]) == 0
 
 
 def test_a_table_of_another_version_is_named(tmp_path, capsys):
     words = ["random_features", "matching", "scale=smoke", f"outputs={tmp_path}"]
     assert cli._study(words) == 0
-    path = tmp_path / "random_features" / "matching-smoke.csv"
-    path.write_text(path.read_text().replace(",proof,", ",once,"))
+    path = tmp_path / "studies" / "random_features" / "matching-smoke.csv"
+    rows = experiments.rows(path).rename(columns={"proof": "once"})
+    path.write_text(experiments.signed(rows).to_csv(index=False))
     assert cli._study(words) == 2
     assert "another version" in capsys.readouterr().err
 
@@ -214,7 +215,7 @@ def test_outputs_that_are_no_folder_are_refused(tmp_path, capsys):
 
 def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
     """The command is killed when a worker has done a piece: its workers go too, and given again it finishes the rest."""
-    log = tmp_path / "random_features" / "smoke-workers.log"
+    log = tmp_path / "studies" / "random_features" / "smoke-workers.log"
     line = [sys.executable, "-m", "bnrecon.cli", "study", "random_features", "conditioned", "scale=smoke", "jobs=2"]
     line.append(f"outputs={tmp_path}")
     environment = os.environ | {"OMP_NUM_THREADS": "2"}
@@ -236,7 +237,7 @@ def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
             time.sleep(0.1)
     again = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert again.returncode == 0, again.stderr
-    frame = experiments.read(tmp_path / "random_features" / "conditioned-smoke.csv")
+    frame = experiments.read(tmp_path / "studies" / "random_features" / "conditioned-smoke.csv").frame
     assert sorted(frame["piece"]) == sorted(random_features.EXPERIMENTS["conditioned"].pieces("smoke", ()))
 
 
@@ -255,10 +256,10 @@ def test_a_piece_that_fails_is_named_and_the_others_go_on(tmp_path):
     path = tmp_path / "table.csv"
     with pytest.raises(RunError, match="second: it diverged"):
         experiments.compute_missing(broken, "table", "smoke", path, ())
-    assert set(experiments.read(path)["piece"]) == {"first", "third"}
+    assert experiments.read(path).pieces == {"first", "third"}
     mended = dataclasses.replace(broken, pieces=lambda scale, words: {"second": pieces["first"]} | pieces)
     experiments.compute_missing(mended, "table", "smoke", path, ())
-    assert sorted(experiments.read(path)["piece"]) == ["first", "second", "third"]
+    assert sorted(experiments.read(path).pieces) == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("words, said", [

@@ -116,8 +116,8 @@ def test_a_study_runs_what_it_lacks_once_and_writes_its_tables(small_study, cifa
     assert "bnrecon run target=vgg18 data=cifar10 features=orthogonal solver=lu_lbfgs features.width=minimum" in printed
     assert "he_normal" in printed and "orthogonal" in printed
     for kind in ("md", "csv", "tex"):
-        assert (cifar / "burkholz2024" / f"table1-smoke.{kind}").exists()
-    log = (cifar / "burkholz2024" / "smoke.log").read_text()
+        assert (cifar / "studies" / "burkholz2024" / f"table1-smoke.{kind}").exists()
+    log = (cifar / "studies" / "burkholz2024" / "smoke.log").read_text()
     assert log.count("bnrecon run ") == 2
     monkeypatch.setattr(running.run_module, "run", None)  # nothing is left to run
     assert cli._study(["burkholz2024", *words]) == 0
@@ -152,7 +152,7 @@ def test_an_experiment_is_computed_once_and_drawn(tmp_path, capsys, monkeypatch)
     assert cli._study(["burkholz2024", *words]) == 0
     printed = capsys.readouterr().out
     assert "108 (n)" in printed  # pathological targets of the second setting
-    assert (tmp_path / "burkholz2024" / "thresholds-smoke.png").read_bytes()[1:4] == b"PNG"
+    assert (tmp_path / "studies" / "burkholz2024" / "thresholds-smoke.png").read_bytes()[1:4] == b"PNG"
     monkeypatch.setattr(width_threshold, "success_rates", None)
     assert cli._study(["burkholz2024", *words]) == 0
     assert capsys.readouterr().out == printed

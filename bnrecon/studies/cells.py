@@ -81,6 +81,17 @@ class Cell:
         """What makes the cell."""
         return shlex.join(("bnrecon", "run", *self.words))
 
+    @property
+    def printed_command(self) -> str:
+        """The same for a table that others read: it names no folder of this machine."""
+        words = [word for word in self.words if not word.startswith(("outputs=", "targets="))]
+        return shlex.join(("bnrecon", "run", *("data.root=FOLDER" if w.startswith("data.root=") else w for w in words)))
+
+    @property
+    def label(self) -> str:
+        """Table, row, column and solver in words."""
+        return " ".join(word for word in (self.table, self.row, self.column, self.solver) if word)
+
     def losses(self) -> list[float]:
         """Target minus rebuilt accuracy by seed, in percent."""
         return [self.result["target"]["accuracy"] - value for value in self.result["source"]["accuracy"]]
@@ -119,7 +130,7 @@ def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.Data
             line["paper: rebuilt"] = cell.reported.text
             line["paper: loss"] = f"{cell.reported.loss:.2f}" if cell.usable else "impossible"
         if cell.result is None:
-            lines.append(line | {"verdict": f"not run: {cell.command}"})
+            lines.append(line | {"verdict": f"not run: {cell.printed_command}"})
             continue
         result, loss = cell.result, mean_interval(cell.losses())
         line["ours: target"] = f"{result['target']['accuracy']:.2f} (n={result['target']['images']})"

@@ -6,21 +6,24 @@ import contextlib
 import dataclasses
 import shlex
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from bnrecon import config, store, tables
+from bnrecon import config, estimate, store, tables
 from bnrecon import run as run_module
+from bnrecon.data import DataSpec, load
 from bnrecon.errors import Interrupted, RunError, UserError, nearest
+from bnrecon.statistics import mean_interval
 from bnrecon.studies import burkholz2024, experiments, pictures, random_features
 from bnrecon.studies.burkholz2024 import listed_cells, reconstruction_cells
 from bnrecon.studies.cells import Cell, frame
 from bnrecon.studies.experiments import compute_missing
 
-__all__ = ["STUDIES", "collect", "run_experiments", "run_missing", "write_tables"]
+__all__ = ["STUDIES", "collect", "run_experiments", "run_missing", "shipped", "write_tables"]
 
 # Each with its experiments; a study's tables and the paper's numbers stand in configs/<name>.yaml.
 STUDIES = {"burkholz2024": burkholz2024.EXPERIMENTS, "random_features": random_features.EXPERIMENTS}
@@ -79,40 +82,76 @@ def _trains(name: str, part: str) -> bool:
 def run_missing(cells: Sequence[Cell], log: Path) -> None:
     """Run the cells that have no result, one bar over all of them; what each run prints goes to ``log``.
 
-    A cell that fails is named and the others go on. Killed at any point and started again, it goes on where it was. Several processes
-    share the cells.
+    Images that are missing are named before the first cell, and the cells that need them left out. A cell that fails is named and the
+    others go on. Killed at any point and started again, it goes on where it was. Several processes share the cells.
 
     Raises ``RunError`` at the end if any failed, ``UserError`` if all that did were mistakes in what was asked.
     """
-    missing = [cell for cell in cells if cell.result is None]
+    missing = {cell.command: cell for cell in cells if cell.result is None}
     if not missing:
         return
-    mistakes: dict[str, int] = {}
-    failed = []
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"{len(missing)} of {len(cells)} cells to run; what each prints goes to {log}", file=sys.stderr, flush=True)
-    named = {cell.command: cell for cell in missing}
-    with tqdm(total=len(named), desc="cells", disable=None) as bar, log.open("a") as file:
-        for number, command in enumerate(store.shared(named, log.parent / ".locks"), 1):
-            cell = named[command]
-            bar.set_postfix_str(f"{cell.table} {cell.row} {cell.column} {cell.solver}")
+    mistakes = _without_images(missing)
+    failed = []
+    results = [run_module.run_folder(config.compose(cell.words)) / "result.json" for cell in missing.values()]
+    started = time.monotonic()
+    with tqdm(total=len(missing), desc="cells", disable=None) as bar, log.open("a", encoding="utf-8") as file:
+        for command in store.shared(missing, log.parent / ".locks"):
+            cell = missing[command]
+            bar.set_postfix_str(cell.label)
             print(f"\n{cell.command}", file=file, flush=True)
+            before = time.monotonic()
             with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
                 try:
                     run_module.run(config.compose(cell.words))
+                    said = ""
                 except Interrupted:
                     raise
                 except UserError as error:
                     print(error, file=file)
-                    mistakes[str(error)] = mistakes.get(str(error), 0) + 1
+                    said = str(error)
+                    mistakes[said] = mistakes.get(said, 0) + 1
                 except Exception as error:  # out of memory, a full disk: whatever it is, the other cells go on
                     traceback.print_exc(file=file)
+                    said = str(error)
                     failed.append(f"{cell.command}: {error}")
+            missing[command] = cell = _looked_up(cell)
             bar.update()
-            if bar.disable:
-                what = f"{cell.table} {cell.row} {cell.column} {cell.solver}".rstrip()
-                print(f"{number} of {len(named)}: {what}", file=sys.stderr, flush=True)
-    _report(failed, mistakes, f"{len(named)} cells; see {log}")
+            outcome = f"loss {mean_interval(cell.losses()).format()}" if cell.result else f"failed: {said}"
+            spent = estimate.duration(time.monotonic() - before)
+            tqdm.write(f"{cell.label}: {outcome}, {spent}; {_left(results, time.monotonic() - started)}", file=sys.stderr)
+    _report(failed, mistakes, f"{len(missing) + sum(mistakes.values())} cells; see {log}")
+
+
+def _without_images(missing: dict[str, Cell]) -> dict[str, int]:
+    """Take out the cells whose images are not to be had, and say so; what is wrong with how many."""
+    wrong: dict[DataSpec, str | None] = {}
+    mistakes: dict[str, int] = {}
+    for command, cell in list(missing.items()):
+        spec = DataSpec(**dataclasses.asdict(config.compose(cell.words).data))
+        if spec not in wrong:
+            try:
+                load(spec)
+                wrong[spec] = None
+            except UserError as error:
+                wrong[spec] = str(error)
+        if (said := wrong[spec]) is not None:
+            del missing[command]
+            mistakes[said] = mistakes.get(said, 0) + 1
+    for said, count in mistakes.items():
+        print(f"{count} cells cannot run, the other {len(missing)} do: {said}", file=sys.stderr, flush=True)
+    return mistakes
+
+
+def _left(results: Sequence[Path], seconds: float) -> str:
+    """How many cells are left, and how long they take if they take as long as those that were done since, by whomever."""
+    done = sum(path.exists() for path in results)
+    left = len(results) - done
+    if not left:
+        return "none is left"
+    about = f", about {estimate.duration(seconds / done * left)}" if done else ""
+    return f"{left} of {len(results)} left{about}"
 
 
 def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = (), words: Sequence[str] = ()) -> None:
@@ -123,7 +162,8 @@ def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = 
         if part in parts or not parts:
             suffix = _suffix(words) if experiment.options else ""
             try:
-                compute_missing(experiment, part, scale, folder / f"{part}-{scale}{suffix}.csv", words)
+                file = f"{part}-{scale}{suffix}.csv"
+                compute_missing(experiment, part, scale, folder / file, words, shipped(folder, file))
             except Interrupted:
                 raise
             except UserError as error:
@@ -133,6 +173,11 @@ def run_experiments(name: str, scale: str, folder: Path, parts: Sequence[str] = 
                     traceback.print_exc()
                 failed.append(f"{part}: {error}")
     _report(failed, mistakes, "experiments")
+
+
+def shipped(folder: Path, file: str) -> Path | None:
+    """Where a study's file lies that ships with bnrecon: OUTPUTS/NAME, beside one's own OUTPUTS/studies/NAME; read and never written."""
+    return folder.parent.parent / folder.name / file if folder.parent.name == "studies" else None
 
 
 def _report(failed: list[str], mistakes: dict[str, int], among: str) -> None:
@@ -162,6 +207,7 @@ def write_tables(
 
     Raises ``UserError`` for files that are damaged, when all others are written and printed.
     """
+    store.remove_leftovers(folder)
     suffix, shown = _suffix(words), _shown(words)
     options = f", {' '.join(shown)}" if shown else ""
     study, texts, mistakes = config.study(name), [], []
@@ -194,8 +240,11 @@ def write_tables(
             heading = f"{study['paper']}, scale {scale}{also}, "
             stem = folder / f"{part}-{scale}{ending}"
             try:
-                texts.append(experiments.write(experiment, heading, command, stem, scale, words))
-            except UserError as error:  # a damaged file: the others are still to be seen
+                also_there = shipped(folder, f"{stem.name}.csv")
+                text, damaged = experiments.write(experiment, heading, command, stem, scale, words, also_there)
+                texts.append(text)
+                mistakes += [f"{why}; computed again by: {command}" for why in damaged]
+            except UserError as error:  # a table of another version: the others are still to be seen
                 texts.append(f"{heading}{experiment.where}: {experiment.title}\n\n{error}")
                 mistakes.append(str(error))
     if mistakes:
