@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from bnrecon import memory
 from bnrecon.errors import UserError
 
 __all__ = [
@@ -48,30 +49,11 @@ def describe(device: torch.device) -> str:
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that can still be taken on ``device`` without pushing anything out."""
+    """Bytes that can still be taken on ``device``; on the host, under all limits on this process."""
     if device.type == "cuda":
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own cache: ours to use
         return torch.cuda.mem_get_info(device)[0] + held
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                available = int(line.split()[1]) * 1024
-                return min(available, _control_group_headroom(available))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _control_group_headroom(default: int) -> int:
-    """Bytes left under a container's own limit, which /proc/meminfo does not show."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        used -= int(statistics.get("inactive_file", 0))  # cached files, which give way
-    except (OSError, ValueError):
-        return default
-    return default if limit == "max" else max(0, int(limit) - used)
+    return memory.headroom()
 
 
 def gigabytes(size: float) -> str:
@@ -90,7 +72,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     info = Path("/proc/cpuinfo")
     if platform.system() != "Linux" or not info.exists():
         return False
-    for line in info.read_text().splitlines():
+    for line in info.read_text(encoding="utf-8").splitlines():
         if line.startswith(("flags", "Features")):
             return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(line.split())
     return False

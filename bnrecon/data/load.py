@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bnrecon.data.image_file import IMAGE_SUFFIXES, printable, read_image
 from bnrecon.data.in_memory import InMemoryImages
-from bnrecon.data.streaming import StreamedImages, read_image
-from bnrecon.errors import UserError, nearest
+from bnrecon.data.streaming import StreamedImages
+from bnrecon.errors import Interrupted, RunError, UserError, nearest
+from bnrecon.hardware import available_memory, gigabytes
 from bnrecon.store import exclusive
 
-__all__ = ["DATASETS", "DataSpec", "load"]
+__all__ = ["DATASETS", "DataSpec", "load", "refuse_unused_root"]
 
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MOST_SIDE = 4096  # 50 MB an image
+MOST_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB
 
 
 @dataclass(frozen=True)
@@ -41,26 +45,93 @@ class DataSpec:
 def load(spec: DataSpec) -> InMemoryImages | StreamedImages:
     """Load a data set by its name in ``DATASETS``.
 
-    Raises ``UserError`` naming what is missing or damaged, where, and what to do.
+    Raises ``UserError`` naming what is missing or damaged, where, and what to do; or the option
+    that makes no sense.
 
     >>> load(DataSpec("digits")).sizes
     (1437, 360)
     """
+    _check(spec)
+    try:
+        if spec.root is not None:
+            spec = dataclasses.replace(spec, root=_folder_given(spec))
+        return DATASETS[spec.name](spec)
+    except UserError as error:
+        raise UserError(printable(str(error))) from None
+    except OSError as error:
+        what = error.filename or spec.root or spec.name
+        raise UserError(printable(f"{what} cannot be read ({error.strerror or error})")) from None
+
+
+def _folder_given(spec: DataSpec) -> str:
+    """``spec.root`` with ``~`` written out; raises ``UserError`` where it is no folder."""
+    root = os.path.expanduser(spec.root)
+    try:
+        os.stat(os.path.join(root, ""))  # with a slash behind, only a folder will do
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        shown = root if len(root) <= 200 else f"{root[:200]}..."
+        line = f"data.root={shown}: no such folder ({reason})"
+        raise UserError(f"{line}; give the folder that holds the {spec.name} files") from None
+    return root
+
+
+def refuse_unused_root(spec: DataSpec) -> None:
+    """Raise ``UserError`` where a folder is given for a data set without files.
+
+    Unsaid, the digits would be trained on in its place. ``load`` does not ask: a study passes one
+    ``root`` to all its runs.
+
+    >>> refuse_unused_root(DataSpec("digits", root="mine"))
+    Traceback (most recent call last):
+    ...
+    bnrecon.errors.UserError: data.root=mine: data=digits has no files; for your own images ...
+    """
+    if spec.name == "digits" and spec.root is not None:
+        given = f"data.root={printable(spec.root)}"
+        raise UserError(f"{given}: data=digits has no files; for your own images give data=folder {given}")
+
+
+def _check(spec: DataSpec) -> None:
+    """Raise ``UserError`` for options that make no sense; memory grows with a side's square."""
     if spec.name not in DATASETS:
         raise UserError(f"data.name={spec.name}: {nearest(spec.name, DATASETS)}")
-    if spec.root is not None and not Path(spec.root).expanduser().is_dir():
-        raise UserError(f"data.root={spec.root}: no such folder; give the folder that holds the {spec.name} files")
+    if spec.root == "":
+        raise UserError(f"data.root is empty; give the folder of {spec.name}'s files, or leave it out")
     if spec.side is not None and spec.name not in ("folder", "imagenet"):
         raise UserError(
             f"data.side={spec.side}: {spec.name} images have one size; data.side is for data=folder and data=imagenet"
         )
-    return DATASETS[spec.name](spec)
+    cores = os.cpu_count() or 1
+    for option, value, least, most, why in (
+        ("train_limit", spec.train_limit, 1, None, ""),
+        ("test_limit", spec.test_limit, 1, None, ""),
+        ("side", spec.side, 1, MOST_SIDE, ""),
+        ("crop_padding", spec.crop_padding, 0, None, ""),  # its upper bound is the images' side
+        ("workers", spec.workers, 0, max(32, 4 * cores), f" on {cores} cores"),
+    ):
+        if value is not None and value < least:
+            raise UserError(f"data.{option}={value}: must be {least} or above")
+        if value is not None and most is not None and value > most:
+            raise UserError(f"data.{option}={value}: at most {most}{why}")
 
 
 def _in_memory(spec: DataSpec, classes, train_x, train_y, test_x, test_y) -> InMemoryImages:
+    _refuse_one_image(len(train_x), spec)
+    if spec.crop_padding >= (side := min(train_x.shape[1:3])):
+        raise UserError(
+            f"data.crop_padding={spec.crop_padding}: must be below {side} for images of "
+            f"{_size(train_x[0])}, or a crop could miss the image"
+        )
     train = _in_canonical_order(train_x, train_y, spec.train_limit)
     test = _in_canonical_order(test_x, test_y, spec.test_limit)
     return InMemoryImages(spec.name, tuple(classes), *train, *test, spec.crop_padding, spec.flip)
+
+
+def _refuse_one_image(count: int, spec: DataSpec) -> None:
+    if count < 2:
+        where = spec.root or default_root()
+        raise UserError(f"{where}: {count} training image; training needs two or more, add some")
 
 
 def _in_canonical_order(images: np.ndarray, labels: np.ndarray, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,7 +142,7 @@ def _in_canonical_order(images: np.ndarray, labels: np.ndarray, limit: int | Non
     images = np.ascontiguousarray(images)
     digests = [hashlib.blake2b(image, digest_size=16).digest() for image in images]
     order = np.array(sorted(range(len(images)), key=digests.__getitem__))[:limit]
-    return torch.from_numpy(images[order]), torch.from_numpy(np.asarray(labels)[order]).long()
+    return torch.from_numpy(images[order]), torch.from_numpy(np.asarray(labels, np.int64)[order])
 
 
 def _digits(spec: DataSpec) -> InMemoryImages:
@@ -92,52 +163,83 @@ def default_root() -> Path:
 
 
 def _cifar(spec: DataSpec) -> InMemoryImages:
-    """CIFAR-10 or CIFAR-100 from torchvision's files (downloaded if need be), a class-folder tree or an npz archive."""
-    root = Path(spec.root).expanduser() if spec.root else default_root()
-    for folder in (root, root / spec.name):
-        if (folder / "train").is_dir() and (folder / "test").is_dir():
-            expected = CIFAR10_CLASSES if spec.name == "cifar10" else 100
-            return _in_memory(spec, *_read_tree(folder, spec, expected))
+    """CIFAR-10 or CIFAR-100: torchvision's files (downloaded if need be), a tree of images, an npz.
+
+    What is named after the data set comes first, so that one folder can hold both; a tree without
+    a name comes last.
+    """
+    root = Path(spec.root) if spec.root else default_root()
+    expected = CIFAR10_CLASSES if spec.name == "cifar10" else 100
+    if (root / spec.name / "train").is_dir():
+        return _in_memory(spec, *_read_tree(root / spec.name, spec, expected))
     if (root / f"{spec.name}.npz").is_file():
         return _read_archive(root / f"{spec.name}.npz", spec)
+    if not (root / _torchvision_kind(spec).base_folder).is_dir() and (root / "train").is_dir():
+        return _in_memory(spec, *_read_tree(root, spec, expected))
     return _torchvision_cifar(root, spec)
 
 
-def _torchvision_cifar(root: Path, spec: DataSpec) -> InMemoryImages:
+def _torchvision_kind(spec: DataSpec) -> type:
     from torchvision import datasets
 
-    kind = datasets.CIFAR10 if spec.name == "cifar10" else datasets.CIFAR100
-    advice = (
-        f"give data.root=FOLDER with torchvision's files, or with train/<class>/* and test/<class>/* images, or {spec.name}.npz"
-    )
-    wanted = f"{kind.base_folder} with the published checksums"
+    return datasets.CIFAR10 if spec.name == "cifar10" else datasets.CIFAR100
+
+
+def _layouts(spec: DataSpec) -> str:
+    other = "cifar100" if spec.name == "cifar10" else "cifar10"
+    kinds = f"{spec.name}.npz, {spec.name}/{{train,test}}/<class>/* images"
+    published = f"torchvision's {_torchvision_kind(spec).base_folder}"
+    beside = f"the same folder can hold {other} in the same way"
+    return f"give data.root=FOLDER that holds {kinds}, or {published} ({beside})"
+
+
+def _torchvision_cifar(root: Path, spec: DataSpec) -> InMemoryImages:
+    """Read torchvision's files; download what is missing or damaged, if that is allowed.
+
+    torchvision verifies each file's published checksum first: what is damaged is never unpickled.
+    """
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    kind = _torchvision_kind(spec)
+    folder = root / kind.base_folder
+    state = f"{spec.name} is not in {root}"
+    if folder.exists():
+        state = f"{spec.name}: {folder} is not complete, or damaged (by its files' checksums)"
+
+    def both():
+        return kind(root, train=True), kind(root, train=False)
+
     try:
+        train, test = both()
+    except RuntimeError:
+        if not spec.download:
+            raise UserError(f"{state}; {_layouts(spec)}, or allow data.download=true") from None
+        # Only now is anything written: files at hand may lie in a folder that is not ours.
         try:
-            train, test = kind(root, train=True), kind(root, train=False)
-        except RuntimeError:
-            if not spec.download:
-                raise
-            # Only now is anything written: files that are at hand may lie in a folder that is not ours to write to.
             with exclusive(root, f"downloading {spec.name} to {root}"):
-                train, test = kind(root, train=True, download=True), kind(root, train=False)
-    except OSError as error:  # urllib's errors are OSErrors: no network, a refused name, a full disk
-        raise UserError(f"{spec.name} is not in {root} and could not be downloaded ({error}); {advice}") from None
-    except (RuntimeError, EOFError) as error:
-        # torchvision verifies every file's published checksum before it reads one: what is damaged is never unpickled.
-        reason = "missing or damaged" if (root / kind.base_folder).exists() else "missing"
-        hint = "" if spec.download else ", or allow data.download=true"
-        raise UserError(f"{spec.name} in {root}: {wanted} is {reason} ({_first_line(error)}); {advice}{hint}") from None
+                try:
+                    train, test = both()  # another process has downloaded it
+                except RuntimeError:
+                    download_and_extract_archive(kind.url, root, None, kind.filename, kind.tgz_md5)
+                    train, test = both()
+        except (UserError, RunError, Interrupted):
+            raise
+        except Exception as error:  # of urllib, http, tarfile, zlib, torchvision, the system
+            reason = f"could not be downloaded from {kind.url} ({_first_line(error)})"
+            raise UserError(f"{state} and {reason}; {_layouts(spec)}") from None
     return _in_memory(spec, train.classes, train.data, np.array(train.targets), test.data, np.array(test.targets))
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [error.__class__.__name__])[0].rstrip(".")
+    return (str(error).splitlines() or [error.__class__.__name__])[0].rstrip(".")[:200]
 
 
 def _read_archive(path: Path, spec: DataSpec) -> InMemoryImages:
     names = ("classes", "train_x", "train_y", "test_x", "test_y")
     try:
         with np.load(path, allow_pickle=False) as archive:
+            if sum(entry.file_size for entry in archive.zip.infolist()) > MOST_ARCHIVE:
+                raise ValueError(f"over {gigabytes(MOST_ARCHIVE)} unpacked")
             arrays = [archive[name] for name in names]
     except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
         raise UserError(f"{path} is damaged or not an archive of {', '.join(names)} ({_first_line(error)}); replace it") from None
@@ -164,17 +266,19 @@ def _folder(spec: DataSpec) -> InMemoryImages:
     """Any tree of train/<class>/* and test/<class>/* images; of one size, or resized to ``side``."""
     if spec.root is None:
         raise UserError("data=folder needs data.root=FOLDER, a folder that holds train/<class>/* and test/<class>/* images")
-    return _in_memory(spec, *_read_tree(Path(spec.root).expanduser(), spec, None))
+    return _in_memory(spec, *_read_tree(Path(spec.root), spec, None))
 
 
 def _imagenet(spec: DataSpec) -> StreamedImages:
     """ImageNet's image folders, train/<class>/* and val/<class>/* (or test/<class>/*)."""
     if spec.root is None:
         raise UserError("data=imagenet needs data.root=FOLDER, a folder that holds train/<class>/* and val/<class>/* images")
-    root = Path(spec.root).expanduser()
+    root = Path(spec.root)
     held_out = root / "val" if (root / "val").is_dir() else root / "test"
     classes, train = _list_split(root / "train", None, spec.train_limit)
     _, test = _list_split(held_out, classes, spec.test_limit)
+    if spec.train_limit != 1:
+        _refuse_one_image(len(train), spec)
     return StreamedImages(spec.name, tuple(classes), train, test, spec.side or 224, spec.workers)
 
 
@@ -186,34 +290,53 @@ def _list_split(folder: Path, expected: list[str] | None, limit: int | None = No
     if not folder.is_dir():
         raise UserError(f"{folder} is missing; data.root must hold train/<class>/* and test/<class>/* images")
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if expected is not None and classes != list(expected):
-        missing, extra = sorted(set(expected) - set(classes)), sorted(set(classes) - set(expected))
-        found = "; ".join(
-            f"{word} {', '.join(names[:5])}" for word, names in (("missing", missing), ("not known", extra)) if names
-        )
-        raise UserError(f"{folder}: the class folders are not the expected {len(expected)} ({found})")
+    if expected is not None:
+        _require_classes(folder, classes, expected)
     if not classes:
         raise UserError(f"{folder} holds no class folders; it must hold <class>/* images")
-    columns = []
-    for label, name in enumerate(classes):
-        files = sorted(f for f in (folder / name).iterdir() if f.suffix.lower() in IMAGE_SUFFIXES)
-        if not files:
-            raise UserError(
-                f"{folder / name} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}); add some or remove the class"
-            )
-        columns.append([(file, label) for file in files])
+    columns = [[(path, i) for path in _images(folder / name)] for i, name in enumerate(classes)]
     if limit is None:
         return classes, [item for column in columns for item in column]
     depth = max(len(column) for column in columns)
     return classes, [column[i] for i in range(depth) for column in columns if i < len(column)][:limit]
 
 
+def _require_classes(folder: Path, classes: list[str], expected: Sequence[str]) -> None:
+    if classes == list(expected):
+        return
+    missing, extra = sorted(set(expected) - set(classes)), sorted(set(classes) - set(expected))
+    named = (("missing", missing), ("not known", extra))
+    found = "; ".join(f"{word} {', '.join(names[:5])}" for word, names in named if names)
+    raise UserError(f"{folder}: the class folders are not the expected {len(expected)} ({found})")
+
+
+def _images(folder: Path) -> list[Path]:
+    """A class folder's images by name; only regular files and links to such: a pipe never ends."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = folder / entry.name
+            if path.suffix.lower() not in IMAGE_SUFFIXES or entry.name.startswith("."):
+                continue
+            # A link alone costs a look at the disk: ImageNet has a million files.
+            if not (entry.is_file(follow_symlinks=False) or path.is_file()):
+                raise UserError(f"{path} is neither a regular file nor a link to one; remove it")
+            found.append(path)
+    if not found:
+        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+        raise UserError(f"{folder} holds no images ({suffixes}); add some or remove the class")
+    return sorted(found)
+
+
 def _read_tree(folder: Path, spec: DataSpec, expected: tuple[str, ...] | int | None):
     """Read a whole tree into arrays: classes, train_x, train_y, test_x, test_y."""
-    known = list(expected) if isinstance(expected, tuple) else None
-    classes, train = _list_split(folder / "train", known)
-    if isinstance(expected, int) and len(classes) != expected:
-        raise UserError(f"{folder / 'train'} holds {len(classes)} class folders; {spec.name} has {expected}")
+    classes, train = _list_split(folder / "train", None)
+    wanted = expected if isinstance(expected, int | None) else len(expected)
+    if wanted not in (None, len(classes)):
+        found = f"{folder / 'train'} holds {len(classes)} class folders; {spec.name} has {wanted}"
+        raise UserError(f"{found}; {_layouts(spec)}")
+    if isinstance(expected, tuple):
+        _require_classes(folder / "train", classes, expected)
     _, test = _list_split(folder / "test", classes)
     arrays: list = [classes]
     for files in (train, test):
@@ -226,20 +349,33 @@ def _read_tree(folder: Path, spec: DataSpec, expected: tuple[str, ...] | int | N
 
 
 def _read_images(paths: list[Path], spec: DataSpec) -> np.ndarray:
+    """Read images into one array (N, H, W, 3), several at a time."""
+
     def read(path: Path) -> np.ndarray:
         picture = read_image(path)
         if spec.side is not None and picture.size != (spec.side, spec.side):
             picture = picture.resize((spec.side, spec.side))
         return np.asarray(picture)
 
+    first = read(paths[0])
+    needed = 2 * len(paths) * first.nbytes  # twice: they are put in order afterwards
+    if needed > (free := available_memory(torch.device("cpu"))):
+        raise UserError(
+            f"{paths[0].parents[1]}: {len(paths):,} images of {_size(first)} take "
+            f"{gigabytes(needed)} to read and {gigabytes(free)} are free; give a smaller data.side"
+        )
+    images = np.empty((len(paths), *first.shape), np.uint8)
+
+    def place(number: int) -> None:
+        image = read(paths[number])
+        if image.shape != first.shape:
+            sizes = f"{paths[number]} is {_size(image)}, {paths[0].name} is {_size(first)}"
+            raise UserError(f"{sizes}; give data.side=32, say, to resize all")
+        images[number] = image
+
     with ThreadPoolExecutor(max(2, spec.workers)) as pool:
-        images = list(pool.map(read, paths))
-    for path, image in zip(paths, images, strict=True):
-        if image.shape != images[0].shape:
-            raise UserError(
-                f"{path} is {_size(image)}, {paths[0].name} is {_size(images[0])}; give data.side=32, say, to resize all"
-            )
-    return np.stack(images)
+        list(pool.map(place, range(len(paths))))  # what an image raises comes out here
+    return images
 
 
 def _size(image: np.ndarray) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.transforms import v2 as transforms
 
+from bnrecon.data.image_file import read_image
 from bnrecon.errors import UserError
 
 __all__ = ["StreamedImages"]
@@ -56,7 +56,8 @@ class StreamedImages:
     def _digest(self) -> str:
         digest = hashlib.sha256()
         for path, label in self.train_files + self.test_files:
-            digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size} {label}\n".encode())
+            line = f"{path.parent.name}/{path.name} {path.stat().st_size} {label}\n"
+            digest.update(line.encode("utf-8", "surrogateescape"))  # a name need not be UTF-8
         return digest.hexdigest()
 
     def batches(self, batch_size: int) -> int:
@@ -162,14 +163,3 @@ class _Files(Dataset):
             if seed is not None:
                 torch.manual_seed(seed)
             return self.transform(picture), label
-
-
-def read_image(path: Path) -> Image.Image:
-    """Read one image as RGB; raise ``UserError`` naming the file where it is empty or unreadable."""
-    try:
-        with Image.open(path) as picture:
-            return picture.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        size = path.stat().st_size if path.exists() else 0
-        what = "empty" if size == 0 else f"not a readable image ({error.__class__.__name__})"
-        raise UserError(f"{path} is {what}; replace or remove it") from None
