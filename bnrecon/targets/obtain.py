@@ -18,6 +18,7 @@ from bnrecon.errors import RunError, UserError
 from bnrecon.evaluate import test_accuracy
 from bnrecon.hardware import can_compile
 from bnrecon.interruption import StopRequest
+from bnrecon.own_code import blamed
 from bnrecon.targets import normalization_only  # noqa: F401 (registers its family)
 from bnrecon.targets.models import build, target_code
 from bnrecon.targets.reparameterization import reparameterize
@@ -103,7 +104,9 @@ def _trained_now(config: RunConfig, data: Images, device: torch.device, folder: 
         network = build_target(config, data)
         found = parallel.after_first(lambda: _stored(folder, network, mend=True))
         if found is None:
-            _train(config, data, device, folder, build_target(config, data))
+            own = target_code(config.target.family) is not None
+            with blamed(f"target family {config.target.family}") if own else contextlib.nullcontext():
+                _train(config, data, device, folder, build_target(config, data))
             network = build_target(config, data)
             found = parallel.after_first(lambda: _stored(folder, network))
     if found is None:
