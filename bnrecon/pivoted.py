@@ -39,8 +39,15 @@ class Pivoted:
         values = weight.gather(1, self.pivots[:, None])
         ratios = torch.where(values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values))
         self.ratios = ratios.to(self.dtype)
-        self.others = torch.ones_like(weight, dtype=torch.bool).scatter_(1, self.pivots[:, None], False)
+        # Positions by number, output and entry: a mask, or one number as an index, is read by the host
+        # in every product, which waits for the GPU to have it.
+        output = torch.arange(outputs, device=self.device)
+        entry = torch.arange(entries - 1, device=self.device)
+        entry = entry + (entry >= self.pivots[:, None])
+        self.at_pivots = output, self.pivots
+        self.others = output.repeat_interleave(entries - 1), entry.flatten()
         self.fixed = int(values.abs().argmax()) if fixed is None else fixed
+        self.at_fixed = self.fixed, self.pivots[self.fixed : self.fixed + 1]
         self.row_shape = (outputs, entries)
 
     def right_hand_side(self) -> torch.Tensor:
@@ -49,13 +56,13 @@ class Pivoted:
             at_pivots = self.skip.gather(1, self.pivots[:, None])
             return (self.ratios.double() * at_pivots - self.skip)[self.others]
         rhs = torch.zeros(self.shape[0], dtype=self.weight.dtype, device=self.device)
-        rhs[-1] = self.weight[self.fixed, self.pivots[self.fixed]]
+        rhs[-1:] = self.weight[self.at_fixed]
         return rhs
 
     def _eliminate(self, product: torch.Tensor) -> torch.Tensor:
         """Rows of M (or of M x) to rows of the pivoted system, along the first dimension."""
         table = product.reshape(*self.row_shape, *product.shape[1:])
-        pivot_rows = table[torch.arange(len(table), device=self.device), self.pivots]
+        pivot_rows = table[self.at_pivots]
         ratios = self.ratios.reshape(*self.row_shape, *[1] * (product.ndim - 1))
         eliminated = (table - ratios * pivot_rows[:, None])[self.others]
         return eliminated if self.skip is not None else torch.cat([eliminated, pivot_rows[self.fixed][None]])
@@ -69,19 +76,20 @@ class Pivoted:
         table = torch.zeros(*self.row_shape, *y.shape[1:], dtype=self.dtype, device=self.device)
         y = y.to(self.dtype)
         table[self.others] = y if self.skip is not None else y[:-1]
-        rows = torch.arange(len(table), device=self.device)
-        table[rows, self.pivots] -= (self.ratios.reshape(*self.row_shape, *[1] * (y.ndim - 1)) * table).sum(1)
+        ratios = self.ratios.reshape(*self.row_shape, *[1] * (y.ndim - 1))
+        table[self.at_pivots] -= (ratios * table).sum(1)
         if self.skip is None:
-            table[self.fixed, self.pivots[self.fixed]] += y[-1]
+            table[self.at_fixed] += y[-1:]
         return self.operator.rmatvec(table.flatten(0, 1))
 
     def columns(self, part: slice) -> torch.Tensor:
         """Some eliminated columns, as rows (count, rows): in the order (others, fixed pivot)."""
         table = self.operator.columns(part).reshape(-1, *self.row_shape)
-        pivot_rows = table[:, torch.arange(len(self.pivots), device=self.device), self.pivots]
+        pivot_rows = table[:, *self.at_pivots]
         fixed = pivot_rows[:, self.fixed, None].clone()
         table = table.addcmul_(self.ratios[None], pivot_rows[..., None], value=-1)
-        return table[:, self.others] if self.skip is not None else torch.cat([table[:, self.others], fixed], 1)
+        others = table[:, *self.others]
+        return others if self.skip is not None else torch.cat([others, fixed], 1)
 
     def dense(self) -> torch.Tensor:
         """The eliminated matrix."""

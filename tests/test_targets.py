@@ -141,6 +141,29 @@ def test_a_damaged_checkpoint_is_named_and_training_starts_anew(digits, tmp_path
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in whole.state_dict().items())
 
 
+@pytest.mark.parametrize("change", ["shape", "name", "momentum", "nothing known", "step"])
+def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(digits, tmp_path, capsys, change):
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    with pytest.raises(Interrupted):
+        train(small(), digits, PLAN, CPU, checkpoint, 1e9, StopRequest(time_limit=0))
+    tensors, about = store.read_tensors(checkpoint)
+    name = next(key for key in tensors if key.startswith("momentum." if change == "momentum" else "network."))
+    if change == "nothing known":
+        about = {"step": 1}
+    elif change == "step":
+        about["step"] = 10**9
+    elif change == "name":
+        tensors["network.other"] = tensors.pop(name)
+    else:
+        tensors[name] = torch.zeros(2, 3, 4)
+    store.write_tensors(checkpoint, tensors, about)
+    network, whole = small(), small()
+    train(network, digits, PLAN, CPU, checkpoint, 1e9, StopRequest())
+    assert "is of another network or training; set aside" in capsys.readouterr().err
+    train(whole, digits, PLAN, CPU, tmp_path / "none", 1e9, StopRequest())
+    assert all(torch.equal(value, network.state_dict()[key]) for key, value in whole.state_dict().items())
+
+
 def test_a_target_is_named_by_its_arithmetic_not_by_how_that_was_asked_for(digits, monkeypatch):
     """On a machine slow at bf16 a target trained in it is found by asking for bf16."""
     cpu = torch.device("cpu")

@@ -54,14 +54,16 @@ def generic_rank(weights: Sequence[torch.Tensor], seed: int = 0) -> int:
     Below n almost no target is among them, whatever the solver. At n the set has interior; over the reals it need not be everything.
     """
     generator = torch.Generator().manual_seed(seed)
-    scales = [torch.randn(len(weight), generator=generator, dtype=torch.float64) for weight in weights]
+    draws = [torch.randn(len(weight), generator=generator, dtype=torch.float64) for weight in weights]
+    scales = [draw.to(weights[0].device) for draw in draws]
     return int(torch.linalg.matrix_rank(deep_jacobian(weights, scales), rtol=1e-10))
 
 
 def draw_deep(inputs: int, taps: int, widths: Sequence[int], seed: int) -> list[torch.Tensor]:
     """He-normal weights of a chain whose first kernel covers the target's and whose others are 1x1; float64.
 
-    The first is (c1, c0 · taps), the others are (c_l, c_(l-1)).
+    The first is (c1, c0 · taps), the others are (c_l, c_(l-1)). They are drawn on the CPU, so that
+    the numbers are the seed's on every device that they are moved to.
     """
     generator = torch.Generator().manual_seed(seed)
     columns = [inputs * taps, *widths[:-1]]
@@ -90,7 +92,8 @@ def deep_jacobian(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor
         before.append(reached)
         product = reached * scale[..., None]
     outputs = weights[-1].shape[0]
-    behind = torch.eye(outputs, dtype=weights[0].dtype).expand(*scales[0].shape[:-1], outputs, outputs)
+    behind = torch.eye(outputs, dtype=weights[0].dtype, device=weights[0].device)
+    behind = behind.expand(*scales[0].shape[:-1], outputs, outputs)
     blocks = []
     for number in reversed(range(len(weights))):
         blocks.append((behind[..., :, None, :] * before[number].transpose(-1, -2)[..., None, :, :]).flatten(-3, -2))
@@ -116,7 +119,9 @@ def solve_deep(
 
     Levenberg-Marquardt: δ = -Jᵀ (J Jᵀ + λ I)⁻¹ r, the damping λ lowered after each step that helps and raised after each that does
     not. Stops when one start has reached ``tolerance``. Other than for two layers nothing promises that there is a real solution, or
-    that it is found. Raises ``ValueError`` for a target that is zero or not finite.
+    that it is found. Works on the target's device, from starts that are the same on every device.
+
+    Raises ``ValueError`` for a target that is zero or not finite.
 
     >>> _ = torch.manual_seed(0)
     >>> target = torch.randn(3, 4, dtype=torch.float64)
@@ -126,17 +131,18 @@ def solve_deep(
     norm = target.norm()
     if not 0 < float(norm) < float("inf"):
         raise ValueError("the target is zero or not finite: there is nothing to be solved for")
+    weights = [weight.to(target.device) for weight in weights]
     widths = [len(weight) for weight in weights]
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64)
+    x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64).to(target.device)
     x *= (norm / compose_deep(weights, x.split(widths, -1)).flatten(1).norm(dim=1, keepdim=True)) ** (1 / len(widths))
 
     def residual(x: torch.Tensor) -> torch.Tensor:
         return (compose_deep(weights, x.split(widths, -1)) - target).flatten(1) / norm
 
     r = residual(x)
-    damping = torch.full((starts,), 1e-2, dtype=torch.float64)
-    eye = torch.eye(target.numel(), dtype=torch.float64)
+    damping = torch.full((starts,), 1e-2, dtype=torch.float64, device=target.device)
+    eye = torch.eye(target.numel(), dtype=torch.float64, device=target.device)
     iterations = 0
     while iterations < max_iterations and float(r.norm(dim=1).min()) > tolerance:
         iterations += 1

@@ -66,9 +66,13 @@ class InMemoryImages:
 
     def _normalize(self, pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """uint8 (N, H, W, C) to a normalized (N, C, H, W) view that is channels-last in memory."""
-        mean, deviation = (m.to(pixels.device) for m in self.moments())
-        scaled = pixels.to(torch.float32).mul_(1 / (255 * deviation)).sub_(mean / deviation)
-        return scaled.to(dtype).permute(0, 3, 1, 2)
+        key = f"normalization on {pixels.device}"
+        if key not in self._held:  # moved once: a copy in every batch would wait for the GPU
+            mean, deviation = self.moments()
+            factor, shift = 1 / (255 * deviation), mean / deviation
+            self._held[key] = factor.to(pixels.device), shift.to(pixels.device)
+        factor, shift = self._held[key]
+        return pixels.to(torch.float32).mul_(factor).sub_(shift).to(dtype).permute(0, 3, 1, 2)
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """The padded training images and their labels, moved to the device once."""

@@ -27,6 +27,11 @@ SMALL = 3 * 10**7  # entries of M below which more outer corrections cost more t
 # Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs they spread by 0.09, with 3 by 0.4.
 SPREAD = 0.25
 
+# Iterations between looks at the residual on a GPU. A look waits until the GPU has done all that it
+# was asked to, and leaves it idle until it is asked for the next iteration; up to nine iterations too
+# many cost less.
+LOOK_EVERY = 10
+
 Inner = Callable[[Operator, torch.Tensor, float, int, Callable[[int, float], None]], tuple[torch.Tensor, int]]
 
 
@@ -161,7 +166,8 @@ def cgls(
 
     Stops when the recursive residual has fallen to ``gain``, when the gradient M^T r has fallen to ``flat`` times its first size (a
     least-squares solution; by default when it vanishes), or when the residual has not fallen by a hundredth for
-    ``patience`` iterations, which is the arithmetic's limit.
+    ``patience`` iterations, which is the arithmetic's limit. On a GPU all this is looked at in every
+    tenth iteration.
     """
     x = torch.zeros(operator.shape[1], dtype=rhs.dtype, device=rhs.device)
     residual = rhs.clone()
@@ -170,26 +176,29 @@ def cgls(
     energy = first = torch.dot(gradient, gradient)
     marked, marked_at, step = 1.0, 0, 0
     tiny = (torch.finfo(rhs.dtype).eps if flat is None else flat) ** 2
+    every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
     if not energy > 0:
         return x, 0  # b is orthogonal to M's range
     for step in range(1, max_iterations + 1):
+        looking = step % every == 0
         image = operator.matvec(direction)
-        length = energy / torch.dot(image, image)
+        length = _ratio(energy, torch.dot(image, image))
         x.addcmul_(length, direction)
         residual.addcmul_(length, image, value=-1)
-        size = float(residual.norm())
-        show(step, size)
-        if not size > gain:
-            break
-        if size < 0.99 * marked:
-            marked, marked_at = size, step
-        elif step - marked_at >= patience:
-            break
+        if looking:
+            size = float(residual.norm())
+            show(step, size)
+            if not size > gain:
+                break
+            if size < 0.99 * marked:
+                marked, marked_at = size, step
+            elif step - marked_at >= patience:
+                break
         gradient = operator.rmatvec(residual)
         energy, previous = torch.dot(gradient, gradient), energy
-        if not energy > tiny * first:
+        if looking and not energy > tiny * first:
             break
-        direction = gradient + (energy / previous) * direction
+        direction = gradient + _ratio(energy, previous) * direction
     return x, step
 
 
@@ -201,25 +210,37 @@ def craig(
     Stops when the recursive residual has fallen to ``gain``. The residual need not fall in every iteration: it has 200 of them
     to fall by a tenth, after which the arithmetic's limit is taken to be reached; in float64, which nothing better follows, as
     many as there are equations. Where M M^T y = b has no solution the residual grows without bound, which ends it too.
+    On a GPU all this is looked at in every tenth iteration.
     """
     y = torch.zeros_like(rhs)
     residual, direction = rhs.clone(), rhs.clone()
-    energy = torch.dot(residual, residual)
+    energy = lowest = torch.dot(residual, residual)
     marked, marked_at, step = 1.0, 0, 0
     patience = max(200, len(rhs)) if rhs.dtype == torch.float64 else 200
+    every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
     for step in range(1, max_iterations + 1):
         image = operator.rmatvec(direction)
-        length = energy / torch.dot(image, image)
+        length = _ratio(energy, torch.dot(image, image))
         y.addcmul_(length, direction)
         residual.addcmul_(length, operator.matvec(image), value=-1)
         energy, previous = torch.dot(residual, residual), energy
-        size = float(energy) ** 0.5
-        show(step, size)
-        if not gain < size < 1e8:
-            break
-        if size < 0.9 * marked:
-            marked, marked_at = size, step
-        elif step - marked_at >= patience:
-            break
-        direction = residual + (energy / previous) * direction
+        lowest = torch.minimum(lowest, energy)  # it may have fallen and risen again since the last look
+        if step % every == 0:
+            size, least = float(energy) ** 0.5, float(lowest) ** 0.5
+            show(step, size)
+            if not gain < size < 1e8:
+                break
+            if least < 0.9 * marked:
+                marked, marked_at = least, step
+            elif step - marked_at >= patience:
+                break
+        direction = residual + _ratio(energy, previous) * direction
     return y, step
+
+
+def _ratio(above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+    """The quotient of two energies; 0 where both have vanished, as they may between looks.
+
+    The iteration then stands still.
+    """
+    return above / below.clamp_min(torch.finfo(below.dtype).tiny)

@@ -57,7 +57,7 @@ def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
     compiled = t.compile == "on" or (t.compile == "auto" and alone and can_compile(device))
     return TrainingPlan(
         t.epochs, t.lr, t.momentum, t.weight_decay, t.nesterov, t.batch_size, t.warmup_epochs, t.seed,
-        autocast_dtype(t.precision, device), compiled,
+        autocast_dtype(t.precision, device), compiled, compile_required=t.compile == "on",
     )  # fmt: skip
 
 

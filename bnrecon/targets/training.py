@@ -22,12 +22,17 @@ from bnrecon.targets.schedule import WarmupCosine
 
 __all__ = ["TrainingPlan", "autocast_dtype", "train"]
 
-SYNC_EVERY = 16  # steps between looks at the loss: each look waits for the GPU
+SYNC_EVERY = 16  # steps between looks at the loss: each waits for the GPU, which no other step does
+TRIALS = 3  # steps in which a compiled network may fail: they compile, capture and replay
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How a target is trained: everything its final weights depend on beside the data and the network."""
+    """How a target is trained: everything its final weights depend on beside the data and the network.
+
+    ``compile``: by torch.compile, or as it stands where that fails; with ``compile_required`` a
+    failure is a ``UserError``.
+    """
 
     epochs: int
     lr: float
@@ -39,6 +44,7 @@ class TrainingPlan:
     seed: int
     dtype: torch.dtype
     compile: bool = False
+    compile_required: bool = False
 
 
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
@@ -81,7 +87,14 @@ class Trainer:
         return tensors, {"step": self.step, "seconds": self.seconds, "log": self.log, "processes": self.place[1]}
 
     def restore(self, tensors: dict[str, torch.Tensor], about: dict) -> None:
-        """Take up the state that ``state`` gave."""
+        """Take up the state that ``state`` gave; raise ``ValueError``, and change nothing, where it is of another training."""
+        held = {f"network.{name}": value.shape for name, value in self.network.state_dict().items()}
+        found = {name: value.shape for name, value in tensors.items() if name.startswith("network.")}
+        momenta = {f"momentum.{name}": value.shape for name, value in self.network.named_parameters()}
+        fits = all(value.shape == momenta.get(name) for name, value in tensors.items() if name.startswith("momentum."))
+        whole = {"step", "seconds", "log"} <= set(about) and "sums" in tensors and tensors["sums"].shape == self.sums.shape
+        if held != found or not fits or not whole or not 0 <= about["step"] <= self.total:
+            raise ValueError("is of another network or training")
         self.network.load_state_dict({k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")})
         for name, parameter in self.network.named_parameters():
             if f"momentum.{name}" in tensors:
@@ -95,6 +108,7 @@ class Trainer:
         """Train from the present step to the last, saving to ``checkpoint`` in between."""
         self.network.train()
         forward = self._forward()
+        trials = TRIALS if self.plan.compile and self.place[1] == 1 else 0
         saved = started = time.monotonic()
         already = self.seconds
         images = self.plan.batch_size
@@ -107,7 +121,11 @@ class Trainer:
                 for x, y in self.data.train_batches(
                     plan.batch_size, plan.seed, epoch, self.device, first, plan.dtype, self.place
                 ):
-                    self._one_step(forward, x, y)
+                    if trials:
+                        works = self._works_compiled(forward, x, y)
+                        forward, trials = (forward, trials - 1) if works else (self.network, 0)
+                    else:
+                        self._one_step(forward, x, y)
                     bar.update(images)
                     ended, last = self.step % self.batches == 0, self.step == self.total
                     look = ended or self.step % SYNC_EVERY == 0
@@ -132,7 +150,22 @@ class Trainer:
                         raise parallel.common(Interrupted(f"{why}; the same command goes on from there"))
 
     def _forward(self) -> nn.Module:
-        """The network as it is run in training: compiled, or with gradients averaged over all processes."""
+        """The network as it is run in training: compiled, or with gradients averaged over all processes.
+
+        Compiled for a GPU, forward and backward pass are two captured CUDA graphs that are replayed
+        in each step. What they hold:
+
+        - Parameters, and the running statistics and counts of batch normalizations, at fixed
+          addresses: all that changes them outside (the optimizer, a checkpoint taken up) does so in
+          place. Capturing runs nothing, so that statistics move once a step.
+        - Not the learning rate: the optimizer runs outside and is given it as a number in each step.
+        - One shape of batch: an incomplete last batch is left out, or is the only one.
+        - Logits and gradients, in memory that the next replay overwrites. Loss and correct answers
+          are added up before it, in memory of their own; gradients are never added to, but dropped
+          before the next forward pass and after the last step. A forward pass begins anew in that
+          memory once the last one's backward pass has run, as here it always has: only loops that
+          leave it out need ``torch.compiler.cudagraph_mark_step_begin``.
+        """
         if self.place[1] > 1:
             # Channels-last kernels of 1x1 have strides that torch warns of for nothing; the option's new name is not in older versions.
             warnings.filterwarnings("ignore", "Grad strides do not match", UserWarning)
@@ -142,18 +175,54 @@ class Trainer:
         return torch.compile(self.network, mode="reduce-overhead") if self.plan.compile else self.network
 
     def _one_step(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(self.step)
+        """One step of SGD. Nothing in it waits for the GPU: the host may be many steps ahead."""
+        self._update(y, *self._gradients(forward, x, y))
+
+    def _gradients(
+        self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Forward and backward pass; return logits and loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, self.plan.dtype, enabled=self.plan.dtype != torch.float32):
             logits = forward(x)
         loss = F.cross_entropy(logits.float(), y)
         loss.backward()
+        return logits, loss
+
+    def _update(self, y: torch.Tensor, logits: torch.Tensor, loss: torch.Tensor) -> None:
+        """Take the step, and add up for the log."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule(self.step)
         self.optimizer.step()
         with torch.no_grad():
             correct = (logits.argmax(1) == y).sum()
-            self.sums += torch.stack([loss.double() * len(y), correct.double(), correct.new_tensor(len(y)).double()])
+            count = torch.full_like(loss, len(y), dtype=torch.float64)
+            self.sums += torch.stack([loss.double() * len(y), correct.double(), count])
         self.step += 1
+
+    def _works_compiled(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> bool:
+        """One step in which a compiled network may fail: the network itself then does it, and it is said why.
+
+        Where a backward pass fails, the forward pass has moved the batch normalizations' statistics:
+        they are put back. What is wrong with the network or the batch fails once more, and is raised
+        as it is without torch.compile.
+        """
+        buffers, why = [buffer.clone() for buffer in self.network.buffers()], ""
+        try:
+            found = self._gradients(forward, x, y)
+        except Exception as error:  # of Dynamo, Inductor, Triton, a C compiler or CUDA: no common class
+            cause = getattr(error, "inner_exception", error)
+            said = (str(cause).strip() or "nothing more is said").splitlines()[0][:200]
+            why = f"torch.compile fails here ({type(cause).__name__}: {said})"
+        if why:
+            for buffer, kept in zip(self.network.buffers(), buffers, strict=True):
+                buffer.copy_(kept)
+            found = self._gradients(self.network, x, y)
+            if self.plan.compile_required:
+                raise UserError(f"train.compile=on: {why}; give train.compile=auto or =off")
+            tqdm.write(f"{why}; training goes on uncompiled", file=sys.stderr)
+        self._update(y, *found)
+        return not why
 
     def _look(self, bar: tqdm) -> None:
         loss, correct, count = parallel.total(self.sums).tolist()
@@ -184,7 +253,7 @@ def _resume(trainer: Trainer, checkpoint: Path) -> None:
         tensors, about = store.read_tensors(checkpoint)
         trainer.restore(tensors, about)
     except ValueError as error:
-        store.set_aside(checkpoint, error)
+        store.set_aside(checkpoint, error if isinstance(error, store.Damaged) else f"{checkpoint} {error}")
         return
     if trainer.place[0] == 0:
         print(f"resuming at step {trainer.step} of {trainer.total}", file=sys.stderr)
@@ -208,7 +277,10 @@ def train(
     In a process of several (torchrun), trains on this process's share of each batch, with gradients averaged over all; the
     batch normalizations see that share alone. The first process saves.
 
-    Raises ``RunError`` if the loss is not finite and ``Interrupted`` when ``stop`` asks for it, after saving.
+    Where torch.compile fails training goes on uncompiled, which is said on standard error.
+
+    Raises ``RunError`` if the loss is not finite, ``Interrupted`` when ``stop`` asks for it, after
+    saving, and ``UserError`` where torch.compile fails and is required.
     """
     trainer = Trainer(network, data, plan, device)
     parallel.after_first(lambda: _resume(trainer, checkpoint))
@@ -216,6 +288,11 @@ def train(
         raise parallel.common(
             RunError(f"processes found different checkpoints; {checkpoint.parent} must be a folder that all share")
         )
-    trainer.run(checkpoint, checkpoint_seconds, stop)
+    try:
+        trainer.run(checkpoint, checkpoint_seconds, stop)
+    finally:
+        trainer.optimizer.zero_grad(set_to_none=True)
+        if plan.compile:
+            torch.compiler.reset()  # the graphs' memory, and what the next target may recompile
     network.eval()
     return trainer.log, trainer.seconds

@@ -1,0 +1,423 @@
+"""What a GPU asks of the code, shown without one: devices apart, no needless waits, CUDA graphs."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from conftest import enliven
+from pretended_gpu import PretendedGpu, on_device
+from torch import nn
+
+from bnrecon import reconstruct
+from bnrecon.construction.deep import balanced_widths, draw_deep, generic_rank, solve_deep
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.errors import UserError
+from bnrecon.evaluate import test_accuracy as accuracy
+from bnrecon.features import DISTRIBUTIONS, LayerShape, draw
+from bnrecon.interruption import StopRequest
+from bnrecon.khatri_rao import KhatriRao
+from bnrecon.solvers import SolverOptions, solve
+from bnrecon.solvers.iterative import LOOK_EVERY, cgls, craig
+from bnrecon.targets import normalization_only, training  # noqa: F401 (one registers its family)
+from bnrecon.targets.models import build
+from bnrecon.targets.training import TrainingPlan, train
+
+CPU = torch.device("cpu")
+DOUBLE = torch.float64
+SHAPE = LayerShape(6, 5, (3, 3))
+PLAN = TrainingPlan(2, 0.1, 0.9, 5e-4, True, 128, 0.5, 0, torch.float32)
+COMPILED = dataclasses.replace(PLAN, compile=True)
+
+
+@pytest.fixture
+def gpu():
+    with PretendedGpu() as device:
+        yield device
+
+
+# The pretended device itself.
+
+
+def test_operations_of_two_devices_are_refused(gpu):
+    here, there = torch.ones(3), torch.ones(3, device="cuda")
+    index = torch.tensor([0, 2])
+    for mistake in (
+        lambda: here + there,
+        lambda: torch.stack([here, there]),
+        lambda: here.add_(there[0]),
+        lambda: here[index.to("cuda")],
+        lambda: there.index_select(0, index),
+        lambda: nn.Linear(3, 2)(there),
+        lambda: nn.BatchNorm1d(3).to("cuda")(torch.ones(4, 3)),
+        lambda: torch.linalg.solve(torch.eye(3), there),
+        lambda: torch.randn(3, device="cuda", generator=torch.Generator()),
+    ):
+        with pytest.raises(RuntimeError, match="device"):
+            mistake()
+    assert torch.equal((there + torch.tensor(2.0)).cpu(), here + 2)  # a number may lie anywhere
+
+
+def test_waits_are_counted_and_work_is_not(gpu):
+    there = torch.arange(6.0, device="cuda")
+    weight = torch.randn(6, 6).to("cuda").requires_grad_()
+    pinned = torch.ones(6).pin_memory()
+    gpu.waits.clear()
+    (weight @ there).square().sum().backward()
+    there[2:4] = 7.0
+    there += torch.full_like(there, 3) + pinned.to("cuda", non_blocking=True)
+    copied = there[there.argsort()].clone().to(torch.bfloat16).float()
+    assert gpu.waits.total() == 0
+    for number, wait in enumerate(
+        (
+            lambda: float(copied[0]),
+            lambda: bool(copied.sum() > 3),
+            copied.sum().item,
+            copied.tolist,
+            copied.cpu,
+            lambda: torch.ones(6).copy_(copied),
+            lambda: copied.copy_(torch.ones(6)),
+            lambda: torch.ones(6).to("cuda", non_blocking=True),
+            lambda: copied.new_tensor(5),
+            lambda: torch.tensor([1.0, 2.0], device="cuda"),
+            lambda: copied[copied > 0],
+            lambda: copied[[0, 1]],
+            lambda: copied[copied.argmax()],
+            copied.nonzero,
+            lambda: torch.linalg.solve(torch.eye(6, device="cuda"), copied),
+        ),
+        1,
+    ):
+        wait()
+        assert gpu.waits.total() == number, gpu.waits
+    assert all(" at test_gpu.py:" in place for place in gpu.waits)
+
+
+def test_networks_copies_and_gradients_stay_on_the_device(gpu):
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    network.to("cuda")
+    for held in (network, copy.deepcopy(network)):
+        held(torch.ones(5, 1, 4, 4, device="cuda")).sum().backward()
+        tensors = [*held.parameters(), *held.buffers(), *(p.grad for p in held.parameters())]
+        assert all(t.device == gpu.device and t.is_cuda for t in tensors)
+    assert all(t.device == CPU for t in network.cpu().state_dict().values())
+    with pytest.raises(TypeError, match="numpy"):
+        torch.ones(2, device="cuda").numpy()
+
+
+# Training.
+
+
+def same(network, other):
+    wanted = other.state_dict()
+    return all(torch.equal(held.cpu(), wanted[name]) for name, held in network.state_dict().items())
+
+
+def small(seed=0):
+    torch.manual_seed(seed)
+    return build("vgg", (1, 8, 8), 10, width=4, groups=[1, 1], activation="relu")
+
+
+def trained(digits, tmp_path, plan=PLAN, device=CPU):
+    network = small()
+    log, _ = train(network, digits, plan, device, tmp_path / "checkpoint", 1e9, StopRequest())
+    (tmp_path / "checkpoint").unlink()
+    return network, log
+
+
+TRAINED = {
+    "vgg": {},
+    "vgg_normalization": {"features": "he_normal", "excess": 10, "inner": "batchnorm"},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", TRAINED)
+def test_training_waits_only_where_it_looks(digits, tmp_path, gpu, dtype, family, monkeypatch):
+    """20 steps wait as often as 5, but for the looks; and end at the CPU's numbers."""
+    x, y = digits.train_x[:640], digits.train_y[:640]
+    few = dataclasses.replace(digits, train_x=x, train_y=y, _held={})
+
+    def trained_on(device, batch_size, every):
+        monkeypatch.setattr(training, "SYNC_EVERY", every)
+        torch.manual_seed(0)
+        options = {"width": 4, "groups": [1, 1], "activation": "relu", **TRAINED[family]}
+        network = build(family, (1, 8, 8), 10, **options)
+        plan = dataclasses.replace(PLAN, epochs=1, lr=0.01, batch_size=batch_size, dtype=dtype)
+        checkpoint = tmp_path / f"{device} {batch_size} {every}"
+        gpu.waits.clear()
+        log, _ = train(network, few, plan, device, checkpoint, 1e9, StopRequest())
+        return network, log, gpu.waits.total()
+
+    trained_on(gpu.device, 128, 4)  # moves the images
+    unwatched, watched = trained_on(gpu.device, 128, 1000)[2], trained_on(gpu.device, 32, 4)[2]
+    network, log, waits = trained_on(gpu.device, 32, 1000)
+    assert waits == unwatched, gpu.waits
+    assert watched == waits + 20 // 4 - 1  # the last look is the epoch's end
+    other, other_log, none = trained_on(CPU, 32, 1000)
+    assert none == 0
+    assert log == other_log
+    assert same(network, other)
+
+
+# Compiled training.
+
+
+class Replayed(nn.Module):
+    """Memory as CUDA graphs hold it: a call overwrites what the last one and its backward gave."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.given = network, []
+        for parameter in network.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: self.given.append(p.grad))
+
+    def forward(self, x):
+        for tensor in self.given:
+            tensor.fill_(float("nan"))
+        logits = self.network(x)
+        self.given = [logits.detach()]
+        return logits
+
+
+def test_nothing_that_a_replay_overwrites_is_read_after_it(digits, tmp_path, monkeypatch):
+    whole, log = trained(digits, tmp_path)
+    monkeypatch.setattr(torch, "compile", lambda network, mode: Replayed(network))
+    network, compiled_log = trained(digits, tmp_path, COMPILED)
+    assert compiled_log == log
+    assert same(network, whole)
+    assert all(parameter.grad is None for parameter in network.parameters())  # the graphs' memory
+
+
+def test_a_training_is_one_graph_that_is_compiled_once(digits, tmp_path, monkeypatch):
+    """By Dynamo and AOTAutograd, as on a GPU: statistics inside, the rate outside, one shape."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter, compiler = CompileCounterWithBackend("aot_eager"), torch.compile
+    whole, log = trained(digits, tmp_path)
+    monkeypatch.setattr(torch, "compile", lambda network, mode: compiler(network, backend=counter))
+    network, compiled_log = trained(digits, tmp_path, COMPILED)
+    assert counter.frame_count == 1
+    assert [row["accuracy"] for row in compiled_log] == [row["accuracy"] for row in log]
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(value, whole.state_dict()[name], rtol=1e-4, atol=1e-5)
+    assert network.features.norm1_1.num_batches_tracked == 22
+
+
+class Breaks(torch.autograd.Function):
+    """A forward pass that runs, and a backward pass that cannot be captured."""
+
+    @staticmethod
+    def forward(ctx, logits):
+        return logits.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
+
+
+def failing(network, calls, in_backward):
+    """A compiled network that fails in its n-th call, before or after statistics have moved."""
+    left = [calls]
+
+    class Compiled(nn.Module):
+        def forward(self, x):
+            left[0] -= 1
+            if left[0] == 0 and not in_backward:
+                raise RuntimeError("ptxas failed\nand more lines")
+            return Breaks.apply(network(x)) if left[0] == 0 else network(x)
+
+    return Compiled()
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_where_compiling_or_capturing_fails_training_goes_on_to_the_same_numbers(
+    digits, tmp_path, monkeypatch, capsys, call, in_backward
+):
+    whole, log = trained(digits, tmp_path)
+    monkeypatch.setattr(torch, "compile", lambda network, mode: failing(network, call, in_backward))
+    capsys.readouterr()
+    network, other_log = trained(digits, tmp_path, COMPILED)
+    said = [line for line in capsys.readouterr().err.splitlines() if "compile" in line]
+    assert len(said) == 1
+    assert said[0].startswith("torch.compile fails here (RuntimeError: ")
+    assert said[0].endswith("; training goes on uncompiled")
+    assert "more lines" not in said[0]
+    assert other_log == log
+    assert same(network, whole)
+
+
+def test_without_a_c_compiler_training_goes_on_uncompiled(digits, tmp_path, capsys):
+    """Inductor itself, with a compiler that is not there."""
+    from torch._inductor import config
+
+    with config.patch({"cpp.cxx": ("/nowhere/compiler",)}):
+        network, _ = trained(digits, tmp_path, COMPILED)
+    said = capsys.readouterr().err
+    assert "torch.compile fails here (InvalidCxxCompiler: No working C++ compiler found" in said
+    assert "Traceback" not in said
+    assert network.features.norm1_1.num_batches_tracked == 22
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_a_failure_is_an_error_where_compiling_was_asked_for(
+    digits, tmp_path, monkeypatch, in_backward
+):  # fmt: skip
+    monkeypatch.setattr(torch, "compile", lambda network, mode: failing(network, 2, in_backward))
+    said = r"train\.compile=on: torch\.compile fails here .*or =off$"
+    with pytest.raises(UserError, match=said) as error:
+        trained(digits, tmp_path, dataclasses.replace(COMPILED, compile_required=True))
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_of_the_network_is_not_blamed_on_compiling(digits, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "compile", lambda network, mode: network)
+    required = dataclasses.replace(COMPILED, compile_required=True)
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        train(
+            nn.Sequential(nn.Flatten(), nn.Linear(7, 10)),
+            digits,
+            required,
+            CPU,
+            tmp_path / "c",
+            1e9,
+            StopRequest(),
+        )
+    assert "compile" not in capsys.readouterr().err
+
+
+# Solvers.
+
+
+def system(name, width, device, skip="none"):
+    weight = torch.randn(
+        SHAPE.outputs,
+        SHAPE.inputs,
+        *SHAPE.kernel,
+        dtype=DOUBLE,
+        generator=torch.Generator().manual_seed(0),
+    )
+    target = TargetLayer("layer", weight, torch.zeros(SHAPE.outputs))
+    features = draw(name, SHAPE, width, 0, 0, skip=skip)
+    return layer_system(target, features, device, DISTRIBUTIONS[name].orthogonal)
+
+
+WIDTHS = {"minimum": SHAPE.minimum_width, "maximum": SHAPE.equations, "wide": 405}
+
+
+@pytest.mark.parametrize(
+    ("solver", "features", "width"),
+    [
+        ("matrix_free", "he_normal", "wide"),
+        ("minimum_norm", "he_normal", "wide"),
+        ("least_squares", "er_sign", "wide"),
+        ("least_squares", "er_sign", "minimum"),
+        ("refined", "he_normal", "minimum"),
+        ("lu", "sparse_he_normal", "minimum"),
+        ("lu", "he_normal", "maximum"),
+        ("closed_form", "id_cond", "minimum"),
+        ("closed_form", "id_cond", "maximum"),
+        ("closed_form", "ortho_cond", "maximum"),
+        ("svd_lu_lbfgs", "he_normal", "wide"),
+        ("auto", "he_normal", "wide"),
+        ("auto", "he_uniform", "minimum"),
+    ],
+)
+def test_solvers_work_on_the_device(gpu, solver, features, width):
+    posed = system(features, WIDTHS[width], gpu.device)
+    solution = solve(solver, posed)
+    assert on_device(solution.scale)
+    scales = posed.scales(solution.scale)
+    assert on_device(scales.inner)
+    assert on_device(scales.outer)
+    assert solution.report.relative_residual < (1e-3 if "lbfgs" in solver else 1e-10)
+
+
+@pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
+def test_krylov_methods_wait_less_than_once_in_two_iterations(gpu, solver):
+    posed = system("he_normal", 405, gpu.device)
+    gpu.waits.clear()
+    report = solve(solver, posed).report
+    assert report.converged
+    assert report.arithmetic == "tf32"
+    assert report.iterations > 80
+    assert gpu.waits.total() < 0.5 * report.iterations, gpu.waits
+
+
+@pytest.mark.parametrize("inner", [cgls, craig])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_iterations_beyond_an_exact_solution_stand_still(gpu, inner, dtype):
+    """M = 2 I is solved in one iteration; in the nine until the look energies are 0, none NaN."""
+    factors = 2 * torch.eye(16, dtype=dtype), torch.ones(16, 1, dtype=dtype)
+    rhs = torch.randn(16, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    rhs /= rhs.norm()
+    moved = KhatriRao(*(factor.to(gpu.device) for factor in factors))
+    found, steps = inner(KhatriRao(*factors), rhs, 1e-3, 100)
+    assert steps == 1
+    for limit, counted in ((100, LOOK_EVERY), (4, 4)):
+        there, steps = inner(moved, rhs.to(gpu.device), 1e-3, limit)
+        assert steps == counted
+        assert torch.equal(there.cpu(), found)
+
+
+@pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
+def test_iterations_are_counted_as_they_were_done(gpu, solver):
+    """The CPU looks at every iteration, a GPU at every tenth; no more are done than allowed."""
+    here = solve(solver, system("er_sign", 405, CPU)).report
+    there = solve(solver, system("er_sign", 405, gpu.device)).report
+    assert here.converged
+    assert there.converged
+    assert there.iterations % LOOK_EVERY == 0 != here.iterations % LOOK_EVERY
+    few = solve(solver, system("er_sign", 405, gpu.device), SolverOptions(max_iterations=37)).report
+    assert few.iterations == 37
+    assert not few.converged
+
+
+@pytest.mark.parametrize("skip", ["none", "inner", "outer"])
+def test_products_of_the_eliminated_system_wait_for_nothing(gpu, skip):
+    width = SHAPE.minimum_width + (skip == "inner")
+    here = system("he_normal", width, CPU, skip).operator
+    there = system("he_normal", width, gpu.device, skip).operator
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(here.shape[1], 2, dtype=DOUBLE, generator=generator)
+    y = torch.randn(here.shape[0], dtype=DOUBLE, generator=generator)
+
+    def products(operator, x, y):
+        part = operator.columns(slice(3, 9))
+        return operator.matvec(x), operator.rmatvec(y), part, operator.dense()
+
+    moved = x.to(gpu.device), y.to(gpu.device)
+    gpu.waits.clear()
+    found = products(there, *moved)
+    assert gpu.waits.total() == 0, gpu.waits
+    for got, wanted in zip(found, products(here, x, y), strict=True):
+        assert torch.equal(got.cpu(), wanted)
+
+
+def test_deep_sources_are_solved_on_the_targets_device_from_the_same_draws(gpu):
+    target = torch.randn(3, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    weights = draw_deep(4, 1, balanced_widths(16, 3, 3), 0)
+    here, there = solve_deep(target, weights), solve_deep(target.to(gpu.device), weights)
+    assert here.relative_error == there.relative_error < 1e-9
+    for got, wanted in zip(there.scales, here.scales, strict=True):
+        assert on_device(got)
+        assert torch.equal(got.cpu(), wanted)
+    moved = [weight.to(gpu.device) for weight in weights]
+    assert generic_rank(moved) == generic_rank(weights) == 12
+
+
+# Whole networks.
+
+
+@pytest.mark.parametrize("features", list(DISTRIBUTIONS))
+@pytest.mark.parametrize("options", [{}, {"activation": "relu"}, {"skip": "inner"}], ids=str)
+def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options):
+    target = enliven(small(), (1, 8, 8)).to(gpu.device)
+    images, _ = next(iter(digits.test_batches(100, gpu.device)))
+    source = reconstruct(target, features, images=images, **options).network
+    assert all(on_device(tensor) for tensor in (*source.parameters(), *source.buffers()))
+    with torch.no_grad():
+        assert float((source(images) - target(images)).abs().max()) < 1e-3
+    assert accuracy(source, digits, gpu.device) == accuracy(target, digits, gpu.device)
