@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import importlib
 import importlib.metadata
+import io
 import os
 import re
-import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
+
+from bnrecon import sweeps
+from bnrecon.errors import UserError, nearest
+from bnrecon.interruption import end_with_parent, leave_while_loading, loaded, loading
+from bnrecon.sweeps import SweepTable
+
+__all__ = ["SweepTable", "main"]  # the configuration names the callback by this module
 
 HELP = """bnrecon: rebuild trained networks from frozen random convolutions by their normalization parameters alone
 
@@ -38,124 +46,144 @@ HYDRA_FLAGS = (
 )  # fmt: skip
 
 
+# What a person can set right by another option or permission; a full disk is none of it.
+MISTAKEN = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
+)  # fmt: skip
+
+
 def main() -> None:
     """Run one command and leave with its exit code."""
-    # Libraries that are interrupted while they load are left half made, and what they then say is of no use: nothing is begun, so leave.
-    signal.signal(signal.SIGINT, _leave)
-    _main(sys.argv[1:])
+    leave_while_loading()
+    end_with_parent()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # a letter that the terminal does not have is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _main(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:  # of printing: a reader that went, as `head` does, or a full disk
+        code = _failure(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more
+    sys.exit(code)
 
 
-def _leave(*_: object) -> None:
-    os.write(2, b"bnrecon: interrupted before anything was begun\n")
-    os._exit(130)
-
-
-def _loaded() -> None:
-    """From here on an interruption is what it usually is."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _leave:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _main(words: list[str]) -> None:
+def _main(words: list[str]) -> int:
     if words[:1] == ["-sc"]:  # what a shell asks for while completing
-        sys.exit(_complete(words[1:]))
+        return _complete(words[1:])
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP)
-        sys.exit(0 if words else 2)
+        return 0 if words else 2
     if words[0] == "--version":
         print(importlib.metadata.version("bnrecon"))
-        sys.exit(0)
+        return 0
     command, rest = words[0], words[1:]
-    if command == "run":
-        sys.exit(_run(rest))
     if "=" in command:
-        print(f"bnrecon {command}: options come behind a command, as in: bnrecon run {command.lstrip('-')}", file=sys.stderr)
-        sys.exit(2)
-    if command == "train":
-        sys.exit(_train(rest))
-    if command == "study":
-        sys.exit(_study(rest))
-    if command == "tables":
-        sys.exit(_tables(rest))
-    if command == "figures":
-        sys.exit(_figures(rest))
-    if command == "completion":
-        sys.exit(_install_completion(rest))
-    from bnrecon.errors import nearest
-
-    print(f"bnrecon {command}: no such command: {nearest(command, COMMANDS)}; see bnrecon --help", file=sys.stderr)
-    sys.exit(2)
+        return _say(f"{command}: options come behind a command, as in: bnrecon run {command.lstrip('-')}", 2)
+    if command not in COMMANDS:
+        return _say(f"{command}: no such command: {nearest(command, COMMANDS)}; see bnrecon --help", 2)
+    routes = {"run": _run, "train": _train, "study": _study, "tables": _tables, "figures": _figures}
+    return routes.get(command, _install_completion)(rest)
 
 
 def _hydra(task, words: list[str]) -> None:
     """Hand words to Hydra with the project's configs; errors come back as exceptions."""
     import hydra
+    from hydra._internal.utils import get_args_parser
 
     from bnrecon import config
 
     config.register_schema()
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    words = [_expanded(word) for word in words]
     # Options first: argparse does not take `target=vgg18 --config-dir=mine features=own` apart.
     overrides = [word for word in words if (not word.startswith("-") and "=" in word) or word.startswith("~")]
-    sys.argv = ["bnrecon", *(word for word in words if word not in overrides), *overrides]
-    hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")(task)()
+    flags = [word for word in words if word not in overrides]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            given = get_args_parser().parse_args(flags)
+    except SystemExit:  # after the whole usage, which nobody asked for
+        raise UserError(said.getvalue().strip().rpartition("error: ")[2]) from None
+    if given.config_dir == "":
+        raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
+    sys.argv = ["bnrecon", *flags, "--", *config.as_overrides(overrides, _sweeping(words))]
+    try:
+        hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")(task)()
+    except UnicodeDecodeError as error:  # Hydra does not say of which file
+        files = [str(file) for file in sorted(Path(given.config_dir or ".").rglob("*.yaml")) if not _is_text(file)]
+        raise UserError(f"{', '.join(files[:3])}: yaml files are UTF-8 ({error.reason})") from None
 
 
-def _expanded(word: str) -> str:
-    """``name=~/folder`` with the home folder, which the shell leaves alone there."""
-    return re.sub(r"=~(?=/|$)", f"={Path.home()}", word)
+def _is_text(file: Path) -> bool:
+    try:
+        file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _sweeping(words: list[str]) -> bool:
+    return not {"-m", "--multirun", "hydra.mode=MULTIRUN"}.isdisjoint(words)
 
 
 def _run(words: list[str]) -> int:
     """Run one job or a sweep. A sweep goes on after a failed job and ends in the worst exit code."""
     from bnrecon import config
-    from bnrecon.errors import nearest
 
     for word in words:
         if word.startswith("--") and "=" in word and not word.startswith("--conf"):
             return _say(f"{word}: options are written without dashes, as in {word.lstrip('-')}", 2)
         if word.startswith("-") and word.partition("=")[0] not in HYDRA_FLAGS:
             return _say(f"{word} is not an option: {nearest(word, HYDRA_FLAGS)}", 2)
-    _outcome.clear()
-    sweep = hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:10]
-    if not any(word.startswith("hydra.sweep.dir=") for word in words):
-        words = [*words, f"hydra.sweep.dir=${{outputs}}/sweeps/{sweep}"]
+        if word.lstrip("+").startswith("hydra/launcher=") and not _sweeping(words):
+            return _say(f"{word}: launchers run sweeps; add -m", 2)
+    sweeps.outcome.clear()
+    name = hashlib.sha256(" ".join(sorted(words)).encode(errors="backslashreplace")).hexdigest()[:10]
+    # Hydra makes its folder before anything is checked; the current one is there already.
+    for place in ("hydra.run.dir=.", f"hydra.sweep.dir=${{outputs}}/sweeps/{name}"):
+        if not any(word.startswith(place.partition("=")[0] + "=") for word in words):
+            words = [*words, place]
     try:
         _hydra(_job, words)
-    except config.CONFIG_ERRORS as error:
-        return _say(config.explain(error), 2)
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 2
-    except BaseException as error:
-        return _failure(error)
-    return _outcome[0] if _outcome else 0
-
-
-_outcome: list[int] = []  # the exit code of the job or the sweep that ran in this process
+        if isinstance(leaving.code, Exception):
+            return _failure(leaving.code)
+        return leaving.code if isinstance(leaving.code, int) else 2 if leaving.code else 0
+    except KeyboardInterrupt:
+        return _say(f"interrupted; what was finished is kept, the same command goes on from there{sweeps.end_workers()}", 130)
+    except Exception as error:
+        if sweeps.outcome or isinstance(error, UserError | OSError):
+            return _failure(error)
+        return _say(config.explain(error), 2)  # no job was begun
+    finally:
+        sweeps.release()
+    return sweeps.outcome[0] if sweeps.outcome else 0
 
 
 def _job(composed) -> None:
     """One job, alone or of a sweep. Its failure is reported here, so that a sweep goes on with the next."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
+    from omegaconf import OmegaConf
 
     from bnrecon import hardware, store
 
     # Here and not before: a launcher may have brought the job into another process.
     hardware.keep_freed_memory()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
     hydra = HydraConfig.get()
+    words = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     sweeping = hydra.mode == RunMode.MULTIRUN
     if sweeping:
-        print(f"\n[{hydra.job.num}] {' '.join(hydra.overrides.task)}", flush=True)
-    record: dict = {"overrides": list(hydra.overrides.task), "folder": None, "code": 0}
+        print(f"\n[{hydra.job.num}] {' '.join(words)}", flush=True)
+    record: dict = {"overrides": words, "folder": None, "code": 0}
     try:
         record["folder"] = str(_main_job(composed))
     except BaseException as error:
         record["code"] = _failure(error)
-    _outcome[:] = [record["code"]]
+    sweeps.outcome[:] = [record["code"]]
     if sweeping:
         store.write_json(Path(hydra.sweep.dir) / f"job-{hydra.job.num}.json", record)
         if record["code"] == 130:
@@ -168,10 +196,11 @@ def _main_job(composed) -> Path:
     asked = config.from_hydra(composed)
     for name in asked.imports:
         _import(name)
-    from bnrecon.run import require_outputs, run
+    from bnrecon.run import check_names, run
 
-    _loaded()
-    require_outputs(asked)
+    loaded()
+    check_names(asked)
+    config.require_folder("outputs", asked.outputs)
     return run(asked)
 
 
@@ -188,18 +217,15 @@ def _train(words: list[str]) -> int:
     from bnrecon import config, hardware
 
     hardware.keep_freed_memory()
-    signal.signal(signal.SIGTERM, _terminated)
     try:
-        asked = config.compose([_expanded(word) for word in words])
+        asked = config.compose(words)
         for name in asked.imports:
             _import(name)
-        from bnrecon.run import require_outputs, train_only
+        from bnrecon.run import train_only
 
-        _loaded()
-        require_outputs(asked)
+        loaded()
+        config.require_folder(*(("outputs", asked.outputs) if asked.targets is None else ("targets", asked.targets)))
         train_only(asked)
-    except config.CONFIG_ERRORS as error:
-        return _say(config.explain(error), 2)
     except BaseException as error:
         return _failure(error)
     return 0
@@ -207,64 +233,29 @@ def _train(words: list[str]) -> int:
 
 def _import(name: str) -> None:
     """Import a user's module, from the current folder too, for what it registers."""
-    from bnrecon.errors import UserError
-
+    module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+    advice = "give a module's name, importable from here, as in imports=[my_targets]"
+    if not re.fullmatch(r"\w+(\.\w+)*", module):
+        raise UserError(f"imports={name}: {advice}")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        importlib.import_module(name.removesuffix(".py").removeprefix("./").replace("/", "."))
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"imports={name}: {error}; give a module's name, importable from here, as in imports=[my_targets]"
-        ) from None
-    except Exception as error:  # the user's own code: anything can come out of it
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(f"imports={name}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})") from None
-
-
-class SweepTable:
-    """A Hydra callback: after a sweep, one table of all its runs, whichever launcher ran them."""
-
-    def __init__(self) -> None:
-        pass
-
-    def on_multirun_start(self, config, **_: object) -> None:
-        """Forget what an earlier sweep of the same name left."""
-        for file in Path(config.hydra.sweep.dir).glob("job-*.json"):
-            file.unlink()
-
-    def on_multirun_end(self, config, **_: object) -> None:
-        """Write and print the table; remember the worst exit code."""
-        from bnrecon import store, tables
-
-        folder = Path(config.hydra.sweep.dir)
-        records = [store.read_json(file) for file in sorted(folder.glob("job-*.json"), key=_number)]
-        # First: Hydra turns whatever goes wrong in a callback into a warning.
-        _outcome[:] = [max((record["code"] for record in records), default=1)]
-        results = [store.read_json(Path(record["folder"]) / "result.json") for record in records if record["folder"]]
-        if results:
-            table = tables.markdown(tables.summary(results))
-            store.write_text(folder / "table.md", table + "\n")
-            print(f"\n{table}")
-        for record in records:
-            if record["code"]:
-                print(f"failed (exit code {record['code']}): {' '.join(record['overrides'])}", file=sys.stderr)
-        print(f"\n{folder}")
-
-    def __getattr__(self, name: str):
-        if name.startswith("on_"):
-            return lambda *_, **__: None
-        raise AttributeError(name)
-
-
-def _number(path: Path) -> int:
-    return int(re.sub(r"\D", "", path.stem))
+        importlib.import_module(module)
+    except BaseException as error:  # the user's own code: anything can come out of it
+        if isinstance(error, KeyboardInterrupt) and not loading():
+            raise  # from the keyboard: while libraries load, none comes from there
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(f"imports={name}: {error}; {advice}") from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+        said = error.msg if isinstance(error, SyntaxError) else error
+        raise UserError(f"imports={name}: {type(error).__name__}: {said} ({file}:{line})") from None
 
 
 def _failure(error: BaseException) -> int:
     """Say what went wrong in one line and give the exit code; only a defect of ours shows a traceback."""
     from bnrecon import config
-    from bnrecon.errors import Interrupted, RunError, UserError
+    from bnrecon.errors import Interrupted, RunError
 
     if getattr(error, "said_elsewhere", False):  # by the first of several processes
         return 1
@@ -277,7 +268,8 @@ def _failure(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return _say("interrupted; what was finished is kept, the same command goes on from there", 130)
     if isinstance(error, BrokenPipeError):  # whoever read our output, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         return 141
     if isinstance(error, RunError):
         return _say(str(error), 1)
@@ -287,18 +279,15 @@ def _failure(error: BaseException) -> int:
             1,
         )
     if isinstance(error, OSError) and error.strerror:
-        return _say(f"{error.strerror}{f': {error.filename}' if error.filename else ''}", 1)
+        where = f": {error.filename}" if error.filename else ""
+        return _say(f"{error.strerror}{where}", 2 if error.errno in MISTAKEN else 1)
     traceback.print_exception(error)
     return _say("this is a defect in bnrecon; please report it with the lines above", 1)
 
 
 def _say(line: str, code: int) -> int:
-    print(f"bnrecon: {line}", file=sys.stderr, flush=True)
+    print(f"bnrecon: {' '.join(line.splitlines())}", file=sys.stderr, flush=True)
     return code
-
-
-def _terminated(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _study(words: list[str]) -> int:
@@ -315,14 +304,11 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
     from bnrecon import hardware
 
     hardware.keep_freed_memory()
-    signal.signal(signal.SIGTERM, _terminated)
-    from bnrecon.errors import UserError
-
     try:
         from bnrecon.studies.asked import read
 
-        _loaded()
-        asked = read(name, [_expanded(word) for word in words])
+        loaded()
+        asked = read(name, words)
         if asked.jobs > 1 and not run:
             raise UserError(f"jobs={asked.jobs} is for bnrecon study; tables and figures compute nothing")
         code = _run_study(asked) if run else 0
@@ -345,18 +331,16 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
 
 def _run_study(asked) -> int:
     """Run what is missing, tables before experiments; the exit code. What is done by then is written whatever stops it."""
-    from bnrecon import parallel
-    from bnrecon.errors import RunError, UserError
+    from bnrecon import config, parallel
+    from bnrecon.errors import RunError
     from bnrecon.studies import running
-    from bnrecon.studies.workers import end_with_parent, workers
+    from bnrecon.studies.workers import require_room, workers
 
-    end_with_parent()
     parallel.refuse("bnrecon study")
+    require_room(asked.jobs)
     cells = [cell for table in running.collect(asked.name, asked.scale, asked.parts, asked.options).values() for cell in table]
-    try:
-        asked.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
-    except OSError as error:
-        raise UserError(f"outputs={asked.outputs}: cannot be created ({error.strerror})") from None
+    config.check_machine(config.compose(asked.options))
+    asked.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
     code = 0
     with workers(asked.alone, asked.jobs, asked.folder / f"{asked.scale}-workers.log"):
         for do in (
@@ -383,21 +367,29 @@ def _written(asked) -> str:
 
 
 def _tables(words: list[str]) -> int:
-    from bnrecon import tables
-
     if named := [word for word in words if word.startswith("study=")]:
         rest = [word for word in words if word not in named]
         return _study_tables(named[0].removeprefix("study="), rest, run=False)
-    if any(word.startswith("-") for word in words) or len(words) > 1:
+    if words[:1] in (["-h"], ["--help"]):
         from bnrecon.studies.asked import usage
 
         print(f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{usage()}")
-        return 0 if words and words[0] in ("-h", "--help") else 2
-    folder = Path(words[0].removeprefix("outputs=") if words else "outputs")
-    results = tables.collect(folder)
-    if not results:
-        return _say(f"no finished runs in {folder}; make one with: bnrecon run outputs={folder}", 2)
-    print(tables.markdown(tables.summary(results)))
+        return 0
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        return _say(f"tables {' '.join(words)}: give one folder, or study=NAME; bnrecon tables --help says more", 2)
+    from bnrecon import config, tables
+
+    word = words[0] if words else "outputs"
+    try:
+        folder = Path(config.compose([word]).outputs if word.startswith("outputs=") else word)
+        if not word or not folder.is_dir():
+            raise UserError(f"{word!r}: no such folder; give the one that outputs= was")
+        next(folder.iterdir(), None)  # whether it can be read
+        if not (results := tables.collect(folder)):
+            raise UserError(f"no finished runs in {folder}; make one with: bnrecon run outputs={folder}")
+        print(tables.markdown(tables.summary(results)))
+    except BaseException as error:
+        return _failure(error)
     return 0
 
 
@@ -405,10 +397,12 @@ def _figures(words: list[str]) -> int:
     """Draw a study's pictures from what was run, and name them."""
     named = [word for word in words if word.startswith("study=")]
     if not named:
+        if words and words[0] not in ("-h", "--help"):
+            return _say(f"figures {' '.join(words)}: say of which study, as in study=random_features", 2)
         from bnrecon.studies.asked import usage
 
         print(usage())
-        return 0 if words and words[0] in ("-h", "--help") else 2
+        return 0 if words else 2
     return _study_tables(named[0].removeprefix("study="), [word for word in words if word not in named], run=False, figures=True)
 
 
@@ -439,4 +433,6 @@ def _complete(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    from bnrecon.cli import main as imported  # by its name, as launchers find it in other processes
+
+    imported()

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import importlib.resources
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from bnrecon import hardware
 from bnrecon.errors import UserError, nearest
 from bnrecon.targets import reparameterization
 
@@ -31,10 +40,13 @@ __all__ = [
     "TargetConfig",
     "TrainConfig",
     "VggTarget",
+    "as_overrides",
+    "check_machine",
     "compose",
     "explain",
     "from_hydra",
     "register_schema",
+    "require_folder",
     "seconds",
     "study",
 ]
@@ -162,6 +174,7 @@ class RunConfig:
     scale: str = "laptop"
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # one source network each
     device: str = "auto"
+    threads: int | None = None  # of the processor, that PyTorch works with; null: as many as it takes by itself
     outputs: str = "outputs"
     targets: str | None = None  # where trained targets lie; OUTPUTS/targets unless told otherwise
     evaluate: str = "auto"  # source: the real wide network on all test images; collapsed: on 64, its collapsed form on the rest
@@ -172,10 +185,19 @@ class RunConfig:
 # What changes where or how fast a run happens, not what it computes.
 VOLATILE = frozenset({
     "scale", "outputs", "data.root", "data.download", "data.workers", "train.time_limit", "train.checkpoint_seconds",
-    "target.name", "targets", "keep_source", "device",
+    "target.name", "targets", "keep_source", "device", "threads",
 })  # fmt: skip
 
 GROUPS = ("data", "target", "features", "solver", "train", "scale", "experiment")
+FOLDERS = ("outputs", "targets", "data.root", "hydra.sweep.dir")
+
+# More than anybody has a use for: what is above is a slip that would take hours or all memory.
+LIMITS = {
+    "target.width": 10**6, "target.depth": 256, "target.excess": 10**9, "train.epochs": 10**6, "train.batch_size": 10**7,
+    "train.warmup_epochs": 10**6, "train.seed": 10**12, "data.crop_padding": 1024, "data.side": 2**14, "data.workers": 1024,
+    "train.checkpoint_seconds": 10**9,
+}  # fmt: skip
+MOST_CONVOLUTIONS = 256
 
 
 def register_schema() -> None:
@@ -209,15 +231,89 @@ def from_hydra(composed: DictConfig) -> RunConfig:
 
 
 def compose(words: Sequence[str]) -> RunConfig:
-    """The configuration that ``bnrecon run WORDS`` would run."""
+    """The configuration that ``bnrecon run WORDS`` would run.
+
+    Raises ``UserError`` for words that make none.
+    """
+    return copy.deepcopy(_composed(tuple(words)))
+
+
+@functools.lru_cache(maxsize=1024)  # a study asks for each of its cells several times, and Hydra takes a tenth of a second
+def _composed(words: tuple[str, ...]) -> RunConfig:
     register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
-        return from_hydra(hydra.compose("run", overrides=list(words)))
+        try:
+            composed = hydra.compose("run", overrides=as_overrides(words))
+        except Exception as error:  # Python's own too, where Hydra does not look
+            raise UserError(explain(error)) from None
+        return from_hydra(composed)
+
+
+def as_overrides(words: Sequence[str], sweep: bool = False) -> list[str]:
+    """Quote folders and the choices of groups, so that Hydra's grammar takes them for plain text.
+
+    ``~`` in front is the home folder. What is quoted already stays. In a ``sweep`` commas part the
+    values, and what has quotes or brackets is left to the grammar.
+
+    >>> as_overrides(["data.root=größe", "target=18", "seeds=[0,1]"])
+    ["data.root='größe'", "target='18'", 'seeds=[0,1]']
+    """
+    return [_as_override(word, sweep) for word in words]
+
+
+def _as_override(word: str, sweep: bool) -> str:
+    name, equals, value = word.partition("=")
+    if not name.strip("+~"):
+        raise UserError(f"{word!r}: an option lacks its name; write name=value, as in target=vgg18")
+    if name.lstrip("+") not in (*FOLDERS, *GROUPS) or (sweep and re.search("""[('"]""", value)):
+        return word
+    quoted = _folder if name.lstrip("+") in FOLDERS else _choice
+    return f"{name}{equals}{','.join(map(quoted, value.split(',') if sweep else [value]))}"
+
+
+def _folder(text: str) -> str:
+    """A folder's name between quotes."""
+    if text == "null" or re.fullmatch(r"""'([^'\\]|\\.)*'|"([^"\\]|\\.)*"|""", text, re.DOTALL):
+        return text
+    return QuotedString(re.sub(r"^~(?=/|$)", lambda _: str(Path.home()), text), Quote.single).with_quotes()
+
+
+def _choice(text: str) -> str:
+    """The name of a group's yaml, quoted where the grammar would take it for something else."""
+    plain = re.fullmatch(r"[A-Za-z_][\w./@-]*", text, re.ASCII) and text.lower() not in ("null", "true", "false", "nan", "inf")
+    return text if plain else _folder(text) if text != "null" else "'null'"
+
+
+def require_folder(name: str, folder: str) -> None:
+    """Raise ``UserError`` where an option's folder is a file, or cannot be created.
+
+    Leaves nothing behind. A folder that is there may be one that is only read.
+    """
+    _check_folder(name, folder)
+    place = Path(folder)
+    try:
+        while not _is_there(place):
+            place = place.parent
+        if not place.is_dir():
+            raise UserError(f"{name}={folder}: {place} is a file; give a folder")
+        if place != Path(folder):
+            with tempfile.TemporaryDirectory(dir=place):
+                pass
+    except OSError as error:
+        raise UserError(f"{name}={folder}: cannot be created ({error.strerror}); give another folder") from None
+
+
+def _is_there(place: Path) -> bool:
+    try:
+        place.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def study(name: str) -> dict[str, Any]:
     """A study's yaml: what a paper reports, and which runs stand beside it."""
-    text = importlib.resources.files("bnrecon.configs").joinpath(f"{name}.yaml").read_text()
+    text = importlib.resources.files("bnrecon.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
     return OmegaConf.to_container(OmegaConf.create(text))
 
 
@@ -236,7 +332,7 @@ def _reject_unknown(node: DictConfig, schema: type, prefix: str) -> None:
 def check(config: RunConfig) -> None:
     """Raise ``UserError`` for a value that no run could have; what needs the data or the layers is checked by the run."""
     positive = {
-        "target.width": config.target.width, "train.epochs": config.train.epochs, "train.lr": config.train.lr,
+        "target.width": config.target.width, "threads": config.threads, "train.epochs": config.train.epochs, "train.lr": config.train.lr,
         "train.batch_size": config.train.batch_size, "data.train_limit": config.data.train_limit,
         "data.test_limit": config.data.test_limit, "data.side": config.data.side, "data.workers": config.data.workers,
         "features.oversampling": config.features.oversampling, "features.margin": config.features.margin,
@@ -248,13 +344,18 @@ def check(config: RunConfig) -> None:
     for name, value in positive.items():
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{name}={value}: must be above 0")
-    for name, value in {
+    from_zero = {
         "train.weight_decay": config.train.weight_decay, "train.warmup_epochs": config.train.warmup_epochs,
         "data.crop_padding": config.data.crop_padding, "train.seed": config.train.seed,
         "target.excess": getattr(config.target, "excess", 0),
-    }.items():  # fmt: skip
+    }  # fmt: skip
+    for name, value in from_zero.items():
         if not 0 <= value < float("inf"):
             raise UserError(f"{name}={value}: must be 0 or above")
+    for name, value in (positive | from_zero).items():
+        if value is not None and value > LIMITS.get(name, float("inf")):
+            raise UserError(f"{name}={value}: must be at most {LIMITS[name]:,}")
+    _check_names(config)
     if not 0 <= config.train.momentum < 1:
         raise UserError(f"train.momentum={config.train.momentum}: must be from 0 to below 1")
     if config.train.nesterov and config.train.momentum == 0:
@@ -263,8 +364,10 @@ def check(config: RunConfig) -> None:
     groups = getattr(config.target, "groups", [1])
     if not groups or min(groups) < 1:
         raise UserError(f"target.groups={groups}: give the number of convolutions before each pooling, as in [2,3,4,4,4]")
-    if not config.seeds or len(set(config.seeds)) != len(config.seeds) or min(config.seeds) < 0:
-        raise UserError(f"seeds={config.seeds}: give one or more different seeds of 0 or above, as in seeds=[0,1,2]")
+    if sum(groups) > MOST_CONVOLUTIONS:
+        raise UserError(f"target.groups={groups}: must be at most {MOST_CONVOLUTIONS} convolutions in all")
+    if not config.seeds or len(set(config.seeds)) != len(config.seeds) or not 0 <= min(config.seeds) <= max(config.seeds) < 2**63:
+        raise UserError(f"seeds={config.seeds}: give one or more different seeds from 0 to 2^63 - 1, as in seeds=[0,1,2]")
     for name, value, allowed in (
         ("device", config.device, ("auto", "cpu", "cuda")),
         ("evaluate", config.evaluate, ("auto", "source", "collapsed")),
@@ -287,6 +390,66 @@ def check(config: RunConfig) -> None:
         seconds(config.train.time_limit)
 
 
+def _check_names(config: RunConfig) -> None:
+    """Raise ``UserError`` for folders and names that no file can have."""
+    for name, folder in (("outputs", config.outputs), ("targets", config.targets), ("data.root", config.data.root)):
+        if folder is not None:
+            _check_folder(name, folder)
+    for name, word in (
+        ("target.name", config.target.name),
+        ("data.name", config.data.name),
+        ("features.name", config.features.name),
+    ):
+        if not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", word):
+            raise UserError(f"{name}={word!r}: folders are called so; give 1 to 60 letters without /")
+
+
+def _check_folder(name: str, folder: str) -> None:
+    if not folder or "\0" in folder:
+        raise UserError(f"{name}={folder!r}: give a folder's name")
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name}={folder!r}: not UTF-8; rename it, or with PYTHONUTF8=1 have names read as UTF-8") from None
+
+
+def _training_memory(target: TargetConfig) -> int:
+    """About how many bytes a target takes while it is trained; 0 for a user's own family."""
+    trained = 12  # bytes: weight, gradient, momentum
+    if isinstance(target, VggTarget):
+        weights = sum(target.groups) * 9 * target.width**2
+        if isinstance(target, NormalizationVggTarget) and target.features != "none":
+            # Frozen: a feature for each equation at least, of a column and nine rows.
+            return 4 * weights * 10 * target.width
+        return trained * weights
+    if isinstance(target, ResnetTarget):
+        return trained * 11_000_000 * target.width**2 // 64**2
+    return trained * target.depth * target.width**2 if isinstance(target, MlpTarget) else 0
+
+
+def check_machine(config: RunConfig) -> None:
+    """Raise ``UserError`` for what this machine lacks: a GPU, memory for training, a compiler."""
+    device = hardware.resolve_device(config.device)
+    free, needed = hardware.available_memory(device), _training_memory(config.target)
+    if needed > free:
+        raise UserError(
+            f"target.width={config.target.width}: training {config.target.name} of this width takes some "
+            f"{hardware.gigabytes(needed)}, and {hardware.gigabytes(free)} are free; take a smaller width"
+        )
+    if config.train.compile == "on":
+        compiler = os.environ.get("CXX") or "g++"
+        if device.type == "cuda" and not hardware.can_compile(device):
+            raise UserError(
+                "train.compile=on: torch compiles for a GPU of capability 7 or above, with Triton and a C compiler; "
+                "install what lacks, or leave it at auto"
+            )
+        if device.type == "cpu" and shutil.which(compiler) is None:
+            raise UserError(
+                f"train.compile=on: torch compiles for a processor with a C++ compiler, and there is no {compiler}; install one, "
+                "or leave it at auto"
+            )
+
+
 def seconds(text: str) -> float:
     """Read a length of time: ``90`` or ``90s``, ``30m``, ``2h``.
 
@@ -300,10 +463,14 @@ def seconds(text: str) -> float:
 
 
 def explain(error: BaseException) -> str:
-    """Say in one line what a Hydra or OmegaConf error means, with the nearest right word."""
+    """Say in one line what an error of Hydra, OmegaConf or yaml means, with the nearest right word."""
     causes = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
+    if isinstance(error, RecursionError):
+        return "the defaults of yaml files name each other in a circle; look into your own ones"
+    if isinstance(causes[-1], yaml.YAMLError):
+        return _about_yaml(causes[-1])
     text = "\n".join(str(cause) for cause in causes)
     if match := re.search(r"Key '([^']+)' (?:is )?not in '(\w+)'", text):
         full = re.search(r"full_key: (\S+)", text) or re.search(r"(?:override|appending) '?\+?([\w.]+)", text)
@@ -314,11 +481,19 @@ def explain(error: BaseException) -> str:
         allowed = [f"{prefix}.{name}" if prefix else name for name in allowed]
         return f"{where} is not an option: {nearest(where, allowed if prefix else _top_level())}"
     if match := re.search(
-        r"Could not find '([^'/]+)/([^']+)'\s+Available options in '[^']+':\s+(.*?)(?:Config search path|$)", text, re.DOTALL
+        r"Could not find '(.*?)'\s+Available options in '([^']+)':\s+(.*?)(?:Config search path|$)", text, re.DOTALL
     ):
+        group, given = match[2], match[1].removeprefix(f"{match[2]}/")
         options = [word for word in match[3].split() if "/" not in word and not word.endswith("schema")]
-        return f"{match[1]}={match[2]}: {nearest(match[2], options)}; own yaml files are found with --config-dir"
-    if (match := re.search(r"Could not override '([^']+)'", text)) and "No match in the defaults list" in text:
+        hint = "own yaml files are found with --config-dir"
+        if group == "hydra/launcher":
+            hint = "others come with: pip install 'bnrecon[launchers]'"
+        elif "," in given:
+            hint = "several are a sweep, with -m"
+        return f"{group}={given}: {nearest(given, options)}; {hint}"
+    if match := re.search(r"In '([^']+)': Could not load '([^']+)'", text):
+        return f"{match[1]}.yaml names {match[2]} in its defaults, and there is no {match[2]}.yaml"
+    if (match := re.search(r"Could not (?:override|delete) '([^']*)'", text)) and "No match in the defaults list" in text:
         return f"{match[1]} is not an option: {nearest(match[1], _top_level())}"
     if match := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text, re.DOTALL):
         key = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
@@ -327,14 +502,25 @@ def explain(error: BaseException) -> str:
         return f"{match[1]}: must be true or false"
     if match := re.search(r"Error merging override (\S+)\n.*is not a ListConfig, list or tuple", text, re.DOTALL):
         return f"{match[1]}: must be a list, as in [0,1,2]"
+    if match := re.search(r"Error merging override (\S+)\n.*is not Optional", text, re.DOTALL):
+        return f"{match[1]}: must have a value"
     if "missing mandatory value" in text and (match := re.search(r"full_key: (\S+)", text)):
         return f"{match[1]} has no value: choose a complete yaml (the *_schema ones are what own yaml files build on)"
     if "missing EQUAL" in text:
         return "an option lacks its value: write name=value without spaces, as in target=vgg18"
-    if "mismatched input" in text or "token recognition" in text or "LexerNoViableAlt" in text or "no viable" in text:
-        where = re.search(r"input '([^']*)'", text)
+    if re.search("mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", text):
+        where = re.search(r"LexerNoViableAltException: (.*)", text) or re.search(r"input '([^']*)'", text)
         return f"could not read {where[1] if where else _first(text)!r}; write options as name=value, lists as [1,2], and quote what the shell would take"
-    return _first(text)
+    return _first(text) or type(error).__name__
+
+
+def _about_yaml(error: yaml.YAMLError) -> str:
+    """File, line and column of a yaml error, and what is wrong there."""
+    if mark := getattr(error, "problem_mark", None):
+        return f"{mark.name}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"{error.name}: character {error.position + 1}: {error.reason}"
+    return _first(str(error))
 
 
 def _top_level() -> set[str]:
@@ -345,7 +531,7 @@ _ARTICLES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true 
 
 
 def _first(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split())[:300]
+    return " ".join(re.sub(r"See https://\S+ for details", "", text.split("\n\n")[0]).split())[:300]
 
 
 def _schema_classes() -> list[type]:

@@ -26,6 +26,7 @@ __all__ = [
     "has_fast_bfloat16",
     "keep_freed_memory",
     "resolve_device",
+    "working_threads",
 ]
 
 
@@ -54,6 +55,30 @@ def available_memory(device: torch.device) -> int:
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own cache: ours to use
         return torch.cuda.mem_get_info(device)[0] + held
     return memory.headroom()
+
+
+@contextlib.contextmanager
+def working_threads(count: int | None) -> Iterator[None]:
+    """Run a block with so many threads of the processor, the caller's own number for ``None``.
+
+    Sums of a training step are split among threads, so that a trained network's last digits, and where they add up its
+    accuracy, depend on their number.
+
+    Raises ``UserError`` for more than this process has processors.
+
+    >>> with working_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count is not None and count > there:
+        raise UserError(f"threads={count}: this process has {there} processors; give at most so many")
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def gigabytes(size: float) -> str:

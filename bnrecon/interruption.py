@@ -1,7 +1,8 @@
-"""Stop requests (Ctrl-C, SIGTERM, a time limit) turned into a question that long loops ask at a safe point."""
+"""How a process is stopped: by Ctrl-C, SIGTERM or a time limit, and with the one that started it."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -9,7 +10,50 @@ from types import FrameType
 
 from bnrecon.errors import Interrupted
 
-__all__ = ["StopRequest"]
+__all__ = ["WORKER", "StopRequest", "end_with_parent", "leave_while_loading", "loaded", "loading"]
+
+WORKER = "BNRECON_WORKER"  # in the environment of a worker, whose standard input its parent holds
+GRACE = 60  # seconds that a worker has to reach a safe point when its parent is gone
+
+
+def leave_while_loading() -> None:
+    """Until ``loaded``, Ctrl-C ends the process at once: libraries are not left half loaded."""
+    signal.signal(signal.SIGINT, _leave)
+
+
+def loading() -> bool:
+    """Whether Ctrl-C still ends the process at once, without a ``KeyboardInterrupt``."""
+    return signal.getsignal(signal.SIGINT) is _leave
+
+
+def loaded() -> None:
+    """From here on Ctrl-C and SIGTERM are a ``KeyboardInterrupt``.
+
+    Does nothing in a thread beside the main one, which signals do not reach.
+    """
+    if threading.current_thread() is threading.main_thread():
+        if loading():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _leave(*_: object) -> None:
+    os.write(2, b"bnrecon: interrupted before anything was begun\n")
+    os._exit(130)
+
+
+def end_with_parent() -> None:
+    """In a worker: SIGTERM when the process that started it is gone, the end ``GRACE`` s later."""
+    if os.environ.pop(WORKER, None) is None:
+        return
+
+    def watch() -> None:
+        os.read(0, 1)  # nothing is ever written: this ends when the other end is closed
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(130)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class StopRequest:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from bnrecon import estimate, figures, hardware, parallel, store, tables
-from bnrecon.config import VOLATILE, RunConfig
+from bnrecon.config import VOLATILE, RunConfig, check_machine
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, check_activation
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.data.load import refuse_unused_root
@@ -81,13 +81,20 @@ def run(config: RunConfig) -> Path:
     commit()
     check_names(config)
     refuse_unused_root(_spec(config))
+    with hardware.working_threads(config.threads):
+        return _found_or_run(config)
+
+
+def _found_or_run(config: RunConfig) -> Path:
     data = load(_spec(config)) if config.data.name in NAMELESS else None
     folder = run_folder(config, data)
     known = finished(folder)
     if known is None:
+        check_machine(config)
+        data = data or load(_spec(config))  # before anything is written
         with store.exclusive(folder, f"the run {folder.name}"):
             known = finished(folder, mend=True)  # another process may have done it
-            result = known or _run(config, folder, data or load(_spec(config)))
+            result = known or _run(config, folder, data)
     if known is not None:
         result = known
         _require_same_pixels(config, result, folder, data)
@@ -133,9 +140,10 @@ def train_only(config: RunConfig) -> Trained:
     Raises what ``obtain_target`` raises.
     """
     check_names(config)
+    check_machine(config)
     refuse_unused_root(_spec(config))
     device = hardware.resolve_device(config.device)
-    with parallel.joined(device):
+    with hardware.working_threads(config.threads), parallel.joined(device):
         return _train_only(config, device)
 
 
@@ -458,11 +466,3 @@ def commit() -> str | None:
         return None  # an installed copy inside somebody else's checkout
     head = git("rev-parse", "--short=12", "HEAD")
     return None if head is None else head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-
-
-def require_outputs(config: RunConfig) -> None:
-    """Raise ``UserError`` where the outputs folder cannot be created."""
-    try:
-        Path(config.outputs).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"outputs={config.outputs}: cannot be created ({error.strerror})") from None

@@ -427,3 +427,30 @@ def test_names_that_no_folder_can_have_are_refused(command, tmp_path):
         assert code == 2
         assert "folders are called so" in err
     assert not list(tmp_path.glob("runs/*"))
+
+
+# Threads
+
+
+def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(command, tmp_path, monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    truly = run_module.obtain_target
+    monkeypatch.setattr(run_module, "obtain_target", lambda *given: (seen.append(torch.get_num_threads()), truly(*given))[1])
+    torch.set_num_threads(2)
+    try:
+        code, out, err = command("run", *SMOKE, "threads=1", f"outputs={tmp_path}")
+        assert code == 0, err
+        assert seen == [1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert store.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 threads)"
+    assert command("run", *SMOKE, f"outputs={tmp_path}")[1].startswith("already done")  # how, not what
+    code, _, err = command("run", *SMOKE, "threads=100000", f"outputs={tmp_path}")
+    assert code == 2
+    assert "threads=100000: this process has" in err
+
+
+def test_the_quickstart_leaves_neither_threads_nor_arithmetic_to_the_machine():
+    asked = config.compose(["experiment=quickstart"])
+    assert (asked.threads, asked.train.precision) == (1, "float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,8 @@ class Asked:
 
     @property
     def folder(self) -> Path:
-        """Where the study's tables and pictures lie."""
-        return self.outputs / self.name
+        """Where the study's tables and pictures lie; those that ship lie in OUTPUTS/NAME and are never written."""
+        return self.outputs / "studies" / self.name
 
     @property
     def alone(self) -> list[str]:
@@ -47,20 +48,25 @@ def read(name: str, words: Sequence[str]) -> Asked:
     """
     if flags := [word for word in words if word.startswith("-")]:
         raise UserError(f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them")
-    given: dict[str, str] = {}
-    for key, equals, value in (word.partition("=") for word in words):
-        if equals and key in (*OWN, "outputs"):
+    parts, options, given = [], [], {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.lstrip("+")
+        if not equals:
+            parts.append(word)
+            continue
+        if key in (*OWN, "outputs"):
             if key in given:
                 raise UserError(f"{key}= is given twice")
             given[key] = value
-    jobs, outputs = given.get("jobs", "1"), Path(given.get("outputs", "outputs"))
-    if not jobs.isdigit() or not int(jobs):
+        if key not in OWN:
+            options.append(word)
+    jobs = given.get("jobs", "1")
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):
         raise UserError(f"jobs={jobs}: how many processes share the work, 1 or more")
-    if outputs.exists() and not outputs.is_dir():
-        raise UserError(f"outputs={outputs} is not a folder")
-    parts = tuple(word for word in words if "=" not in word)
-    options = tuple(word for word in words if "=" in word and word.partition("=")[0] not in OWN)
-    return Asked(name, given.get("scale", "laptop"), parts, options, outputs, int(jobs))
+    outputs = config.compose([f"outputs={given['outputs']}"] if "outputs" in given else []).outputs
+    config.require_folder("outputs", outputs)
+    return Asked(name, given.get("scale", "laptop"), tuple(parts), tuple(options), Path(outputs), int(jobs))
 
 
 def usage() -> str:

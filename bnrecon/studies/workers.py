@@ -4,18 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-__all__ = ["end_with_parent", "workers"]
+import bnrecon
+from bnrecon import hardware
+from bnrecon.errors import UserError
+from bnrecon.interruption import WORKER
 
-MARK = "BNRECON_WORKER"
+__all__ = ["require_room", "workers"]
+
+EACH = 10**9  # bytes that a worker takes beside its work: Python with its libraries
+
+# This very package, wherever it lies; the current folder is not on a worker's path, whatever it
+# holds.
+START = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("bnrecon", sys.argv.pop(1))
+sys.modules["bnrecon"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["bnrecon"])
+from bnrecon.cli import main
+main()
+"""
+
+
+def require_room(jobs: int) -> None:
+    """Raise ``UserError`` for more processes than cores, or than fit into free memory.
+
+    Two are allowed on one core.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free = hardware.available_memory(torch.device("cpu"))
+    most = min(max(2, cores), free // EACH)
+    if jobs > max(1, most):
+        raise UserError(
+            f"jobs={jobs}: this machine carries {max(1, most)} ({cores} cores, {hardware.gigabytes(free)} of memory free, "
+            f"{hardware.gigabytes(EACH)} a process)"
+        )
 
 
 @contextlib.contextmanager
@@ -30,10 +59,10 @@ def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
         return
     threads = max(1, torch.get_num_threads() // jobs)
     torch.set_num_threads(threads)
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), MARK: "1"}
-    line = [sys.executable, "-m", "bnrecon.cli", "study", *words]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), WORKER: "1"}
+    line = [sys.executable, "-P", "-c", START, bnrecon.__file__, "study", *words]
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as file:
+    with log.open("a", encoding="utf-8") as file:
         started = [
             subprocess.Popen(line, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment) for _ in range(jobs - 1)
         ]
@@ -44,15 +73,3 @@ def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
             process.stdin.close()
         for process in started:
             process.wait()
-
-
-def end_with_parent() -> None:
-    """In a worker: stop, as on SIGTERM, when the process that started it is gone."""
-    if MARK not in os.environ:
-        return
-
-    def watch() -> None:
-        sys.stdin.buffer.read()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
