@@ -1,0 +1,100 @@
+"""What ships and what scripts rely on: names of runs and targets, options, keys, library calls; whatever is rebuilt around them."""
+
+import dataclasses
+import inspect
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import bnrecon
+from bnrecon import config, store, tables
+from bnrecon.run import run_folder
+from bnrecon.targets.obtain import target_folder
+
+ROOT = Path(__file__).parent.parent
+GOLDEN = Path(__file__).parent / "golden"
+# Written down when results began to ship; entries are added, never changed.
+SHIPPED = json.loads((GOLDEN / "shipped.json").read_text(encoding="utf-8"))
+PUBLIC = json.loads((GOLDEN / "public.json").read_text(encoding="utf-8"))
+
+
+class Pixels:
+    """Images of which nothing but the checksum is asked for."""
+
+    def __init__(self, checksum):
+        self.checksum = lambda: checksum
+
+
+@pytest.mark.parametrize("name", SHIPPED["runs"])
+def test_a_shipped_run_is_found_again_by_its_command(name):
+    assert run_folder(config.compose(SHIPPED["runs"][name])).name == name
+
+
+@pytest.mark.parametrize("name", SHIPPED["targets"])
+def test_a_shipped_target_is_found_again_by_its_command(name):
+    about = SHIPPED["targets"][name]
+    found = target_folder(config.compose(about["words"]), Pixels(about["pixels"]), torch.device("cpu"))
+    assert found.name == name
+
+
+def test_everything_that_ships_is_known_here_and_can_be_read():
+    runs = {path.parent.name: tables.read_result(path) for path in (ROOT / "outputs/runs").glob("*/result.json")}
+    targets = {path.parent.name: store.read_json(path) for path in (ROOT / "outputs/targets").glob("*/target.json")}
+    assert set(SHIPPED["runs"]) <= set(runs)
+    assert set(SHIPPED["targets"]) <= set(targets)
+    for name, about in SHIPPED["targets"].items():
+        assert targets[name]["data_checksum"] == about["pixels"]
+        assert (ROOT / "outputs/targets" / name / "target.safetensors").exists()
+    for result in runs.values():
+        for part, keys in (("result", result), ("result.target", result["target"]), ("result.source", result["source"])):
+            assert set(PUBLIC[part]) <= set(keys)
+
+
+def option_names(kind, prefix=""):
+    """Dotted names of all options of a dataclass."""
+    for field in dataclasses.fields(kind):
+        inner = field.default_factory
+        if dataclasses.is_dataclass(inner):
+            yield from option_names(inner, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def test_options_that_scripts_give_are_still_options():
+    assert set(PUBLIC["options"]) <= set(option_names(config.RunConfig))
+
+
+def test_a_new_result_has_all_keys_that_scripts_read(command, tmp_path):
+    code, out, err = command("run", "scale=smoke", "target.groups=[1]", "train.epochs=1", f"outputs={tmp_path}")
+    assert code == 0, err
+    result = store.read_json(Path(out.strip().splitlines()[-1]) / "result.json")
+    parts = {"result": result, "result.layers": result["layers"][0]}
+    parts |= {f"result.{name}": result[name] for name in ("target", "source", "data")}
+    for part, keys in parts.items():
+        assert set(PUBLIC[part]) - {"digest"} <= set(keys), part
+    target = store.read_json(next(tmp_path.glob("targets/*/target.json")))
+    assert set(PUBLIC["target.json"]) - {"digest"} <= set(target)
+
+
+def test_the_library_call_that_scripts_make_still_works():
+    assert set(PUBLIC["library"]) <= set(bnrecon.__all__)
+    assert list(inspect.signature(bnrecon.reconstruct).parameters)[: len(PUBLIC["reconstruct"])] == PUBLIC["reconstruct"]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).eval()
+    rebuilt = bnrecon.reconstruct(model, features="he_normal", oversampling=1.5, solver="auto", seed=0)
+    layer = rebuilt.layers[0]
+    assert (layer.name, layer.width, layer.converged) == ("0", 81, True)
+    assert layer.relative_error < 1e-10
+    assert rebuilt.network(torch.randn(2, 2, 5, 5)).shape == (2, 3, 3, 3)
+
+
+def test_every_folder_of_code_is_in_the_wheel():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "bnrecon").rglob("*.py")}
+    assert sorted(listed) == sorted({".".join(folder.parts) for folder in folders} | {"bnrecon.configs"})
+    for folder in folders:
+        assert (ROOT / folder / "__init__.py").exists(), folder
