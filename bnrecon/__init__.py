@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bnrecon.features import register_features
     from bnrecon.reconstruction import Reconstruction, reconstruct
+    from bnrecon.reconstruction.source_file import collapse, load_source
     from bnrecon.solvers import register_solver
-    from bnrecon.source_file import collapse, load_source
     from bnrecon.targets.models import register_target
 
 __all__ = [
@@ -17,8 +17,9 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "Reconstruction": "reconstruction", "reconstruct": "reconstruction", "collapse": "source_file", "load_source": "source_file",
-    "register_features": "features", "register_solver": "solvers", "register_target": "targets.models",
+    "Reconstruction": "reconstruction", "reconstruct": "reconstruction", "collapse": "reconstruction.source_file",
+    "load_source": "reconstruction.source_file", "register_features": "features", "register_solver": "solvers",
+    "register_target": "targets.models",
 }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from bnrecon import store
-from bnrecon.studies.experiments import signed
+from bnrecon.reproduction.experiments import signed
+from bnrecon.runtime import files
 
 
 def main(paths: list[str]) -> int:
@@ -23,7 +23,7 @@ def main(paths: list[str]) -> int:
         if "piece" not in rows or "digest" in rows:
             print(f"{path}: nothing to do")
             continue
-        store.write_text(path, signed(rows).to_csv(index=False))
+        files.write_text(path, signed(rows).to_csv(index=False))
         print(f"{path}: {rows['piece'].nunique()} pieces")
     return 0
 

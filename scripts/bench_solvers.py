@@ -76,9 +76,10 @@ def measure(row: dict) -> dict:
     """Measure one row and return it filled in."""
     import torch
 
-    from bnrecon import hardware
     from bnrecon.construction.two_layer import TargetLayer, two_layer_system
-    from bnrecon.features import LayerShape, draw
+    from bnrecon.features.drawing import draw
+    from bnrecon.features.shapes import LayerShape
+    from bnrecon.runtime import hardware
     from bnrecon.solvers.solving import relative_residual
 
     device = hardware.resolve_device(row["device"])
@@ -130,7 +131,7 @@ def small_system(device):
     import torch
 
     from bnrecon.construction.two_layer import linear_system
-    from bnrecon.khatri_rao import KhatriRao
+    from bnrecon.operators.khatri_rao import KhatriRao
 
     factors = (torch.randn(72, k, dtype=torch.float64, device=device) for k in (12, 6))
     return linear_system(KhatriRao(*factors), torch.randn(4, 18, dtype=torch.float64, device=device))
@@ -162,7 +163,7 @@ def registered(system, name: str):
 
     import torch
 
-    from bnrecon.arithmetic import FLOAT32, FLOAT64
+    from bnrecon.runtime.precision import FLOAT32, FLOAT64
     from bnrecon.solvers import dense, iterative, solve
 
     name, _, arithmetic = name.partition(" ")
@@ -200,7 +201,7 @@ def library_solve(system, name: str):
     """torch.linalg.solve on M, formed."""
     import torch
 
-    from bnrecon.arithmetic import FLOAT32, FLOAT64
+    from bnrecon.runtime.precision import FLOAT32, FLOAT64
 
     operator = system.operator.to(FLOAT32 if name.endswith("32") else FLOAT64)
     return torch.linalg.solve(operator.dense(), system.rhs.to(operator.dtype)).double(), {}
@@ -265,7 +266,7 @@ def table(rows: list[dict]):
     """All rows as one table; ratios are to the section's first row of the same size, ours."""
     import pandas as pd
 
-    from bnrecon.hardware import gigabytes
+    from bnrecon.runtime.hardware import gigabytes
 
     lines = []
     for row in rows:
@@ -359,7 +360,8 @@ def scaling_picture(rows: list[dict], folder: Path) -> None:
 
 def report(rows: list[dict], folder: Path, command: str) -> str:
     """Write the table and the pictures; return what to print."""
-    from bnrecon import store, tables
+    from bnrecon.reporting import tables
+    from bnrecon.runtime import files
 
     frame = table(rows)
     lines = [tables.markdown(frame), ""]
@@ -384,8 +386,8 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
         f"Command: `{command}`. Device: {'; '.join(devices)}. Memory: peak beyond the system itself (float64 factors).",
         "",
     ]
-    store.write_text(folder / "bench.md", "\n".join(lines))
-    store.write_text(folder / "bench.csv", frame.to_csv(index=False))
+    files.write_text(folder / "bench.md", "\n".join(lines))
+    files.write_text(folder / "bench.csv", frame.to_csv(index=False))
     frontier_picture(rows, folder)
     scaling_picture(rows, folder)
     return "\n".join(lines)
@@ -408,7 +410,7 @@ def main() -> None:
         parser.error(f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     import torch
 
-    from bnrecon import store
+    from bnrecon.runtime import files
 
     device = "cuda" if args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available()) else "cpu"
     folder = Path(args.outputs) / ("quick" if args.quick else "") / device
@@ -416,9 +418,9 @@ def main() -> None:
     known = []
     if path.exists() and not args.fresh:
         try:
-            known = store.read_json(path)["rows"]
+            known = files.read_json(path)["rows"]
         except ValueError as error:
-            store.set_aside(path, error)
+            files.set_aside(path, error)
     done = {key(row): row for row in known}
     order = plan(args.quick)
     for row in order:
@@ -436,7 +438,7 @@ def main() -> None:
             f"   {row.get('seconds', math.nan):.3g} s, residual {row.get('residual', math.nan):.1e}, {row.get('note', '')}",
             flush=True,
         )
-        store.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})
+        files.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})
     command = "python " + " ".join(["scripts/bench_solvers.py", *(["--quick"] if args.quick else [])])
     print(report([done[key(r)] for r in order if key(r) in done], folder, command))
 

@@ -41,14 +41,14 @@ def vgg18(width: int):
 
 def pairs(args: argparse.Namespace, collapsed: bool) -> float:
     """Images a second of training normalizations alone, in float32."""
-    from bnrecon import hardware
+    from bnrecon.runtime import hardware
 
     hardware.keep_freed_memory()
     import torch
 
+    from bnrecon.targets.collapsed_pair import CollapsedPair
     from bnrecon.targets.models import build
-    from bnrecon.targets.normalization_only import CollapsedPair
-    from bnrecon.targets.training import Trainer, TrainingPlan
+    from bnrecon.targets.trainer import Trainer, TrainingPlan
 
     device = hardware.resolve_device(args.device)
     network = build(
@@ -71,12 +71,12 @@ def pairs(args: argparse.Namespace, collapsed: bool) -> float:
 
 def project_loop(args: argparse.Namespace) -> float:
     """Images a second of the project's own trainer."""
-    from bnrecon import hardware
+    from bnrecon.runtime import hardware
 
     hardware.keep_freed_memory()
     import torch
 
-    from bnrecon.targets.training import Trainer, TrainingPlan, autocast_dtype
+    from bnrecon.targets.trainer import Trainer, TrainingPlan, autocast_dtype
 
     device = hardware.resolve_device(args.device)
     dtype = autocast_dtype(args.precision, device)
@@ -100,7 +100,7 @@ def plain_loop(args: argparse.Namespace) -> float:
     import torch
     from torchvision.transforms import v2
 
-    from bnrecon import hardware
+    from bnrecon.runtime import hardware
 
     device = hardware.resolve_device(args.device)
     data = random_images()
@@ -178,7 +178,7 @@ def main() -> None:
     for name in ("uncollapsed", "collapsed") if args.pairs else ("plain", "project"):
         line = [sys.executable, __file__, *sys.argv[1:], "--only", name]
         figures[name] = float(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
-    from bnrecon import hardware
+    from bnrecon.runtime import hardware
 
     device = hardware.resolve_device(args.device)
     if args.pairs:

@@ -17,8 +17,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from bnrecon import config, run, store
-from bnrecon.studies import experiments, running
+from bnrecon.config import composition
+from bnrecon.reproduction import experiments, running
+from bnrecon.run import main_job
+from bnrecon.runtime import files
+from bnrecon.studies import registry
 
 
 def main() -> int:
@@ -30,30 +33,31 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=Path("outputs"))
     parser.add_argument("--targets", nargs="*", default=[])
     args = parser.parse_args()
-    found = running.collect(args.study, args.scale, words=[f"outputs={args.source}"])
+    study = registry.find(args.study)
+    found = running.collect(study, args.scale, words=[f"outputs={args.source}"])
     made = args.source / "studies" / args.study
     if not list(made.glob(f"*-{args.scale}.csv")) and not any(cell.result for cells in found.values() for cell in cells):
         print(f"{args.source}: no finished run and no experiment of {args.study} at scale {args.scale}", file=sys.stderr)
         return 2
     names = []
     for cell in (cell for cells in found.values() for cell in cells if cell.result):
-        name = run.run_folder(config.compose(cell.words)).name
+        name = main_job.run_folder(composition.compose(cell.words)).name
         result = {key: value for key, value in cell.result.items() if key != "digest"}
         result["config"]["data"]["root"], result["config"]["outputs"], result["config"]["targets"] = None, "outputs", None
         result["target"]["folder"] = f"outputs/targets/{Path(result['target']['folder']).name}"
-        store.write_json(args.to / "runs" / name / "result.json", result)
+        files.write_json(args.to / "runs" / name / "result.json", result)
         names.append(name)
     for name in args.targets:
         for file in ("target.json", "target.safetensors"):
             (args.to / "targets" / name).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(args.source / "targets" / name / file, args.to / "targets" / name / file)
-    for name in running.STUDIES[args.study]:
+    for name in study.experiments:
         file = f"{name}-{args.scale}.csv"
         if (made / file).exists():
             bring(made / file, args.to / args.study / file)
     # Commands for what is not run name no folder where it is the usual one: tables printed in a checkout are the shipped ones.
-    found = running.collect(args.study, args.scale, words=[] if args.to == Path("outputs") else [f"outputs={args.to}"])
-    running.write_tables(args.study, args.scale, found, args.to / args.study)
+    found = running.collect(study, args.scale, words=[] if args.to == Path("outputs") else [f"outputs={args.to}"])
+    running.write_tables(study, args.scale, found, args.to / args.study)
     listed = [f"{args.to}/runs/{name}/result.json" for name in names] + [f"{args.to}/targets/{name}" for name in args.targets]
     print(f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(listed)} {args.to}/{args.study}")
     return 0
@@ -65,7 +69,7 @@ def bring(source: Path, target: Path) -> None:
     if before is not None:
         before = before[~before["piece"].isin(set(mine["piece"]))]
         mine = pd.concat([before, mine], ignore_index=True).fillna("")
-    store.write_text(target, mine.to_csv(index=False))
+    files.write_text(target, mine.to_csv(index=False))
 
 
 if __name__ == "__main__":

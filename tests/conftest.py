@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bnrecon import cli
+from bnrecon.cli import main
 from bnrecon.data import DataSpec, load
 
 
@@ -19,7 +19,7 @@ def command(capsys):
 
     def run(*words):
         capsys.readouterr()
-        code = {"run": cli._run, "train": cli._train, "tables": cli._tables}[words[0]](list(words[1:]))
+        code = {"run": main._run, "train": main._train, "tables": main._tables}[words[0]](list(words[1:]))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

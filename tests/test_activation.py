@@ -10,9 +10,11 @@ from torch import nn
 
 from bnrecon import load_source, reconstruct
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, linear_region, theorem_constants
-from bnrecon.construction.two_layer import Scales
-from bnrecon.features import DISTRIBUTIONS, LayerShape, draw
-from bnrecon.source_file import source_layers
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.system import Scales
+from bnrecon.reconstruction.source_file import source_layers
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])

@@ -16,9 +16,9 @@ from bnrecon.construction.alignment import (
     overlap_permutation,
     row_scores,
 )
-from bnrecon.features import LayerShape
-from bnrecon.studies.feature_matrices import FEATURES, feature_matrix
-from bnrecon.studies.target_alignment import bernoulli
+from bnrecon.features.shapes import LayerShape
+from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
+from bnrecon.studies.random_features.target_alignment import bernoulli
 
 DOUBLE = torch.float64
 

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bnrecon import cli, config, interruption, store, sweeps
-from bnrecon.errors import UserError
-from bnrecon.studies import asked, workers
+import bnrecon
+from bnrecon.cli import main, sweeps
+from bnrecon.config import composition, schema
+from bnrecon.reproduction import request, workers
+from bnrecon.runtime import files, interruption
+from bnrecon.runtime.errors import UserError
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -84,7 +87,7 @@ def test_a_slip_is_one_line_and_nothing_is_begun(command, words, line):
 
 
 @pytest.mark.parametrize("value", ["18", "1.5", "null", "true", "[1,2]", "{a: 1}", "", "../x", "größe"])
-@pytest.mark.parametrize("group", config.GROUPS)
+@pytest.mark.parametrize("group", schema.GROUPS)
 def test_what_a_group_does_not_have_is_refused_with_what_it_has(command, group, value):
     refused(command, "run", f"{group}={value}", line=f"{group}={value}: ")
     refused(command, "train", f"{group}={value}", line="Allowed: ")
@@ -112,7 +115,7 @@ def test_compiling_without_a_compiler_is_refused(command, monkeypatch):
 @pytest.fixture
 def every_verb(command):
     """The commands that write below outputs."""
-    study = {"study": cli._study, "figures": cli._figures}
+    study = {"study": main._study, "figures": main._figures}
 
     def run(verb, *words):
         if verb in study:
@@ -207,16 +210,16 @@ FOLDERS = [
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_is_a_folder_whatever_letters_it_is_made_of(name):
     for prefix in ("", "++"):
-        composed = config.compose([f"{prefix}data.root={name}", f"{prefix}outputs={name}", f"{prefix}targets={name}"])
+        composed = composition.compose([f"{prefix}data.root={name}", f"{prefix}outputs={name}", f"{prefix}targets={name}"])
         assert (composed.data.root, composed.outputs, composed.targets) == (name, name, name)
-    assert asked.read("random_features", [f"outputs={name}"]).outputs == Path(name)
+    assert request.read("random_features", [f"outputs={name}"]).outputs == Path(name)
 
 
 def test_what_is_quoted_already_and_null_and_the_home_folder_stay_what_they_are(monkeypatch):
     monkeypatch.setenv("HOME", "/home/it's")
-    composed = config.compose(["data.root=null", "outputs='a b'", "targets=~/x"])
+    composed = composition.compose(["data.root=null", "outputs='a b'", "targets=~/x"])
     assert (composed.data.root, composed.outputs, composed.targets) == (None, "a b", "/home/it's/x")
-    assert config.as_overrides(["data.root=ä,b", "features=he_normal,18"], sweep=True) == [
+    assert composition.as_overrides(["data.root=ä,b", "features=he_normal,18"], sweep=True) == [
         "data.root='ä','b'",
         "features=he_normal,'18'",
     ]
@@ -302,7 +305,7 @@ def composed_sweep(*words):
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
-    config.register_schema()
+    schema.register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         given = [*words, "outputs=out", "hydra.sweep.dir=${outputs}/sweeps/one", "hydra.mode=MULTIRUN"]
@@ -375,7 +378,7 @@ def test_a_worker_takes_the_same_package_and_nothing_of_the_current_folder():
     Path("bnrecon").mkdir()
     for name in ("bnrecon/__init__.py", "tqdm.py", "torch.py"):
         Path(name).write_text("open('executed', 'w')\n")
-    line = [sys.executable, "-P", "-c", workers.START, cli.__file__.replace("cli.py", "__init__.py"), "study", "--help"]
+    line = [sys.executable, "-P", "-c", workers.START, bnrecon.__file__, "study", "--help"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert "usage: bnrecon study" in done.stdout
@@ -435,7 +438,7 @@ def test_a_sweep_with_damaged_and_missing_records_has_its_table_of_the_others(co
     assert (folder / "table.md").read_text(encoding="utf-8") in out
     (folder / "job-0.json").unlink()
     (folder / "job-1.json").write_bytes((folder / "job-1.json").read_bytes()[:-9])
-    lost = Path(store.read_json(folder / "job-2.json")["folder"]) / "result.json"
+    lost = Path(files.read_json(folder / "job-2.json")["folder"]) / "result.json"
     lost.write_text("{}", encoding="utf-8")
     sweeps.SweepTable().on_multirun_end(composed_sweep())
     said = capsys.readouterr().err

@@ -28,7 +28,7 @@ from torchvision import datasets
 from bnrecon.data import DataSpec, load, refuse_unused_root
 from bnrecon.data.image_file import read_image
 from bnrecon.data.load import CIFAR10_CLASSES
-from bnrecon.errors import UserError
+from bnrecon.runtime.errors import UserError
 
 CPU = torch.device("cpu")
 

@@ -13,9 +13,10 @@ from bnrecon.construction.deep import (
     least_total_width,
     solve_deep,
 )
-from bnrecon.construction.two_layer import System, linear_system
-from bnrecon.khatri_rao import KhatriRao
-from bnrecon.studies import deeper_sources
+from bnrecon.construction.two_layer import linear_system
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.system import System
+from bnrecon.studies.burkholz2024 import deeper_sources
 
 DOUBLE = torch.float64
 

@@ -6,9 +6,11 @@ import torch
 from scipy import stats
 from scipy.special import ndtri
 
-from bnrecon.errors import UserError
-from bnrecon.features import DISTRIBUTIONS, LayerShape, choose_width, draw
-from bnrecon.portable_random import BLOCK, Stream, normal_quantile
+from bnrecon.features.drawing import draw
+from bnrecon.features.portable_random import BLOCK, Stream, normal_quantile
+from bnrecon.features.register import DISTRIBUTIONS, choose_width
+from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.errors import UserError
 
 SHAPE = LayerShape(6, 4, (3, 3))
 ALL = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "er_sign", "id_cond", "sparse_id_cond", "ortho_cond"]

@@ -13,16 +13,18 @@ from bnrecon import reconstruct
 from bnrecon.construction.deep import balanced_widths, draw_deep, generic_rank, solve_deep
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.errors import UserError
-from bnrecon.evaluate import test_accuracy as accuracy
-from bnrecon.features import DISTRIBUTIONS, LayerShape, draw
-from bnrecon.interruption import StopRequest
-from bnrecon.khatri_rao import KhatriRao
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.interruption import StopRequest
 from bnrecon.solvers import SolverOptions, solve
 from bnrecon.solvers.iterative import LOOK_EVERY, cgls, craig
-from bnrecon.targets import normalization_only, training  # noqa: F401 (one registers its family)
+from bnrecon.targets import trainer as training
+from bnrecon.targets.accuracy import test_accuracy as accuracy
 from bnrecon.targets.models import build
-from bnrecon.targets.training import TrainingPlan, train
+from bnrecon.targets.trainer import TrainingPlan, train
 
 CPU = torch.device("cpu")
 DOUBLE = torch.float64

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnrecon.hardware import available_memory
-from bnrecon.memory import headroom
+from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.memory import headroom
 
 MB = 2**20
 NONE_V1 = 9223372036854771712  # what version 1 writes for no limit

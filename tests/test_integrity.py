@@ -14,12 +14,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bnrecon import config, own_code, store, tables
-from bnrecon import features as features_module
-from bnrecon import run as run_module
+from bnrecon.config import composition
 from bnrecon.data.load import CIFAR10_CLASSES
-from bnrecon.errors import UserError
-from bnrecon.features import DISTRIBUTIONS, LayerShape, draw
+from bnrecon.features import register
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reporting import tables
+from bnrecon.run import main_job
+from bnrecon.runtime import files, locks, own_code
+from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.base import SOLVERS
 from bnrecon.targets.models import FAMILIES, VERSIONS
 
@@ -49,11 +53,11 @@ def folder_of(out):
 @pytest.fixture
 def registries():
     """Whatever a test registers is gone afterwards."""
-    held = [(register, dict(register)) for register in (DISTRIBUTIONS, SOLVERS, FAMILIES, VERSIONS)]
+    held = [(entries, dict(entries)) for entries in (DISTRIBUTIONS, SOLVERS, FAMILIES, VERSIONS)]
     yield
-    for register, before in held:
-        register.clear()
-        register.update(before)
+    for entries, before in held:
+        entries.clear()
+        entries.update(before)
 
 
 @pytest.fixture
@@ -77,7 +81,7 @@ def test_seeds_that_were_tested_on_other_images_are_done_again(command, tmp_path
     archive(tmp_path / "data", test_seed=1, test=80)
     code, out, err = command(*cifar(tmp_path, "seeds=[0,1]"))
     assert code == 0, err
-    rows = [store.read_json(folder / f"seed-{seed}" / "result.json") for seed in (0, 1)]
+    rows = [files.read_json(folder / f"seed-{seed}" / "result.json") for seed in (0, 1)]
     assert [row["images"] for row in rows] == [80, 80]
 
 
@@ -143,11 +147,11 @@ def test_a_target_just_trained_and_one_that_is_read_are_rebuilt_to_the_same_byte
 def test_one_more_seed_computes_one_seed(command, tmp_path):
     code, out, _ = command("run", *SMOKE, "seeds=[0,1]", f"outputs={tmp_path}")
     assert code == 0
-    before = store.read_json(folder_of(out) / "result.json")
+    before = files.read_json(folder_of(out) / "result.json")
     code, out, err = command("run", *SMOKE, "seeds=[0,1,2]", f"outputs={tmp_path}")
     assert code == 0
     assert err.count("was done before") == 2
-    result = store.read_json(folder_of(out) / "result.json")
+    result = files.read_json(folder_of(out) / "result.json")
     assert result["seconds_per_seed"][:2] == before["seconds_per_seed"]
     assert (folder_of(out) / "seed-1" / "source.safetensors").exists()
     code, _, err = command("run", *SMOKE, "seeds=[0,1,3]", "evaluate=collapsed", f"outputs={tmp_path}")
@@ -228,10 +232,10 @@ def test_after_an_edit_of_own_code_a_run_is_another_run(command, tmp_path, monke
 
 
 def test_an_edited_target_is_trained_anew(tmp_path, monkeypatch, registries, digits):
-    from bnrecon.targets.obtain import target_folder
+    from bnrecon.targets.store import target_folder
 
     monkeypatch.syspath_prepend(str(tmp_path))
-    asked = config.compose(["target=mlp"])
+    asked = composition.compose(["target=mlp"])
     asked.target.family = "net"
     folders = []
     for inner in ("nn.ReLU()", "nn.Tanh()"):
@@ -264,7 +268,7 @@ def test_an_edited_target_is_trained_anew(tmp_path, monkeypatch, registries, dig
     ids=["raises", "one tensor", "shape", "not finite"],
 )
 def test_what_is_wrong_with_own_features_is_said_of_them(draws, said, registries):
-    features_module.register_features("mine")(draws)
+    register.register_features("mine")(draws)
     with pytest.raises(UserError, match=said):
         draw("mine", LayerShape(3, 4), 12, 0, 0)
 
@@ -308,7 +312,7 @@ def test_tables_of_a_finished_run_come_back(finished, command, tmp_path):
     (finished / "layers.png").write_bytes((finished / "layers.png").read_bytes()[:-500])
     assert command("run", *SMOKE, f"outputs={tmp_path}")[0] == 0
     assert {name: (finished / name).read_bytes() for name in wanted} == wanted
-    assert run_module.figures.is_whole(finished / "layers.png")
+    assert main_job.figures.is_whole(finished / "layers.png")
 
 
 def test_what_killed_processes_left_is_removed_when_the_run_is_finished(finished, command, tmp_path):
@@ -331,7 +335,7 @@ def test_a_finished_run_is_read_where_nothing_can_be_written(finished, command, 
     def refused(*_):
         raise PermissionError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(store, "write_bytes", refused)
+    monkeypatch.setattr(files, "write_bytes", refused)
     monkeypatch.setattr(fcntl, "flock", refused)
     monkeypatch.setattr(os, "access", lambda *_: False)
     (finished / "table.md").unlink()
@@ -350,13 +354,13 @@ def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch, number):
 
     monkeypatch.setattr(fcntl, "flock", refused)
     lost = pytest.raises(UserError, match=r"without file locks .* give outputs=FOLDER on another")
-    with lost, store.exclusive(tmp_path / "run", "the run"):
+    with lost, locks.exclusive(tmp_path / "run", "the run"):
         pass
 
 
 def test_a_holder_that_is_no_text_does_not_matter(tmp_path):
     (tmp_path / ".holder").write_bytes(b"\xff\xfe\x00")
-    with store.exclusive(tmp_path, "it"):
+    with locks.exclusive(tmp_path, "it"):
         assert (tmp_path / ".holder").read_text(encoding="utf-8").startswith("process ")
 
 
@@ -364,21 +368,21 @@ def test_two_that_see_one_damaged_file_set_it_aside_once_and_never_over_another(
     path = tmp_path / "result.json"
     for content in ("one", "two"):
         path.write_text(content)
-        store.set_aside(path, "damaged")
-        store.set_aside(path, "damaged")
+        files.set_aside(path, "damaged")
+        files.set_aside(path, "damaged")
     assert capsys.readouterr().err.count("set aside") == 2
     assert [(tmp_path / name).read_text() for name in ("result.json.damaged", "result.json.damaged-2")] == ["one", "two"]
 
 
 def test_half_written_files_of_living_processes_stay(tmp_path):
-    mine = tmp_path / f".a.{store._host()}-{os.getpid()}.xyz.part"
-    dead = tmp_path / "b" / f".a.{store._host()}-{2**22 + 7}.xyz.part"
+    mine = tmp_path / f".a.{files._host()}-{os.getpid()}.xyz.part"
+    dead = tmp_path / "b" / f".a.{files._host()}-{2**22 + 7}.xyz.part"
     elsewhere, old = tmp_path / ".a.otherhost-1.xyz.part", tmp_path / ".a.otherhost-1.old.part"
     dead.parent.mkdir()
     for path in (mine, dead, elsewhere, old):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    store.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path)
     assert [path.exists() for path in (mine, dead, elsewhere, old)] == [True, False, True, False]
 
 
@@ -386,7 +390,7 @@ def test_half_written_files_of_living_processes_stay(tmp_path):
     ("spoil", "said"),
     [
         (lambda path: path.write_text(path.read_text().replace('"seed', '"sead')), "is damaged (its digest does not match)"),
-        (lambda path: store.write_json(path, {"accuracy": 3}), "was written by another version of bnrecon"),
+        (lambda path: files.write_json(path, {"accuracy": 3}), "was written by another version of bnrecon"),
         (lambda path: path.write_text('{"accuracy": NaN, "digest": "0"}'), "is damaged (ValueError)"),
         (lambda path: path.write_bytes(b"\xff\xfe"), "is damaged (UnicodeDecodeError)"),
         (lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory)"),
@@ -406,7 +410,7 @@ def test_a_result_that_cannot_be_read_is_named_and_the_others_are_shown(finished
 
 
 def test_a_result_of_another_version_is_set_aside_and_the_run_done(finished, command, tmp_path):
-    store.write_json(finished / "result.json", {"accuracy": 3})
+    files.write_json(finished / "result.json", {"accuracy": 3})
     code, _, err = command("run", *SMOKE, f"outputs={tmp_path}")
     assert code == 0
     assert "was written by another version of bnrecon" in err
@@ -415,7 +419,7 @@ def test_a_result_of_another_version_is_set_aside_and_the_run_done(finished, com
 
 def test_a_stored_target_of_another_shape_is_trained_again(finished, command, tmp_path):
     target = next((tmp_path / "targets").iterdir()) / "target.safetensors"
-    store.write_tensors(target, {"weight": torch.zeros(2)}, {"target": "x"})
+    files.write_tensors(target, {"weight": torch.zeros(2)}, {"target": "x"})
     code, _, err = command("run", *SMOKE, "seeds=[5]", f"outputs={tmp_path}")
     assert code == 0
     assert "does not fit the network that is asked for" in err
@@ -434,8 +438,8 @@ def test_names_that_no_folder_can_have_are_refused(command, tmp_path):
 
 def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(command, tmp_path, monkeypatch):
     seen, before = [], torch.get_num_threads()
-    truly = run_module.obtain_target
-    monkeypatch.setattr(run_module, "obtain_target", lambda *given: (seen.append(torch.get_num_threads()), truly(*given))[1])
+    truly = main_job.obtain_target
+    monkeypatch.setattr(main_job, "obtain_target", lambda *given: (seen.append(torch.get_num_threads()), truly(*given))[1])
     torch.set_num_threads(2)
     try:
         code, out, err = command("run", *SMOKE, "threads=1", f"outputs={tmp_path}")
@@ -444,7 +448,7 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(c
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert store.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 threads)"
+    assert files.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 threads)"
     assert command("run", *SMOKE, f"outputs={tmp_path}")[1].startswith("already done")  # how, not what
     code, _, err = command("run", *SMOKE, "threads=100000", f"outputs={tmp_path}")
     assert code == 2
@@ -452,5 +456,5 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(c
 
 
 def test_the_quickstart_leaves_neither_threads_nor_arithmetic_to_the_machine():
-    asked = config.compose(["experiment=quickstart"])
+    asked = composition.compose(["experiment=quickstart"])
     assert (asked.threads, asked.train.precision) == (1, "float32")

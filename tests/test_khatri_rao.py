@@ -4,13 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bnrecon.arithmetic import BFLOAT16, FLOAT32
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
-from bnrecon.construction.two_layer import Scales, TargetLayer, composed_weight, feature_operator, linear_system, two_layer_system
-from bnrecon.errors import UserError
-from bnrecon.features import LayerShape, draw
-from bnrecon.khatri_rao import Convolved, KhatriRao
-from bnrecon.pivoted import Pivoted
+from bnrecon.construction.two_layer import TargetLayer, composed_weight, linear_system, two_layer_system
+from bnrecon.features.drawing import draw
+from bnrecon.features.matrix import feature_operator
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.composed import Convolved
+from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.system import Scales
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32
 
 CPU = torch.device("cpu")
 SHAPES = [

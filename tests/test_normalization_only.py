@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bnrecon import config
-from bnrecon.errors import UserError
-from bnrecon.features import DISTRIBUTIONS, LayerShape
+from bnrecon.config import composition
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.collapsed_pair import CollapsedPair, normalization_vgg
 from bnrecon.targets.models import build
-from bnrecon.targets.normalization_only import CollapsedPair, normalization_vgg
 
 SHAPES = [LayerShape(4, 3, (3, 3)), LayerShape(3, 5), LayerShape(2, 2, (5, 3))]
 
@@ -149,8 +150,8 @@ def test_mistakes_are_named():
             inner="batch",
         )
     with pytest.raises(UserError, match=r"target\.excess=-1"):
-        config.compose(["target=vgg18_normalization", "target.excess=-1"])
-    assert config.compose(["target=vgg18_normalization"]).target.excess == 100
+        composition.compose(["target=vgg18_normalization", "target.excess=-1"])
+    assert composition.compose(["target=vgg18_normalization"]).target.excess == 100
 
 
 @pytest.mark.parametrize("features", ["id_cond", "ortho_cond"])

@@ -26,15 +26,15 @@ from bnrecon.data import DataSpec, load
 from bnrecon.interruption import StopRequest
 from bnrecon.targets.training import TrainingPlan, train
 
-with parallel.joined(torch.device("cpu")):
+with distributed.joined(torch.device("cpu")):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 10))
     plan = TrainingPlan(2, 0.1, 0.9, 5e-4, False, 128, 1, 0, torch.float32)
     folder = Path(sys.argv[1])
     with StopRequest() as stop:
         log, _ = train(network, load(DataSpec("digits", crop_padding=1)), plan, torch.device("cpu"), folder / "checkpoint", 60, stop)
-    if parallel.place()[0] == 0:
-        store.write_tensors(folder / "end", network.state_dict(), {"log": log, "processes": parallel.place()[1]})
+    if distributed.place()[0] == 0:
+        files.write_tensors(folder / "end", network.state_dict(), {"log": log, "processes": distributed.place()[1]})
 """
 
 
@@ -56,9 +56,9 @@ def test_two_processes_train_what_one_trains(tmp_path):
 
 
 def _about(path):
-    from bnrecon import store
+    from bnrecon.runtime import files
 
-    return store.read_tensors(path)[1]
+    return files.read_tensors(path)[1]
 
 
 @pytest.fixture
@@ -131,18 +131,18 @@ def test_a_damaged_checkpoint_is_set_aside_once(tmp_path):
 
 @pytest.mark.parametrize("words", [["run", "scale=smoke"], ["study", "burkholz2024", "scale=smoke"]])
 def test_what_one_process_does_is_refused_under_torchrun(words, monkeypatch, tmp_path, capsys):
-    from bnrecon import cli
+    from bnrecon.cli import main
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert {"run": cli._run, "study": cli._study}[words[0]]([*words[1:], f"outputs={tmp_path}"]) == 2
+    assert {"run": main._run, "study": main._study}[words[0]]([*words[1:], f"outputs={tmp_path}"]) == 2
     assert "torchrun is for bnrecon train" in capsys.readouterr().err
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch, digits):
-    from bnrecon import parallel
-    from bnrecon.errors import UserError
-    from bnrecon.targets.training import Trainer, TrainingPlan
+    from bnrecon.runtime import distributed as parallel
+    from bnrecon.runtime.errors import UserError
+    from bnrecon.targets.trainer import Trainer, TrainingPlan
 
     monkeypatch.setattr(parallel, "place", lambda: (0, 3))
     with pytest.raises(UserError, match="cannot be shared evenly by 3"):

@@ -15,13 +15,13 @@ import pytest
 import torch
 from scipy import stats
 
-from bnrecon import cli
-from bnrecon.errors import RunError
-from bnrecon.features import LayerShape
-from bnrecon.studies import conditioning, experiments, random_features, singular_values, weight_equivalence
-from bnrecon.studies import matching_probability as matching
-from bnrecon.studies.conditioning import IDENTIFIED, condition_number
-from bnrecon.studies.feature_matrices import FEATURES, feature_matrix, target_weight
+from bnrecon.cli import main
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reproduction import experiments
+from bnrecon.runtime.errors import RunError
+from bnrecon.studies.random_features import conditioning, matching_probability, singular_values, study, weight_equivalence
+from bnrecon.studies.random_features.conditioning import IDENTIFIED, condition_number
+from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
 
 
 @pytest.mark.parametrize("name", FEATURES.values())
@@ -66,7 +66,7 @@ def test_a_match_is_found_where_one_of_all_permutations_is_one():
         brute = any(
             all((~target[row] | mask[rows[row]]).all() for row in range(4)) for rows in itertools.permutations(range(5), 4)
         )
-        assert matching.matched(target, mask) == brute
+        assert matching_probability.matched(target, mask) == brute
         seen.add(brute)
     assert seen == {True, False}
 
@@ -76,25 +76,27 @@ def test_disjoint_supports_do_not_attain_the_bound_of_theorem_4_2():
     tables = list(itertools.product([False, True], repeat=4))
     count = sum((a and d) or (b and c) for a, b, c, d in tables)
     assert count / 16 == 0.4375
-    assert matching.bound_4_2(np.array([1, 1]), 0.5, 2) == 0.5625
-    target = matching.disjoint(2, 2, 1)
-    hits, draws = matching.probability(lambda _: target, 2, 0.5, 4000)
+    assert matching_probability.bound_4_2(np.array([1, 1]), 0.5, 2) == 0.5625
+    target = matching_probability.disjoint(2, 2, 1)
+    hits, draws = matching_probability.probability(lambda _: target, 2, 0.5, 4000)
     interval = stats.binomtest(hits, draws).proportion_ci(0.999)
     assert interval.low <= 0.4375 <= interval.high < 0.5625
 
 
 def test_theorem_4_3_in_print_is_wrong_where_candidates_share_a_degree():
     """One target weight, there with q = 1/2, and k = 2 candidates of density 1/2: matched with 1 - 1/2 · 1/4 = 7/8, not 15/16."""
-    assert matching.width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16) == pytest.approx(2)
+    assert matching_probability.width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16) == pytest.approx(2)
     cases = itertools.product([False, True], repeat=3)  # the target's weight, and the two candidates'
     assert sum(not target or first or second for target, first, second in cases) / 8 == 7 / 8
-    assert matching.partitioned(2, 1, 1, 0.5, 0.5) == pytest.approx(7 / 8)
-    hits, draws = matching.probability(lambda generator: generator.random((1, 1)) < 0.5, 2, 0.5, 4000)
+    assert matching_probability.partitioned(2, 1, 1, 0.5, 0.5) == pytest.approx(7 / 8)
+    hits, draws = matching_probability.probability(lambda generator: generator.random((1, 1)) < 0.5, 2, 0.5, 4000)
     interval = stats.binomtest(hits, draws).proportion_ci(0.999)
     assert interval.low <= 7 / 8 <= interval.high < 15 / 16
     # No matter of rounding k: ten rows of fifty inputs are found in a quarter of the draws, where the theorem says 0.9.
-    k = matching.width_factor_in_print(10, 50, 0.2, 0.5, 0.1)
-    hits, draws = matching.probability(lambda generator: generator.random((10, 50)) < 0.2, 10 * int(np.ceil(k)), 0.5, 60)
+    k = matching_probability.width_factor_in_print(10, 50, 0.2, 0.5, 0.1)
+    hits, draws = matching_probability.probability(
+        lambda generator: generator.random((10, 50)) < 0.2, 10 * int(np.ceil(k)), 0.5, 60
+    )
     assert stats.binomtest(hits, draws).proportion_ci(0.999).high < 0.6
 
 
@@ -102,7 +104,7 @@ def test_theorem_4_3_in_print_is_wrong_where_candidates_share_a_degree():
 def test_the_width_factor_derived_is_what_the_partition_needs(asked):
     """Against a sum over all in-degrees and a simulation with the proof's own division of the candidates."""
     outputs, inputs, sparsity, density, failure = asked
-    k = matching.width_factor(*asked)
+    k = matching_probability.width_factor(*asked)
     none = sum(
         math.comb(inputs, d) * sparsity**d * (1 - sparsity) ** (inputs - d) * (1 - density**d) ** k for d in range(inputs + 1)
     )
@@ -114,7 +116,7 @@ def test_the_width_factor_derived_is_what_the_partition_needs(asked):
         candidates = generator.random((outputs, whole, inputs)) < density
         hits += (~target | candidates).all(2).any(1).all()
     interval = stats.binomtest(int(hits), 3000).proportion_ci(0.999)
-    assert interval.low <= matching.partitioned(whole, *asked[:4]) <= interval.high
+    assert interval.low <= matching_probability.partitioned(whole, *asked[:4]) <= interval.high
 
 
 def test_orthogonal_weights_do_not_make_the_columns_of_m_orthogonal():
@@ -135,21 +137,19 @@ def test_condition_numbers_of_figure_2_are_those_of_m(name, excess):
 
 
 def test_every_experiment_runs_and_is_drawn(tmp_path, capsys, monkeypatch):
-    assert cli._study(["random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
+    assert main._study(["random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
     printed = capsys.readouterr().out
-    for name, experiment in random_features.EXPERIMENTS.items():
+    for name, experiment in study.EXPERIMENTS.items():
         assert experiment.title in printed
         assert (tmp_path / "studies" / "random_features" / f"{name}-smoke.csv").exists()
         assert (tmp_path / "studies" / "random_features" / f"{name}-smoke.png").exists() == (experiment.draw is not None)
     drawn = {path: path.read_bytes() for path in tmp_path.rglob("*.svg")}
-    assert cli._tables(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
+    assert main._tables(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
     assert capsys.readouterr().out == printed
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.svg")} == drawn
-    assert cli._figures(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
-    assert capsys.readouterr().out.count(".png") == sum(
-        experiment.draw is not None for experiment in random_features.EXPERIMENTS.values()
-    )
-    assert cli._study(["random_features", "exact", "scale=smoke"]) == 2
+    assert main._figures(["study=random_features", "scale=smoke", f"outputs={tmp_path}"]) == 0
+    assert capsys.readouterr().out.count(".png") == sum(experiment.draw is not None for experiment in study.EXPERIMENTS.values())
+    assert main._study(["random_features", "exact", "scale=smoke"]) == 2
     assert "exact" in capsys.readouterr().err
 
 
@@ -181,33 +181,33 @@ def test_processes_share_the_pieces_and_one_may_die(tmp_path):
 ])  # fmt: skip
 def test_a_damaged_table_is_named_and_the_others_are_shown(tmp_path, capsys, damage):
     words = ["random_features", "matching", "projection", "scale=smoke", f"outputs={tmp_path}"]
-    assert cli._study(words) == 0
+    assert main._study(words) == 0
     path = tmp_path / "studies" / "random_features" / "matching-smoke.csv"
     path.write_text(damage(path.read_text()))
     capsys.readouterr()
-    assert cli._tables(["study=random_features", *words[1:]]) == 2
+    assert main._tables(["study=random_features", *words[1:]]) == 2
     printed, error = capsys.readouterr()
     assert str(path) in error and "computed again by: bnrecon study" in error and "Traceback" not in error
     assert "What too few features leave" in printed and "| He normal" in printed
-    assert cli._study(words) == 0
+    assert main._study(words) == 0
     assert "set aside as matching-smoke.csv.damaged and redone" in capsys.readouterr().err
-    assert cli._tables(["study=random_features", *words[1:]]) == 0
+    assert main._tables(["study=random_features", *words[1:]]) == 0
 
 
 def test_a_table_of_another_version_is_named(tmp_path, capsys):
     words = ["random_features", "matching", "scale=smoke", f"outputs={tmp_path}"]
-    assert cli._study(words) == 0
+    assert main._study(words) == 0
     path = tmp_path / "studies" / "random_features" / "matching-smoke.csv"
     rows = experiments.rows(path).rename(columns={"proof": "once"})
     path.write_text(experiments.signed(rows).to_csv(index=False))
-    assert cli._study(words) == 2
+    assert main._study(words) == 2
     assert "another version" in capsys.readouterr().err
 
 
 def test_outputs_that_are_no_folder_are_refused(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("mine")
-    for command in (cli._study, lambda words: cli._tables([f"study={words[0]}", *words[1:]])):
+    for command in (main._study, lambda words: main._tables([f"study={words[0]}", *words[1:]])):
         assert command(["random_features", "matching", "scale=smoke", f"outputs={file}"]) == 2
         assert str(file) in (error := capsys.readouterr().err) and len(error.splitlines()) == 1
     assert file.read_text() == "mine"
@@ -238,11 +238,11 @@ def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
     again = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert again.returncode == 0, again.stderr
     frame = experiments.read(tmp_path / "studies" / "random_features" / "conditioned-smoke.csv").frame
-    assert sorted(frame["piece"]) == sorted(random_features.EXPERIMENTS["conditioned"].pieces("smoke", ()))
+    assert sorted(frame["piece"]) == sorted(study.EXPERIMENTS["conditioned"].pieces("smoke", ()))
 
 
 def test_jobs_are_a_number_of_processes_of_a_study(capsys):
-    for command, words in ((cli._study, ["random_features", "jobs=none"]), (cli._tables, ["study=random_features", "jobs=2"])):
+    for command, words in ((main._study, ["random_features", "jobs=none"]), (main._tables, ["study=random_features", "jobs=2"])):
         assert command(words) == 2
         assert "jobs=" in capsys.readouterr().err
 
@@ -270,7 +270,7 @@ def test_a_piece_that_fails_is_named_and_the_others_go_on(tmp_path):
     (["matching", "scale=smoke"], "scale= is given twice"),
     (["matching", "target.width=8"], "matching runs and trains nothing that an option could change"),
 ])  # fmt: skip
-@pytest.mark.parametrize("command", [cli._study, lambda words: cli._tables([f"study={words[0]}", *words[1:]])])
+@pytest.mark.parametrize("command", [main._study, lambda words: main._tables([f"study={words[0]}", *words[1:]])])
 def test_an_option_that_does_nothing_is_a_mistake(tmp_path, capsys, command, words, said):
     assert command(["random_features", *words, "scale=smoke", f"outputs={tmp_path}"]) == 2
     error = capsys.readouterr().err.strip()

@@ -8,11 +8,11 @@ from torch import nn
 
 import bnrecon
 from bnrecon import reconstruct
-from bnrecon.errors import RunError, UserError
-from bnrecon.moments import gather
-from bnrecon.source import SourceLayer
-from bnrecon.source_file import source_layers
-from bnrecon.targets.folding import find_layers
+from bnrecon.reconstruction.folding import find_layers
+from bnrecon.reconstruction.moments import gather
+from bnrecon.reconstruction.source_file import source_layers
+from bnrecon.reconstruction.source_layer import SourceLayer
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.targets.models import build
 
 FEATURES = ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "er_sign", "id_cond", "ortho_cond"]
@@ -111,7 +111,7 @@ def test_chunks_do_not_change_the_result(monkeypatch):
     x = torch.randn(3, 4, 8, 8)
     with torch.no_grad():
         whole = network(x)
-        monkeypatch.setattr("bnrecon.source.CHUNK_BYTES", 1)
+        monkeypatch.setattr("bnrecon.reconstruction.source_layer.CHUNK_BYTES", 1)
         assert torch.allclose(network(x), whole, atol=1e-5)
 
 
@@ -157,7 +157,7 @@ def test_only_normalization_parameters_can_train_and_the_frozen_ones_are_the_dra
 
 
 def test_perturbing_one_scale_changes_error_and_logits():
-    from bnrecon.source import layer_errors
+    from bnrecon.reconstruction.collapse import layer_errors
 
     model = enliven(NETWORKS["vgg"][0](), (3, 8, 8))
     rebuilt = reconstruct(model)
@@ -195,7 +195,7 @@ def _blank(model):
 def test_a_draw_that_differs_from_the_saved_one_is_refused(tmp_path, monkeypatch):
     model = enliven(nn.Conv2d(2, 3, 3), (2, 5, 5))
     path = reconstruct(model, "orthogonal").save(tmp_path / "source.safetensors")
-    import bnrecon.features as module
+    from bnrecon.features import distributions as module
 
     honest = module._orthonormal_columns
     monkeypatch.setattr(module, "_orthonormal_columns", lambda normal: honest(normal) * (1 + 1e-6))
@@ -217,7 +217,7 @@ def test_implicit_id_cond_layers_do_what_stored_ones_do(activation, monkeypatch)
     model = enliven(Residual(), (2, 9, 8))
     images = torch.randn(32, 2, 9, 8)
     stored = reconstruct(model, "id_cond", images=images, activation=activation)
-    monkeypatch.setattr("bnrecon.source.IMPLICIT_FROM", -1)
+    monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", -1)
     implicit = reconstruct(model, "id_cond", images=images, activation=activation)
     assert {layer.convolutions for layer in implicit.layers} == {"implicit"}
     assert {layer.convolutions for layer in stored.layers} == {"stored"}
@@ -352,7 +352,7 @@ def test_what_cannot_be_rebuilt_is_named_before_any_work():
 
 
 def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(monkeypatch):
-    import bnrecon.reconstruction as module
+    from bnrecon.reconstruction import planning as module
 
     monkeypatch.setattr(module, "available_memory", lambda device: 10**6)
     with pytest.raises(UserError, match=r"its 13824 features take .* free; features=id_cond needs the least"):

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bnrecon
-from bnrecon.errors import RunError, UserError
-from bnrecon.reconstruction import plan_layers
+from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.runtime.errors import RunError, UserError
 
 
 def small():
@@ -151,7 +151,7 @@ def test_at_minimum_width_rounding_to_float32_belongs_to_the_judgement():
 
 def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
     model = nn.Sequential(*(nn.Linear(width, width) for width in (24, 8, 24, 8))).eval()
-    monkeypatch.setattr("bnrecon.reconstruction.available_memory", lambda device: 900_000)
+    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: 900_000)
     with pytest.raises(UserError, match="the network's 4 layers need"):
         plan_layers(model, "he_normal")
     plan = plan_layers(model, "he_normal", unsupported="keep")
@@ -160,6 +160,6 @@ def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
 
 
 def test_where_memory_suffices_for_no_layer_that_is_said(monkeypatch):
-    monkeypatch.setattr("bnrecon.reconstruction.available_memory", lambda device: 1000)
+    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: 1000)
     with pytest.raises(UserError, match=r"none of the network's 2 layers can be rebuilt \(0: its 162 features take"):
         plan_layers(small(), "he_normal", unsupported="keep", width=162)

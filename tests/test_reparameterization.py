@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
-from bnrecon import store
-from bnrecon.errors import UserError
-from bnrecon.features import LayerShape
-from bnrecon.portable_random import Stream
-from bnrecon.spectrum import aspect_of_condition, distance, edges
+from bnrecon.features.portable_random import Stream
+from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spectrum import aspect_of_condition, distance, edges
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
-from bnrecon.targets.normalization_only import CollapsedPair
 from bnrecon.targets.reparameterization import mask, reparameterize, singular_values
 
 
@@ -136,7 +136,7 @@ def test_a_masked_target_is_rebuilt(command, tmp_path):
     stored = load_file(next(tmp_path.glob("targets/*/target.safetensors")))
     kept = torch.cat([value.flatten() for name, value in stored.items() if name.endswith("factors")])
     assert 0.25 < float(kept.mean()) < 0.35
-    result = store.read_json(next(tmp_path.glob("runs/*/result.json")))
+    result = files.read_json(next(tmp_path.glob("runs/*/result.json")))
     assert max(layer["relative_error"] for layer in result["layers"]) < 1e-9
 
 

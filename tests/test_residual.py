@@ -10,11 +10,13 @@ from torch import nn
 from bnrecon import load_source, reconstruct
 from bnrecon.construction.residual import layer_system, minimum_width
 from bnrecon.construction.two_layer import TargetLayer, composed_weight
-from bnrecon.errors import UserError
-from bnrecon.features import DISTRIBUTIONS, LayerShape, draw
-from bnrecon.khatri_rao import KhatriRao
-from bnrecon.source import centre, geometry_of, pad
-from bnrecon.source_file import collapse, source_layers
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.reconstruction.source_file import collapse, source_layers
+from bnrecon.runtime.errors import UserError
 
 CPU = torch.device("cpu")
 SHAPES = [LayerShape(4, 4, (3, 3)), LayerShape(5, 3, (3, 3)), LayerShape(4, 6), LayerShape(3, 2, (2, 4))]

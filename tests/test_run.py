@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bnrecon import store
+from bnrecon.runtime import files
 
 SMOKE = ["scale=smoke", "solver=auto"]
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -33,7 +33,7 @@ def finish(process, timeout=240):
 
 def result_of(out):
     """The last line printed names the run's folder."""
-    return store.read_json(Path(out.strip().splitlines()[-1]) / "result.json")
+    return files.read_json(Path(out.strip().splitlines()[-1]) / "result.json")
 
 
 def waited(condition, seconds=120):
@@ -54,7 +54,7 @@ def smoke(command, tmp_path):
 
 def test_the_result_says_everything(smoke):
     folder, out = smoke
-    result = store.read_json(folder / "result.json")
+    result = files.read_json(folder / "result.json")
     assert set(result) >= {
         "config", "seeds", "data", "target", "source", "layers", "seconds", "device", "versions", "commit",
     }  # fmt: skip
@@ -98,7 +98,7 @@ def test_tables_and_picture_lie_beside_the_result(smoke):
 def test_the_saved_source_holds_parameters_not_features(smoke):
     folder, _ = smoke
     tensors = load_file(folder / "seed-0" / "source.safetensors")
-    widths = sum(layer["width"] for layer in store.read_json(folder / "seed-0" / "result.json")["layers"])
+    widths = sum(layer["width"] for layer in files.read_json(folder / "seed-0" / "result.json")["layers"])
     outputs = sum(len(value) for name, value in tensors.items() if name.endswith("second.gamma"))
     assert sum(value.numel() for value in tensors.values()) == 4 * (widths + outputs)
     assert tensors["classifier|first.gamma"].dtype == torch.float64
@@ -128,7 +128,7 @@ def test_another_option_is_another_run_with_the_same_target(smoke, command, tmp_
 @pytest.mark.parametrize("file", ["result.json", "seed-1/result.json", "seed-1/source.safetensors"])
 def test_a_damaged_file_is_named_and_redone(smoke, command, tmp_path, file):
     folder, _ = smoke
-    wanted = store.read_json(folder / "result.json")
+    wanted = files.read_json(folder / "result.json")
     damaged = folder / file
     damaged.write_bytes(damaged.read_bytes()[:-20])
     if file != "result.json":
@@ -165,13 +165,13 @@ def test_a_sweep_goes_on_after_a_failed_job_and_ends_in_one_table(command, tmp_p
 
 
 def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("bnrecon.reconstruction.available_memory", lambda device: 60 * 10**6)
+    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: 60 * 10**6)
     words = ["scale=smoke", "target=mlp", "target.width=128", "data=digits", f"outputs={tmp_path}"]
     code, _, err = command("run", *words, "features=he_normal")
     assert code == 2
     assert "features take" in err
-    monkeypatch.setattr("bnrecon.reconstruction.IMPLICIT_FROM", 0)
-    monkeypatch.setattr("bnrecon.source.IMPLICIT_FROM", 0)
+    monkeypatch.setattr("bnrecon.reconstruction.planning.IMPLICIT_FROM", 0)
+    monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
     code, out, err = command("run", *words, "features=id_cond")
     assert code == 0, err
     assert "layers implicit" in out
@@ -251,7 +251,7 @@ def test_every_experiment_runs_at_smoke_scale(command, tmp_path, yaml):
     results = list(tmp_path.glob("runs/*/result.json"))
     assert results
     for path in results:
-        result = store.read_json(path)
+        result = files.read_json(path)
         assert result["config"]["scale"] == "smoke"
         assert all(layer["relative_error"] < 1e-8 for layer in result["layers"])
 
@@ -416,7 +416,7 @@ def test_an_interruption_while_libraries_load_is_one_line(tmp_path, words):
     line = [
         sys.executable,
         "-c",
-        f"import sys; print(flush=True); sys.argv[1:] = {[*words, 'scale=smoke', f'outputs={tmp_path}']!r}; from bnrecon.cli import main; main()",
+        f"import sys; print(flush=True); sys.argv[1:] = {[*words, 'scale=smoke', f'outputs={tmp_path}']!r}; from bnrecon.cli.main import main; main()",
     ]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     process.stdout.readline()

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 import bnrecon
-from bnrecon import config, store, tables
-from bnrecon.run import run_folder
-from bnrecon.targets.obtain import target_folder
+from bnrecon.config import composition, schema
+from bnrecon.reporting import tables
+from bnrecon.run.main_job import run_folder
+from bnrecon.runtime import files
+from bnrecon.targets.store import target_folder
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "golden"
@@ -31,19 +33,19 @@ class Pixels:
 
 @pytest.mark.parametrize("name", SHIPPED["runs"])
 def test_a_shipped_run_is_found_again_by_its_command(name):
-    assert run_folder(config.compose(SHIPPED["runs"][name])).name == name
+    assert run_folder(composition.compose(SHIPPED["runs"][name])).name == name
 
 
 @pytest.mark.parametrize("name", SHIPPED["targets"])
 def test_a_shipped_target_is_found_again_by_its_command(name):
     about = SHIPPED["targets"][name]
-    found = target_folder(config.compose(about["words"]), Pixels(about["pixels"]), torch.device("cpu"))
+    found = target_folder(composition.compose(about["words"]), Pixels(about["pixels"]), torch.device("cpu"))
     assert found.name == name
 
 
 def test_everything_that_ships_is_known_here_and_can_be_read():
     runs = {path.parent.name: tables.read_result(path) for path in (ROOT / "outputs/runs").glob("*/result.json")}
-    targets = {path.parent.name: store.read_json(path) for path in (ROOT / "outputs/targets").glob("*/target.json")}
+    targets = {path.parent.name: files.read_json(path) for path in (ROOT / "outputs/targets").glob("*/target.json")}
     assert set(SHIPPED["runs"]) <= set(runs)
     assert set(SHIPPED["targets"]) <= set(targets)
     for name, about in SHIPPED["targets"].items():
@@ -65,18 +67,18 @@ def option_names(kind, prefix=""):
 
 
 def test_options_that_scripts_give_are_still_options():
-    assert set(PUBLIC["options"]) <= set(option_names(config.RunConfig))
+    assert set(PUBLIC["options"]) <= set(option_names(schema.RunConfig))
 
 
 def test_a_new_result_has_all_keys_that_scripts_read(command, tmp_path):
     code, out, err = command("run", "scale=smoke", "target.groups=[1]", "train.epochs=1", f"outputs={tmp_path}")
     assert code == 0, err
-    result = store.read_json(Path(out.strip().splitlines()[-1]) / "result.json")
+    result = files.read_json(Path(out.strip().splitlines()[-1]) / "result.json")
     parts = {"result": result, "result.layers": result["layers"][0]}
     parts |= {f"result.{name}": result[name] for name in ("target", "source", "data")}
     for part, keys in parts.items():
         assert set(PUBLIC[part]) - {"digest"} <= set(keys), part
-    target = store.read_json(next(tmp_path.glob("targets/*/target.json")))
+    target = files.read_json(next(tmp_path.glob("targets/*/target.json")))
     assert set(PUBLIC["target.json"]) - {"digest"} <= set(target)
 
 

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from bnrecon.construction.two_layer import TargetLayer, two_layer_system
-from bnrecon.errors import RunError, UserError
-from bnrecon.features import DISTRIBUTIONS, LayerShape, choose_width, draw
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS, choose_width
+from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers import SOLVERS, SolverOptions, Unsuitable, choose, solve
 
 CPU = torch.device("cpu")
@@ -241,7 +243,7 @@ def test_bf16_stands_at_an_oversampling_of_1_02(every_rung):
 @pytest.fixture
 def every_rung(monkeypatch):
     """All arithmetics of a processor with bf16, at any size, whatever this one has: without units of its own bf16 is emulated."""
-    from bnrecon.arithmetic import BFLOAT16, FLOAT32, FLOAT64
+    from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
     from bnrecon.solvers import iterative
 
     monkeypatch.setattr(iterative, "ladder", lambda device: [BFLOAT16, FLOAT32, FLOAT64])
@@ -267,7 +269,7 @@ def test_least_squares_of_any_rank_is_the_pseudo_inverse(width):
 def deficient(width):
     """A system of 270 equations with 3 dead features and 30 repeated ones."""
     from bnrecon.construction.two_layer import linear_system
-    from bnrecon.khatri_rao import KhatriRao
+    from bnrecon.operators.khatri_rao import KhatriRao
 
     target, features, system = problem("he_normal", SHAPES[0], width)
     transposed, first = system.matrix.transposed.clone(), system.matrix.first.clone()
@@ -300,7 +302,7 @@ def test_a_hopeless_system_is_diagnosed():
 
 def test_features_that_are_not_finite_are_refused():
     from bnrecon.construction.two_layer import linear_system
-    from bnrecon.khatri_rao import KhatriRao
+    from bnrecon.operators.khatri_rao import KhatriRao
 
     _, _, system = problem("he_normal", SHAPES[0], 405)
     first = system.matrix.first.clone()
@@ -311,7 +313,7 @@ def test_features_that_are_not_finite_are_refused():
 
 def test_weights_that_no_feature_reaches_are_counted():
     from bnrecon.construction.two_layer import linear_system
-    from bnrecon.khatri_rao import KhatriRao
+    from bnrecon.operators.khatri_rao import KhatriRao
 
     first = torch.randn(90, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     first[:, 2] = 0
@@ -328,7 +330,7 @@ def test_a_converged_system_needs_no_diagnosis():
 
 def test_a_target_of_zeros_has_zero_scales():
     from bnrecon.construction.two_layer import linear_system
-    from bnrecon.khatri_rao import KhatriRao
+    from bnrecon.operators.khatri_rao import KhatriRao
 
     generator = torch.Generator().manual_seed(0)
     transposed, first = (torch.randn(90, k, dtype=torch.float64, generator=generator) for k in (12, 5))
@@ -386,7 +388,7 @@ def test_dense_lu_beyond_32_bit_indexing_is_refused():
 
 def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
     """id_cond of both widths and ortho_cond: the closed forms never form A or B."""
-    from bnrecon import features as module
+    from bnrecon.features import pair
 
     drawn = {
         (name, word): draw(name, WIDE, choose_width(name, WIDE, width=word), 0, 0)
@@ -397,7 +399,7 @@ def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
     def refuse(*_):
         raise AssertionError("feature tensors were formed")
 
-    monkeypatch.setattr(module.Features, "weights", refuse)
+    monkeypatch.setattr(pair.Features, "weights", refuse)
     target = TargetLayer("t", torch.randn(8, 12, 3, 3, dtype=torch.float64), torch.zeros(8))
     for key, features in drawn.items():
         assert features.first is None

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from bnrecon import spectrum
-from bnrecon.features import LayerShape
-from bnrecon.studies.feature_matrices import feature_matrix
-from bnrecon.studies.singular_values import condition_numbers, normalized
+from bnrecon.features import spectrum
+from bnrecon.features.shapes import LayerShape
+from bnrecon.studies.random_features.feature_matrices import feature_matrix
+from bnrecon.studies.random_features.singular_values import condition_numbers, normalized
 
 
 @pytest.mark.parametrize("aspect", [0.25, 0.8, 1.0, 1.2, 3.0])

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from bnrecon import store
-from bnrecon.statistics import mean_interval
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.runtime import digests, files
 
 
 @dataclass
@@ -23,14 +23,14 @@ class Outer:
 
 
 def test_only_what_differs_from_the_defaults_names_a_run():
-    assert store.differences(Outer("x")) == {"name": "x"}
-    assert store.differences(Outer("x", Inner(4), place="there"), frozenset({"place"})) == {"name": "x", "inner.width": 4}
+    assert digests.differences(Outer("x")) == {"name": "x"}
+    assert digests.differences(Outer("x", Inner(4), place="there"), frozenset({"place"})) == {"name": "x", "inner.width": 4}
 
 
 def test_tensors_come_back_with_their_description(tmp_path):
     tensors = {"a": torch.randn(3, 4), "b": torch.arange(5), "scalar": torch.tensor(2.5, dtype=torch.float64)}
-    store.write_tensors(tmp_path / "t", tensors, {"step": 3})
-    back, about = store.read_tensors(tmp_path / "t")
+    files.write_tensors(tmp_path / "t", tensors, {"step": 3})
+    back, about = files.read_tensors(tmp_path / "t")
     assert about == {"step": 3}
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
 
@@ -40,24 +40,24 @@ def test_tensors_come_back_with_their_description(tmp_path):
 def test_damage_is_noticed_and_named(tmp_path, kind, damage):
     path = tmp_path / "file"
     if kind == "tensors":
-        store.write_tensors(path, {"a": torch.arange(100)}, {"step": 3})
+        files.write_tensors(path, {"a": torch.arange(100)}, {"step": 3})
     else:
-        store.write_json(path, {"accuracy": [90.5, 90.25], "name": "vgg18"})
+        files.write_json(path, {"accuracy": [90.5, 90.25], "name": "vgg18"})
     content = bytearray(path.read_bytes())
     if damage == "flipped":
         content[-40] ^= 2
     path.write_bytes({"cut": content[:-9], "flipped": content, "empty": b"", "rubbish": b"\x80\x04rubbish."}[damage])
-    read = store.read_tensors if kind == "tensors" else store.read_json
+    read = files.read_tensors if kind == "tensors" else files.read_json
     with pytest.raises(ValueError, match="file is damaged"):
         read(path)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file.json"
-    store.write_json(path, {"a": 1})
+    files.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
-        store.write_json(path, {"a": object()})
-    assert store.read_json(path) == {"a": 1}
+        files.write_json(path, {"a": object()})
+    assert files.read_json(path) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
 
 

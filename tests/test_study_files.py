@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bnrecon import cli, run
-from bnrecon.errors import UserError
-from bnrecon.studies import experiments, running
-from bnrecon.studies.burkholz2024 import reconstruction_cells
-from bnrecon.studies.cells import Cell, frame
+from bnrecon.cli import main
+from bnrecon.reproduction import experiments, running
+from bnrecon.reproduction.cells import Cell, frame, reconstruction_cells
+from bnrecon.run import main_job as run
+from bnrecon.runtime.errors import UserError
+from bnrecon.studies import registry
 
 ROOT = Path(__file__).parent.parent
 CALLS = []
@@ -102,16 +103,16 @@ def test_pieces_that_ship_are_read_and_never_written(path):
 
 def test_a_damaged_table_is_named_and_the_others_are_printed(tmp_path, capsys):
     words = ["projection", "matching", "scale=smoke", f"outputs={tmp_path}"]
-    assert cli._study(["random_features", *words]) == 0
+    assert main._study(["random_features", *words]) == 0
     capsys.readouterr()
     file = tmp_path / "studies" / "random_features" / "matching-smoke.csv"
     file.write_text(file.read_text().replace("0.", "0.1", 1))
-    assert cli._tables(["study=random_features", *words]) == 2
+    assert main._tables(["study=random_features", *words]) == 2
     captured = capsys.readouterr()
     assert "matching-smoke.csv is damaged: the rows of 'all' are not those" in captured.err
     assert "computed again by: bnrecon study random_features matching" in captured.err
     assert "What too few features leave of a target" in captured.out
-    assert cli._study(["random_features", *words]) == 0
+    assert main._study(["random_features", *words]) == 0
 
 
 def test_no_table_names_a_folder_of_this_machine():
@@ -121,9 +122,8 @@ def test_no_table_names_a_folder_of_this_machine():
 
 
 def test_images_that_are_missing_are_named_before_the_first_cell(tmp_path, capsys, monkeypatch):
-    from bnrecon import config
 
-    study = config.study("burkholz2024")
+    study = registry.find("burkholz2024").reported
     words = [f"data.root={tmp_path}", f"outputs={tmp_path}", "data.download=false"]
     cells = [cell for t in ("table1", "table2") for cell in reconstruction_cells(study, t, "smoke", "exact", words)]
     monkeypatch.setattr(run, "run", lambda asked: pytest.fail("nothing can run"))
@@ -160,10 +160,10 @@ def test_tables_of_what_ships_change_no_tracked_file(tmp_path):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    for study in running.STUDIES:
-        assert cli._tables([f"study={study}", f"outputs={copy}"]) == 0
+    for study in registry.STUDIES:
+        assert main._tables([f"study={study}", f"outputs={copy}"]) == 0
     assert {path: path.read_bytes() for path in before} == before
-    for study in running.STUDIES:
+    for study in registry.STUDIES:
         for path in (copy / study).glob("*-laptop.md"):
             written = (copy / "studies" / study / path.name).read_text(encoding="utf-8")
             shown = path.read_text(encoding="utf-8")

@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from bnrecon import config, store
-from bnrecon.errors import Interrupted, RunError, UserError
-from bnrecon.interruption import StopRequest
-from bnrecon.targets import training
+from bnrecon.config import composition
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets import trainer as training
 from bnrecon.targets.models import activation, build, minimum_width_count, parameter_count, register_target
-from bnrecon.targets.obtain import target_folder
 from bnrecon.targets.schedule import WarmupCosine
-from bnrecon.targets.training import TrainingPlan, train
+from bnrecon.targets.store import target_folder
+from bnrecon.targets.trainer import TrainingPlan, train
 
 CPU = torch.device("cpu")
 PLAN = TrainingPlan(2, 0.1, 0.9, 5e-4, False, 128, 0.5, 0, torch.float32)
@@ -120,7 +121,7 @@ def test_divergence_is_a_clear_line_and_keeps_the_last_good_checkpoint(digits, t
     plan = dataclasses.replace(PLAN, lr=1e30, epochs=3)
     with pytest.raises(RunError, match=r"diverged: the loss is (nan|inf) at step .*lower train\.lr"):
         train(small(), digits, plan, CPU, tmp_path / "checkpoint", 0, StopRequest())
-    tensors, about = store.read_tensors(tmp_path / "checkpoint")
+    tensors, about = files.read_tensors(tmp_path / "checkpoint")
     assert about["step"] >= 1
     assert torch.isfinite(tensors["sums"]).all()
 
@@ -146,7 +147,7 @@ def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(di
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted):
         train(small(), digits, PLAN, CPU, checkpoint, 1e9, StopRequest(time_limit=0))
-    tensors, about = store.read_tensors(checkpoint)
+    tensors, about = files.read_tensors(checkpoint)
     name = next(key for key in tensors if key.startswith("momentum." if change == "momentum" else "network."))
     if change == "nothing known":
         about = {"step": 1}
@@ -156,7 +157,7 @@ def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(di
         tensors["network.other"] = tensors.pop(name)
     else:
         tensors[name] = torch.zeros(2, 3, 4)
-    store.write_tensors(checkpoint, tensors, about)
+    files.write_tensors(checkpoint, tensors, about)
     network, whole = small(), small()
     train(network, digits, PLAN, CPU, checkpoint, 1e9, StopRequest())
     assert "is of another network or training; set aside" in capsys.readouterr().err
@@ -169,7 +170,7 @@ def test_a_target_is_named_by_its_arithmetic_not_by_how_that_was_asked_for(digit
     cpu = torch.device("cpu")
 
     def folder(*words):
-        return target_folder(config.compose(list(words)), digits, cpu)
+        return target_folder(composition.compose(list(words)), digits, cpu)
 
     monkeypatch.setattr(training, "has_fast_bfloat16", lambda device: True)
     trained = folder()

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import bnrecon
-from bnrecon.errors import UserError
-from bnrecon.reconstruction import RefusedLayers, plan_layers
-from bnrecon.targets.usage import find_usage
+from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
+from bnrecon.reconstruction.usage import find_usage
+from bnrecon.runtime.errors import UserError
 
 
 def chain(first=lambda layer: layer):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from bnrecon.construction.two_layer import Scales
-from bnrecon.errors import UserError, nearest
-from bnrecon.features import Features
+from bnrecon.features.pair import Features
+from bnrecon.operators.system import Scales
+from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["FIRST_ACTIVATIONS", "FirstActivation", "LinearRegion", "check_activation", "linear_region", "theorem_constants"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.construction.two_layer import System, linear_system
-from bnrecon.errors import UserError
-from bnrecon.khatri_rao import Convolved
+from bnrecon.construction.two_layer import linear_system
+from bnrecon.operators.composed import Convolved
+from bnrecon.operators.system import System
+from bnrecon.runtime.errors import UserError
 
 __all__ = ["embed", "kernel_composition_system"]
 

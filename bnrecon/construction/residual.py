@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.construction.two_layer import System, TargetLayer, feature_operator, linear_system, skip_rows, two_layer_system
-from bnrecon.features import Features, LayerShape
-from bnrecon.pivoted import Pivoted
+from bnrecon.construction.two_layer import TargetLayer, linear_system, two_layer_system
+from bnrecon.features.matrix import feature_operator, skip_rows
+from bnrecon.features.pair import Features
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.system import System
 
 __all__ = ["layer_system", "minimum_width"]
 

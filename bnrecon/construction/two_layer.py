@@ -6,22 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-from bnrecon.features import Features, LayerShape, shared_feature_rows
-from bnrecon.khatri_rao import KhatriRao, Operator
-from bnrecon.pivoted import Pivoted
-from bnrecon.structured import Kronecker, Selection
+from bnrecon.features.matrix import feature_operator, skip_rows
+from bnrecon.features.pair import Features
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.base import Operator
+from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.structured import Selection
+from bnrecon.operators.system import Scales, System
 
-__all__ = [
-    "Scales",
-    "System",
-    "TargetLayer",
-    "composed_weight",
-    "feature_operator",
-    "linear_system",
-    "relative_error",
-    "skip_rows",
-    "two_layer_system",
-]
+__all__ = ["TargetLayer", "composed_weight", "linear_system", "relative_error", "two_layer_system"]
 
 
 @dataclass(frozen=True)
@@ -41,48 +34,6 @@ class TargetLayer:
     def rows(self) -> torch.Tensor:
         """The weight in the order of M's rows: (c2, kh kw c0), taps before inputs."""
         return self.weight.permute(0, 2, 3, 1).flatten(1)
-
-
-@dataclass(frozen=True)
-class Scales:
-    """A solution: ``inner`` (c1,) scales the first source layer's outputs, ``outer`` (c2,) the second's; float64."""
-
-    inner: torch.Tensor
-    outer: torch.Tensor
-
-
-@dataclass(frozen=True)
-class System:
-    """The linear system of one layer: ``operator`` x = ``rhs``, in float64.
-
-    ``matrix`` is M itself, without elimination; ``weight`` what M x is to be up to the second scales, as (c2, entries) in the order
-    of M's rows: the target, less a skip connection's kernel where that stands outside the second normalization.
-    """
-
-    operator: Operator
-    rhs: torch.Tensor
-    matrix: Operator
-    weight: torch.Tensor
-    orthogonal: bool
-
-    def scales(self, x: torch.Tensor) -> Scales:
-        """Turn a solution into scales of both normalization layers."""
-        if isinstance(self.operator, Pivoted):
-            return Scales(x, self.operator.second_scales(self.matrix.matvec(x)))
-        return Scales(x, torch.ones(len(self.weight), dtype=x.dtype, device=x.device))
-
-
-def feature_operator(features: Features, dtype: torch.dtype, device: torch.device) -> Operator:
-    """M of a pair of features in the given arithmetic; without forming the features where they follow a pattern."""
-    if features.pattern == "identity":
-        return Selection(torch.arange(features.width, device=device), features.width, dtype)
-    if features.pattern == "shared":
-        private = shared_feature_rows(features.shape)
-        own = private.cumsum(0) - 1
-        return Selection(torch.where(private, own, 0).to(device), features.width, dtype)
-    if features.pattern == "kronecker":
-        return Kronecker(*(factor.to(device, dtype) for factor in features.factors))
-    return KhatriRao.of(*features.weights(), dtype, device)
 
 
 def two_layer_system(target: TargetLayer, features: Features, device: torch.device, orthogonal: bool) -> System:
@@ -123,14 +74,6 @@ def composed_weight(matrix: Operator, scales: Scales, features: Features) -> tor
     if features.skip == "inner":
         table = table + skip
     return table.reshape(shape.outputs, *shape.kernel, shape.inputs).permute(0, 3, 1, 2)
-
-
-def skip_rows(features: Features) -> torch.Tensor:
-    """The skip connection's kernel in the order of M's rows, (c2, kh kw c0): S at the kernel's centre, zero elsewhere."""
-    shape = features.shape
-    table = torch.zeros(shape.outputs, *shape.kernel, shape.inputs, dtype=torch.float64)
-    table[:, shape.kernel[0] // 2, shape.kernel[1] // 2] = features.skip_weight.double()
-    return table.flatten(1)
 
 
 def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:

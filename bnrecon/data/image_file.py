@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bnrecon.errors import UserError
+from bnrecon.runtime.errors import UserError
 
 __all__ = ["IMAGE_SUFFIXES", "MOST_PIXELS", "printable", "read_image"]
 
@@ -28,7 +28,7 @@ def read_image(path: Path) -> Image.Image:
     >>> read_image(Path("holiday.png")).mode
     Traceback (most recent call last):
     ...
-    bnrecon.errors.UserError: holiday.png cannot be read (No such file or directory); ...
+    bnrecon.runtime.errors.UserError: holiday.png cannot be read (No such file or directory); ...
     """
     try:
         with Image.open(path, formats=FORMATS) as picture:

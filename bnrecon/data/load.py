@@ -16,9 +16,9 @@ import torch
 from bnrecon.data.image_file import IMAGE_SUFFIXES, printable, read_image
 from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.streaming import StreamedImages
-from bnrecon.errors import Interrupted, RunError, UserError, nearest
-from bnrecon.hardware import available_memory, gigabytes
-from bnrecon.store import exclusive
+from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
+from bnrecon.runtime.hardware import available_memory, gigabytes
+from bnrecon.runtime.locks import exclusive
 
 __all__ = ["DATASETS", "DataSpec", "load", "refuse_unused_root"]
 
@@ -85,7 +85,7 @@ def refuse_unused_root(spec: DataSpec) -> None:
     >>> refuse_unused_root(DataSpec("digits", root="mine"))
     Traceback (most recent call last):
     ...
-    bnrecon.errors.UserError: data.root=mine: data=digits has no files; for your own images ...
+    bnrecon.runtime.errors.UserError: data.root=mine: data=digits has no files; for your own images ...
     """
     if spec.name == "digits" and spec.root is not None:
         given = f"data.root={printable(spec.root)}"

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.transforms import v2 as transforms
 
 from bnrecon.data.image_file import read_image
-from bnrecon.errors import UserError
+from bnrecon.runtime.errors import UserError
 
 __all__ = ["StreamedImages"]
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from bnrecon.construction.two_layer import System
-from bnrecon.errors import RunError, UserError, nearest
-from bnrecon.hardware import available_memory, gigabytes
-from bnrecon.own_code import blamed, fingerprint, is_own
+from bnrecon.operators.system import System
+from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.hardware import available_memory, gigabytes
+from bnrecon.runtime.own_code import blamed, fingerprint, is_own
 
 __all__ = [
     "SOLVERS",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.construction.two_layer import System
-from bnrecon.errors import RunError
-from bnrecon.pivoted import Pivoted
+from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.system import System
+from bnrecon.runtime.errors import RunError
 from bnrecon.solvers.base import SolverOptions, Unsuitable, register_solver
 
 __all__ = ["closed_form"]

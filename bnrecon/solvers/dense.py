@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from bnrecon.arithmetic import FLOAT32
-from bnrecon.construction.two_layer import System
-from bnrecon.khatri_rao import Operator
+from bnrecon.operators.base import Operator
+from bnrecon.operators.system import System
+from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver, require_square
 from bnrecon.solvers.progress import ResidualBar, clock
 

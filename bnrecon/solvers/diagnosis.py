@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.construction.two_layer import System
-from bnrecon.khatri_rao import Operator
+from bnrecon.operators.base import Operator
+from bnrecon.operators.system import System
 
 __all__ = ["diagnose", "numerical_rank", "repeated_columns"]
 

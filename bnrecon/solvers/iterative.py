@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from bnrecon.arithmetic import BFLOAT16, FLOAT32, TF32, ladder
-from bnrecon.construction.two_layer import System
-from bnrecon.khatri_rao import Operator
+from bnrecon.operators.base import Operator
+from bnrecon.operators.system import System
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, TF32, ladder
 from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver
 from bnrecon.solvers.progress import ResidualBar
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from bnrecon.arithmetic import FLOAT32
-from bnrecon.construction.two_layer import System
+from bnrecon.operators.system import System
+from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver
 from bnrecon.solvers.dense import check_dense
 from bnrecon.solvers.progress import ResidualBar, clock

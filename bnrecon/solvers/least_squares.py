@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.construction.two_layer import System
+from bnrecon.operators.system import System
 from bnrecon.solvers.base import Answer, SolverOptions, register_solver
 from bnrecon.solvers.iterative import cgls
 from bnrecon.solvers.progress import ResidualBar, clock

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bnrecon.construction.two_layer import System
-from bnrecon.errors import RunError, UserError
-from bnrecon.hardware import available_memory, exact_float32, gigabytes
-from bnrecon.khatri_rao import KhatriRao
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.system import System
+from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.hardware import available_memory, exact_float32, gigabytes
 from bnrecon.solvers.base import Report, Solution, SolverOptions, lookup, require_memory
 from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose

@@ -1,1 +1,1 @@
-"""The papers' studies: which runs make each cell of a table, and the paper's number beside ours."""
+"""A folder a paper: its tables and experiments, and what it reports."""

@@ -1,0 +1,1 @@
+"""Target networks: their families, training, store and accuracy."""

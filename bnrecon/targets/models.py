@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torchvision
 from torch import nn
 
-from bnrecon.errors import UserError, nearest
-from bnrecon.own_code import blamed, fingerprint, is_own
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.own_code import blamed, fingerprint, is_own
 
 __all__ = [
     "ACTIVATIONS",

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from bnrecon.errors import UserError
-from bnrecon.portable_random import Stream
-from bnrecon.spectrum import aspect_of_condition, quantile
+from bnrecon.features.portable_random import Stream
+from bnrecon.features.spectrum import aspect_of_condition, quantile
+from bnrecon.runtime.errors import UserError
 
 __all__ = ["FixedFactors", "check", "mask", "reparameterize", "singular_values", "trained_parameters"]
 

@@ -1,0 +1,1 @@
+"""The `bnrecon` command: what was asked, exit codes, sweeps."""

@@ -1,0 +1,116 @@
+"""Every distribution of frozen features, convolutional and linear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from bnrecon.features.pair import Features, identity_weights
+from bnrecon.features.portable_random import Stream
+from bnrecon.features.register import register_features
+from bnrecon.features.shapes import LayerShape
+
+
+@register_features("he_normal")
+def he_normal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normal entries of variance 2 / fan-in (He et al. 2015)."""
+    return (
+        stream.normal((width, shape.inputs), "first", math.sqrt(2 / shape.inputs)),
+        stream.normal((shape.outputs, width, *shape.kernel), "second", math.sqrt(2 / (width * shape.taps))),
+    )
+
+
+@register_features("he_uniform")
+def he_uniform(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entries uniform on ±sqrt(6 / fan-in) (He et al. 2015)."""
+    return (
+        stream.uniform((width, shape.inputs), "first", math.sqrt(6 / shape.inputs)),
+        stream.uniform((shape.outputs, width, *shape.kernel), "second", math.sqrt(6 / (width * shape.taps))),
+    )
+
+
+@register_features("orthogonal", portable=False)
+def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """The flattened weights of ``torch.nn.init.orthogonal_``: orthonormal columns of A, orthonormal rows of B."""
+    first = _orthonormal_columns(stream.normal((width, shape.inputs), "first"))
+    flat = stream.normal((shape.outputs, width * shape.taps), "second")
+    second = _orthonormal_columns(flat.T).T if flat.shape[0] <= flat.shape[1] else _orthonormal_columns(flat)
+    return first, second.reshape(shape.outputs, width, *shape.kernel).contiguous()
+
+
+def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
+    """Haar-distributed orthonormal columns (rows, if there are fewer): Q of a QR decomposition, signs from R's diagonal."""
+    if normal.shape[0] < normal.shape[1]:
+        return _orthonormal_columns(normal.T).T
+    q, r = torch.linalg.qr(normal)
+    return q * r.diagonal().sign()
+
+
+@register_features("sparse_he_normal", takes_strict=True)
+def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
+    """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2; the sequel's "ER normal")."""
+    return _masked(shape, width, stream, strict, lambda size, word, deviation: stream.normal(size, word, deviation))
+
+
+@register_features("er_sign", takes_strict=True)
+def er_sign(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
+    """Entries of one magnitude, sqrt(2 / fan-in), and random sign, each set to 0 with probability 1/2 (Random features, Sect. 2.1)."""
+    return _masked(
+        shape, width, stream, strict, lambda size, word, deviation: deviation * torch.where(stream.mask(size, word), 1.0, -1.0)
+    )
+
+
+def _masked(shape: LayerShape, width: int, stream: Stream, strict: bool, values: Callable[..., torch.Tensor]) -> Features:
+    """Entries ``values(size, word, deviation)``, each set to 0 with probability 1/2.
+
+    Of A's rows a fraction 2^-c0 is wholly zero: 1/8 for an RGB image. Such a feature is dead and lowers the rank of M, so it
+    is drawn again and counted, unless ``strict``.
+    """
+
+    def masked(rows: int, columns: int, fan_in: int, word: str) -> torch.Tensor:
+        return values((rows, columns), word, math.sqrt(2 / fan_in)) * stream.mask((rows, columns), f"{word} mask")
+
+    def live(columns: int, fan_in: int, word: str) -> tuple[torch.Tensor, int]:
+        rows, redrawn = masked(width, columns, fan_in, word), 0
+        while not strict and len(dead := (rows == 0).all(1).nonzero()[:, 0]):
+            redrawn += len(dead)
+            rows[dead] = masked(len(dead), columns, fan_in, f"{word} again after {redrawn}")
+        return rows, redrawn
+
+    first, redrawn_first = live(shape.inputs, shape.inputs, "first")
+    by_feature, redrawn_second = live(shape.outputs * shape.taps, width * shape.taps, "second")
+    second = by_feature.reshape(width, shape.outputs, *shape.kernel).transpose(0, 1).contiguous()
+    return Features(shape, width, first, second, redrawn_first + redrawn_second)
+
+
+@register_features("id_cond", orthogonal=True, widths=("maximum", "minimum"))
+def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
+    """One feature for each entry of the target, so that M = I (Random features for normalization layers, Eq. 2).
+
+    At the minimum width n - c2 + 1 all outputs share the feature of the first input and tap (Eq. 3). Nothing is random.
+    """
+    return Features(shape, width, pattern="identity" if width == shape.equations else "shared")
+
+
+@register_features("sparse_id_cond", at_most_n=True)
+def sparse_id_cond(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """A random c1 of id_cond's n features: an Erdős-Rényi mask of density p = c1 / n (Random features, Thm 4.2).
+
+    The number of features is given, not drawn, so that a run says its width beforehand: masks of one size, each as likely.
+
+    >>> from bnrecon.features import draw
+    >>> draw("sparse_id_cond", LayerShape(5, 4), width=4, seed=0, layer=0).weights()[0].sum()
+    tensor(4.)
+    """
+    return identity_weights(shape, stream.order(shape.equations, "kept")[:width].sort().values)
+
+
+@register_features("ortho_cond", portable=False, orthogonal=True, widths=("maximum",))
+def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
+    """M = U2 ⊗ U1 with Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features for normalization layers, Sect. 3)."""
+    u1 = _orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
+    rows = shape.outputs * shape.taps
+    u2 = _orthonormal_columns(stream.normal((rows, rows), "second"))
+    return Features(shape, width, pattern="kronecker", factors=(u2, u1))

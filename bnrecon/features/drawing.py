@@ -1,0 +1,69 @@
+"""Draw the features of a layer from a seed, checked where a user's distribution draws them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from bnrecon.features.pair import SKIPS, Features
+from bnrecon.features.portable_random import Stream
+from bnrecon.features.register import Distribution, distribution
+from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.own_code import blamed, is_own
+
+__all__ = ["check_skip", "draw"]
+
+
+def check_skip(name: str) -> None:
+    """Raise ``UserError`` for a position of the skip connection that there is not."""
+    if name not in SKIPS:
+        raise UserError(f"features.skip={name}: {nearest(name, SKIPS)}")
+
+
+def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict: bool = False, skip: str = "none") -> Features:
+    """Draw the features of layer number ``layer``.
+
+    ``strict`` keeps features of sparse distributions that came out wholly zero; ``skip`` adds a skip connection. Raises
+    ``UserError`` for a width that the distribution does not have.
+
+    >>> draw("he_normal", LayerShape(2, 3), width=6, seed=0, layer=0).first.shape
+    torch.Size([6, 3])
+    """
+    kind = distribution(name)
+    kind.check_width(shape, width)
+    options = {"strict": strict} if kind.takes_strict else {}
+    if is_own(kind.draw):
+        drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
+    else:
+        drawn = kind.draw(shape, width, Stream(seed, layer), **options)
+        drawn = drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
+    if skip == "none":
+        return drawn
+    return dataclasses.replace(drawn, skip=skip, skip_weight=_skip_weight(shape, Stream(seed, layer)))
+
+
+def _drawn_by_user(kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict) -> Features:
+    """What a user's distribution draws, its shapes, type and values checked."""
+    with blamed(f"features {kind.name}"):
+        drawn = kind.draw(shape, width, stream, **options)
+    if isinstance(drawn, Features):
+        return drawn
+    if not (isinstance(drawn, tuple | list) and len(drawn) == 2 and all(isinstance(part, torch.Tensor) for part in drawn)):
+        raise UserError(f"features {kind.name}: it must return two tensors, A (c1, c0) and B (c2, c1, kh, kw)")
+    wanted = {"A": (width, shape.inputs), "B": (shape.outputs, width, *shape.kernel)}
+    for (name, size), part in zip(wanted.items(), drawn, strict=True):
+        if tuple(part.shape) != size:
+            raise UserError(f"features {kind.name}: {name} is of shape {tuple(part.shape)}; for this layer it must be {size}")
+        if not part.is_floating_point() or not bool(part.isfinite().all()):
+            raise UserError(f"features {kind.name}: {name} must hold finite floating-point numbers ({part.dtype} given)")
+    return Features(shape, width, *(part.detach().to("cpu", torch.float32) for part in drawn))
+
+
+def _skip_weight(shape: LayerShape, stream: Stream) -> torch.Tensor:
+    """S (c2, c0): ResNet's shortcuts, the identity where shapes agree and a 1x1 projection (here random and frozen) elsewhere."""
+    if shape.outputs == shape.inputs:
+        return torch.eye(shape.outputs)
+    return stream.normal((shape.outputs, shape.inputs), "skip", math.sqrt(2 / shape.inputs))

@@ -1,0 +1,33 @@
+"""The feature matrix M of a frozen pair as an operator."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.features.pair import Features, shared_feature_rows
+from bnrecon.operators.base import Operator
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.structured import Kronecker, Selection
+
+__all__ = ["feature_operator", "skip_rows"]
+
+
+def feature_operator(features: Features, dtype: torch.dtype, device: torch.device) -> Operator:
+    """M of a pair of features in the given arithmetic; without forming the features where they follow a pattern."""
+    if features.pattern == "identity":
+        return Selection(torch.arange(features.width, device=device), features.width, dtype)
+    if features.pattern == "shared":
+        private = shared_feature_rows(features.shape)
+        own = private.cumsum(0) - 1
+        return Selection(torch.where(private, own, 0).to(device), features.width, dtype)
+    if features.pattern == "kronecker":
+        return Kronecker(*(factor.to(device, dtype) for factor in features.factors))
+    return KhatriRao.of(*features.weights(), dtype, device)
+
+
+def skip_rows(features: Features) -> torch.Tensor:
+    """The skip connection's kernel in the order of M's rows, (c2, kh kw c0): S at the kernel's centre, zero elsewhere."""
+    shape = features.shape
+    table = torch.zeros(shape.outputs, *shape.kernel, shape.inputs, dtype=torch.float64)
+    table[:, shape.kernel[0] // 2, shape.kernel[1] // 2] = features.skip_weight.double()
+    return table.flatten(1)

@@ -1,0 +1,40 @@
+"""A target layer's shape, and the widths that are named by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["LayerShape"]
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A target layer's shape: ``outputs`` c2, ``inputs`` c0 and the kernel's sides; a linear layer's kernel is 1x1."""
+
+    outputs: int
+    inputs: int
+    kernel: tuple[int, int] = (1, 1)
+
+    @property
+    def taps(self) -> int:
+        """Positions in the kernel, kh · kw."""
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def equations(self) -> int:
+        """n = c2 · c0 · kh · kw: the number of entries of the target's weight (first source kernel 1x1)."""
+        return self.outputs * self.inputs * self.taps
+
+    @property
+    def minimum_width(self) -> int:
+        """n - c2 + 1 (Burkholz 2024, Thm 2.2)."""
+        return self.equations - self.outputs + 1
+
+    def feature_bytes(self, width: int) -> int:
+        """Size of the two float32 weights of ``width`` features."""
+        return 4 * width * (self.inputs + self.outputs * self.taps)
+
+
+def named_width(shape: LayerShape, word: str) -> int | None:
+    """The width that ``minimum`` (n - c2 + 1) or ``maximum`` (n) stands for."""
+    return {"minimum": shape.minimum_width, "maximum": shape.equations}.get(word)

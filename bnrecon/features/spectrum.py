@@ -1,0 +1,93 @@
+"""The law of the singular values of a random feature matrix (Random features for normalization layers, Theorem 2.2)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.integrate import cumulative_simpson
+
+__all__ = ["aspect_of_condition", "condition_of_aspect", "density", "distance", "distribution", "edges", "quantile"]
+
+
+GRID = 20_001
+
+
+def edges(aspect: float) -> tuple[float, float]:
+    """λ- and λ+ = |1 ∓ sqrt(λ)|, the smallest and largest singular value of M with λ = c1 / n and entries of variance 1 / n.
+
+    >>> edges(4.0)
+    (1.0, 3.0)
+    """
+    return abs(1 - math.sqrt(aspect)), 1 + math.sqrt(aspect)
+
+
+def density(x: np.ndarray, aspect: float) -> np.ndarray:
+    """p(x) = sqrt((x² - λ-²) (λ+² - x²)) / (π min(1, λ) x) on [λ-, λ+], of the min(n, c1) singular values; Marchenko and Pastur's law.
+
+    In print λ stands in the place of min(1, λ), and the edges as λ- = 1 - sqrt(λ), λ+² = 1 + sqrt(λ): that p has no integral of 1.
+
+    >>> round(float(density(np.array([1.0]), 1.0)[0]), 4)
+    0.5513
+    """
+    low, high = edges(aspect)
+    x = np.asarray(x, dtype=float)
+    inside = np.clip((x**2 - low**2) * (high**2 - x**2), 0, None)
+    return np.sqrt(inside) / (math.pi * min(1.0, aspect) * np.where(x > 0, x, 1))
+
+
+def _table(aspect: float) -> tuple[np.ndarray, np.ndarray]:
+    """Abscissae and values of the distribution function.
+
+    With x² = 1 + λ + 2 sqrt(λ) cos θ = (1 - sqrt(λ))² + 4 sqrt(λ) cos²(θ/2), which does not cancel at the lower edge, the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ = 1.
+    """
+    angle = np.linspace(math.pi, 0, GRID)
+    squared = (1 - math.sqrt(aspect)) ** 2 + 4 * math.sqrt(aspect) * np.sin((math.pi - angle) / 2) ** 2
+    # At θ = π and λ = 1 the quotient is 0 / 0, its limit 4.
+    quotient = np.where(
+        squared > 1e-12, 4 * aspect * np.sin(angle) ** 2 / np.where(squared > 1e-12, squared, 1), 4.0 if aspect == 1 else 0.0
+    )
+    values = cumulative_simpson(quotient / (2 * math.pi * min(1.0, aspect)), x=-angle, initial=0)
+    return np.sqrt(np.clip(squared, 0, None)), np.clip(values / values[-1], 0, 1)
+
+
+def distribution(x: np.ndarray, aspect: float) -> np.ndarray:
+    """Share of singular values up to x."""
+    return np.interp(x, *_table(aspect), left=0, right=1)
+
+
+def quantile(share: np.ndarray, aspect: float) -> np.ndarray:
+    """Singular value up to which a share of them lies.
+
+    >>> [round(float(value), 3) for value in quantile(np.array([0.0, 0.5, 1.0]), 1.0)]
+    [0.0, 0.808, 2.0]
+    """
+    abscissae, values = _table(aspect)
+    return np.interp(share, values, abscissae)
+
+
+def condition_of_aspect(aspect: float) -> float:
+    """κ = λ+ / λ- = (1 + sqrt λ) / |1 - sqrt λ|; infinite at λ = 1.
+
+    >>> condition_of_aspect(4.0)
+    3.0
+    """
+    low, high = edges(aspect)
+    return high / low if low > 0 else math.inf
+
+
+def aspect_of_condition(condition: float) -> float:
+    """The λ < 1 of which the law has this condition number: sqrt λ = (κ - 1) / (κ + 1); the other one is 1 / λ.
+
+    >>> round(condition_of_aspect(aspect_of_condition(5413)))
+    5413
+    """
+    return ((condition - 1) / (condition + 1)) ** 2
+
+
+def distance(values: np.ndarray, aspect: float) -> float:
+    """Kolmogorov and Smirnov's distance of singular values from the law; no test, since singular values are not independent."""
+    values = np.sort(np.asarray(values, dtype=float))
+    law, count = distribution(values, aspect), len(values)
+    steps = np.arange(count + 1) / count
+    return float(max((steps[1:] - law).max(), (law - steps[:-1]).max()))

@@ -1,0 +1,129 @@
+"""The systems of the minimum width: second scales eliminated through a pivot in each output (Burkholz 2024, Lemma 2.1, Eq. 3)."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.operators.base import Operator, form
+from bnrecon.runtime.precision import Arithmetic
+
+__all__ = ["Pivoted"]
+
+
+class Pivoted:
+    """M after the elimination of the second scales.
+
+    Output i's weights are reached up to its second scale when ``(M x)_r - (w_r / w_p) (M x)_p = 0`` for all its entries r but
+    the pivot p, the entry of largest magnitude: n - c2 homogeneous equations. One more, ``(M x)_q = w_q`` for the largest
+    pivot q, picks a solution out of the line of them. Outputs that are wholly zero ask (M x)_r = 0.
+
+    With a skip connection of kernel s inside the second normalization (``skip``), W = outer ∘ (M x + s), the equations are
+    inhomogeneous, ``(M x)_r - (w_r / w_p) (M x)_p = (w_r / w_p) s_p - s_r``, and nothing is left to be fixed: n - c2 equations.
+    This is Burkholz 2024, Eq. (3), of which the text at hand leaves the last term illegible.
+
+    ``weight`` is the target as (c2, entries), entries in the order of M's rows; ``skip`` likewise.
+    """
+
+    def __init__(
+        self, operator: Operator, weight: torch.Tensor, pivots: torch.Tensor | None = None, fixed: int | None = None,
+        skip: torch.Tensor | None = None,
+    ):  # fmt: skip
+        weight = weight.to(operator.device, torch.float64)
+        outputs, entries = weight.shape
+        self.operator = operator
+        self.weight = weight
+        self.skip = None if skip is None else skip.to(weight)
+        self.dtype, self.device = operator.dtype, operator.device
+        self.shape = (operator.shape[0] - outputs + (skip is None), operator.shape[1])
+        self.pivots = weight.abs().argmax(1) if pivots is None else pivots
+        values = weight.gather(1, self.pivots[:, None])
+        ratios = torch.where(values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values))
+        self.ratios = ratios.to(self.dtype)
+        # Positions by number, output and entry: a mask, or one number as an index, is read by the host
+        # in every product, which waits for the GPU to have it.
+        output = torch.arange(outputs, device=self.device)
+        entry = torch.arange(entries - 1, device=self.device)
+        entry = entry + (entry >= self.pivots[:, None])
+        self.at_pivots = output, self.pivots
+        self.others = output.repeat_interleave(entries - 1), entry.flatten()
+        self.fixed = int(values.abs().argmax()) if fixed is None else fixed
+        self.at_fixed = self.fixed, self.pivots[self.fixed : self.fixed + 1]
+        self.row_shape = (outputs, entries)
+
+    def right_hand_side(self) -> torch.Tensor:
+        """Zeros, and the one pivot that is fixed; with a skip connection what its kernel asks for."""
+        if self.skip is not None:
+            at_pivots = self.skip.gather(1, self.pivots[:, None])
+            return (self.ratios.double() * at_pivots - self.skip)[self.others]
+        rhs = torch.zeros(self.shape[0], dtype=self.weight.dtype, device=self.device)
+        rhs[-1:] = self.weight[self.at_fixed]
+        return rhs
+
+    def _eliminate(self, product: torch.Tensor) -> torch.Tensor:
+        """Rows of M (or of M x) to rows of the pivoted system, along the first dimension."""
+        table = product.reshape(*self.row_shape, *product.shape[1:])
+        pivot_rows = table[self.at_pivots]
+        ratios = self.ratios.reshape(*self.row_shape, *[1] * (product.ndim - 1))
+        eliminated = (table - ratios * pivot_rows[:, None])[self.others]
+        return eliminated if self.skip is not None else torch.cat([eliminated, pivot_rows[self.fixed][None]])
+
+    def matvec(self, x: torch.Tensor) -> torch.Tensor:
+        """Eliminate after M x."""
+        return self._eliminate(self.operator.matvec(x))
+
+    def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
+        """M^T after the transposed elimination."""
+        table = torch.zeros(*self.row_shape, *y.shape[1:], dtype=self.dtype, device=self.device)
+        y = y.to(self.dtype)
+        table[self.others] = y if self.skip is not None else y[:-1]
+        ratios = self.ratios.reshape(*self.row_shape, *[1] * (y.ndim - 1))
+        table[self.at_pivots] -= (ratios * table).sum(1)
+        if self.skip is None:
+            table[self.at_fixed] += y[-1:]
+        return self.operator.rmatvec(table.flatten(0, 1))
+
+    def columns(self, part: slice) -> torch.Tensor:
+        """Some eliminated columns, as rows (count, rows): in the order (others, fixed pivot)."""
+        table = self.operator.columns(part).reshape(-1, *self.row_shape)
+        pivot_rows = table[:, *self.at_pivots]
+        fixed = pivot_rows[:, self.fixed, None].clone()
+        table = table.addcmul_(self.ratios[None], pivot_rows[..., None], value=-1)
+        others = table[:, *self.others]
+        return others if self.skip is not None else torch.cat([others, fixed], 1)
+
+    def dense(self) -> torch.Tensor:
+        """The eliminated matrix."""
+        return form(self)
+
+    def to(self, arithmetic: Arithmetic) -> Pivoted:
+        """The same in another arithmetic; the elimination's ratios keep the accuracy of vectors."""
+        return Pivoted(self.operator.to(arithmetic), self.weight, self.pivots, self.fixed, self.skip)
+
+    def column_norms(self) -> torch.Tensor:
+        """Norms of M's own columns, which is all that scaling them needs; the eliminated ones are a little longer."""
+        return self.operator.column_norms()
+
+    def row_norms(self) -> torch.Tensor:
+        """Of eliminated columns formed in chunks."""
+        block = max(1, 2**22 // self.shape[0])
+        parts = (slice(start, start + block) for start in range(0, self.shape[1], block))
+        return sum(self.columns(part).square().sum(0) for part in parts).sqrt()
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """That of M."""
+        return self.operator.arithmetic
+
+    def leading(self, count: int) -> Pivoted:
+        """The first ``count`` features."""
+        return Pivoted(self.operator.leading(count), self.weight, self.pivots, self.fixed, self.skip)
+
+    def second_scales(self, product: torch.Tensor) -> torch.Tensor:
+        """Recover the second scale of each output from M x: the pivot asked for over the pivot reached."""
+        product = product.reshape(self.row_shape)
+        if self.skip is not None:
+            product = product + self.skip.to(product.dtype)
+        reached = product.gather(1, self.pivots[:, None])[:, 0]
+        wanted = self.weight.gather(1, self.pivots[:, None])[:, 0]
+        wanted = wanted.to(reached.dtype)
+        return torch.where(wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached))

@@ -1,0 +1,122 @@
+"""Feature matrices that need no feature tensors: id_cond's (each row selects a feature) and ortho_cond's (a Kronecker product)."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.operators.base import form
+from bnrecon.runtime.precision import Arithmetic
+
+__all__ = ["Kronecker", "Selection"]
+
+
+class Selection:
+    """M with a single 1 in each row: ``(M x)_r = x[feature[r]]``.
+
+    id_cond at maximum width has ``feature`` = 0 … n - 1, M = I (Random features for normalization layers, Eq. 2); at minimum width
+    the first entries of all outputs share feature 0 (Eq. 3).
+
+    >>> Selection(torch.tensor([0, 1, 0]), 2, torch.float64).matvec(torch.tensor([5.0, 7.0], dtype=torch.float64))
+    tensor([5., 7., 5.], dtype=torch.float64)
+    """
+
+    def __init__(self, feature: torch.Tensor, columns: int, dtype: torch.dtype):
+        self.feature = feature
+        self.shape, self.dtype, self.device = (len(feature), columns), dtype, feature.device
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """That of vectors: there is nothing to multiply."""
+        return Arithmetic.of(self.dtype)
+
+    def matvec(self, x: torch.Tensor) -> torch.Tensor:
+        """x by row."""
+        return x[self.feature]
+
+    def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
+        """Sums of y by feature."""
+        return torch.zeros(self.shape[1], *y.shape[1:], dtype=y.dtype, device=self.device).index_add_(0, self.feature, y)
+
+    def columns(self, part: slice) -> torch.Tensor:
+        """Some columns, as rows."""
+        wanted = torch.arange(self.shape[1], device=self.device)[part]
+        return (wanted[:, None] == self.feature).to(self.dtype)
+
+    def dense(self) -> torch.Tensor:
+        """The matrix of zeros and ones."""
+        return form(self)
+
+    def to(self, arithmetic: Arithmetic) -> Selection:
+        """The same for other vectors."""
+        return Selection(self.feature, self.shape[1], arithmetic.vectors)
+
+    def column_norms(self) -> torch.Tensor:
+        """Square roots of how many rows a feature has."""
+        return torch.bincount(self.feature, minlength=self.shape[1]).to(self.dtype).sqrt()
+
+    def row_norms(self) -> torch.Tensor:
+        """Ones."""
+        return torch.ones(self.shape[0], dtype=self.dtype, device=self.device)
+
+    def leading(self, count: int) -> Selection:
+        """Not defined where a row's feature is cut off."""
+        if count < self.shape[1]:
+            raise ValueError("a Selection has no leading part: each row needs its feature")
+        return self
+
+
+class Kronecker:
+    """M = U2 ⊗ U1 for U2 (m, m) and U1 (c0, c0): ``M x = vec(U2 X U1^T)``, X = x as (m, c0).
+
+    ortho_cond's M, orthogonal as both factors are (Random features for normalization layers, Sect. 3). 2 n (m + c0) flops.
+    """
+
+    def __init__(self, u2: torch.Tensor, u1: torch.Tensor):
+        self.u2, self.u1 = u2, u1
+        self.shape = (len(u2) * len(u1), u2.shape[1] * u1.shape[1])
+        self.dtype, self.device = u2.dtype, u2.device
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """That of the factors."""
+        return Arithmetic.of(self.dtype)
+
+    def _apply(self, left: torch.Tensor, right: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        table = x.reshape(left.shape[1], right.shape[1], -1)
+        return torch.einsum("ab,bcs,dc->ads", left, table, right).reshape(-1, *x.shape[1:])
+
+    def matvec(self, x: torch.Tensor) -> torch.Tensor:
+        """U2 X U1^T."""
+        return self._apply(self.u2, self.u1, x)
+
+    def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
+        """U2^T Y U1."""
+        return self._apply(self.u2.T, self.u1.T, y)
+
+    def columns(self, part: slice) -> torch.Tensor:
+        """Some columns, as rows."""
+        number = torch.arange(self.shape[1], device=self.device)[part]
+        inputs = self.u1.shape[1]
+        return (self.u2.T[number // inputs, :, None] * self.u1.T[number % inputs, None]).flatten(1)
+
+    def dense(self) -> torch.Tensor:
+        """The Kronecker product."""
+        return form(self)
+
+    def to(self, arithmetic: Arithmetic) -> Kronecker:
+        """The same factors in another arithmetic; bf16 is not worth it here."""
+        return Kronecker(self.u2.to(arithmetic.vectors), self.u1.to(arithmetic.vectors))
+
+    def column_norms(self) -> torch.Tensor:
+        """Products of the factors' column norms."""
+        return torch.outer(self.u2.norm(dim=0), self.u1.norm(dim=0)).reshape(-1)
+
+    def row_norms(self) -> torch.Tensor:
+        """Products of the factors' row norms."""
+        return torch.outer(self.u2.norm(dim=1), self.u1.norm(dim=1)).reshape(-1)
+
+    def leading(self, count: int) -> Kronecker:
+        """Not defined."""
+        if count < self.shape[1]:
+            raise ValueError("a Kronecker product has no leading part")
+        return self

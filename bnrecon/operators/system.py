@@ -1,0 +1,41 @@
+"""The linear system of one layer, and the scales that its solution stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from bnrecon.operators.base import Operator
+from bnrecon.operators.eliminated import Pivoted
+
+__all__ = ["Scales", "System"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """A solution: ``inner`` (c1,) scales the first source layer's outputs, ``outer`` (c2,) the second's; float64."""
+
+    inner: torch.Tensor
+    outer: torch.Tensor
+
+
+@dataclass(frozen=True)
+class System:
+    """The linear system of one layer: ``operator`` x = ``rhs``, in float64.
+
+    ``matrix`` is M itself, without elimination; ``weight`` what M x is to be up to the second scales, as (c2, entries) in the order
+    of M's rows: the target, less a skip connection's kernel where that stands outside the second normalization.
+    """
+
+    operator: Operator
+    rhs: torch.Tensor
+    matrix: Operator
+    weight: torch.Tensor
+    orthogonal: bool
+
+    def scales(self, x: torch.Tensor) -> Scales:
+        """Turn a solution into scales of both normalization layers."""
+        if isinstance(self.operator, Pivoted):
+            return Scales(x, self.operator.second_scales(self.matrix.matvec(x)))
+        return Scales(x, torch.ones(len(self.weight), dtype=x.dtype, device=x.device))

@@ -1,0 +1,137 @@
+"""A trained network's layers as the theorems see them: each convolution or linear layer with its normalization folded in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.reconstruction.usage import find_usage
+
+__all__ = ["FoundLayer", "Inventory", "find_layers"]
+
+
+# Hooks that do nothing but compute a layer's weight before it is used.
+WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
+
+
+PLAIN = (nn.Conv2d.forward, nn.Linear.forward, nn.BatchNorm1d.forward)
+
+
+# Modules with weights that mix channels, other than those rebuilt here.
+OTHERS = (
+    nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Bilinear, nn.RNNBase,
+    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FoundLayer:
+    """A layer that can be rebuilt: the module, the BatchNorm that follows it alone (if any), and both folded together.
+
+    ``gain`` (c2,) is the factor by which folding multiplied the module's weight.
+    """
+
+    name: str
+    module: nn.Conv2d | nn.Linear
+    norm_name: str | None
+    norm: nn.Module | None
+    target: TargetLayer
+    gain: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All weight layers of a network: those that can be rebuilt, and the others with the reason."""
+
+    layers: list[FoundLayer]
+    refused: dict[str, str]
+    notes: list[str]
+
+
+def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Inventory:
+    """List a network's layers in the order of its modules.
+
+    A BatchNorm is folded into the layer before it when it alone uses that layer's output, which is read off a symbolic
+    trace (torch.fx). Where the network cannot be traced, nothing is folded: normalizations stay as they are, and a note
+    says so. Refused are layers that compute something else than their weight says, and weights that are used without a
+    module; ``images``, one batch for the network, show the latter better than a trace.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2)).eval()
+    >>> [layer.norm_name for layer in find_layers(net).layers], list(find_layers(net).refused)
+    (['1'], ['3'])
+    """
+    modules = dict(model.named_modules())
+    usage = find_usage(model, images)
+    layers, refused = [], {}
+    for name, module in modules.items():
+        if any(name.startswith(f"{other}.") for other in refused):
+            continue  # a part of what is refused
+        if reason := _own_computation(module):
+            refused[name] = reason
+        elif isinstance(module, OTHERS):
+            refused[name] = f"{type(module).__name__} is not a 2d convolution or linear layer"
+        elif isinstance(module, nn.modules.lazy.LazyModuleMixin):
+            refused[name] = f"{type(module).__name__} has no weights yet: run the network once before"
+        elif isinstance(module, nn.Conv2d) and module.groups != 1:
+            refused[name] = f"a grouped convolution ({module.groups} groups): each group is a system of its own, not built here"
+        elif isinstance(module, nn.Conv2d | nn.Linear) and name in usage.outside:
+            refused[name] = usage.outside[name]
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            norm_name = usage.norms.get(name)
+            norm = modules[norm_name] if norm_name else None
+            if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not _is_plain(norm)):
+                norm_name = norm = None  # it does more than normalize, and stays as it is
+            target, gain = fold(name, module, norm)
+            layers.append(FoundLayer(name, module, norm_name, norm, target, gain))
+    whole = tuple(f"{name}." for name in refused)  # parameters of a module that is refused already
+    refused |= {name: reason for name, reason in usage.outside.items() if name not in refused and not name.startswith(whole)}
+    return Inventory(layers, refused, [usage.note] if usage.note else [])
+
+
+def _own_computation(module: nn.Module) -> str | None:
+    """Why a convolution or linear layer is not what its weight says, if it is not."""
+    if not isinstance(module, nn.Conv2d | nn.Linear):
+        return None
+    if not _is_plain(module):
+        return f"{type(module).__name__} computes something of its own, not a plain convolution or linear layer"
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    if any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks):
+        return "its forward hooks would be lost with it: remove them first"
+    return None
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a module runs PyTorch's own forward, overridden neither by a subclass nor on the object."""
+    own = isinstance(module, nn.Conv2d) and type(module)._conv_forward is not nn.Conv2d._conv_forward
+    return type(module).forward in PLAIN and not own and "forward" not in vars(module)
+
+
+def fold(name: str, module: nn.Conv2d | nn.Linear, norm: nn.Module | None) -> tuple[TargetLayer, torch.Tensor]:
+    """Fold a BatchNorm in eval mode into the layer before it, in float64; return the layer and the gain of each output.
+
+    W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A weight that a hook computes (``weight_norm``,
+    ``spectral_norm``, pruning) is computed first, as a forward pass would.
+    """
+    for hook in module._forward_pre_hooks.values():
+        hook(module, ())
+    weight = module.weight.detach().double()
+    if weight.ndim == 2:
+        weight = weight[:, :, None, None]
+    bias = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
+    if module.bias is not None:
+        bias = module.bias.detach().double()
+    gain = torch.ones_like(bias)
+    if norm is not None:
+        gain = 1 / (norm.running_var.double() + norm.eps).sqrt()
+        shift = torch.zeros_like(gain)
+        if norm.affine:
+            gain = gain * norm.weight.detach().double()
+            shift = shift if norm.bias is None else norm.bias.detach().double()
+        bias = gain * (bias - norm.running_mean.double()) + shift
+    return TargetLayer(name, gain[:, None, None, None] * weight, bias), gain

@@ -1,0 +1,67 @@
+"""Images that a library user gives: one tensor, or batches of them, checked before a network sees them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["checked_images"]
+
+
+def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
+    """The first batch of ``images``, and all batches, the first included, on the model's device.
+
+    Args:
+        images: a tensor (N, C, H, W), or whatever the model takes, or an iterable of such; of batches that are pairs
+            (images, labels), as a DataLoader gives them, the first part is taken.
+        model: what will be given them; its parameters' dtype must be the images'.
+
+    Raises:
+        UserError: there is no image, or a batch is no tensor of the model's dtype, or the model does not take it.
+
+    >>> first, batches = checked_images([(torch.zeros(2, 3), torch.zeros(2))], nn.Linear(3, 1))
+    >>> first.shape, len(list(batches))
+    (torch.Size([2, 3]), 1)
+    """
+    parameter = next(model.parameters(), torch.empty(()))
+    if not isinstance(images, torch.Tensor | Iterable) or isinstance(images, str | bytes | dict) or _foreign(images):
+        raise UserError(f"images={_described(images)}: give a tensor, or an iterable of tensors such as a DataLoader")
+    batches = iter([images] if isinstance(images, torch.Tensor) else images)
+    checked = (_batch(batch, parameter) for batch in batches)
+    first = next((batch for batch in checked if len(batch)), None)
+    if first is None:
+        raise UserError("images: there is no image in it; at least one is needed")
+    try:
+        with torch.no_grad():
+            model(first[:1])
+    except Exception as error:  # the user's own forward: anything can come out of it
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"images of shape {tuple(first.shape)}: the model does not take them ({line})") from None
+    return first, itertools.chain([first], checked)
+
+
+def _foreign(images: Any) -> bool:
+    """Whether this is an array of another library, which is no iterable of batches."""
+    return hasattr(images, "__array__") and not isinstance(images, torch.Tensor)
+
+
+def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
+    """One batch on the model's device, the images alone of a pair with labels."""
+    if isinstance(batch, list | tuple) and batch:
+        batch = batch[0]
+    if not isinstance(batch, torch.Tensor) or batch.ndim == 0:
+        raise UserError(f"images: a batch is {_described(batch)}; it must be a tensor of images, (N, C, H, W) for a convolution")
+    if batch.dtype != like.dtype:
+        given, wanted = (str(dtype).removeprefix("torch.") for dtype in (batch.dtype, like.dtype))
+        raise UserError(f"images are {given}, the model is {wanted}: give them as it takes them, as {wanted} and normalized")
+    return batch.to(like.device)
+
+
+def _described(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")

@@ -1,0 +1,122 @@
+"""What running statistics are made of: first and second moments of every target layer's input and output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bnrecon.features.pair import Features
+from bnrecon.reconstruction.folding import FoundLayer
+from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.runtime.hardware import exact_float32
+
+__all__ = ["LayerMoments", "gather"]
+
+
+@dataclass
+class LayerMoments:
+    """Sums in float64 over images and pixels of one layer's padded input x and its output o (before any folding).
+
+    A source layer's first output A x is linear in x, so that its mean is A μ and its variance diag(A Σ A^T): the statistics that
+    BatchNorm would take from these images follow exactly, without running the wide layer.
+    """
+
+    count: int = 0
+    input_sum: torch.Tensor | float = 0.0
+    input_products: torch.Tensor | float = 0.0
+    largest_input: torch.Tensor | None = None
+    output_count: int = 0
+    output_sum: torch.Tensor | float = 0.0
+    output_squares: torch.Tensor | float = 0.0
+    centre_sum: torch.Tensor | float = 0.0
+    centre_products: torch.Tensor | float = 0.0
+    centre_with_output: torch.Tensor | float = 0.0
+
+    def add(self, x: torch.Tensor, output: torch.Tensor, centred: torch.Tensor) -> None:
+        """Add a batch: ``x`` (c0, pixels) of the padded input, ``output`` (c2, places), ``centred`` (c0, places) the input at the
+        kernel's centre, where a skip connection reads it; all float64.
+        """
+        self.count += x.shape[1]
+        self.input_sum = self.input_sum + x.sum(1)
+        self.input_products = self.input_products + x @ x.T
+        reach = x.abs().amax(1)
+        self.largest_input = reach if self.largest_input is None else torch.maximum(self.largest_input, reach)
+        self.output_count += output.shape[1]
+        self.output_sum = self.output_sum + output.sum(1)
+        self.output_squares = self.output_squares + (output * output).sum(1)
+        self.centre_sum = self.centre_sum + centred.sum(1)
+        self.centre_products = self.centre_products + centred @ centred.T
+        self.centre_with_output = self.centre_with_output + output @ centred.T
+
+    def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float64 (c1,)."""
+        mean = self.input_sum / self.count
+        covariance = (self.input_products / self.count - torch.outer(mean, mean)) * _unbiased(self.count)
+        if features.identity:
+            copies = features.width // len(mean)
+            return mean.repeat(copies), covariance.diagonal().clamp_min(0).repeat(copies)
+        first = features.weights()[0].to(mean)
+        return first @ mean, ((first @ covariance) * first).sum(1).clamp_min(0)
+
+    def second_output(
+        self, gain: torch.Tensor, bias: torch.Tensor | None, outer: torch.Tensor, at_output: torch.Tensor,
+        beside: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Mean and variance of what the second normalization sees: z = (gain ∘ (o - bias) - S x) / outer + the first shift's part.
+
+        ``beside`` is S (c2, c0), a skip connection that joins only behind the normalization, if there is one. Outputs that are
+        switched off (outer 0) get mean 0 and variance 1: nothing depends on them.
+        """
+        count = self.output_count
+        mean = self.output_sum / count
+        variance = gain**2 * (self.output_squares / count - mean**2)
+        middle = gain * (mean - (0 if bias is None else bias.detach().double()))
+        if beside is not None:
+            skip = beside.to(mean)
+            at_centre = self.centre_sum / count
+            spread = self.centre_products / count - torch.outer(at_centre, at_centre)
+            together = self.centre_with_output / count - torch.outer(mean, at_centre)
+            variance = variance - 2 * gain * (skip * together).sum(1) + ((skip @ spread) * skip).sum(1)
+            middle = middle - skip @ at_centre
+        off = outer == 0
+        factor = torch.where(off, torch.zeros_like(outer), 1 / torch.where(off, 1, outer))
+        variance = torch.where(off, torch.ones_like(outer), factor**2 * variance.clamp_min(0) * _unbiased(count))
+        return factor * middle + at_output, variance
+
+
+def _unbiased(count: int) -> float:
+    return count / max(1, count - 1)
+
+
+def gather(model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]) -> Mapping[str, LayerMoments]:
+    """Run images through the target once and collect the moments of every layer's input and output."""
+    moments = {found.name: LayerMoments() for found in layers}
+
+    def watch(found: FoundLayer):
+        geometry = geometry_of(found.module)
+
+        def hook(_module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            if geometry.linear:
+                x, out = inputs[0].reshape(-1, inputs[0].shape[-1]).T, output.reshape(-1, output.shape[-1]).T
+                moments[found.name].add(x.double(), out.double(), x.double())
+                return
+            padded = pad(inputs[0], geometry)
+            at_centre = centre(padded, found.target.shape.kernel, geometry, output.shape[2:])
+            at_centre = at_centre[:, :, :: geometry.stride[0], :: geometry.stride[1]]
+            moments[found.name].add(*(map_.transpose(0, 1).flatten(1).double() for map_ in (padded, output, at_centre)))
+
+        return hook
+
+    handles = [found.module.register_forward_hook(watch(found)) for found in layers]
+    device = next(model.parameters()).device
+    try:
+        with torch.inference_mode(), exact_float32():
+            for batch in batches:
+                model(batch.to(device))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return moments

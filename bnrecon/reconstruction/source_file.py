@@ -1,0 +1,133 @@
+"""A source network on disk: its seed and normalization parameters, from which all frozen weights come back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import distribution
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reconstruction.collapse import collapse_layer
+from bnrecon.reconstruction.geometry import geometry_of
+from bnrecon.reconstruction.source_layer import AffineMap, SourceLayer
+from bnrecon.reconstruction.substitution import freeze, substitute
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import RunError
+
+__all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
+
+
+@dataclass(frozen=True)
+class LayerRecipe:
+    """What one layer's features are drawn from, the BatchNorm folded into it, and the digest the draw must have.
+
+    Files written before there were skip connections lack the last two.
+    """
+
+    name: str
+    norm: str | None
+    number: int
+    features: str
+    seed: int
+    strict: bool
+    width: int
+    activation: str
+    digest: str
+    skip: str = "none"
+    reach: float | None = None  # with tanh or sigmoid, how far intermediate values may go
+
+
+def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
+    """The source layers of a network by name."""
+    return {name: module for name, module in network.named_modules() if isinstance(module, SourceLayer)}
+
+
+def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
+    """Write normalization parameters (γ and β in float64, running statistics as the network holds them), everything else that is not
+    drawn, and the recipes.
+    """
+    layers = source_layers(network)
+    tensors = {}
+    for name, layer in layers.items():
+        for role, wanted, norm in zip(
+            ("first", "second"), layer.present_maps(), (layer.first_norm, layer.second_norm), strict=True
+        ):
+            gamma, beta = wanted.parameters(norm.eps)
+            tensors |= {f"{name}|{role}.gamma": gamma, f"{name}|{role}.beta": beta}
+            tensors |= {f"{name}|{role}.mean": wanted.mean, f"{name}|{role}.variance": wanted.variance}
+    prefixes = tuple(f"{name}." if name else "" for name in layers)
+    rest = {k: v for k, v in network.state_dict().items() if not k.startswith(prefixes)}
+    tensors |= {f"rest|{name}": value for name, value in rest.items()}
+    files.write_tensors(path, tensors, {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]})
+
+
+def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
+    """Write the full state dict, frozen weights included, with the recipes beside it."""
+    files.write_tensors(path, network.state_dict(), {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]})
+
+
+def load_source(path: str | Path, model: nn.Module) -> nn.Module:
+    """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
+
+    Frozen weights are drawn again from the seed and compared with the saved digest. Raises ``RunError`` where they differ (an
+    orthogonal kind on another machine), ``ValueError`` where the file is damaged.
+    """
+    tensors, about = files.read_tensors(Path(path))
+    modules = dict(model.named_modules())
+    replaced: dict[int, object] = {}
+    for entry in about["layers"]:
+        recipe = LayerRecipe(**entry)
+        module = modules.get(recipe.name)
+        if module is None or (recipe.norm is not None and recipe.norm not in modules):
+            raise RunError(f"{path} does not fit this architecture: it has no layer {recipe.name}")
+        replaced[id(module)] = _rebuild(recipe, module, tensors, path)
+        if recipe.norm is not None:
+            replaced[id(modules[recipe.norm])] = nn.Identity()
+    network = substitute(model, replaced)
+    rest = {name.removeprefix("rest|"): value for name, value in tensors.items() if name.startswith("rest|")}
+    missing, unexpected = network.load_state_dict(rest, strict=False)
+    prefixes = tuple(f"{name}." if name else "" for name in source_layers(network))
+    if unexpected or any(not name.startswith(prefixes) for name in missing):
+        raise RunError(f"{path} does not fit this architecture: {', '.join(unexpected[:3] or missing[:3])} …")
+    freeze(network)
+    return network.eval()
+
+
+def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch.Tensor], path: str | Path) -> SourceLayer:
+    weight = module.weight
+    shape = LayerShape(weight.shape[0], weight.shape[1], tuple(weight.shape[2:]) or (1, 1))
+    features = draw(recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict, recipe.skip)
+    if features.digest() != recipe.digest:
+        reason = (
+            ""
+            if distribution(recipe.features).portable
+            else (
+                f"; {recipe.features} weights pass through a factorization that differs between machines: save with full=True to move them"
+            )
+        )
+        raise RunError(f"{path}: layer {recipe.name} draws other features than it was saved with{reason}")
+    layer = SourceLayer(features, geometry_of(module), recipe.activation, weight.dtype).to(weight.device)
+    maps = []
+    for role, norm in (("first", layer.first_norm), ("second", layer.second_norm)):
+        values = [tensors[f"{recipe.name}|{role}.{key}"].to(weight.device) for key in ("gamma", "beta", "mean", "variance")]
+        maps.append(AffineMap.of_parameters(*values, norm.eps))
+    layer.set_maps(*maps)
+    if recipe.reach is not None:
+        layer.region = (-recipe.reach, recipe.reach)
+    layer.folded = recipe.norm is not None
+    return layer
+
+
+def collapse(network: nn.Module) -> nn.Module:
+    """The same network with every source layer collapsed into one layer W' = outer ∘ (B diag(inner) A).
+
+    Computed from the float64 scales and the features alone; exact while first activations stay in their linear region.
+    """
+    replaced: dict[int, object] = {id(layer): collapse_layer(layer) for layer in source_layers(network).values()}
+    return substitute(network, replaced)

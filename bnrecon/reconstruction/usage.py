@@ -1,0 +1,206 @@
+"""How a network uses its weights: by calling its layers, or by handing weights to functions, which no replaced layer would see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Usage", "find_usage", "tensors_in"]
+
+
+# Functions that mix channels by a weight.
+MIXING = {
+    "addbmm", "addmm", "addmv", "baddbmm", "bilinear", "bmm", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "einsum", "linear", "matmul", "mm",
+    "multi_head_attention_forward", "mv", "scaled_dot_product_attention", "tensordot",
+}  # fmt: skip
+
+
+# Functions that take type, device or shape from a tensor, and nothing of its values.
+METADATA = {
+    "to", "type_as", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "zeros_like", "ones_like",
+    "empty_like", "rand_like", "randn_like", "full_like", "expand_as", "view_as", "reshape_as", "getattr", "size", "dim",
+}  # fmt: skip
+
+
+# Modules whose parameters mix no channels.
+HARMLESS = (
+    nn.Embedding, nn.EmbeddingBag, nn.PReLU, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What was seen of a network's weights.
+
+    ``norms`` maps a layer to the BatchNorm that alone uses its output. ``outside`` maps layers whose weight is read outside of
+    their own call, and parameters that a function mixes channels by, to the reason. ``note`` says what was not looked at.
+    """
+
+    norms: dict[str, str] = field(default_factory=dict)
+    outside: dict[str, str] = field(default_factory=dict)
+    note: str | None = None
+
+
+def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
+    """Follow a network's weights through a symbolic trace (torch.fx) and, given ``images``, through a run on them.
+
+    A trace alone tells which BatchNorm follows which layer. Where there is none, and no images to run, every matrix of
+    parameters that belongs to no known layer counts as used outside.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    >>> find_usage(net).norms
+    {'0': '1'}
+    """
+    if isinstance(model, nn.Conv2d | nn.Linear):
+        return Usage()  # a bare layer: a trace would look inside it
+    seen = _observe(model, images) if images is not None else None
+    try:
+        graph = fx.Tracer().trace(model)
+    except Exception as error:  # tracing runs the user's own forward: anything can come out of it
+        first = (str(error).splitlines() or [""])[0][:200]
+        why = f"the network cannot be traced ({type(error).__name__}: {first})"
+        note = f"{why}; its BatchNorm layers are kept, not folded"
+        if seen is None:
+            note += "; whether a layer's weight is read outside of the layer was not looked at (images would show it)"
+            seen = dict.fromkeys(_unknown_matrices(model), "cannot be followed: give images, or a network that can be traced")
+        return Usage({}, seen, note)
+    norms = _norms(graph, dict(model.named_modules()))
+    return Usage(norms, _follow(graph, model) if seen is None else seen)
+
+
+class _Followed:
+    """Which values are made of weights alone, and which of those were used outside of a layer."""
+
+    def __init__(self, model: nn.Module):
+        self.layers = {name for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
+        self.weights: dict[Hashable, frozenset[str]] = {}  # a value made of these parameters and of nothing else
+        self.outside: dict[str, str] = {}
+
+    def call(self, function: str, inputs: list[Hashable], output: Hashable | None, running: str | None = None) -> None:
+        """Take note of one call; ``output`` is ``None`` where it is no tensor, ``running`` the layer that makes the call."""
+        made_of = [self.weights.get(value) for value in inputs]
+        names = frozenset().union(*(names for names in made_of if names))
+        if function in METADATA or output is None:
+            return
+        for name in names:
+            layer = name.rpartition(".")[0]
+            if layer in self.layers:
+                if layer != running:
+                    self.outside[layer] = f"its {name.rpartition('.')[2]} is read outside of the layer, by {function}"
+            elif function in MIXING and None in made_of:
+                self.outside[name] = f"used by a call of {function}, not by a module"
+        if inputs and None not in made_of:
+            self.weights[output] = names
+
+
+def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
+    """What a trace shows of weights that are used outside of layers."""
+    followed = _Followed(model)
+    parameters = {name for name, value in model.named_parameters() if value.ndim > 1}
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            followed.weights[node] = frozenset({node.target} & parameters)
+        elif node.op in ("call_function", "call_method"):
+            name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+            followed.call(name, node.all_input_nodes, node)
+    return followed.outside
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every call of a torch function, and which layer makes it."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.followed = _Followed(model)
+        self.running: list[str] = []
+        self.held: list[torch.Tensor] = []  # a freed tensor's id would be taken by another
+        for name, value in model.named_parameters():
+            self.followed.weights[id(value)] = frozenset({name} if value.ndim > 1 else ())
+        for value in model.buffers():
+            self.followed.weights[id(value)] = frozenset()
+
+    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Run the function and follow the weights among its arguments."""
+        output = function(*args, **(kwargs or {}))
+        inputs = [id(value) for value in tensors_in((args, kwargs or {}))]
+        if any(value in self.followed.weights for value in inputs):
+            name = getattr(function, "__name__", str(function)).strip("_")
+            result = output if isinstance(output, torch.Tensor) else None
+            running = self.running[-1] if self.running else None
+            self.followed.call(name, inputs, None if result is None else id(result), running)
+            if result is not None:
+                self.held.append(result)
+        return output
+
+
+def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
+    """What a run on one image shows of weights that are used outside of layers."""
+    watch = _Watch(model)
+    handles = []
+    for name in watch.followed.layers:
+        module = model.get_submodule(name)
+        handles += [
+            module.register_forward_pre_hook(lambda *_, name=name: watch.running.append(name)),
+            module.register_forward_hook(lambda *_: watch.running.pop() and None, always_call=True),
+        ]
+    try:
+        with torch.no_grad(), watch:
+            model(images[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return watch.followed.outside
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested tuples, lists and mappings, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_in(part)
+
+
+def _unknown_matrices(model: nn.Module) -> list[str]:
+    """Parameters that could be weights of a function call: matrices that no known layer owns."""
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, HARMLESS) or ".parametrizations" in f".{name}" or type(module).forward in _PLAIN:
+            continue
+        for own, value in module.named_parameters(recurse=False):
+            if sum(side > 1 for side in value.shape) > 1:
+                found.append(f"{name}.{own}" if name else own)
+    return found
+
+
+_PLAIN = (nn.Conv2d.forward, nn.Linear.forward)
+
+
+def _norms(graph: fx.Graph, modules: dict[str, nn.Module]) -> dict[str, str]:
+    """The BatchNorm layers that alone use one layer's output."""
+    calls: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls[node.target] = calls.get(node.target, 0) + 1
+    pairs = {}
+    for node in graph.nodes:
+        if node.op != "call_module" or len(node.users) != 1 or calls[node.target] != 1:
+            continue
+        user = next(iter(node.users))
+        layer = modules.get(node.target)
+        if user.op != "call_module" or calls[user.target] != 1 or not isinstance(layer, nn.Conv2d | nn.Linear):
+            continue
+        norm = modules.get(user.target)
+        matches = isinstance(norm, nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d)
+        if matches and norm.running_mean is not None and norm.num_features == len(layer.weight):
+            pairs[node.target] = user.target
+    return pairs

@@ -1,0 +1,1 @@
+"""From result.json to tables, pictures and intervals."""

@@ -1,0 +1,1 @@
+"""The engine of studies, which knows no paper: tables of runs, experiments, what is missing and who computes it."""

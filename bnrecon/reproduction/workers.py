@@ -1,0 +1,77 @@
+"""More processes for one study: each is given the same command, and they share its pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+import bnrecon
+from bnrecon.runtime import hardware
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.interruption import WORKER
+
+__all__ = ["require_room", "workers"]
+
+
+EACH = 10**9  # bytes that a worker takes beside its work: Python with its libraries
+
+
+# This very package, wherever it lies; the current folder is not on a worker's path, whatever it
+# holds.
+START = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("bnrecon", sys.argv.pop(1))
+sys.modules["bnrecon"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["bnrecon"])
+from bnrecon.cli.main import main
+main()
+"""
+
+
+def require_room(jobs: int) -> None:
+    """Raise ``UserError`` for more processes than cores, or than fit into free memory.
+
+    Two are allowed on one core.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free = hardware.available_memory(torch.device("cpu"))
+    most = min(max(2, cores), free // EACH)
+    if jobs > max(1, most):
+        raise UserError(
+            f"jobs={jobs}: this machine carries {max(1, most)} ({cores} cores, {hardware.gigabytes(free)} of memory free, "
+            f"{hardware.gigabytes(EACH)} a process)"
+        )
+
+
+@contextlib.contextmanager
+def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
+    """Have ``jobs`` processes, this one among them, at the study of ``bnrecon study WORDS``, each with its part of the threads.
+
+    What the others print goes to ``log``; a piece that fails there fails here again and is reported. They end with this process,
+    however it ends: they watch a pipe that it holds, and go at a safe point.
+    """
+    if jobs == 1:
+        yield
+        return
+    threads = max(1, torch.get_num_threads() // jobs)
+    torch.set_num_threads(threads)
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), WORKER: "1"}
+    line = [sys.executable, "-P", "-c", START, bnrecon.__file__, "study", *words]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        started = [
+            subprocess.Popen(line, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment) for _ in range(jobs - 1)
+        ]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.stdin.close()
+        for process in started:
+            process.wait()

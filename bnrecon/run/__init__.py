@@ -1,0 +1,1 @@
+"""The main job: target, features, solver, source, evaluation, result."""

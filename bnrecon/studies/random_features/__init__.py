@@ -1,0 +1,1 @@
+""" "Random features for normalization layers"."""

@@ -1,0 +1,53 @@
+"""Test accuracy of a network, in true float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from bnrecon.data import Images
+from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.hardware import exact_float32
+
+__all__ = ["Accuracy", "finite_logits", "image_bar", "test_accuracy"]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Test accuracy in percent, and the number of images it was taken over."""
+
+    percent: float
+    images: int
+
+
+def test_accuracy(network: nn.Module, data: Images, device: torch.device, description: str | None = None) -> Accuracy:
+    """Test accuracy over all test images, in eval mode and float32 with TF32 off; with a ``description``, under a bar.
+
+    Raises ``RunError`` where a logit is not finite: the largest of NaNs is no answer.
+    """
+    network.eval()
+    correct = images = 0
+    with image_bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
+        for x, y in data.test_batches(250, device):
+            correct += int((finite_logits(network(x), "the network").argmax(1) == y).sum())
+            images += len(y)
+            bar.update(len(y))
+    return Accuracy(100 * correct / images, images)
+
+
+def finite_logits(logits: torch.Tensor, whose: str) -> torch.Tensor:
+    """The logits themselves; raise ``RunError`` naming the network where one is not finite."""
+    if not bool(torch.isfinite(logits).all()):
+        raise RunError(f"{whose} gives logits that are not finite on test images")
+    return logits
+
+
+def image_bar(total: int, description: str | None) -> tqdm:
+    """A progress bar over images; without a description, none."""
+    return tqdm(total=total, desc=description, unit="img", disable=None if description else True, leave=False)
+
+
+test_accuracy.__test__ = False  # not a test, whatever pytest thinks of its name
