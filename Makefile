@@ -2,13 +2,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test lint wheel reproduce-tables bench gpu-slice clean
+.PHONY: help setup quickstart test lint wheel docs reproduce-tables bench gpu-slice clean
 
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (under two minutes after setup)"
 	@echo "make test         set up if need be, then run the tests"
-	@echo "make lint         check style"
+	@echo "make lint         check style, and the order of the rooms"
 	@echo "make wheel        build a wheel into dist/"
+	@echo "make docs         build the documents into build/docs"
 	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
 	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
 	@echo "make gpu-slice    the next unfinished pieces of what wants a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR; run it again to go on"
@@ -29,7 +30,11 @@ test: setup
 	$(BIN)/python -m pytest
 
 lint: setup
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache
+
+docs: setup
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[docs]"
+	$(BIN)/sphinx-build -W --keep-going -n -b html docs build/docs
 
 wheel: setup
 	$(BIN)/python -m build --wheel

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from bnrecon import config
-from bnrecon.studies.running import STUDIES
+from bnrecon.studies import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted({
@@ -117,7 +116,7 @@ def test_every_erratum_names_a_test_and_has_all_its_parts():
 
 def known_parts(name: str) -> set[str]:
     """Tables and experiments of a study, and what narrows them."""
-    return {*config.study(name)["tables"], *STUDIES[name], "exact", "paper"}
+    return {*registry.find(name).tables, *registry.find(name).experiments, "exact", "paper"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -129,7 +128,7 @@ def test_every_part_of_a_study_that_is_named_exists(page):
         name, *parts = command.split()
         if name == "NAME":
             continue
-        if name not in STUDIES:
+        if name not in registry.STUDIES:
             wrong.append(command)
             continue
         wrong += [f"{name} {part}" for part in parts if part not in known_parts(name)]

@@ -130,7 +130,7 @@ def test_images_that_are_missing_are_named_before_the_first_cell(tmp_path, capsy
     with pytest.raises(UserError, match=r"cifar100.*\(16 times\)"):
         running.run_missing(cells, tmp_path / "studies" / "smoke.log")
     said = capsys.readouterr().err
-    assert said.count("16 cells cannot run, the other 0 do: ") == 2
+    assert said.count("16 cells cannot run, none does: ") == 2
     assert not (tmp_path / "runs").exists()
 
 

@@ -43,7 +43,7 @@ usage: bnrecon COMMAND [...]
   figures      draw a paper's figures from what was run, and name the files: bnrecon figures random_features scale=laptop
   completion   tab completion: eval "$(bnrecon completion bash)" (or zsh, fish)
 
-exit codes: 0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted"""
+exit codes: 0 done, 1 failed, 2 a mistake in what was asked, 130 interrupted, 141 nobody reads the output any more"""
 
 
 COMMANDS = ("run", "train", "study", "tables", "figures", "completion")
@@ -89,7 +89,9 @@ def _main(words: list[str]) -> int:
         return 0
     command, rest = words[0], words[1:]
     if "=" in command:
-        return _say(f"{command}: options come behind a command, as in: bnrecon run {command.lstrip('-')}", 2)
+        name = command.lstrip("-").partition("=")[0]
+        example = "target=vgg18" if name in COMMANDS else command.lstrip("-")
+        return _say(f"{command}: options come behind a command, as in: bnrecon run {example}", 2)
     if command not in COMMANDS:
         return _say(f"{command}: no such command: {nearest(command, COMMANDS)}; see bnrecon --help", 2)
     routes = {"run": _run, "train": _train, "study": _study, "tables": _tables, "figures": _figures}
@@ -210,6 +212,8 @@ def _main_job(composed) -> Path:
     loaded()
     check_names(asked)
     checks.require_folder("outputs", asked.outputs)
+    if asked.targets is not None:
+        checks.require_folder("targets", asked.targets)
     return run(asked)
 
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from bnrecon.config.schema import MlpTarget, NormalizationVggTarget, ResnetTarget, RunConfig, TargetConfig, VggTarget
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.interruption import seconds
 from bnrecon.targets import reparameterization
 
-__all__ = ["check_machine", "require_folder", "seconds"]
+__all__ = ["check_machine", "require_folder"]
 
 
 # More than anybody has a use for: what is above is a slip that would take hours or all memory.
 LIMITS = {
     "target.width": 10**6, "target.depth": 256, "target.excess": 10**9, "train.epochs": 10**6, "train.batch_size": 10**7,
-    "train.warmup_epochs": 10**6, "train.seed": 10**12, "data.crop_padding": 1024, "data.side": 2**14, "data.workers": 1024,
-    "train.checkpoint_seconds": 10**9,
+    "train.warmup_epochs": 10**6, "train.seed": 10**12,     "train.checkpoint_seconds": 10**9,
 }  # fmt: skip
 
 
@@ -33,17 +33,17 @@ def require_folder(name: str, folder: str) -> None:
     Leaves nothing behind. A folder that is there may be one that is only read.
     """
     _check_folder(name, folder)
-    place = Path(folder)
+    place, shown = Path(folder), folder if len(folder) <= 200 else f"{folder[:200]}…"
     try:
         while not _is_there(place):
             place = place.parent
         if not place.is_dir():
-            raise UserError(f"{name}={folder}: {place} is a file; give a folder")
+            raise UserError(f"{name}={shown}: {place} is a file; give a folder")
         if place != Path(folder):
             with tempfile.TemporaryDirectory(dir=place):
                 pass
     except OSError as error:
-        raise UserError(f"{name}={folder}: cannot be created ({error.strerror}); give another folder") from None
+        raise UserError(f"{name}={shown}: cannot be created ({error.strerror}); give another folder") from None
 
 
 def _is_there(place: Path) -> bool:
@@ -126,7 +126,7 @@ def _check_names(config: RunConfig) -> None:
         ("features.name", config.features.name),
     ):
         if not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", word):
-            raise UserError(f"{name}={word!r}: folders are called so; give 1 to 60 letters without /")
+            raise UserError(f"{name}={word[:80]!r}: this is part of a folder's name; give 1 to 60 characters, none of them /")
 
 
 def _check_folder(name: str, folder: str) -> None:
@@ -173,15 +173,3 @@ def check_machine(config: RunConfig) -> None:
                 f"train.compile=on: torch compiles for a processor with a C++ compiler, and there is no {compiler}; install one, "
                 "or leave it at auto"
             )
-
-
-def seconds(text: str) -> float:
-    """Read a length of time: ``90`` or ``90s``, ``30m``, ``2h``.
-
-    >>> seconds("30m")
-    1800.0
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if match is None:
-        raise UserError(f"train.time_limit={text}: give seconds, or a number followed by s, m or h, as in 30m")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

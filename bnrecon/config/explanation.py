@@ -54,7 +54,8 @@ def explain(error: BaseException) -> str:
     if match := re.search(r"Error merging override (\S+)\n.*is not a valid bool", text, re.DOTALL):
         return f"{match[1]}: must be true or false"
     if match := re.search(r"Error merging override (\S+)\n.*is not a ListConfig, list or tuple", text, re.DOTALL):
-        return f"{match[1]}: must be a list, as in [0,1,2]"
+        name, _, given = match[1].partition("=")
+        return f"{match[1]}: must be a list, as in {name}=[{given or '0,1,2'}]"
     if match := re.search(r"Error merging override (\S+)\n.*is not Optional", text, re.DOTALL):
         return f"{match[1]}: must have a value"
     if "missing mandatory value" in text and (match := re.search(r"full_key: (\S+)", text)):

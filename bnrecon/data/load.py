@@ -72,7 +72,8 @@ def _folder_given(spec: DataSpec) -> str:
         reason = getattr(error, "strerror", None) or error
         shown = root if len(root) <= 200 else f"{root[:200]}..."
         line = f"data.root={shown}: no such folder ({reason})"
-        raise UserError(f"{line}; give the folder that holds the {spec.name} files") from None
+        held = "train/<class>/* and test/<class>/* images" if spec.name == "folder" else f"the {spec.name} files"
+        raise UserError(f"{line}; give the folder that holds {held}") from None
     return root
 
 

@@ -74,11 +74,13 @@ def compute_missing(
 
     Raises ``RunError`` at the end if any failed, ``UserError`` if all that did were mistakes in what was asked.
     """
+    claims = path.parent / ".locks"
+    with locks.claimed(claims / f"{path.name}.writing", lambda: f"waiting to read {path}"):
+        _mend(path)
     known = read(path, shipped)
     missing = {piece: make for piece, make in experiment.pieces(scale, words).items() if piece not in known.pieces}
     device = next((word.removeprefix("device=") for word in words if word.startswith("device=")), "auto")
     origin = {"commit": commit() or "installed", "machine": describe(resolve_device(device))}  # of the code that was loaded
-    claims = path.parent / ".locks"
     failed: dict[str, str] = {}
     mistakes: list[str] = []
     with tqdm(total=len(missing), desc=name, disable=None) as bar:
@@ -111,11 +113,19 @@ def compute_missing(
         raise UserError("; ".join(dict.fromkeys(mistakes)))
 
 
-def _append(path: Path, frame: pd.DataFrame) -> None:
-    """Add a piece to the file; what is damaged in it is set aside first. The file's lock must be held."""
+def _mend(path: Path) -> pd.DataFrame | None:
+    """Set a damaged file aside and leave its sound rows in its place; return them. The file's lock must be held."""
     rows, damaged = _sound_rows(path)
     if damaged:
         files.set_aside(path, "; ".join(damaged.values()))
+        if rows is not None:
+            files.write_text(path, rows.to_csv(index=False))
+    return rows
+
+
+def _append(path: Path, frame: pd.DataFrame) -> None:
+    """Add a piece to the file; what is damaged in it is set aside first. The file's lock must be held."""
+    rows = _mend(path)
     # A number parsed and written again may lose its last digit: what was written stays as it stands.
     added = signed(pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str, keep_default_na=False))
     whole = added if rows is None else pd.concat([rows, added], ignore_index=True).fillna("")
@@ -199,6 +209,7 @@ def write(
     order = {piece: number for number, piece in enumerate(pieces)}
     frame = frame.sort_values("piece", key=lambda column: column.map(order), kind="stable")
     lacking = [piece for piece in pieces if piece not in set(frame["piece"])]
+    damaged = damaged if lacking else []  # what it held is there from elsewhere
     try:
         summary = experiment.summary(frame.drop(columns=list(ORIGIN)))
     except KeyError as error:

@@ -38,7 +38,7 @@ def collect(study: Study, scale: str, parts: Sequence[str] = (), words: Sequence
     Raises ``UserError`` for a study, scale, table or solver that there is not.
     """
     if scale not in study.scales:
-        raise UserError(f"scale={scale}: {nearest(scale, study['scales'])}")
+        raise UserError(f"scale={scale}: {nearest(scale, study.scales)}")
     known = (*study.tables, *study.experiments, *(SOLVERS if study.tables else ()))
     for part in parts:
         if part not in known:
@@ -138,7 +138,8 @@ def _without_images(missing: dict[str, Cell]) -> dict[str, int]:
             del missing[command]
             mistakes[said] = mistakes.get(said, 0) + 1
     for said, count in mistakes.items():
-        print(f"{count} cells cannot run, the other {len(missing)} do: {said}", file=sys.stderr, flush=True)
+        others = f"the other {len(missing)} do" if missing else "none does"
+        print(f"{count} cells cannot run, {others}: {said}", file=sys.stderr, flush=True)
     return mistakes
 
 

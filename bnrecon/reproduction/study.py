@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from bnrecon.reproduction.experiments import Experiment
 
@@ -40,5 +40,4 @@ class Study:
 
 def read_reported(package: str) -> dict[str, Any]:
     """The ``reported.yaml`` that lies beside a paper's code."""
-    text = importlib.resources.files(package).joinpath("reported.yaml").read_text(encoding="utf-8")
-    return OmegaConf.to_container(OmegaConf.create(text))
+    return yaml.safe_load(importlib.resources.files(package).joinpath("reported.yaml").read_text(encoding="utf-8"))

@@ -106,12 +106,15 @@ def _found_or_run(config: RunConfig) -> Path:
         with locks.exclusive(folder, f"the run {folder.name}"):
             known = finished(folder, mend=True)  # another process may have done it
             result = known or _run(config, folder, data)
+            if known is None and not config.keep_source:
+                for file in folder.glob("seed-*/source.safetensors"):
+                    file.unlink()
     if known is not None:
         result = known
         _require_same_pixels(config, result, folder, data)
         print(f"already done; nothing to do (remove {folder} to run it again)\n")
         if config.keep_source and not all((folder / f"seed-{seed}" / "source.safetensors").exists() for seed in config.seeds):
-            print("its source networks are not here, only what came of them: run with keep_source=false, or shipped\n")
+            print(f"its source networks were not kept; remove {folder} and run it again to have them\n")
     _tidy(config, folder, result)
     print(tables.for_reading(result))
     print(f"\n{folder}")
@@ -133,9 +136,6 @@ def _tidy(config: RunConfig, folder: Path, result: dict[str, Any]) -> None:
             figures.layer_errors(folder / "layers.png", result)
         for left in folder.glob("seed-*/layer-*.safetensors"):
             left.unlink()
-        if not config.keep_source:
-            for file in folder.glob("seed-*/source.safetensors"):
-                file.unlink()
 
 
 def _holds(path: Path, text: str) -> bool:

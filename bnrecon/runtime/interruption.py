@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
 from types import FrameType
 
-from bnrecon.runtime.errors import Interrupted
+from bnrecon.runtime.errors import Interrupted, UserError
 
-__all__ = ["WORKER", "StopRequest", "end_with_parent", "leave_while_loading", "loaded", "loading"]
+__all__ = ["WORKER", "StopRequest", "end_with_parent", "leave_while_loading", "loaded", "loading", "seconds"]
 
 
 WORKER = "BNRECON_WORKER"  # in the environment of a worker, whose standard input its parent holds
@@ -104,3 +105,15 @@ class StopRequest:
         """Raise ``Interrupted`` if a stop was asked for, saying what is safe."""
         if self.reason is not None:
             raise Interrupted(f"stopped because {self.reason}; {saved}; the same command goes on from there")
+
+
+def seconds(text: str) -> float:
+    """Read a length of time: ``90`` or ``90s``, ``30m``, ``2h``.
+
+    >>> seconds("30m")
+    1800.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None:
+        raise UserError(f"train.time_limit={text}: give seconds, or a number followed by s, m or h, as in 30m")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

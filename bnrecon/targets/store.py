@@ -7,24 +7,30 @@ import copy
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from bnrecon.config.checks import seconds
-from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images
 from bnrecon.runtime import digests, distributed, files, locks
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import can_compile
-from bnrecon.runtime.interruption import StopRequest
+from bnrecon.runtime.interruption import StopRequest, seconds
 from bnrecon.runtime.own_code import blamed
 from bnrecon.targets.accuracy import test_accuracy
 from bnrecon.targets.models import build, target_code
 from bnrecon.targets.reparameterization import reparameterize
 from bnrecon.targets.trainer import TrainingPlan, autocast_dtype, train
 
+if TYPE_CHECKING:
+    from bnrecon.config.schema import RunConfig
+
 __all__ = ["Trained", "build_target", "is_trained", "obtain_target", "target_folder", "training_plan"]
+
+
+# Options that say how a target is trained, and not what comes of it; of the precision, what it comes to is in the name already.
+HOW = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds", "train.precision"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path
     """Where a target lies: named by what it is, how and in what arithmetic it is trained, and the pixels it is trained on."""
     content = {"pixels": data.checksum(), "device": device.type, "dtype": str(training_plan(config, device).dtype)}
     for part in ("target", "train"):  # of the precision, what came of it is in the content already
-        content |= digests.differences(getattr(config, part), VOLATILE | {"train.precision"}, part + ".")
+        content |= digests.differences(getattr(config, part), HOW, part + ".")
     content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
     if (code := target_code(config.target.family)) is not None:
         content["target.code"] = code

@@ -231,7 +231,7 @@ class Trainer:
         loss, correct, count = distributed.total(self.sums).tolist()
         if not loss < float("inf"):
             why = f"training diverged: the loss is {loss} at step {self.step} of {self.total}; lower train.lr (now {self.plan.lr:g}) "
-            raise distributed.common(RunError(f"{why}or lengthen train.warmup_epochs; the last good checkpoint is kept"))
+            raise distributed.common(RunError(f"{why}or lengthen train.warmup_epochs"))
         bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False)
 
     def _end_epoch(self, bar: tqdm) -> None:
