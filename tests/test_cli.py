@@ -476,3 +476,25 @@ def test_the_worst_exit_code_of_a_sweep_is_that_of_the_command_started_as_a_modu
     done = shell(f"$BNRECON run {' '.join(SWEEP[:-1])} features=he_normal,id_cond solver=closed_form hydra.sweep.dir=out/s")
     assert done.returncode == 2, done.stderr
     assert "failed (exit code 2): " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["run", "--cfg", "job"], ["train", "--help"], ["run=3"]], ids=" ".join
+)
+def test_help_and_slips_are_answered_without_loading_torch(words):
+    code = (
+        f"import sys; sys.argv = ['bnrecon', *{words!r}]\nfrom bnrecon.cli.main import main\ntry:\n    main()\n"
+        "except SystemExit:\n    pass\nassert not {'torch', 'pandas', 'scipy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("verb", ["tables", "figures"])
+def test_a_study_is_named_by_its_name_or_by_study(verb, capsys):
+    asked = {"tables": main._tables, "figures": main._figures}[verb]
+    for name in ("random_features", "study=random_features"):
+        assert asked([name, "projection", "scale=smoke"]) == 0
+    printed = capsys.readouterr().out
+    said = "not run: bnrecon study random_features projection" if verb == "tables" else "nothing of this has a picture yet"
+    assert printed.count(said) == 2

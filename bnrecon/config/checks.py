@@ -9,10 +9,8 @@ import tempfile
 from pathlib import Path
 
 from bnrecon.config.schema import MlpTarget, NormalizationVggTarget, ResnetTarget, RunConfig, TargetConfig, VggTarget
-from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.interruption import seconds
-from bnrecon.targets import reparameterization
 
 __all__ = ["check_machine", "require_folder"]
 
@@ -85,7 +83,10 @@ def check(config: RunConfig) -> None:
         raise UserError(f"train.momentum={config.train.momentum}: must be from 0 to below 1")
     if config.train.nesterov and config.train.momentum == 0:
         raise UserError("train.nesterov=true needs train.momentum above 0")
-    reparameterization.check(config.target.condition, config.target.density)
+    if (config.target.condition, config.target.density) != (None, None):
+        from bnrecon.targets import reparameterization  # loads torch, which help and completion do without
+
+        reparameterization.check(config.target.condition, config.target.density)
     groups = getattr(config.target, "groups", [1])
     if not groups or min(groups) < 1:
         raise UserError(f"target.groups={groups}: give the number of convolutions before each pooling, as in [2,3,4,4,4]")
@@ -154,6 +155,8 @@ def _training_memory(target: TargetConfig) -> int:
 
 def check_machine(config: RunConfig) -> None:
     """Raise ``UserError`` for what this machine lacks: a GPU, memory for training, a compiler."""
+    from bnrecon.runtime import hardware  # loads torch, which help and completion do without
+
     device = hardware.resolve_device(config.device)
     free, needed = hardware.available_memory(device), _training_memory(config.target)
     if needed > free:
