@@ -117,3 +117,17 @@ def test_help_and_unknown_words():
     shown = shell("run", "--help").stdout
     assert "features=orthogonal" in shown
     assert "he_normal" in shown
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("width=4", "did you mean features.width or target.width?"),
+        ("epochs=3", "did you mean train.epochs?"),
+        ("seeds=0,1", "write a list as seeds=[0,1]; several values are a sweep, with -m"),
+    ],
+)
+def test_the_usual_slips_are_answered_with_what_was_meant(command, tmp_path, word, line):
+    code, _, err = command("run", word, f"outputs={tmp_path / 'out'}")
+    assert code == 2
+    assert line in err

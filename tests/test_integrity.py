@@ -393,7 +393,7 @@ def test_half_written_files_of_living_processes_stay(tmp_path):
         (lambda path: files.write_json(path, {"accuracy": 3}), "was written by another version of bnrecon"),
         (lambda path: path.write_text('{"accuracy": NaN, "digest": "0"}'), "is damaged (ValueError)"),
         (lambda path: path.write_bytes(b"\xff\xfe"), "is damaged (UnicodeDecodeError)"),
-        (lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory)"),
+        (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
     ],
     ids=["changed", "other version", "NaN", "not UTF-8", "a folder"],
 )
@@ -458,3 +458,108 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(c
 def test_the_quickstart_leaves_neither_threads_nor_arithmetic_to_the_machine():
     asked = composition.compose(["experiment=quickstart"])
     assert (asked.threads, asked.train.precision) == (1, "float32")
+
+
+# What is no file
+
+
+def pipe(path):
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def dangling(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to("/nowhere/at/all")
+
+
+def device(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("spoil", [pipe, dangling, device])
+@pytest.mark.parametrize("name", ["result.json", "table.md", "layers.csv", "layers.png", ".holder"])
+def test_what_is_no_regular_file_is_not_read(finished, command, tmp_path, spoil, name):
+    spoil(finished / name)
+    code, out, err = command("run", *SMOKE, f"outputs={tmp_path}")
+    assert code == 0, err
+    assert "Traceback" not in err
+    assert ("set aside" in err) == (name == "result.json")
+    assert "vgg_small" in out
+
+
+@pytest.mark.parametrize("spoil", [pipe, dangling])
+@pytest.mark.parametrize("pattern", ["seed-0/result.json", "seed-0/source.safetensors", "seed-0/layer-x.safetensors"])
+def test_an_unfinished_run_goes_on_beside_what_is_no_file(finished, command, tmp_path, spoil, pattern):
+    (finished / "result.json").unlink()
+    spoil(finished / pattern)
+    code, out, err = command("run", *SMOKE, f"outputs={tmp_path}")
+    assert code == 0, err
+    assert tables.read_result(finished / "result.json")["seeds"] == [0]
+
+
+def test_a_folder_in_the_place_of_a_table_is_named_and_the_result_shown(finished, command, tmp_path):
+    (finished / "table.md").unlink()
+    (finished / "table.md").mkdir()
+    code, out, err = command("run", *SMOKE, f"outputs={tmp_path}")
+    assert code == 0
+    assert f"{finished / 'table.md'}" in err
+    assert ".part" not in err
+    assert "vgg_small" in out
+
+
+@pytest.mark.parametrize("spoil", ["cut", "gone"])
+def test_a_source_network_that_is_damaged_or_gone_is_named(finished, command, tmp_path, spoil):
+    source = finished / "seed-0" / "source.safetensors"
+    source.unlink() if spoil == "gone" else source.write_bytes(source.read_bytes()[:100])
+    out = command("run", *SMOKE, f"outputs={tmp_path}")[1]
+    assert ("the source network of seed 0 is not here" if spoil == "gone" else f"{source} is damaged") in out
+    assert f"remove {finished / 'result.json'} and rerun the command" in out
+    (finished / "result.json").unlink()
+    assert command("run", *SMOKE, f"outputs={tmp_path}")[0] == 0
+    assert "not here" not in command("run", *SMOKE, f"outputs={tmp_path}")[1]
+
+
+def test_keep_source_false_takes_nothing_from_a_finished_run(finished, command, tmp_path):
+    assert command("run", *SMOKE, "keep_source=false", f"outputs={tmp_path}")[1].startswith("already done")
+    assert (finished / "seed-0" / "source.safetensors").exists()
+
+
+def test_files_that_go_while_the_run_is_at_work_are_missed(command, tmp_path, monkeypatch):
+    truly = main_job._result
+
+    def result(*given):
+        next(tmp_path.glob("runs/*/seed-0/source.safetensors")).unlink()
+        return truly(*given)
+
+    monkeypatch.setattr(main_job, "_result", result)
+    code, _, err = command("run", *SMOKE, f"outputs={tmp_path}")
+    assert code == 1
+    assert "its files went or changed while the run was at work; rerun the command" in err
+    assert not list(tmp_path.glob("runs/*/result.json"))
+
+
+def test_a_write_that_fails_names_the_file_that_was_to_be_written(tmp_path):
+    (tmp_path / "table.md").mkdir()
+    with pytest.raises(OSError, match="Is a directory") as caught:
+        files.write_text(tmp_path / "table.md", "text")
+    assert caught.value.filename == str(tmp_path / "table.md")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code"),
+    [
+        (RuntimeError("could not create a primitive"), "not enough memory (could not create a primitive)", 1),
+        (ImportError("libtorch_cuda.so: failed to map segment from shared object"), "not enough memory", 1),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/result.json"), "/x/result.json; what was finished is kept", 1),
+    ],
+)
+def test_what_the_machine_lacks_is_no_defect(error, said, code, capsys):
+    from bnrecon.cli import main
+
+    assert main._failure(error) == code
+    captured = capsys.readouterr().err
+    assert said in captured
+    assert len(captured.splitlines()) == 1

@@ -183,3 +183,21 @@ def test_an_earlier_table_is_given_its_digests_by_the_script(path):
     assert subprocess.run(line, check=True, capture_output=True, text=True).stdout.endswith("4 pieces\n")
     assert experiments.read(path).pieces == {"first", "wide", "7", "1e3"}
     assert pd.read_csv(path, dtype=str, keep_default_na=False).drop(columns="digest").to_csv(index=False) == text
+
+
+def test_a_damaged_own_file_is_set_aside_though_nothing_is_missing(path, capsys):
+    """Every piece ships too: the study comes to an end and says nothing of it again."""
+    shipped = path.parent.parent.parent / "paper" / path.name
+    shipped.parent.mkdir()
+    shipped.write_bytes(path.read_bytes())
+    path.write_text("rubbish")
+    again(path, shipped=shipped)
+    assert CALLS == []
+    assert "set aside as table-smoke.csv.damaged" in capsys.readouterr().err
+    again(path, shipped=shipped)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_table_of_one_data_set_takes_no_other(tmp_path, capsys):
+    assert main._tables(["burkholz2024", "table1", "data=digits", f"outputs={tmp_path}"]) == 2
+    assert "data=digits: that is what is compared here" in capsys.readouterr().err

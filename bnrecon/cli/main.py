@@ -72,6 +72,8 @@ def main() -> None:
         code = _main(sys.argv[1:])
         if sys.stdout is not None:
             sys.stdout.flush()
+    except ImportError as error:  # a library that does not fit into memory, say
+        code = _failure(error)
     except OSError as error:  # of printing: a reader that went, as `head` does, or a full disk
         code = _failure(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more
@@ -266,6 +268,10 @@ def _import(name: str) -> None:
         raise UserError(f"imports={name}: {type(error).__name__}: {said} ({file}:{line})") from None
 
 
+# What PyTorch, oneDNN and the dynamic loader say where memory does not suffice.
+NO_MEMORY = "out of memory|can't allocate memory|could not create a primitive|failed to map segment|[Cc]annot allocate memory"
+
+
 def _failure(error: BaseException) -> int:
     """Say what went wrong in one line and give the exit code; only a defect of ours shows a traceback."""
     from bnrecon.config import explanation
@@ -287,13 +293,15 @@ def _failure(error: BaseException) -> int:
         return 141
     if isinstance(error, RunError):
         return _say(str(error), 1)
-    if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
+    if isinstance(error, MemoryError) or re.search(NO_MEMORY, str(error)):
         return _say(
             f"not enough memory ({(str(error).splitlines() or ['an allocation failed'])[0]}); use a smaller width or features=id_cond",
             1,
         )
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where += "; what was finished is kept, the same command goes on from there"
         return _say(f"{error.strerror}{where}", 2 if error.errno in MISTAKEN else 1)
     traceback.print_exception(error)
     return _say("this is a defect in bnrecon; please report it with the lines above", 1)

@@ -31,6 +31,8 @@ def require_folder(name: str, folder: str) -> None:
     Leaves nothing behind. A folder that is there may be one that is only read.
     """
     _check_folder(name, folder)
+    if Path(folder).is_symlink() and not Path(folder).exists():
+        raise UserError(f"{name}={folder}: this link leads nowhere; give a folder")
     place, shown = Path(folder), folder if len(folder) <= 200 else f"{folder[:200]}…"
     try:
         while not _is_there(place):

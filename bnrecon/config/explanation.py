@@ -9,7 +9,7 @@ import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from bnrecon.config.schema import GROUPS, RunConfig, schema_classes
+from bnrecon.config.schema import GROUPS, RunConfig, TargetConfig, schema_classes
 from bnrecon.runtime.errors import nearest
 
 __all__ = ["explain"]
@@ -32,7 +32,7 @@ def explain(error: BaseException) -> str:
         node = next((c for c in schema_classes() if c.__name__ == match[2]), None)
         allowed = [f.name for f in dataclasses.fields(node)] if node else []
         allowed = [f"{prefix}.{name}" if prefix else name for name in allowed]
-        return f"{where} is not an option: {nearest(where, allowed if prefix else _top_level())}"
+        return f"{where} is not an option: {_instead(where) or nearest(where, allowed if prefix else _top_level())}"
     if match := re.search(
         r"Could not find '(.*?)'\s+Available options in '([^']+)':\s+(.*?)(?:Config search path|$)", text, re.DOTALL
     ):
@@ -47,7 +47,9 @@ def explain(error: BaseException) -> str:
     if match := re.search(r"In '([^']+)': Could not load '([^']+)'", text):
         return f"{match[1]}.yaml names {match[2]} in its defaults, and there is no {match[2]}.yaml"
     if (match := re.search(r"Could not (?:override|delete) '([^']*)'", text)) and "No match in the defaults list" in text:
-        return f"{match[1]} is not an option: {nearest(match[1], _top_level())}"
+        return f"{match[1]} is not an option: {_instead(match[1]) or nearest(match[1], _top_level())}"
+    if match := re.search(r"Ambiguous value for argument '([^'=]+)=([^']*)'", text):
+        return f"{match[1]}={match[2]}: write a list as {match[1]}=[{match[2]}]; several values are a sweep, with -m"
     if match := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text, re.DOTALL):
         key = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
         return f"{key[1] if key else 'an option'}={match[1]}: must be {_ARTICLES.get(match[2], match[2])}"
@@ -89,3 +91,16 @@ def _first(text: str) -> str:
 
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+def _instead(given: str) -> str:
+    """The options whose last word was given without the first, as in ``width``."""
+    groups = {field.name: field.default_factory for field in dataclasses.fields(RunConfig)}
+    classes = {name: [kind] for name, kind in groups.items() if dataclasses.is_dataclass(kind)}
+    classes["target"] = [kind for kind in schema_classes() if issubclass(kind, TargetConfig)]
+    found = {f"{name}.{given}" for name, kinds in classes.items() for kind in kinds if given in _names(kind)}
+    return f"did you mean {' or '.join(sorted(found))}?" if found else ""
+
+
+def _names(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}

@@ -39,9 +39,10 @@ def canvas(file: io.BytesIO, kind: str, rows: int = 1, columns: int = 1, **optio
 def is_whole(path: Path) -> bool:
     """Whether a picture is there and can be read to its end."""
     try:
+        files.require_regular(path)
         with Image.open(path) as picture:
             picture.load()
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError):  # Damaged is a ValueError
         return False
     return True
 

@@ -73,9 +73,11 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _described(target: dict[str, Any]) -> str:
-    """Width, and what its weights are behind."""
+    """Width, activation where it is not relu, and what the weights are behind."""
     extra = {"κ": target.get("condition"), "density": target.get("density")}
-    return ", ".join([str(target["width"]), *(f"{name} = {value:g}" for name, value in extra.items() if value is not None)])
+    activation = [] if target.get("activation", "relu") == "relu" else [target["activation"]]
+    behind = [f"{name} = {value:g}" for name, value in extra.items() if value is not None]
+    return ", ".join([str(target["width"]), *activation, *behind])
 
 
 def _features(features: dict[str, Any]) -> str:

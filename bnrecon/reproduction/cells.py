@@ -159,7 +159,7 @@ def reconstruction_cells(study: dict[str, Any], table: str, scale: str, solver: 
 
     ``study`` is the study's yaml, ``solver`` "exact" or "paper", ``words`` further options of every run.
     """
-    refuse_compared(words, ("features", "features.name", "target.activation"))
+    refuse_compared(words, ("features", "features.name", "target", "target.activation", "data", "data.name"))
     content = study["tables"][table]
     cells = []
     for activation, row in content["rebuilt"].items():

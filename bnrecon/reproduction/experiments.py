@@ -153,6 +153,7 @@ def _digest(rows: pd.DataFrame) -> str:
 def _sound_rows(path: Path) -> tuple[pd.DataFrame | None, dict[str, str]]:
     """The rows, as words, of the pieces that are as they were written, and what is wrong with the others."""
     try:
+        files.require_regular(path)
         rows = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")), dtype=str, keep_default_na=False)
         if not {*ORIGIN} <= set(rows.columns) or rows.empty:
             raise ValueError

@@ -113,8 +113,8 @@ def _found_or_run(config: RunConfig) -> Path:
         result = known
         _require_same_pixels(config, result, folder, data)
         print(f"already done; nothing to do (remove {folder} to run it again)\n")
-        if config.keep_source and not all((folder / f"seed-{seed}" / "source.safetensors").exists() for seed in config.seeds):
-            print(f"its source networks were not kept; remove {folder} and run it again to have them\n")
+        if config.keep_source and (lost := _lost_sources(config, folder)):
+            print(f"note      {lost}; to have it again, remove {folder / 'result.json'} and rerun the command\n")
     _tidy(config, folder, result)
     print(tables.for_reading(result))
     print(f"\n{folder}")
@@ -128,21 +128,34 @@ def _tidy(config: RunConfig, folder: Path, result: dict[str, Any]) -> None:
     """
     if not os.access(folder, os.W_OK):
         return
-    with contextlib.suppress(UserError), locks.exclusive(folder, f"the run {folder.name}"):
-        wrong = [name for name, text in tables.texts(result).items() if not _holds(folder / name, text)]
-        for name in wrong:
-            files.write_text(folder / name, tables.texts(result)[name])
-        if not figures.is_whole(folder / "layers.png"):
-            figures.layer_errors(folder / "layers.png", result)
-        for left in folder.glob("seed-*/layer-*.safetensors"):
-            left.unlink()
-
-
-def _holds(path: Path, text: str) -> bool:
     try:
-        return path.read_bytes() == text.encode()
-    except OSError:
-        return False
+        with locks.exclusive(folder, f"the run {folder.name}"):
+            texts = tables.texts(result) | {"config.json": tables.as_json(dataclasses.asdict(config))}
+            if (folder / "config.json").exists():
+                del texts["config.json"]  # what was asked first
+            for name, text in texts.items():
+                if not files.is_text(folder / name, text):
+                    files.write_text(folder / name, text)
+            if not figures.is_whole(folder / "layers.png"):
+                figures.layer_errors(folder / "layers.png", result)
+            for left in folder.glob("seed-*/layer-*.safetensors"):
+                left.unlink()
+    except (UserError, OSError) as error:  # a finished run is there to be read, whatever can be written
+        print(f"note      tables beside the result are as they were: {error}", file=sys.stderr)
+
+
+def _lost_sources(config: RunConfig, folder: Path) -> str:
+    """Which source networks of a finished run are not there, or damaged; nothing where all are whole."""
+    lost = []
+    for seed in config.seeds:
+        path = folder / f"seed-{seed}" / "source.safetensors"
+        try:
+            files.read_tensors(path)
+        except FileNotFoundError:
+            lost.append(f"the source network of seed {seed} is not here")
+        except ValueError as error:
+            lost.append(str(error))
+    return "none of its source networks is here" if len(lost) == len(config.seeds) > 1 else "; ".join(lost)
 
 
 def train_only(config: RunConfig) -> Trained:
@@ -224,6 +237,10 @@ def _run(config: RunConfig, folder: Path, data: Images) -> dict[str, Any]:
     result = _result(config, data, device, trained, rows)
     tables.write(folder, result)
     figures.layer_errors(folder / "layers.png", result)
+    key = _row_key(config, trained, data, device)
+    for seed in config.seeds:
+        if _whole_row(folder / f"seed-{seed}", key, config.keep_source) is None:
+            raise RunError(f"{folder / f'seed-{seed}'}: its files went or changed while the run was at work; rerun the command")
     files.write_json(folder / "result.json", result)
     return tables.read_result(folder / "result.json")
 
@@ -380,6 +397,8 @@ def _rebuild(
             tensors, about = files.read_tensors(file)
             if about["key"] == key and about["seed"] == seed:
                 solved[about["name"]] = Solution(tensors["scale"], Report(**about["report"]))
+        except FileNotFoundError:
+            continue  # removed since it was listed
         except (ValueError, KeyError, TypeError) as error:
             named = error if isinstance(error, files.Damaged) else f"{file} was written by another version of bnrecon"
             files.set_aside(file, named)

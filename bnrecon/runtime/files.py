@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import stat
 import sys
 import tempfile
 import time
@@ -23,9 +24,11 @@ from bnrecon.runtime.digests import content_key, plain, tensor_digest
 
 __all__ = [
     "Damaged",
+    "is_text",
     "read_json",
     "read_tensors",
     "remove_leftovers",
+    "require_regular",
     "set_aside",
     "write_bytes",
     "write_json",
@@ -39,20 +42,26 @@ class Damaged(ValueError):
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, then rename: a reader sees the old file or the whole new one, whatever is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write beside, flush to disk, then rename: a reader sees the old file or the whole new one, whatever is killed.
+
+    Raises ``OSError`` that names ``path``.
+    """
     # Whose it is stands in the name, so that what a killed process left is known to be nobody's.
-    name = f".{path.name[:100]}.{_host()}-{os.getpid()}."
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=name, suffix=".part")
+    name, temporary = f".{path.name[:100]}.{_host()}-{os.getpid()}.", None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=name, suffix=".part")
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 
@@ -106,13 +115,38 @@ def _no_number(word: str) -> None:
 def _reading(path: Path) -> Iterator[None]:
     """Say of whatever goes wrong while a file is read that the file is damaged."""
     try:
+        require_regular(path)
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, Damaged):
         raise
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error.strerror})") from None
     except (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError) as error:
         raise Damaged(f"{path} is damaged ({error.__class__.__name__})") from None
+
+
+def require_regular(path: Path) -> None:
+    """Raise ``Damaged`` for what would be read for ever, a pipe or a device, and for a folder or a link that leads nowhere.
+
+    Raises ``FileNotFoundError`` where there is nothing.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise Damaged(f"{path} is a link that leads nowhere") from None
+        raise
+    if not stat.S_ISREG(mode):
+        raise Damaged(f"{path} is no regular file")
+
+
+def is_text(path: Path, text: str) -> bool:
+    """Whether a file holds this text and nothing else."""
+    try:
+        require_regular(path)
+        return path.read_bytes() == text.encode()
+    except (OSError, Damaged):
+        return False
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:

@@ -21,8 +21,9 @@ GRACE = 60  # seconds that a worker has to reach a safe point when its parent is
 
 
 def leave_while_loading() -> None:
-    """Until ``loaded``, Ctrl-C ends the process at once: libraries are not left half loaded."""
+    """Until ``loaded``, Ctrl-C and SIGTERM end the process at once: libraries are not left half loaded."""
     signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGTERM, _leave)
 
 
 def loading() -> bool:

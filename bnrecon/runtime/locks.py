@@ -14,7 +14,7 @@ import filelock
 
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.files import write_text
+from bnrecon.runtime.files import Damaged, require_regular, write_text
 
 __all__ = ["claimed", "exclusive", "shared"]
 
@@ -45,7 +45,16 @@ def claimed(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bo
                 f"{path.parent} is on a file system without file locks ({error.strerror}), by which processes keep out of each other's "
                 "way: give outputs=FOLDER on another, a local disk say, and copy the results from there"
             ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST):
+        if error.errno in (
+            errno.EACCES,
+            errno.EPERM,
+            errno.EROFS,
+            errno.ENOTDIR,
+            errno.ENAMETOOLONG,
+            errno.ENOENT,
+            errno.EEXIST,
+            errno.ELOOP,
+        ):
             raise UserError(
                 f"{path.parent} cannot be written ({error.strerror}); give outputs=FOLDER, a folder of yours"
             ) from None
@@ -63,15 +72,17 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
 
     def waiting() -> str:
         try:
+            require_regular(holder)
             who = holder.read_text(encoding="utf-8", errors="replace")[:100].strip()
-        except OSError:
+        except (OSError, Damaged):
             who = ""
         return f"waiting for {who or 'another process'} to finish {purpose}"
 
     with claimed(folder / ".lock", waiting):
         for left in folder.rglob(".*.part"):  # by a process killed while writing; nobody else writes here now
             left.unlink(missing_ok=True)
-        write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
+        with contextlib.suppress(OSError):  # it is for those who wait; the lock does not need it
+            write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
         yield
 
 
