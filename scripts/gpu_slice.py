@@ -24,7 +24,7 @@ GRACE = 45  # seconds that a piece has to save what it is at
 
 def pieces(args: argparse.Namespace) -> list[tuple[str, list[str], Path | None]]:
     """Name, command, and the file whose presence says that a piece without memory of its own is done."""
-    bnrecon = [sys.executable, "-c", "from bnrecon.cli.main import main; main()"]
+    bnrecon = [sys.executable, "-c", "import sys; from bnrecon.cli.main import main; sys.exit(main())"]
     common = [f"scale={args.scale}", f"device={args.device}", f"outputs={args.outputs}", "keep_source=false"]
     common += [f"data.root={args.data}"] if args.data else []
     here = Path(__file__).parent

@@ -1,6 +1,8 @@
 """`python -m bnrecon.cli`."""
 
+import sys
+
 from bnrecon.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from bnrecon.cli import sweeps
@@ -61,15 +62,20 @@ MISTAKEN = (
 )  # fmt: skip
 
 
-def main() -> None:
-    """Run one command and leave with its exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; ``argv`` are the words behind ``bnrecon``, those of the command line by default.
+
+    >>> main(["--version"])
+    0.1.0
+    0
+    """
     leave_while_loading()
     end_with_parent()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # a letter that the terminal does not have is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):  # a letter that the terminal does not have is no reason to fail
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _main(sys.argv[1:])
+        code = _main(list(sys.argv[1:] if argv is None else argv))
         if sys.stdout is not None:
             sys.stdout.flush()
     except ImportError as error:  # a library that does not fit into memory, say
@@ -77,7 +83,7 @@ def main() -> None:
     except OSError as error:  # of printing: a reader that went, as `head` does, or a full disk
         code = _failure(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more
-    sys.exit(code)
+    return code
 
 
 def _main(words: list[str]) -> int:

@@ -30,7 +30,7 @@ spec = importlib.util.spec_from_file_location("bnrecon", sys.argv.pop(1))
 sys.modules["bnrecon"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["bnrecon"])
 from bnrecon.cli.main import main
-main()
+sys.exit(main())
 """
 
 
