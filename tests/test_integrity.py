@@ -2,11 +2,8 @@
 
 import errno
 import fcntl
-import importlib
-import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +13,10 @@ from safetensors.torch import load_file
 
 from bnrecon.config import composition
 from bnrecon.data.load import CIFAR10_CLASSES
-from bnrecon.features import register
-from bnrecon.features.drawing import draw
-from bnrecon.features.register import DISTRIBUTIONS
-from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting import tables
 from bnrecon.run import main_job
-from bnrecon.runtime import files, locks, own_code
+from bnrecon.runtime import files, locks
 from bnrecon.runtime.errors import UserError
-from bnrecon.solvers.base import SOLVERS
-from bnrecon.targets.models import FAMILIES, VERSIONS
 
 SMOKE = ["scale=smoke", "target.groups=[1]", "train.epochs=1"]
 
@@ -48,16 +39,6 @@ def cifar(tmp_path, *words):
 
 def folder_of(out):
     return Path(out.strip().splitlines()[-1])
-
-
-@pytest.fixture
-def registries():
-    """Whatever a test registers is gone afterwards."""
-    held = [(entries, dict(entries)) for entries in (DISTRIBUTIONS, SOLVERS, FAMILIES, VERSIONS)]
-    yield
-    for entries, before in held:
-        entries.clear()
-        entries.update(before)
 
 
 @pytest.fixture
@@ -178,128 +159,6 @@ def test_a_run_that_did_not_converge_says_so_last_and_in_its_table(command, tmp_
     assert last.startswith("NOT CONVERGED: 2 of 2 layers")
     assert "Take more features (features.oversampling=1)" in last
     assert last in (folder_of(out) / "table.md").read_text(encoding="utf-8")
-
-
-# A user's own code
-
-FEATURES = """
-import bnrecon
-SPREAD = {spread}
-
-def scaled(values):
-    return {factor} * values
-
-@bnrecon.register_features("mine"{version})
-def mine(shape, width, stream):
-    return scaled(stream.normal((width, shape.inputs), "a", SPREAD)), stream.normal((shape.outputs, width, *shape.kernel), "b")
-"""
-
-
-def load_mine(folder, version="", spread=1.0, factor=1.0, name="my_parts"):
-    (folder / f"{name}.py").write_text(FEATURES.format(spread=spread, factor=factor, version=version))
-    sys.modules.pop(name, None)
-    importlib.invalidate_caches()
-    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-    importlib.import_module(name)
-    return DISTRIBUTIONS["mine"].code
-
-
-def test_own_code_is_told_apart_by_its_source_and_by_what_it_uses(tmp_path, monkeypatch, registries):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    codes = [load_mine(tmp_path), load_mine(tmp_path, spread=2.0), load_mine(tmp_path, factor=3.0)]
-    assert len(set(codes)) == 3
-    assert load_mine(tmp_path) == codes[0]
-    versions = [load_mine(tmp_path, ', version="1"'), load_mine(tmp_path, ', version="1"', spread=2.0)]
-    assert versions[0] == versions[1] != codes[0]
-    assert load_mine(tmp_path, ', version="2"') != versions[0]
-    assert DISTRIBUTIONS["he_normal"].code is None
-    assert SOLVERS["lu"].code is None
-
-
-def test_after_an_edit_of_own_code_a_run_is_another_run(command, tmp_path, monkeypatch, registries):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    configs = tmp_path / "configs" / "features"
-    configs.mkdir(parents=True)
-    (configs / "mine.yaml").write_text("defaults: [schema, _self_]\nname: mine\n")
-    words = ["run", f"--config-dir={tmp_path / 'configs'}", *SMOKE, "features=mine", f"outputs={tmp_path / 'out'}"]
-    load_mine(tmp_path)
-    first = folder_of(command(*words)[1])
-    assert command(*words)[1].startswith("already done")
-    load_mine(tmp_path, spread=2.0)
-    second = command(*words)[1]
-    assert not second.startswith("already done")
-    assert folder_of(second) != first
-
-
-def test_an_edited_target_is_trained_anew(tmp_path, monkeypatch, registries, digits):
-    from bnrecon.targets.store import target_folder
-
-    monkeypatch.syspath_prepend(str(tmp_path))
-    asked = composition.compose(["target=mlp"])
-    asked.target.family = "net"
-    folders = []
-    for inner in ("nn.ReLU()", "nn.Tanh()"):
-        (tmp_path / "nets.py").write_text(
-            "import bnrecon\nfrom torch import nn\n\n@bnrecon.register_target('net')\n"
-            f"def net(shape, classes, width, depth, activation):\n    return nn.Sequential(nn.Flatten(), {inner})\n"
-        )
-        sys.modules.pop("nets", None)
-        importlib.invalidate_caches()
-        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-        importlib.import_module("nets")
-        folders.append(target_folder(asked, digits, torch.device("cpu")))
-    assert folders[0] != folders[1]
-
-
-@pytest.mark.parametrize(
-    ("draws", "said"),
-    [
-        (lambda shape, width, stream: 1 / 0, "features mine: ZeroDivisionError: division by zero \\(.*test_integrity.py:"),
-        (lambda shape, width, stream: torch.zeros(3), "features mine: it must return two tensors"),
-        (
-            lambda shape, width, stream: (torch.zeros(3, 4), torch.zeros(5)),
-            "features mine: A is of shape \\(3, 4\\); for this layer",
-        ),
-        (
-            lambda shape, width, stream: (torch.full((width, 4), torch.nan), torch.zeros(3, width, 1, 1)),
-            "features mine: A must hold finite",
-        ),
-    ],
-    ids=["raises", "one tensor", "shape", "not finite"],
-)
-def test_what_is_wrong_with_own_features_is_said_of_them(draws, said, registries):
-    register.register_features("mine")(draws)
-    with pytest.raises(UserError, match=said):
-        draw("mine", LayerShape(3, 4), 12, 0, 0)
-
-
-def test_exceptions_of_own_targets_and_solvers_name_the_place(command, tmp_path, registries):
-    import bnrecon
-
-    @bnrecon.register_target("mlp")
-    def broken(shape, classes, width, depth, activation):
-        raise KeyError("no such thing")
-
-    code, _, err = command("run", "scale=smoke", "target=mlp", f"outputs={tmp_path}")
-    assert code == 2
-    assert "target family mlp: KeyError: 'no such thing' (" in err
-    assert "test_integrity.py:" in err
-
-    @bnrecon.register_solver("lu", memory=lambda rows, columns: 0)
-    def failing(system, options):
-        return system.rhs[10**9], 0
-
-    code, _, err = command("run", *SMOKE, "solver=lu", f"outputs={tmp_path}")
-    assert code == 2
-    assert "solver lu: IndexError" in err
-    assert "Traceback" not in err
-
-
-def test_whose_code_it_is_is_known():
-    assert own_code.is_own(load_mine)
-    assert not own_code.is_own(np.linalg.norm)
-    assert not own_code.is_own(json)
-    assert own_code.fingerprint(own_code.fingerprint) is None
 
 
 # Files

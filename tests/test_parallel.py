@@ -21,10 +21,10 @@ SCRIPT = """
 import sys, torch
 from pathlib import Path
 from torch import nn
-from bnrecon import parallel, store
+from bnrecon.runtime import distributed, files
 from bnrecon.data import DataSpec, load
-from bnrecon.interruption import StopRequest
-from bnrecon.targets.training import TrainingPlan, train
+from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.trainer import TrainingPlan, train
 
 with distributed.joined(torch.device("cpu")):
     torch.manual_seed(0)

@@ -276,7 +276,7 @@ def test_views_empty_batches_and_single_images_pass_as_they_did():
             return self.head(torch.max_pool2d(self.conv(input=x), 2).view(x.size(0), 64))
 
     model = Views().eval()
-    network = reconstruct(model).network
+    network = reconstruct(model, images=torch.randn(4, 3, 8, 8)).network
     with torch.no_grad():
         for size in (0, 1, 3):
             x = torch.randn(size, 3, 8, 8)
@@ -355,7 +355,10 @@ def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(mon
     from bnrecon.reconstruction import planning as module
 
     monkeypatch.setattr(module, "available_memory", lambda device: 10**6)
-    with pytest.raises(UserError, match=r"its 13824 features take .* free; features=id_cond needs the least"):
+    with pytest.raises(
+        UserError,
+        match=r"the model: its 13824 features take .* free \(features=id_cond needs the least memory; unsupported='keep'",
+    ):
         reconstruct(nn.Conv2d(32, 32, 3).eval())
 
 

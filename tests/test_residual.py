@@ -138,7 +138,7 @@ def test_the_pivoted_system_with_a_skip_is_its_own_dense_matrix():
 
 def test_what_no_skip_connection_can_do_is_said():
     model = nn.Conv2d(2, 3, 3).eval()
-    with pytest.raises(UserError, match=r"features\.skip=outside: did you mean .outer."):
+    with pytest.raises(UserError, match="skip='outside': did you mean 'outer'"):
         reconstruct(model, skip="outside")
     with pytest.raises(UserError, match=r"take features\.skip=inner"):
         reconstruct(model, skip="outer", activation="tanh", images=torch.randn(2, 2, 5, 5))

@@ -12,7 +12,7 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.own_code import blamed, is_own
+from bnrecon.runtime.own_code import blamed
 
 __all__ = ["check_skip", "draw"]
 
@@ -35,7 +35,7 @@ def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict
     kind = distribution(name)
     kind.check_width(shape, width)
     options = {"strict": strict} if kind.takes_strict else {}
-    if is_own(kind.draw):
+    if kind.registered.own:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
     else:
         drawn = kind.draw(shape, width, Stream(seed, layer), **options)
@@ -47,7 +47,7 @@ def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict
 
 def _drawn_by_user(kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict) -> Features:
     """What a user's distribution draws, its shapes, type and values checked."""
-    with blamed(f"features {kind.name}"):
+    with blamed(kind.registered):
         drawn = kind.draw(shape, width, stream, **options)
     if isinstance(drawn, Features):
         return drawn

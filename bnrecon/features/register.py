@@ -11,7 +11,7 @@ import torch
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape, named_width
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.own_code import fingerprint
+from bnrecon.runtime.own_code import Registered
 
 __all__ = ["DISTRIBUTIONS", "Distribution", "choose_width", "register_features"]
 
@@ -24,18 +24,22 @@ class Distribution:
     """A registered distribution: how to draw, whether draws are bit for bit portable, whether M is orthogonal."""
 
     name: str
-    draw: Draw
+    registered: Registered
     portable: bool
     orthogonal: bool
     takes_strict: bool
     widths: tuple[str, ...]
     at_most_n: bool = False
-    version: str | None = None
+
+    @property
+    def draw(self) -> Draw:
+        """The function that draws."""
+        return self.registered.function
 
     @property
     def code(self) -> str | None:
         """A fingerprint of a user's distribution, ``None`` for bnrecon's own: results of other code are others."""
-        return fingerprint(self.draw, self.version)
+        return self.registered.fingerprint
 
     def check_width(self, shape: LayerShape, width: int) -> None:
         """Raise ``UserError`` for a width that this distribution does not have."""
@@ -70,7 +74,8 @@ def register_features(
     randomness must come from ``stream``. ``portable=False`` for draws that pass through a matrix factorization, which
     differs between machines. ``orthogonal=True`` promises M^T M = I at width n, which the closed form then uses. ``widths`` names
     the only widths there are (``"minimum"``, ``"maximum"``); any, if empty; any up to n with ``at_most_n``. Results belong to the
-    function's source, and to that of what it uses; with a ``version`` to that instead: change it when the draws change.
+    source files of the module that registers and of your modules that it imports (a changed comment is a rerun), and to the values
+    bound to the function; with a ``version`` to that instead: change it when the draws change.
 
     >>> @register_features("cauchy")
     ... def cauchy(shape, width, stream):
@@ -82,9 +87,8 @@ def register_features(
     """
 
     def add(function: Draw) -> Draw:
-        DISTRIBUTIONS[name] = Distribution(
-            name, function, portable, orthogonal, takes_strict, widths, at_most_n, version
-        )  # fmt: skip
+        registered = Registered(f"features {name}", function, version)
+        DISTRIBUTIONS[name] = Distribution(name, registered, portable, orthogonal, takes_strict, widths, at_most_n)
         return function
 
     return add

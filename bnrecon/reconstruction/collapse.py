@@ -62,6 +62,18 @@ class _PaddedConvolution(nn.Module):
             shape.inputs, shape.outputs, shape.kernel, self.geometry.stride, dilation=self.geometry.dilation,
             dtype=like.dtype, device=like.device,
         )  # fmt: skip
+        for name in nn.Conv2d.__constants__:  # the target's, as the source layer has them
+            setattr(self, name, getattr(layer, name))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The convolution's weight."""
+        return self.convolution.weight
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """The convolution's bias."""
+        return self.convolution.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Pad, then convolve."""

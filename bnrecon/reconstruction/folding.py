@@ -11,13 +11,22 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.reconstruction.usage import find_usage
+from bnrecon.reconstruction.source_layer import SourceLayer
+from bnrecon.reconstruction.usage import Usage, find_usage
+from bnrecon.runtime.errors import listed
 
-__all__ = ["FoundLayer", "Inventory", "find_layers"]
+__all__ = ["FoundLayer", "Inventory", "find_layers", "layer_label"]
 
 
 # Hooks that do nothing but compute a layer's weight before it is used.
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
+
+
+# Hooks that change no output: of gradients, and of saving and loading.
+OTHER_HOOKS = (
+    "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 
 
 PLAIN = (nn.Conv2d.forward, nn.Linear.forward, nn.BatchNorm1d.forward)
@@ -70,34 +79,68 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
     usage = find_usage(model, images)
     layers, refused = [], {}
     for name, module in modules.items():
-        if any(name.startswith(f"{other}.") for other in refused):
-            continue  # a part of what is refused
-        if reason := _own_computation(module):
+        if _is_part(name, refused):
+            continue
+        if reason := _refusal(name, module, usage):
             refused[name] = reason
-        elif isinstance(module, OTHERS):
-            refused[name] = f"{type(module).__name__} is not a 2d convolution or linear layer"
-        elif isinstance(module, nn.modules.lazy.LazyModuleMixin):
-            refused[name] = f"{type(module).__name__} has no weights yet: run the network once before"
-        elif isinstance(module, nn.Conv2d) and module.groups != 1:
-            refused[name] = f"a grouped convolution ({module.groups} groups): each group is a system of its own, not built here"
-        elif isinstance(module, nn.Conv2d | nn.Linear) and name in usage.outside:
-            refused[name] = usage.outside[name]
         elif isinstance(module, nn.Conv2d | nn.Linear):
-            norm_name = usage.norms.get(name)
-            norm = modules[norm_name] if norm_name else None
-            if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not _is_plain(norm)):
-                norm_name = norm = None  # it does more than normalize, and stays as it is
-            target, gain = fold(name, module, norm)
-            layers.append(FoundLayer(name, module, norm_name, norm, target, gain))
-    whole = tuple(f"{name}." for name in refused)  # parameters of a module that is refused already
-    refused |= {name: reason for name, reason in usage.outside.items() if name not in refused and not name.startswith(whole)}
-    return Inventory(layers, refused, [usage.note] if usage.note else [])
+            layers.append(_found(name, module, usage.norms.get(name), modules))
+    refused |= {name: reason for name, reason in usage.outside.items() if not _is_part(name, refused)}
+    notes = [usage.note] if usage.note else []
+    if dropped := [name for layer in layers for name in _with_other_hooks(layer)]:
+        notes.append(f"not taken over: backward and state-dict hooks of {listed(dropped)}; no output depends on them")
+    return Inventory(layers, refused, notes)
 
 
-def _own_computation(module: nn.Module) -> str | None:
-    """Why a convolution or linear layer is not what its weight says, if it is not."""
+def layer_label(name: str) -> str:
+    """What a message calls a module; the model itself has no name.
+
+    >>> layer_label("features.0"), layer_label("")
+    ('layer features.0', 'the model')
+    """
+    return f"layer {name}" if name else "the model"
+
+
+def _is_part(name: str, refused: dict[str, str]) -> bool:
+    """Whether a module or parameter is refused, or a part of one that is."""
+    return any(other in ("", name) or name.startswith(f"{other}.") for other in refused)
+
+
+def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
+    """Why a module with weights cannot be rebuilt, if it cannot."""
+    if isinstance(module, SourceLayer):
+        return "it is a source layer already"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "compiled by torch.jit, what it computes cannot be followed: give the module it was made of"
+    if isinstance(module, OTHERS):
+        return f"{type(module).__name__} is not a 2d convolution or linear layer"
     if not isinstance(module, nn.Conv2d | nn.Linear):
         return None
+    if isinstance(module, nn.Conv2d) and module.groups != 1:
+        return f"a grouped convolution ({module.groups} groups): each group is a system of its own"
+    return _own_computation(module) or usage.outside.get(name)
+
+
+def _found(name: str, module: nn.Conv2d | nn.Linear, norm_name: str | None, modules: dict[str, nn.Module]) -> FoundLayer:
+    """A layer with the BatchNorm that follows it, unless that does more than normalize, and stays as it is."""
+    norm = modules[norm_name] if norm_name else None
+    if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not _is_plain(norm)):
+        norm_name = norm = None
+    return FoundLayer(name, module, norm_name, norm, *fold(name, module, norm))
+
+
+def _with_other_hooks(layer: FoundLayer) -> list[str]:
+    """The modules, among those replaced, whose own hooks change no output, and vanish with them."""
+    found = []
+    for name, module in ((layer.name, layer.module), (layer.norm_name, layer.norm)):
+        hooks = [hook for kind in OTHER_HOOKS for hook in getattr(module, kind, {}).values()]
+        if any(not str(getattr(hook, "__module__", "")).startswith("torch.") for hook in hooks):
+            found.append(name or "the model")
+    return found
+
+
+def _own_computation(module: nn.Conv2d | nn.Linear) -> str | None:
+    """Why a layer is not what its weight says, if it is not."""
     if not _is_plain(module):
         return f"{type(module).__name__} computes something of its own, not a plain convolution or linear layer"
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
@@ -118,8 +161,9 @@ def fold(name: str, module: nn.Conv2d | nn.Linear, norm: nn.Module | None) -> tu
     W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A weight that a hook computes (``weight_norm``,
     ``spectral_norm``, pruning) is computed first, as a forward pass would.
     """
-    for hook in module._forward_pre_hooks.values():
-        hook(module, ())
+    with torch.no_grad():  # a weight with a gradient's history could not be copied with its module
+        for hook in module._forward_pre_hooks.values():
+            hook(module, ())
     weight = module.weight.detach().double()
     if weight.ndim == 2:
         weight = weight[:, :, None, None]

@@ -9,9 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import Interrupted, RunError, UserError
 
-__all__ = ["checked_images"]
+__all__ = ["checked_images", "first_line", "run_model"]
+
+
+OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # says what it is already
+
+
+LINE = 120  # characters of another's error that a message repeats
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
@@ -32,18 +38,49 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     parameter = next(model.parameters(), torch.empty(()))
     if not isinstance(images, torch.Tensor | Iterable) or isinstance(images, str | bytes | dict) or _foreign(images):
         raise UserError(f"images={_described(images)}: give a tensor, or an iterable of tensors such as a DataLoader")
-    batches = iter([images] if isinstance(images, torch.Tensor) else images)
-    checked = (_batch(batch, parameter) for batch in batches)
+    checked = (_batch(batch, parameter) for batch in _given(images))
     first = next((batch for batch in checked if len(batch)), None)
     if first is None:
         raise UserError("images: there is no image in it; at least one is needed")
-    try:
-        with torch.no_grad():
-            model(first[:1])
-    except Exception as error:  # the user's own forward: anything can come out of it
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"images of shape {tuple(first.shape)}: the model does not take them ({line})") from None
+    with torch.no_grad():
+        run_model(model, first[:1].clone())
     return first, itertools.chain([first], checked)
+
+
+def run_model(model: nn.Module, images: torch.Tensor) -> Any:
+    """The model's output; ``UserError`` where its own code does not take these images.
+
+    >>> run_model(nn.Linear(3, 1), torch.zeros(2, 3)).shape
+    torch.Size([2, 1])
+    """
+    try:
+        return model(images)
+    except OUR_OWN:
+        raise
+    except Exception as error:  # the user's own forward: anything can come out of it
+        raise UserError(
+            f"images of shape {tuple(images.shape[1:])}: the model does not take them ({first_line(error)})"
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error of somebody else's code says, in one short line.
+
+    >>> first_line(ValueError("first\\nsecond")), first_line(KeyError())
+    ('first', 'KeyError')
+    """
+    return (str(error).splitlines() or [type(error).__name__])[0][:LINE]
+
+
+def _given(images: Any) -> Iterator[Any]:
+    """The batches, one after the other."""
+    try:
+        yield from [images] if isinstance(images, torch.Tensor) else images
+    except OUR_OWN:
+        raise
+    except Exception as error:  # the user's own loader
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"images: going through them ended in an error ({what})") from error
 
 
 def _foreign(images: Any) -> bool:
@@ -60,6 +97,10 @@ def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     if batch.dtype != like.dtype:
         given, wanted = (str(dtype).removeprefix("torch.") for dtype in (batch.dtype, like.dtype))
         raise UserError(f"images are {given}, the model is {wanted}: give them as it takes them, as {wanted} and normalized")
+    if batch.is_meta:
+        raise UserError("images: they are on the meta device and hold no numbers")
+    if not bool(batch.isfinite().all()):
+        raise UserError("images: some of their numbers are not finite")
     return batch.to(like.device)
 
 

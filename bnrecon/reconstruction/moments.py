@@ -11,6 +11,7 @@ from torch import nn
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.reconstruction.images import run_model
 from bnrecon.runtime.hardware import exact_float32
 
 __all__ = ["LayerMoments", "gather"]
@@ -50,6 +51,10 @@ class LayerMoments:
         self.centre_sum = self.centre_sum + centred.sum(1)
         self.centre_products = self.centre_products + centred @ centred.T
         self.centre_with_output = self.centre_with_output + output @ centred.T
+
+    def is_finite(self) -> bool:
+        """Whether all that was seen is finite: what is not shows in the squares."""
+        return all(bool(torch.isfinite(torch.as_tensor(sums)).all()) for sums in (self.input_products, self.output_squares))
 
     def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float64 (c1,)."""
@@ -92,30 +97,37 @@ def _unbiased(count: int) -> float:
 
 
 def gather(model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]) -> Mapping[str, LayerMoments]:
-    """Run images through the target once and collect the moments of every layer's input and output."""
+    """Run images through the target once and collect the moments of every layer's input and output.
+
+    Raises ``UserError`` where the model does not take a batch.
+    """
     moments = {found.name: LayerMoments() for found in layers}
 
     def watch(found: FoundLayer):
         geometry = geometry_of(found.module)
 
-        def hook(_module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        def hook(_module: nn.Module, inputs: tuple, named: dict, output: torch.Tensor) -> None:
+            # Detached: a model may turn gradients on.
+            given, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
             if geometry.linear:
-                x, out = inputs[0].reshape(-1, inputs[0].shape[-1]).T, output.reshape(-1, output.shape[-1]).T
+                x, out = given.reshape(-1, given.shape[-1]).T, output.reshape(-1, output.shape[-1]).T
                 moments[found.name].add(x.double(), out.double(), x.double())
                 return
-            padded = pad(inputs[0], geometry)
+            if given.ndim == 3:
+                given, output = given[None], output[None]
+            padded = pad(given, geometry)
             at_centre = centre(padded, found.target.shape.kernel, geometry, output.shape[2:])
             at_centre = at_centre[:, :, :: geometry.stride[0], :: geometry.stride[1]]
             moments[found.name].add(*(map_.transpose(0, 1).flatten(1).double() for map_ in (padded, output, at_centre)))
 
         return hook
 
-    handles = [found.module.register_forward_hook(watch(found)) for found in layers]
+    handles = [found.module.register_forward_hook(watch(found), with_kwargs=True) for found in layers]
     device = next(model.parameters()).device
     try:
-        with torch.inference_mode(), exact_float32():
+        with torch.no_grad(), exact_float32():  # in inference mode, what a model caches could not be used afterwards
             for batch in batches:
-                model(batch.to(device))
+                run_model(model, batch.to(device))
     finally:
         for handle in handles:
             handle.remove()

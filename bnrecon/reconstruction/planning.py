@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.construction.residual import minimum_width
 from bnrecon.features.drawing import check_skip
 from bnrecon.features.register import choose_width, distribution
-from bnrecon.reconstruction.folding import FoundLayer, find_layers
+from bnrecon.reconstruction.arguments import check_unsupported, check_widths
+from bnrecon.reconstruction.folding import FoundLayer, find_layers, layer_label
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, listed
 from bnrecon.runtime.hardware import available_memory, gigabytes
-from bnrecon.solvers.base import lookup, require_memory
+from bnrecon.solvers.base import lookup
 
-__all__ = ["LISTED", "Plan", "PlannedLayer", "RefusedLayers", "is_number", "is_whole", "plan_layers"]
+__all__ = ["Plan", "PlannedLayer", "RefusedLayers", "plan_layers"]
 
 
-WAY_OUT = "use solver=matrix_free with features.oversampling=1.5, or features=id_cond"
+WAY_OUT = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
+
+
+LEAST = "features=id_cond needs the least memory"
 
 
 PARAMETER_BYTES = 48  # a feature: scale, shift and statistics of its normalization, in float64 and as BatchNorm holds them
 
 
-LISTED = 3  # refused layers that a message names
+LISTED = 3  # refused layers that a message names,
+
+
+LONGEST = 230  # in at most so many characters
 
 
 class RefusedLayers(UserError):
     """Layers that cannot be rebuilt; ``refused`` maps each one's name to the reason."""
 
-    def __init__(self, refused: Mapping[str, str]):
+    def __init__(self, message: str, refused: Mapping[str, str]):
+        super().__init__(message)
         self.refused = dict(refused)
-        listed = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:LISTED])
-        more = f"; and {len(refused) - LISTED} more (error.refused has all)" if len(refused) > LISTED else ""
-        super().__init__(f"cannot be rebuilt: {listed}{more} (unsupported='keep' leaves such layers as they are)")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,17 @@ class PlannedLayer:
         shape = self.found.target.shape
         identity = self.features == "id_cond" and self.width == shape.equations
         return identity and shape.feature_bytes(self.width) > IMPLICIT_FROM
+
+    @property
+    def stored(self) -> int:
+        """Bytes that the source layer takes."""
+        weights = 0 if self.implicit else self.found.target.shape.feature_bytes(self.width)
+        return weights + PARAMETER_BYTES * self.width
+
+    @property
+    def work(self) -> int:
+        """Bytes it takes besides while it is solved: float64 factors, and a float32 copy for its error."""
+        return 3 * self.stored
 
 
 @dataclass(frozen=True)
@@ -81,109 +96,139 @@ def plan_layers(
     """
     kind = distribution(features)
     check_skip(skip)
-    _check_widths(oversampling, excess, width)
-    if unsupported not in ("raise", "keep"):
-        raise UserError(f"unsupported={unsupported!r}: {nearest(str(unsupported), ('raise', 'keep'))}")
-    if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
-        raise UserError("model: some of its tensors are on the meta device and hold no numbers; load its weights first")
+    check_widths(oversampling, excess, width)
+    check_unsupported(unsupported)
+    _check_weights(model)
     if oversampling is None and excess is None and width is None and solver != "auto" and lookup(solver).square:
         width = "maximum"
-    inventory = find_layers(model, images)
-    refused, notes = dict(inventory.refused), list(inventory.notes)
-    planned, needs = [], []
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
+    free = available_memory(device)
+    inventory = find_layers(model, images)
+    planned, too_large = [], {}
     for number, found in enumerate(inventory.layers):
-        shape = found.target.shape
-        least = minimum_width(shape, skip)
         # id_cond's minimum width is n - c2 + 1, skip connection or not: it has no feature to spare.
-        smallest = width == "minimum" and not kind.widths
-        c1 = max(1, least) if smallest else choose_width(features, shape, oversampling, excess, width)
-        if c1 < least and not allow_below_minimum:
-            raise UserError(
-                f"layer {found.name}: {c1} features are below the minimum width {'n - c2' if skip == 'outer' else 'n - c2 + 1'} = {least} "
-                f"(Burkholz 2024, {'Eq. 3' if skip == 'outer' else 'Thm 2.2'}), from which a target can be rebuilt; take more, or say "
-                "features.allow_below_minimum=true"
-            )
-        if c1 < 1:
-            raise UserError(f"layer {found.name}: {c1} features; at least one is needed")
-        if not bool(torch.isfinite(found.target.weight).all()):
-            raise UserError(
-                f"layer {found.name}: its weights, normalization folded in, are not all finite; nothing can be rebuilt from them"
-            )
-        kind.check_width(shape, c1)
-        rows = least if least <= c1 < shape.equations else shape.equations
-        if solver != "auto":
-            lookup(solver).check(rows, c1, kind.orthogonal)
-            try:
-                require_memory(lookup(solver).memory(rows, c1), device, solver, WAY_OUT)
-            except RunError as error:
-                if unsupported == "raise":
-                    raise
-                refused[found.name] = str(error)
-                continue
+        if width == "minimum" and not kind.widths:
+            c1 = max(1, minimum_width(found.target.shape, skip))
+        else:
+            c1 = choose_width(features, found.target.shape, oversampling, excess, width)
+        _check_layer(found, c1, skip, allow_below_minimum)
+        kind.check_width(found.target.shape, c1)
         layer = PlannedLayer(found, c1, number, features)
-        stored = (0 if layer.implicit else shape.feature_bytes(c1)) + PARAMETER_BYTES * c1
-        work = 3 * stored  # float64 factors and a float32 copy while the layer is solved, or its error taken
-        if stored + work > available_memory(device):
-            refused[found.name] = (
-                f"its {c1} features take {gigabytes(stored)}, {gigabytes(stored + work)} while solving, and {gigabytes(available_memory(device))} "
-                "are free; features=id_cond needs the least"
+        if short := _short_for_solver(layer, solver, skip, device, free):
+            if unsupported == "raise":
+                raise RunError(f"{layer_label(found.name)}: {short}; {WAY_OUT}")
+            too_large[found.name] = short
+        elif layer.stored + layer.work > free:
+            too_large[found.name] = (
+                f"its {_count(c1)} features take {_size(layer.stored)}, {_size(layer.stored + layer.work)} while solving, "
+                f"and {_size(free)} are free"
             )
-            continue
-        planned.append(layer)
-        needs.append((stored, work))
+        else:
+            planned.append(layer)
+    refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        raise RefusedLayers(refused)
-    whole = _together(needs)
-    if whole > available_memory(device):
-        short = f"{gigabytes(available_memory(device))} are free on {device.type}"
-        if unsupported == "raise":
-            raise UserError(
-                f"the network's {len(planned)} layers need {gigabytes(whole)} for their features, {short}; use a smaller width, or "
-                "features=id_cond, which needs the least"
-            )
-        while planned and _together(needs) > available_memory(device):
-            last = max(range(len(needs)), key=lambda number: (needs[number], number))
-            refused[planned.pop(last).found.name] = f"with the other layers it does not fit: {short}"
-            needs.pop(last)
-    notes += [f"{name} is left as it is: {reason}" for name, reason in refused.items()]
+        way_out = f"{LEAST}; " * bool(too_large) + "unsupported='keep' leaves such layers as they are"
+        raise RefusedLayers(f"cannot be rebuilt: {_listed(refused)} ({way_out})", refused)
+    refused |= _left_out(planned, free, unsupported, device)
     if not planned:
-        why = "the network has no convolution or linear layer"
-        if refused:
-            listed = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:LISTED])
-            why = f"none of the network's {len(refused)} layers can be rebuilt ({listed})"
-        raise UserError(f"{why} (one that is trained by its normalizations alone is a source already: bnrecon train)")
-    if kind.name == "ortho_cond" and any(
-        layer.found.target.shape.outputs * layer.found.target.shape.taps > 20_000 for layer in planned
-    ):
-        notes.append("ortho_cond factorizes matrices of more than 20,000 rows here: expect hours")
-    return Plan(planned, notes)
+        _nothing_left(refused)
+    notes = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
+    return Plan(planned, inventory.notes + notes + _expectations(kind.name, planned))
 
 
-def _together(needs: list[tuple[int, int]]) -> int:
+def _check_weights(model: nn.Module) -> None:
+    """Raise ``UserError`` unless all of the model's tensors hold numbers."""
+    if lazy := [name or "the model" for name, module in model.named_modules() if isinstance(module, LazyModuleMixin)]:
+        raise UserError(f"{listed(lazy)}: a lazy module has no weights yet; run the network once before")
+    if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
+        raise UserError("model: some of its tensors are on the meta device and hold no numbers; load its weights first")
+
+
+def _check_layer(found: FoundLayer, c1: int, skip: str, allow_below_minimum: bool) -> None:
+    """Raise ``UserError`` for a width that is too small, and for a target that holds no numbers."""
+    label, least = layer_label(found.name), minimum_width(found.target.shape, skip)
+    if c1 < least and not allow_below_minimum:
+        bound, source = ("n - c2", "Eq. 3") if skip == "outer" else ("n - c2 + 1", "Thm 2.2")
+        raise UserError(
+            f"{label}: {_count(c1)} features are below the minimum width {bound} = {least} (Burkholz 2024, {source}), from "
+            "which a target can be rebuilt; take more, or say allow_below_minimum=True"
+        )
+    if c1 < 1:
+        raise UserError(f"{label}: {_count(c1)} features; at least one is needed")
+    for what, value in (("weights", found.target.weight), ("bias", found.target.bias)):
+        if not bool(torch.isfinite(value).all()):
+            raise UserError(f"{label}: its {what}, normalization folded in, are not all finite; nothing can be rebuilt from them")
+
+
+def _short_for_solver(layer: PlannedLayer, solver: str, skip: str, device: torch.device, free: int) -> str | None:
+    """Check that a solver named by the user applies to the layer; say what memory it lacks, if it does."""
+    if solver == "auto":
+        return None
+    shape = layer.found.target.shape
+    least = minimum_width(shape, skip)
+    rows = least if least <= layer.width < shape.equations else shape.equations
+    method = lookup(solver)
+    method.check(rows, layer.width, distribution(layer.features).orthogonal)
+    need = method.memory(rows, layer.width)
+    return f"solver {solver} needs {_size(need)} on {device.type}, {_size(free)} are free" if need > free else None
+
+
+def _left_out(planned: list[PlannedLayer], free: int, unsupported: str, device: torch.device) -> dict[str, str]:
+    """Take layers out of the plan, the largest first, until the others fit together; return those with the reason."""
+    short = f"{_size(free)} are free on {device.type}"
+    if _together(planned) > free and unsupported == "raise":
+        raise UserError(
+            f"the network's {len(planned)} layers need {_size(_together(planned))} for their features, {short}; "
+            f"use a smaller width; {LEAST}"
+        )
+    refused = {}
+    while _together(planned) > free:
+        largest = max(planned, key=lambda layer: (layer.stored, layer.number))
+        planned.remove(largest)
+        refused[largest.found.name] = f"with the other layers it does not fit: {short}"
+    return refused
+
+
+def _together(layers: Sequence[PlannedLayer]) -> int:
     """Bytes that layers take together: what each one stores, and the largest one's work."""
-    return sum(stored for stored, _ in needs) + max((work for _, work in needs), default=0)
+    return sum(layer.stored for layer in layers) + max((layer.work for layer in layers), default=0)
 
 
-def _check_widths(oversampling: float | None, excess: int | None, width: str | int | None) -> None:
-    """Raise ``UserError`` unless at most one is given, and is a number that a width can come of."""
-    given = {"oversampling": oversampling, "excess": excess, "width": width}
-    named = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
-    if sum(value is not None for value in given.values()) > 1:
-        raise UserError(f"{named}: give one of oversampling (c1/n), excess (c1 - n) and width (c1)")
-    if oversampling is not None and not (is_number(oversampling) and 0 < oversampling < math.inf):
-        raise UserError(f"{named}: oversampling must be a number above 0")
-    if excess is not None and not is_whole(excess):
-        raise UserError(f"{named}: excess must be a whole number")
-    if width is not None and width not in ("minimum", "maximum") and not (str(width).isdecimal() and int(width) > 0):
-        raise UserError(f"{named}: width must be a number of features above 0, 'minimum' or 'maximum'")
+def _nothing_left(refused: Mapping[str, str]) -> None:
+    """Raise ``UserError``: there is nothing to rebuild."""
+    if refused:
+        raise RefusedLayers(f"none of the network's {len(refused)} layers can be rebuilt ({_listed(refused)})", refused)
+    raise UserError(
+        "the network has no convolution or linear layer "
+        "(one that is trained by its normalizations alone is a source already: bnrecon train)"
+    )
 
 
-def is_number(value: object) -> bool:
-    """Whether a value is a real number, and no truth value."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+def _expectations(features: str, planned: list[PlannedLayer]) -> list[str]:
+    """What will take long."""
+    rows = max(layer.found.target.shape.outputs * layer.found.target.shape.taps for layer in planned)
+    if features == "ortho_cond" and rows > 20_000:
+        return ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
+    return []
 
 
-def is_whole(value: object) -> bool:
-    """Whether a value is a whole number, and no truth value."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+def _listed(refused: Mapping[str, str]) -> str:
+    """The first few layers with their reasons, and how many more there are, short enough to be read."""
+    entries = [f"{name or 'the model'}: {reason}" for name, reason in refused.items()]
+    shown = entries[:LISTED]
+    while len(shown) > 1 and len("; ".join(shown)) > LONGEST:
+        shown.pop()
+    if len(shown[0]) > LONGEST:
+        shown[0] = shown[0][: LONGEST - 2] + " …"
+    more = len(entries) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more (error.refused has all)" if more else "")
+
+
+def _count(number: int) -> str:
+    """A number of features, short where no machine could hold as many."""
+    return str(number) if abs(number) < 1e9 else f"{number:.3g}"
+
+
+def _size(size: int) -> str:
+    """A number of bytes, short where no machine could hold as many."""
+    return gigabytes(size) if size < 1e15 else f"{size / 1e9:.3g} GB"

@@ -61,7 +61,10 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A source network and how it came about; ``difference`` is ``None`` where no images were given."""
+    """A source network and how it came about; ``difference`` is ``None`` where outputs were not compared.
+
+    That is without images, and where a note says why they could not be.
+    """
 
     network: nn.Module
     layers: list[LayerReport]

@@ -14,9 +14,8 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction.collapse import collapse_layer
-from bnrecon.reconstruction.geometry import geometry_of
 from bnrecon.reconstruction.source_layer import AffineMap, SourceLayer
-from bnrecon.reconstruction.substitution import freeze, substitute
+from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError
 
@@ -79,6 +78,7 @@ def load_source(path: str | Path, model: nn.Module) -> nn.Module:
     orthogonal kind on another machine), ``ValueError`` where the file is damaged.
     """
     tensors, about = files.read_tensors(Path(path))
+    model = uncompiled(model)
     modules = dict(model.named_modules())
     replaced: dict[int, object] = {}
     for entry in about["layers"]:
@@ -112,7 +112,7 @@ def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch
             )
         )
         raise RunError(f"{path}: layer {recipe.name} draws other features than it was saved with{reason}")
-    layer = SourceLayer(features, geometry_of(module), recipe.activation, weight.dtype).to(weight.device)
+    layer = SourceLayer(features, module, recipe.activation)
     maps = []
     for role, norm in (("first", layer.first_norm), ("second", layer.second_norm)):
         values = [tensors[f"{recipe.name}|{role}.{key}"].to(weight.device) for key in ("gamma", "beta", "mean", "variance")]

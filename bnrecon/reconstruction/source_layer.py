@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.collapse import collapse_layer
-from bnrecon.reconstruction.geometry import Geometry, centre, pad
+from bnrecon.reconstruction.geometry import centre, geometry_of, pad
 from bnrecon.runtime.digests import tensor_digest
 
 __all__ = ["IMPLICIT_FROM", "AffineMap", "SourceLayer"]
@@ -50,7 +51,8 @@ class AffineMap:
 class SourceLayer(nn.Module):
     """Convolution A (1x1), BatchNorm, activation, convolution B (kxk), BatchNorm in the place of one target layer.
 
-    Where the features have a skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm.
+    Of that ``module`` it takes geometry, type and device, not the weight. Where the features have a
+    skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm.
     Both weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first normalization's shift
     then reaches the border as it reaches every other pixel. For a linear layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
 
@@ -59,9 +61,12 @@ class SourceLayer(nn.Module):
     channel is one input, scaled and shifted, added to one output at one tap, which is what is computed.
     """
 
-    def __init__(self, features: Features, geometry: Geometry, activation: str = "identity", dtype: torch.dtype = torch.float32):
+    def __init__(self, features: Features, module: nn.Conv2d | nn.Linear, activation: str = "identity"):
         super().__init__()
-        self.features, self.geometry = features, geometry
+        self.features, self.geometry = features, geometry_of(module)
+        dtype, device, geometry = module.weight.dtype, module.weight.device, self.geometry
+        for name in module.__constants__:  # kernel_size, in_features, ...: other code may ask for them
+            setattr(self, name, getattr(module, name))
         shape = features.shape
         self.implicit = features.identity and shape.feature_bytes(features.width) > IMPLICIT_FROM
         norm = nn.BatchNorm1d if geometry.linear else nn.BatchNorm2d
@@ -86,7 +91,7 @@ class SourceLayer(nn.Module):
                 self.second = _frozen(
                     nn.Conv2d, second, dtype, kernel_size=shape.kernel, stride=geometry.stride, dilation=geometry.dilation
                 )
-        self.eval()
+        self.to(device).eval()
 
     def set_maps(self, first: AffineMap, second: AffineMap) -> None:
         """Make the normalization layers do these affine maps; nothing else of the layer changes."""
@@ -194,20 +199,24 @@ class SourceLayer(nn.Module):
 
     def _collapsed(self) -> nn.Module:
         """That layer, made anew when a normalization has changed."""
-        norms = (self.first_norm, self.second_norm)
-        held = [value for norm in norms for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var)]
-        now = [(id(value), value._version, value.device, value.dtype) for value in held]
-        if self.__dict__.get("_collapsed_at") != now:
+        held = self._held()
+        if not _same(held, self.__dict__.get("_collapsed_at", ())):
             collapsed = collapse_layer(self)
             self.__dict__["_collapsed_layer"] = collapsed if self.geometry.linear else collapsed.convolution
-            self.__dict__["_collapsed_at"] = now
+            self.__dict__["_collapsed_at"] = [value.clone() for value in held]
         return self.__dict__["_collapsed_layer"]
+
+    def _held(self) -> list[torch.Tensor]:
+        """Parameters and statistics of both normalizations."""
+        return [
+            value.detach()
+            for norm in (self.first_norm, self.second_norm)
+            for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        ]
 
     def is_finite(self) -> bool:
         """Whether everything that the normalizations hold is finite."""
-        norms = (self.first_norm, self.second_norm)
-        held = [value for norm in norms for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var)]
-        return all(bool(torch.isfinite(value).all()) for value in held)
+        return all(bool(torch.isfinite(value).all()) for value in self._held())
 
     def frozen_digest(self) -> str:
         """SHA-256 of the weights the layer holds now; equal to the features' own as long as nothing changed them."""
@@ -247,6 +256,13 @@ class SourceLayer(nn.Module):
             for d in (0, 1)
         ]
         return torch.stack(outputs, 1).reshape(len(x), shape.outputs, *sides)
+
+
+def _same(now: Sequence[torch.Tensor], then: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors hold the same numbers, in the same type and place; versions do not count writes to ``.data``."""
+    return len(now) == len(then) and all(
+        a.device == b.device and a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(now, then, strict=True)
+    )
 
 
 def _frozen(kind: type, weight: torch.Tensor, dtype: torch.dtype, **options) -> nn.Module:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -29,9 +30,7 @@ METADATA = {
 
 
 # Modules whose parameters mix no channels.
-HARMLESS = (
-    nn.Embedding, nn.EmbeddingBag, nn.PReLU, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase,
-)  # fmt: skip
+HARMLESS = nn.Embedding | nn.EmbeddingBag | nn.PReLU | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.modules.batchnorm._NormBase
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     try:
         graph = fx.Tracer().trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
-        first = (str(error).splitlines() or [""])[0][:200]
+        first = (str(error).splitlines() or [""])[0][:100]
         why = f"the network cannot be traced ({type(error).__name__}: {first})"
         note = f"{why}; its BatchNorm layers are kept, not folded"
         if seen is None:
@@ -78,25 +77,48 @@ class _Followed:
     """Which values are made of weights alone, and which of those were used outside of a layer."""
 
     def __init__(self, model: nn.Module):
-        self.layers = {name for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
+        modules = dict(model.named_modules())
+        self.layers = {name for name, module in modules.items() if isinstance(module, nn.Conv2d | nn.Linear)}
+        self.watched = self.layers | {name for name, module in modules.items() if isinstance(module, HARMLESS)}
+        self.owners = _owners(model, self.watched)
         self.weights: dict[Hashable, frozenset[str]] = {}  # a value made of these parameters and of nothing else
         self.outside: dict[str, str] = {}
 
     def call(self, function: str, inputs: list[Hashable], output: Hashable | None, running: str | None = None) -> None:
-        """Take note of one call; ``output`` is ``None`` where it is no tensor, ``running`` the layer that makes the call."""
+        """Take note of one call; ``output`` is ``None`` where it is no tensor, ``running`` the module that makes the call."""
         made_of = [self.weights.get(value) for value in inputs]
         names = frozenset().union(*(names for names in made_of if names))
         if function in METADATA or output is None:
             return
         for name in names:
-            layer = name.rpartition(".")[0]
-            if layer in self.layers:
-                if layer != running:
-                    self.outside[layer] = f"its {name.rpartition('.')[2]} is read outside of the layer, by {function}"
+            owners = self.owners.get(name, frozenset())
+            if layers := owners & self.layers:
+                if running not in owners:
+                    reason = f"its {_place(name)[1]} is read outside of the layer, by {function}"
+                    self.outside |= dict.fromkeys(layers, reason)
             elif function in MIXING and None in made_of:
                 self.outside[name] = f"used by a call of {function}, not by a module"
         if inputs and None not in made_of:
             self.weights[output] = names
+
+
+def _owners(model: nn.Module, watched: set[str]) -> dict[str, frozenset[str]]:
+    """The watched modules that hold each parameter, by its first name: several where weights are tied."""
+    first: dict[int, str] = {}
+    owners: dict[str, frozenset[str]] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        known = first.setdefault(id(value), name)
+        owners[known] = owners.get(known, frozenset()) | ({_place(name)[0]} & watched)
+    return owners
+
+
+def _place(parameter: str) -> tuple[str, str]:
+    """The module that a parameter's name says, and its name there, also where a parametrization computes it."""
+    module, parametrized, rest = parameter.partition(".parametrizations.")
+    if parametrized:
+        return module, rest.partition(".")[0]
+    module, _, name = parameter.rpartition(".")
+    return module, name
 
 
 def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
@@ -113,7 +135,7 @@ def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every call of a torch function, and which layer makes it."""
+    """Sees every call of a torch function, and which watched module makes it."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -143,29 +165,37 @@ def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
     """What a run on one image shows of weights that are used outside of layers."""
     watch = _Watch(model)
     handles = []
-    for name in watch.followed.layers:
+    for name in watch.followed.watched:
         module = model.get_submodule(name)
-        handles += [
-            module.register_forward_pre_hook(lambda *_, name=name: watch.running.append(name)),
+        handles += [  # before a hook that computes the weight: it, too, runs in the layer
+            module.register_forward_pre_hook(lambda *_, name=name: watch.running.append(name), prepend=True),
             module.register_forward_hook(lambda *_: watch.running.pop() and None, always_call=True),
         ]
     try:
-        with torch.no_grad(), watch:
-            model(images[:1])
+        with torch.no_grad(), _eager(model), watch:
+            model(images[:1].clone())
     finally:
         for handle in handles:
             handle.remove()
     return watch.followed.outside
 
 
+def _eager(model: nn.Module) -> contextlib.AbstractContextManager:
+    """Run what torch.compile compiled as it is written: compiled code calls no hooks."""
+    compiled = any(getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod") for module in model.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested tuples, lists and mappings, in order."""
+    """All tensors in nested tuples, lists, mappings and dataclasses, in order."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from tensors_in(part)
-    elif isinstance(value, tuple | list):
+        return
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = tuple(getattr(value, part.name) for part in fields(value))
+    if isinstance(value, tuple | list):
         for part in value:
             yield from tensors_in(part)
 

@@ -37,10 +37,10 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.own_code import blamed
 from bnrecon.runtime.provenance import commit, versions
 from bnrecon.solvers import Report, Solution
-from bnrecon.solvers.base import lookup
-from bnrecon.targets.models import check_options, minimum_width_count, parameter_count, target_code
+from bnrecon.solvers.base import AUTO, lookup
+from bnrecon.targets.models import FAMILIES, check_options, minimum_width_count, parameter_count
 from bnrecon.targets.reparameterization import trained_parameters
-from bnrecon.targets.store import Trained, build_target, is_trained, obtain_target, training_plan
+from bnrecon.targets.store import Trained, build_target, is_trained, obtain_target, own_code, training_plan
 
 __all__ = ["run", "run_folder", "train_only"]
 
@@ -77,10 +77,10 @@ def _spec(config: RunConfig) -> DataSpec:
 
 def _own_code(config: RunConfig) -> dict[str, str]:
     """Fingerprints of what a user has registered, by option: a run of other code is another run."""
-    found = {"features.code": distribution(config.features.name).code, "target.code": target_code(config.target.family)}
-    if config.solver.name != "auto":
-        found["solver.code"] = lookup(config.solver.name).code
-    return {name: code for name, code in found.items() if code is not None}
+    found = {"features.code": distribution(config.features.name).code}
+    for name in AUTO if config.solver.name == "auto" else (config.solver.name,):
+        found["solver.code" if name == config.solver.name else f"solver.{name}.code"] = lookup(name).code
+    return own_code(config) | {name: code for name, code in found.items() if code is not None}
 
 
 def run(config: RunConfig) -> Path:
@@ -258,7 +258,7 @@ def _announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
         solver=config.solver.name, device=device, skip=config.features.skip,
     )  # fmt: skip
     training = training_plan(config, device)
-    with blamed(f"target family {config.target.family}") if target_code(config.target.family) else contextlib.nullcontext():
+    with blamed(FAMILIES[config.target.family]):
         places = estimate.pixels(network, data.shape)
     channels, height, width = data.shape
     speed = {dtype: estimate.rate(dtype, device) for dtype in {training.dtype, torch.float32}}

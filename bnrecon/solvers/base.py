@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,9 +11,10 @@ import torch
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.hardware import available_memory, gigabytes
-from bnrecon.runtime.own_code import blamed, fingerprint, is_own
+from bnrecon.runtime.own_code import Registered, blamed
 
 __all__ = [
+    "AUTO",
     "SOLVERS",
     "Answer",
     "Report",
@@ -98,16 +98,18 @@ class Solver:
     memory: Callable[[int, int], int]
     norm: str
     square: bool
-    function: Callable
-    version: str | None = None
+    registered: Registered
 
     @property
     def code(self) -> str | None:
         """A fingerprint of a user's solver, ``None`` for bnrecon's own: results of other code are others."""
-        return fingerprint(self.function, self.version)
+        return self.registered.fingerprint
 
 
 SOLVERS: dict[str, Solver] = {}
+
+
+AUTO = ("closed_form", "least_squares", "lu", "matrix_free", "refined")  # what solver=auto picks from
 
 
 def register_solver(
@@ -116,8 +118,9 @@ def register_solver(
 ) -> Callable:  # fmt: skip
     """Register a solver under a name that ``solver.name`` accepts: a function ``(system, options) -> (x, iterations)``.
 
-    ``square=True`` makes c1 = n the width that is taken where none is asked for. Results belong to the function's source, and to
-    that of what it uses; with a ``version`` to that instead: change it when the solver changes.
+    ``square=True`` makes c1 = n the width that is taken where none is asked for. Results belong to the source files of the module
+    that registers and of your modules that it imports (a changed comment is a rerun), and to the values bound to the function; with
+    a ``version`` to that instead: change it when the solver changes.
 
     >>> @register_solver("pseudo_inverse", memory=lambda rows, columns: 24 * rows * columns, norm="minimum norm")
     ... def pseudo_inverse(system, options):
@@ -125,11 +128,13 @@ def register_solver(
     """
 
     def add(function: Callable) -> Callable:
+        registered = Registered(f"solver {name}", function, version)
+
         def solve(system: System, options: SolverOptions) -> Answer:
-            with blamed(f"solver {name}") if is_own(function) else contextlib.nullcontext():
+            with blamed(registered):
                 return Answer(*function(system, options))
 
-        SOLVERS[name] = Solver(name, solve, check, memory, norm, square, function, version)
+        SOLVERS[name] = Solver(name, solve, check, memory, norm, square, registered)
         return function
 
     return add

@@ -19,7 +19,7 @@ def diagnose(system: System) -> str:
     weights that no feature reaches, and up to 1,000 equations the numerical rank.
 
     >>> from bnrecon.construction.two_layer import linear_system
-    >>> from bnrecon.khatri_rao import KhatriRao
+    >>> from bnrecon.operators.khatri_rao import KhatriRao
     >>> M = KhatriRao(torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.ones(2, 2, dtype=torch.float64))
     >>> diagnose(linear_system(M, torch.ones(1, 2, dtype=torch.float64)))
     '1 of 2 features repeats another up to a factor; rank 1 of 2 equations'

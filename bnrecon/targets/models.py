@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 import torchvision
 from torch import nn
 
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.own_code import blamed, fingerprint, is_own
+from bnrecon.runtime.own_code import Registered, blamed
 
 __all__ = [
     "ACTIVATIONS",
@@ -32,16 +31,15 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 # A builder takes the image shape (C, H, W), the number of classes and the target's configuration.
 Builder = Callable[..., nn.Module]
-FAMILIES: dict[str, Builder] = {}
-VERSIONS: dict[str, str | None] = {}
+FAMILIES: dict[str, Registered] = {}
 
 
 def register_target(name: str, version: str | None = None) -> Callable[[Builder], Builder]:
     """Register a family of target networks under a name that ``target.family`` accepts.
 
     The builder is called as ``builder(shape, classes, width, **options)`` with the width and options of the target's yaml. A
-    trained target belongs to the builder's source, and to that of what it uses; with a ``version`` to that instead: change it when
-    the network changes.
+    trained target belongs to the source files of the module that registers and of your modules that it imports (a changed comment is
+    a rerun), and to the values bound to the builder; with a ``version`` to that instead: change it when the network changes.
 
     >>> @register_target("two_linear")
     ... def two_linear(shape, classes, width):
@@ -52,7 +50,7 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
     """
 
     def add(builder: Builder) -> Builder:
-        FAMILIES[name], VERSIONS[name] = builder, version
+        FAMILIES[name] = Registered(f"target family {name}", builder, version)
         return builder
 
     return add
@@ -60,15 +58,15 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
 
 def target_code(family: str) -> str | None:
     """A fingerprint of a user's family of networks, ``None`` for bnrecon's own."""
-    return fingerprint(FAMILIES[family], VERSIONS.get(family))
+    return FAMILIES[family].fingerprint
 
 
 def build(family: str, shape: tuple[int, int, int], classes: int, **options) -> nn.Module:
     """Build a network of a registered family; raise ``UserError`` for an unknown one or for options it does not take."""
     check_options(family, **options)
-    with blamed(f"target family {family}") if is_own(FAMILIES[family]) else contextlib.nullcontext():
+    with blamed(FAMILIES[family]):
         try:
-            network = FAMILIES[family](shape, classes, **options)
+            network = FAMILIES[family].function(shape, classes, **options)
         except TypeError as error:
             if error.__traceback__.tb_next is not None:  # raised inside, not by the call
                 raise

@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+import bnrecon.targets.collapsed_pair  # noqa: F401  it registers vgg_normalization
 from bnrecon.data import Images
+from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.runtime import digests, distributed, files, locks
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import can_compile
 from bnrecon.runtime.interruption import StopRequest, seconds
 from bnrecon.runtime.own_code import blamed
 from bnrecon.targets.accuracy import test_accuracy
-from bnrecon.targets.models import build, target_code
+from bnrecon.targets.models import FAMILIES, build, target_code
 from bnrecon.targets.reparameterization import reparameterize
 from bnrecon.targets.trainer import TrainingPlan, autocast_dtype, train
 
 if TYPE_CHECKING:
     from bnrecon.config.schema import RunConfig
 
-__all__ = ["Trained", "build_target", "is_trained", "obtain_target", "target_folder", "training_plan"]
+__all__ = ["Trained", "build_target", "is_trained", "obtain_target", "own_code", "target_folder", "training_plan"]
 
 
 # Options that say how a target is trained, and not what comes of it; of the precision, what it comes to is in the name already.
@@ -73,12 +75,20 @@ def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path
     for part in ("target", "train"):  # of the precision, what came of it is in the content already
         content |= digests.differences(getattr(config, part), HOW, part + ".")
     content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
-    if (code := target_code(config.target.family)) is not None:
-        content["target.code"] = code
+    content |= own_code(config)
     return (
         Path(config.targets or f"{config.outputs}/targets")
         / f"{config.data.name}-{config.target.name}-{digests.content_key(content)}"
     )
+
+
+def own_code(config: RunConfig) -> dict[str, str]:
+    """Fingerprints of what a user has registered and a target is made of, by option: its family, its features."""
+    options = vars(config.target) | getattr(config.target, "options", {})
+    found = {"target.code": target_code(config.target.family)}
+    if (features := str(options.get("features"))) in DISTRIBUTIONS:
+        found["target.features.code"] = DISTRIBUTIONS[features].code
+    return {name: code for name, code in found.items() if code is not None}
 
 
 def is_trained(config: RunConfig, data: Images, device: torch.device) -> bool:
@@ -110,8 +120,7 @@ def _trained_now(config: RunConfig, data: Images, device: torch.device, folder: 
         network = build_target(config, data)
         found = distributed.after_first(lambda: _stored(folder, network, mend=True))
         if found is None:
-            own = target_code(config.target.family) is not None
-            with blamed(f"target family {config.target.family}") if own else contextlib.nullcontext():
+            with blamed(FAMILIES[config.target.family]):
                 _train(config, data, device, folder, build_target(config, data))
             network = build_target(config, data)
             found = distributed.after_first(lambda: _stored(folder, network))
