@@ -120,8 +120,8 @@ def plan_layers(
             too_large[found.name] = short
         elif layer.stored + layer.work > free:
             too_large[found.name] = (
-                f"its {_count(c1)} features take {_size(layer.stored)}, {_size(layer.stored + layer.work)} while solving, "
-                f"and {_size(free)} are free"
+                f"its {_count(c1)} features take {gigabytes(layer.stored)}, {gigabytes(layer.stored + layer.work)} while solving, "
+                f"and {gigabytes(free)} are free"
             )
         else:
             planned.append(layer)
@@ -170,15 +170,15 @@ def _short_for_solver(layer: PlannedLayer, solver: str, skip: str, device: torch
     method = lookup(solver)
     method.check(rows, layer.width, distribution(layer.features).orthogonal)
     need = method.memory(rows, layer.width)
-    return f"solver {solver} needs {_size(need)} on {device.type}, {_size(free)} are free" if need > free else None
+    return f"solver {solver} needs {gigabytes(need)} on {device.type}, {gigabytes(free)} are free" if need > free else None
 
 
 def _left_out(planned: list[PlannedLayer], free: int, unsupported: str, device: torch.device) -> dict[str, str]:
     """Take layers out of the plan, the largest first, until the others fit together; return those with the reason."""
-    short = f"{_size(free)} are free on {device.type}"
+    short = f"{gigabytes(free)} are free on {device.type}"
     if _together(planned) > free and unsupported == "raise":
         raise UserError(
-            f"the network's {len(planned)} layers need {_size(_together(planned))} for their features, {short}; "
+            f"the network's {len(planned)} layers need {gigabytes(_together(planned))} for their features, {short}; "
             f"use a smaller width; {LEAST}"
         )
     refused = {}
@@ -227,8 +227,3 @@ def _listed(refused: Mapping[str, str]) -> str:
 def _count(number: int) -> str:
     """A number of features, short where no machine could hold as many."""
     return str(number) if abs(number) < 1e9 else f"{number:.3g}"
-
-
-def _size(size: int) -> str:
-    """A number of bytes, short where no machine could hold as many."""
-    return gigabytes(size) if size < 1e15 else f"{size / 1e9:.3g} GB"

@@ -87,6 +87,8 @@ def gigabytes(size: float) -> str:
     >>> gigabytes(10.87e9)
     '10.9 GB'
     """
+    if size >= 1e13:
+        return f"{size / 1e9:.3g} GB"
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
