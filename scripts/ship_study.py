@@ -19,7 +19,7 @@ import pandas as pd
 
 from bnrecon.config import composition
 from bnrecon.reproduction import experiments, running
-from bnrecon.run import main_job
+from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 from bnrecon.studies import registry
 
@@ -41,7 +41,7 @@ def main() -> int:
         return 2
     names = []
     for cell in (cell for cells in found.values() for cell in cells if cell.result):
-        name = main_job.run_folder(composition.compose(cell.words)).name
+        name = run_folder(composition.compose(cell.words)).name
         result = {key: value for key, value in cell.result.items() if key != "digest"}
         result["config"]["data"]["root"], result["config"]["outputs"], result["config"]["targets"] = None, "outputs", None
         result["target"]["folder"] = f"outputs/targets/{Path(result['target']['folder']).name}"

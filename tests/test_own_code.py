@@ -23,7 +23,7 @@ from bnrecon.config import composition
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS, register_features
 from bnrecon.features.shapes import LayerShape
-from bnrecon.run.main_job import run_folder
+from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.base import SOLVERS
 from bnrecon.targets.models import FAMILIES, build

@@ -13,7 +13,7 @@ from torch import nn
 import bnrecon
 from bnrecon.config import composition, schema
 from bnrecon.reporting import tables
-from bnrecon.run.main_job import run_folder
+from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 from bnrecon.targets.store import target_folder
 

@@ -22,6 +22,7 @@ from bnrecon.reproduction.cells import Cell, frame, listed_cells, reconstruction
 from bnrecon.reproduction.experiments import compute_missing
 from bnrecon.reproduction.study import Study
 from bnrecon.run import estimate, main_job
+from bnrecon.run.naming import run_folder
 from bnrecon.runtime import digests, files, locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
 
@@ -65,7 +66,7 @@ def collect(study: Study, scale: str, parts: Sequence[str] = (), words: Sequence
 
 def _looked_up(cell: Cell) -> Cell:
     asked = composition.compose(cell.words)
-    return dataclasses.replace(cell, width=asked.target.width, result=main_job.finished(main_job.run_folder(asked)))
+    return dataclasses.replace(cell, width=asked.target.width, result=main_job.finished(run_folder(asked)))
 
 
 def wanted(part: str, parts: Sequence[str]) -> bool:
@@ -92,7 +93,7 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
     print(f"{len(missing)} of {len(cells)} cells to run; what each prints goes to {log}", file=sys.stderr, flush=True)
     mistakes = _without_images(missing)
     failed = []
-    results = [main_job.run_folder(composition.compose(cell.words)) / "result.json" for cell in missing.values()]
+    results = [run_folder(composition.compose(cell.words)) / "result.json" for cell in missing.values()]
     started = time.monotonic()
     with tqdm(total=len(missing), desc="cells", disable=None) as bar, log.open("a", encoding="utf-8") as file:
         for command in locks.shared(missing, log.parent / ".locks"):
@@ -226,7 +227,7 @@ def write_tables(
         if not done:
             continue  # a table of nothing is not kept
         files.write_text(folder / f"{table}-{scale}{suffix}.md", text + "\n")
-        runs = [main_job.run_folder(composition.compose(cell.words)).name if cell.result else "" for cell in cells]
+        runs = [run_folder(composition.compose(cell.words)).name if cell.result else "" for cell in cells]
         files.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.assign(run=runs).to_csv(index=False))
         files.write_text(folder / f"{table}-{scale}{suffix}.tex", tables.latex(lines))
         if table in pictures.PICTURES:
