@@ -87,7 +87,7 @@ def gigabytes(size: float) -> str:
     >>> gigabytes(10.87e9)
     '10.9 GB'
     """
-    if size >= 1e13:
+    if size >= 1e15:  # more than any machine holds
         return f"{size / 1e9:.3g} GB"
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
