@@ -374,7 +374,7 @@ def test_a_source_network_that_is_damaged_or_gone_is_named(finished, command, tm
     source.unlink() if spoil == "gone" else source.write_bytes(source.read_bytes()[:100])
     out = command("run", *SMOKE, f"outputs={tmp_path}")[1]
     assert ("the source network of seed 0 is not here" if spoil == "gone" else f"{source} is damaged") in out
-    assert f"remove {finished / 'result.json'} and rerun the command" in out
+    assert f"to make it again, remove {finished / 'result.json'} and rerun the command" in out
     (finished / "result.json").unlink()
     assert command("run", *SMOKE, f"outputs={tmp_path}")[0] == 0
     assert "not here" not in command("run", *SMOKE, f"outputs={tmp_path}")[1]

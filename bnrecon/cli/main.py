@@ -38,7 +38,7 @@ usage: bnrecon COMMAND [...]
                bnrecon run -m features=he_normal,id_cond         a sweep
                bnrecon run --help                                all groups and options
   train        train a target alone, or say which one is there: bnrecon train target=vgg18_normalization target.width=16
-  study        run what a paper's tables lack, killed at any time and given again: bnrecon study burkholz2024 scale=laptop
+  study        run what a paper's tables lack; resumable, rerun it: bnrecon study burkholz2024 scale=laptop
   tables       one table of all finished runs, as Markdown: bnrecon tables [FOLDER]
                a paper's tables, its numbers beside ours:   bnrecon tables burkholz2024 scale=laptop
   figures      draw a paper's figures from what was run, and name the files: bnrecon figures random_features scale=laptop

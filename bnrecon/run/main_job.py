@@ -67,7 +67,8 @@ def _found_or_run(config: RunConfig) -> Path:
         _require_same_pixels(config, result, folder, data)
         print(f"already done; nothing to do (remove {folder} to run it again)\n")
         if config.keep_source and (lost := _lost_sources(config, folder)):
-            print(f"note      {lost}; to have it again, remove {folder / 'result.json'} and rerun the command\n")
+            again = f"remove {folder / 'result.json'} and rerun the command, or give outputs=ANOTHER_FOLDER"
+            print(f"note      {lost}; to make it again, {again}\n")
     _tidy(config, folder, result)
     print(tables.for_reading(result))
     print(f"\n{folder}")
@@ -161,21 +162,14 @@ def _require_same_pixels(config: RunConfig, result: dict[str, Any], folder: Path
     if data.checksum() != result["data"]["checksum"]:
         raise UserError(
             f"{folder} was run on other {config.data.name} images ({result['data']['train']} training, {result['data']['test']} test) "
-            f"than data.root={config.data.root} holds; give outputs=ANOTHER_FOLDER for these, or remove it"
+            f"than {'are at hand' if config.data.root is None else f'data.root={config.data.root} holds'}; "
+            "give outputs=ANOTHER_FOLDER for these, or remove it"
         )
 
 
 def finished(folder: Path, mend: bool = False) -> dict[str, Any] | None:
     """A run's result if it counts. ``mend``: name a damaged one and set it aside; the folder's lock must be held."""
-    path = folder / "result.json"
-    try:
-        return tables.read_result(path)
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        if mend:
-            files.set_aside(path, error)
-        return None
+    return files.sound(folder / "result.json", tables.read_result, mend)
 
 
 def _run(config: RunConfig, folder: Path, data: Images) -> dict[str, Any]:

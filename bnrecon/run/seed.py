@@ -103,19 +103,10 @@ def _finished_seed(config: RunConfig, seed: int, place: Path, key: str) -> dict[
 
 def whole_row(place: Path, key: str, with_source: bool, mend: bool = False) -> dict[str, Any] | None:
     """A seed's row, if it is of this key and all its files are whole; ``mend`` sets damaged ones aside."""
-    path = place / "source.safetensors"
-    try:
-        if with_source:
-            files.read_tensors(path)
-        path = place / "result.json"
-        row = files.read_json(path)
-    except FileNotFoundError:
+    if with_source and files.sound(place / "source.safetensors", files.read_tensors, mend) is None:
         return None
-    except ValueError as error:
-        if mend:
-            files.set_aside(path, error)
-        return None
-    return row if row.get("key") == key else None
+    row = files.sound(place / "result.json", files.read_json, mend)
+    return row if row is not None and row.get("key") == key else None
 
 
 def _remove_layers(place: Path) -> None:

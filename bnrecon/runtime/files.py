@@ -12,9 +12,9 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,11 +30,15 @@ __all__ = [
     "remove_leftovers",
     "require_regular",
     "set_aside",
+    "sound",
     "write_bytes",
     "write_json",
     "write_tensors",
     "write_text",
 ]
+
+
+T = TypeVar("T")
 
 
 class Damaged(ValueError):
@@ -169,6 +173,21 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if digest != hashlib.sha256((tensor_digest(tensors) + text).encode()).hexdigest():
         raise Damaged(f"{path} is damaged (its digest does not match)")
     return tensors, about
+
+
+def sound(path: Path, read: Callable[[Path], T], mend: bool = False) -> T | None:
+    """What ``read`` makes of a file; ``None`` where it is not there, or damaged.
+
+    ``mend``: name a damaged one and set it aside; its folder's lock must be held.
+    """
+    try:
+        return read(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        if mend:
+            set_aside(path, error)
+        return None
 
 
 def set_aside(path: Path, reason: Exception | str) -> None:
