@@ -13,14 +13,24 @@ if TYPE_CHECKING:
     from bnrecon.targets.models import register_target
 
 __all__ = [
-    "Reconstruction", "collapse", "load_source", "reconstruct", "register_features", "register_solver", "register_target",
-]  # fmt: skip
+    "Reconstruction",
+    "collapse",
+    "load_source",
+    "reconstruct",
+    "register_features",
+    "register_solver",
+    "register_target",
+]
 
 _HOMES = {
-    "Reconstruction": "reconstruction", "reconstruct": "reconstruction", "collapse": "reconstruction.source_file",
-    "load_source": "reconstruction.source_file", "register_features": "features", "register_solver": "solvers",
+    "Reconstruction": "reconstruction",
+    "reconstruct": "reconstruction",
+    "collapse": "reconstruction.source_file",
+    "load_source": "reconstruction.source_file",
+    "register_features": "features",
+    "register_solver": "solvers",
     "register_target": "targets.models",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str):

@@ -19,7 +19,9 @@ from bnrecon.runtime import files
 def main(paths: list[str]) -> int:
     """Sign each file that has pieces and no digests yet."""
     for path in map(Path, paths):
-        rows = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")), dtype=str, keep_default_na=False)
+        rows = pd.read_csv(
+            io.StringIO(path.read_text(encoding="utf-8")), dtype=str, keep_default_na=False
+        )
         if "piece" not in rows or "digest" in rows:
             print(f"{path}: nothing to do")
             continue

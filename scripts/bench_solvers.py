@@ -33,21 +33,43 @@ def plan(quick: bool) -> list[dict]:
         {"section": "products", "method": name, "width": width, "oversampling": 1.5}
         for name in ("float64", "float32", "bfloat16")
     ]
-    methods = ("matrix_free", "matrix_free float32", "minimum_norm", "plain CGLS float64", "scipy lsmr float64")
-    rows += [{"section": "oversampled", "method": name, "width": width, "oversampling": 1.5} for name in methods]
+    methods = (
+        "matrix_free",
+        "matrix_free float32",
+        "minimum_norm",
+        "plain CGLS float64",
+        "scipy lsmr float64",
+    )
+    rows += [
+        {"section": "oversampled", "method": name, "width": width, "oversampling": 1.5}
+        for name in methods
+    ]
     solve = ("torch.linalg.solve float32", "torch.linalg.solve float64")
     for method in ("refined", "lu", *solve, "lu_lbfgs"):
         rows.append({"section": "square", "method": method, "width": small, "oversampling": 1.0})
     for method in ("refined", *solve, "lu_lbfgs"):
         rows.append({"section": "square", "method": method, "width": width, "oversampling": 1.0})
     for method in ("refined", "lu_lbfgs"):
-        rows.append({"section": "square", "method": method, "width": width, "oversampling": "minimum"})
+        rows.append(
+            {"section": "square", "method": method, "width": width, "oversampling": "minimum"}
+        )
     for oversampling in (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007):
-        rows.append({"section": "frontier", "method": "matrix_free", "width": width, "oversampling": oversampling})
+        rows.append(
+            {
+                "section": "frontier",
+                "method": "matrix_free",
+                "width": width,
+                "oversampling": oversampling,
+            }
+        )
     for side in (8, 12, 16) if quick else (16, 32, 64, 96, 128):
-        rows.append({"section": "scaling", "method": "matrix_free", "width": side, "oversampling": 1.5})
+        rows.append(
+            {"section": "scaling", "method": "matrix_free", "width": side, "oversampling": 1.5}
+        )
     for oversampling in (1.5, 1.035):
-        rows.append({"section": "whole", "method": "auto", "width": width, "oversampling": oversampling})
+        rows.append(
+            {"section": "whole", "method": "auto", "width": width, "oversampling": oversampling}
+        )
     return rows
 
 
@@ -88,23 +110,41 @@ def measure(row: dict) -> dict:
         return row | whole(row, device)
     shape = LayerShape(row["width"], row["width"], (3, 3))
     minimum = row["oversampling"] == "minimum"
-    c1 = shape.minimum_width if minimum else math.ceil(round(row["oversampling"] * shape.equations, 6))
+    c1 = (
+        shape.minimum_width
+        if minimum
+        else math.ceil(round(row["oversampling"] * shape.equations, 6))
+    )
     weight = torch.randn(
-        shape.outputs, shape.inputs, *shape.kernel, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        shape.outputs,
+        shape.inputs,
+        *shape.kernel,
+        dtype=torch.float64,
+        generator=torch.Generator().manual_seed(0),
     )
     features = draw("he_normal", shape, c1, 0, 0)
-    system = two_layer_system(TargetLayer("layer", weight, torch.zeros(shape.outputs)), features, device, orthogonal=False)
+    system = two_layer_system(
+        TargetLayer("layer", weight, torch.zeros(shape.outputs)), features, device, orthogonal=False
+    )
     del features
     row |= {"n": system.operator.shape[0], "c1": c1}
     if row["section"] == "products":
         return row | products(system, row["method"])
-    need = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}.get(row["method"], 0) * row["n"] * c1
+    need = (
+        {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}.get(row["method"], 0)
+        * row["n"]
+        * c1
+    )
     free = hardware.available_memory(device)
     if need > 0.95 * free:
-        return row | {"note": f"not run: {hardware.gigabytes(need)} needed, {hardware.gigabytes(free)} free"}
+        return row | {
+            "note": f"not run: {hardware.gigabytes(need)} needed, {hardware.gigabytes(free)} free"
+        }
     solver = SOLVE.get(row["method"], registered)
     if device.type == "cuda":
-        registered(small_system(device), "lu")  # loads the libraries, which takes seconds the first time
+        registered(
+            small_system(device), "lu"
+        )  # loads the libraries, which takes seconds the first time
         registered(small_system(device), "matrix_free")
     before = peak_reset() if device.type == "cpu" else torch.cuda.memory_allocated()
     if device.type == "cuda":
@@ -114,15 +154,21 @@ def measure(row: dict) -> dict:
     if device.type == "cuda":
         torch.cuda.synchronize()
     row["seconds"] = time.perf_counter() - started
-    row["memory"] = (_status("VmHWM") if device.type == "cpu" else torch.cuda.max_memory_allocated()) - before
+    row["memory"] = (
+        _status("VmHWM") if device.type == "cpu" else torch.cuda.max_memory_allocated()
+    ) - before
     row["residual"] = relative_residual(system, x)
     if minimum:
         scales = system.scales(x)
-        reached = (system.matrix.matvec(scales.inner).reshape(len(weight), -1) * scales.outer[:, None]).cpu()
+        reached = (
+            system.matrix.matvec(scales.inner).reshape(len(weight), -1) * scales.outer[:, None]
+        ).cpu()
         wanted = system.weight.cpu()
         row["residual"] = float((reached - wanted).norm() / wanted.norm())
     if row["section"] == "oversampled" and found.get("arithmetic") in ("float32", "bfloat16"):
-        row["bare"] = products(system, found["arithmetic"])["seconds"]  # right after: machines are not equally fast all the time
+        row["bare"] = products(system, found["arithmetic"])[
+            "seconds"
+        ]  # right after: machines are not equally fast all the time
     return row | found
 
 
@@ -134,7 +180,9 @@ def small_system(device):
     from bnrecon.operators.khatri_rao import KhatriRao
 
     factors = (torch.randn(72, k, dtype=torch.float64, device=device) for k in (12, 6))
-    return linear_system(KhatriRao(*factors), torch.randn(4, 18, dtype=torch.float64, device=device))
+    return linear_system(
+        KhatriRao(*factors), torch.randn(4, 18, dtype=torch.float64, device=device)
+    )
 
 
 def products(system, name: str) -> dict:
@@ -154,7 +202,10 @@ def products(system, name: str) -> dict:
                 result = way()
                 float(result[0, 0])
                 best[product] = min(best[product], time.perf_counter() - started)
-    return {"seconds": sum(best.values()), "note": ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in best.items())}
+    return {
+        "seconds": sum(best.values()),
+        "note": ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in best.items()),
+    }
 
 
 def registered(system, name: str):
@@ -177,11 +228,16 @@ def registered(system, name: str):
         apart["LU seconds"] = time.perf_counter() - started
         if matrix.dtype == torch.float32:
             alone = torch.linalg.lu_solve(*factors, system.rhs[:, None].float())[:, 0].double()
-            apart["LU residual"] = float((system.rhs - system.operator.matvec(alone)).norm() / system.rhs.norm())
+            apart["LU residual"] = float(
+                (system.rhs - system.operator.matvec(alone)).norm() / system.rhs.norm()
+            )
         return factors
 
     rungs = (lambda device: [FLOAT32, FLOAT64]) if arithmetic else iterative.ladder
-    with mock.patch.object(dense, "factorize", timed), mock.patch.object(iterative, "ladder", rungs):
+    with (
+        mock.patch.object(dense, "factorize", timed),
+        mock.patch.object(iterative, "ladder", rungs),
+    ):
         found = solve(name, system)
     report = found.report
     note = report.arithmetic
@@ -226,15 +282,21 @@ def scipy_lsmr(system, _name: str):
     def through(product):
         return lambda v: product(torch.from_numpy(v.ravel().copy()).to(device)).cpu().numpy()
 
-    wrapped = LinearOperator(operator.shape, through(operator.matvec), through(operator.rmatvec), dtype="float64")
-    found = lsmr(wrapped, system.rhs.cpu().numpy(), atol=1e-15, btol=5e-11, conlim=0, maxiter=10_000)
+    wrapped = LinearOperator(
+        operator.shape, through(operator.matvec), through(operator.rmatvec), dtype="float64"
+    )
+    found = lsmr(
+        wrapped, system.rhs.cpu().numpy(), atol=1e-15, btol=5e-11, conlim=0, maxiter=10_000
+    )
     return torch.from_numpy(found[0]).to(device), {"iterations": int(found[2])}
 
 
 SOLVE = {
-    "torch.linalg.solve float32": library_solve, "torch.linalg.solve float64": library_solve, "plain CGLS float64": plain_cgls,
+    "torch.linalg.solve float32": library_solve,
+    "torch.linalg.solve float64": library_solve,
+    "plain CGLS float64": plain_cgls,
     "scipy lsmr float64": scipy_lsmr,
-}  # fmt: skip
+}
 
 
 def whole(row: dict, device) -> dict:
@@ -245,18 +307,24 @@ def whole(row: dict, device) -> dict:
     from bnrecon.targets.models import build
 
     torch.manual_seed(0)
-    model = build("vgg", (3, 32, 32), 10, width=row["width"], groups=[2, 3, 4, 4, 4], activation="relu").to(device).eval()
+    model = (
+        build("vgg", (3, 32, 32), 10, width=row["width"], groups=[2, 3, 4, 4, 4], activation="relu")
+        .to(device)
+        .eval()
+    )
     started = time.perf_counter()
     rebuilt = bnrecon.reconstruct(model, "he_normal", oversampling=row["oversampling"])
     seconds = time.perf_counter() - started
     solving = sum(layer.seconds for layer in rebuilt.layers)
     solvers = sorted({f"{layer.solver} ({layer.arithmetic})" for layer in rebuilt.layers})
     return {
-        "n": max(layer.equations for layer in rebuilt.layers), "c1": max(layer.width for layer in rebuilt.layers),
-        "seconds": seconds, "residual": max(layer.relative_error for layer in rebuilt.layers),
+        "n": max(layer.equations for layer in rebuilt.layers),
+        "c1": max(layer.width for layer in rebuilt.layers),
+        "seconds": seconds,
+        "residual": max(layer.relative_error for layer in rebuilt.layers),
         "iterations": sum(layer.iterations for layer in rebuilt.layers),
         "note": f"{len(rebuilt.layers)} layers, {solving:.1f} s of them solving; largest layer error; {', '.join(solvers)}",
-    }  # fmt: skip
+    }
 
 
 # Tables and pictures.
@@ -270,35 +338,56 @@ def table(rows: list[dict]):
 
     lines = []
     for row in rows:
-        first = next(r for r in rows if (r["section"], r.get("n")) == (row["section"], row.get("n")))
+        first = next(
+            r for r in rows if (r["section"], r.get("n")) == (row["section"], row.get("n"))
+        )
         ratio = row["section"] in ("oversampled", "square") and "seconds" in row
-        lines.append({
-            "section": row["section"], "n": row.get("n", ""), "c1 / n": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
-            "method": row["method"], "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
-            "times ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
-            "iterations": row.get("iterations", ""), "memory": gigabytes(row["memory"]) if "memory" in row else "",
-            "residual": f"{row['residual']:.1e}" if "residual" in row else "", "note": row.get("note", ""),
-        })  # fmt: skip
+        lines.append(
+            {
+                "section": row["section"],
+                "n": row.get("n", ""),
+                "c1 / n": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
+                "method": row["method"],
+                "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
+                "times ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
+                "iterations": row.get("iterations", ""),
+                "memory": gigabytes(row["memory"]) if "memory" in row else "",
+                "residual": f"{row['residual']:.1e}" if "residual" in row else "",
+                "note": row.get("note", ""),
+            }
+        )
     return pd.DataFrame(lines)
 
 
 def takeover(rows: list[dict]) -> list[str]:
     """Which method wins at each oversampling of the frontier."""
-    points = [row for row in rows if row["section"] == "frontier" and row.get("residual", 1) <= 1e-10]
+    points = [
+        row for row in rows if row["section"] == "frontier" and row.get("residual", 1) <= 1e-10
+    ]
     if not points:
         return []
     direct = [
-        r for r in rows if r["section"] == "square" and r["method"] == "refined" and r["n"] == points[0]["n"] and "seconds" in r
+        r
+        for r in rows
+        if r["section"] == "square"
+        and r["method"] == "refined"
+        and r["n"] == points[0]["n"]
+        and "seconds" in r
     ]
     if not direct:
         return []
     lu = direct[0]["seconds"]
     faster = sorted(row["oversampling"] for row in points if row["seconds"] < lu)
     slower = sorted(row["oversampling"] for row in points if row["seconds"] >= lu)
-    line = (
-        f"n = {points[0]['n']:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an oversampling of {faster[0]} on"
+    line = f"n = {points[0]['n']:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an oversampling of {faster[0]} on"
+    return (
+        [
+            line
+            + (f", the LU at {slower[-1]} and below." if slower else ", the lowest that was tried.")
+        ]
+        if faster
+        else []
     )
-    return [line + (f", the LU at {slower[-1]} and below." if slower else ", the lowest that was tried.")] if faster else []
 
 
 def exponent(points: list[tuple[float, float]]) -> float:
@@ -317,16 +406,29 @@ def frontier_picture(rows: list[dict], folder: Path) -> None:
     if not points:
         return
     figure, axes = plt.subplots(figsize=(6.4, 4))
-    reached = [(row["c1"] / row["n"] - 1, row["seconds"], row["residual"] <= 1e-10) for row in points]
-    axes.loglog([r[0] for r in reached], [r[1] for r in reached], "o-", label="matrix_free, bf16 inside where it stands")
+    reached = [
+        (row["c1"] / row["n"] - 1, row["seconds"], row["residual"] <= 1e-10) for row in points
+    ]
+    axes.loglog(
+        [r[0] for r in reached],
+        [r[1] for r in reached],
+        "o-",
+        label="matrix_free, bf16 inside where it stands",
+    )
     for excess, seconds, converged in reached:
         if not converged:
             axes.plot(excess, seconds, "kx", markersize=10)
     size = points[0]["n"]
     for row in rows:
         if row["section"] == "square" and row["method"] == "refined" and row["n"] == size:
-            axes.axhline(row["seconds"], color="C3", label="refined: LU in float32 of the first n features, corrected")
-    axes.set_xticks([r[0] for r in reached], [f"{row['oversampling']:g}" for row in points], fontsize=8)
+            axes.axhline(
+                row["seconds"],
+                color="C3",
+                label="refined: LU in float32 of the first n features, corrected",
+            )
+    axes.set_xticks(
+        [r[0] for r in reached], [f"{row['oversampling']:g}" for row in points], fontsize=8
+    )
     axes.minorticks_off()
     axes.set_xlabel("oversampling c1/n, spaced by the logarithm of c1/n - 1")
     axes.set_ylabel("seconds to a residual of 1e-10")
@@ -345,7 +447,9 @@ def scaling_picture(rows: list[dict], folder: Path) -> None:
     if len(points) < 2:
         return
     figure, both = plt.subplots(1, 2, figsize=(9, 3.8))
-    for axes, what, scale, unit in zip(both, ("seconds", "memory"), (1, 1e-9), ("seconds", "GB beyond the system"), strict=True):
+    for axes, what, scale, unit in zip(
+        both, ("seconds", "memory"), (1, 1e-9), ("seconds", "GB beyond the system"), strict=True
+    ):
         pairs = [(row["n"], row[what] * scale) for row in points]
         power = exponent(pairs[-3:])
         axes.loglog(*zip(*pairs, strict=True), "o-", label=f"n^{power:.2f} over the last three")
@@ -373,13 +477,17 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
                 f"({1e3 * row['bare']:.1f} ms a pair, timed right after it)."
             )
         if "LU seconds" in row and row["method"] == "refined":
-            lines.append(f"refined, n = {row['n']:,}: {row['seconds'] / row['LU seconds']:.2f} times its own float32 LU.")
+            lines.append(
+                f"refined, n = {row['n']:,}: {row['seconds'] / row['LU seconds']:.2f} times its own float32 LU."
+            )
     lines += takeover(rows)
     scaling = [row for row in rows if row["section"] == "scaling" and "seconds" in row]
     if len(scaling) > 2:
         seconds = exponent([(row["n"], row["seconds"]) for row in scaling[-3:]])
         memory = exponent([(row["n"], row["memory"]) for row in scaling[-3:]])
-        lines.append(f"Over the three largest sizes, seconds grow as n^{seconds:.2f} and memory as n^{memory:.2f}.")
+        lines.append(
+            f"Over the three largest sizes, seconds grow as n^{seconds:.2f} and memory as n^{memory:.2f}."
+        )
     devices = sorted({f"{row['device']}, torch {row['torch']}" for row in rows})
     lines += [
         "",
@@ -395,7 +503,9 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
 
 def main() -> None:
     """Measure what is missing, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--fresh", action="store_true")
@@ -407,12 +517,18 @@ def main() -> None:
         print(json.dumps(measure(json.loads(args.row))))
         return
     if unknown := set(args.sections) - set(SECTIONS):
-        parser.error(f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+        parser.error(
+            f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}"
+        )
     import torch
 
     from bnrecon.runtime import files
 
-    device = "cuda" if args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available()) else "cpu"
+    device = (
+        "cuda"
+        if args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
+        else "cpu"
+    )
     folder = Path(args.outputs) / ("quick" if args.quick else "") / device
     path = folder / "bench.json"
     known = []
@@ -426,9 +542,15 @@ def main() -> None:
     for row in order:
         if key(row) in done or (args.sections and row["section"] not in args.sections):
             continue
-        print(f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} c1/n {row['oversampling']}", end="", flush=True)
+        print(
+            f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} c1/n {row['oversampling']}",
+            end="",
+            flush=True,
+        )
         child = subprocess.run(
-            [sys.executable, __file__, "--row", json.dumps(row | {"device": args.device})], stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, "--row", json.dumps(row | {"device": args.device})],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         if child.returncode:
             print(f"   failed with exit code {child.returncode}", flush=True)
@@ -439,7 +561,9 @@ def main() -> None:
             flush=True,
         )
         files.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})
-    command = "python " + " ".join(["scripts/bench_solvers.py", *(["--quick"] if args.quick else [])])
+    command = "python " + " ".join(
+        ["scripts/bench_solvers.py", *(["--quick"] if args.quick else [])]
+    )
     print(report([done[key(r)] for r in order if key(r) in done], folder, command))
 
 

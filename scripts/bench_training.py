@@ -52,21 +52,35 @@ def pairs(args: argparse.Namespace, collapsed: bool) -> float:
 
     device = hardware.resolve_device(args.device)
     network = build(
-        "vgg_normalization", (3, 32, 32), 10, width=args.width, groups=[2, 3, 4, 4, 4], activation="relu", features="he_normal",
-        excess=100, inner="batchnorm",
-    )  # fmt: skip
+        "vgg_normalization",
+        (3, 32, 32),
+        10,
+        width=args.width,
+        groups=[2, 3, 4, 4, 4],
+        activation="relu",
+        features="he_normal",
+        excess=100,
+        inner="batchnorm",
+    )
     for module in network.modules():
         if isinstance(module, CollapsedPair):
             module.collapsed = collapsed
     data = random_images()
-    trainer = Trainer(network, data, TrainingPlan(1, 1e-3, 0.9, 5e-4, False, args.batch, 0, 0, torch.float32), device)
+    trainer = Trainer(
+        network,
+        data,
+        TrainingPlan(1, 1e-3, 0.9, 5e-4, False, args.batch, 0, 0, torch.float32),
+        device,
+    )
     trainer.network.train()
 
     def batches():
         while True:
             yield from data.train_batches(args.batch, 0, 0, device)
 
-    return throughput(lambda x, y: trainer._one_step(trainer.network, x, y), batches(), args, device)
+    return throughput(
+        lambda x, y: trainer._one_step(trainer.network, x, y), batches(), args, device
+    )
 
 
 def project_loop(args: argparse.Namespace) -> float:
@@ -84,7 +98,9 @@ def project_loop(args: argparse.Namespace) -> float:
     data = random_images()
     trainer = Trainer(vgg18(args.width), data, plan, device)
     trainer.network.train()
-    forward = torch.compile(trainer.network, mode="reduce-overhead") if plan.compile else trainer.network
+    forward = (
+        torch.compile(trainer.network, mode="reduce-overhead") if plan.compile else trainer.network
+    )
 
     def batches():
         epoch = 0
@@ -104,9 +120,14 @@ def plain_loop(args: argparse.Namespace) -> float:
 
     device = hardware.resolve_device(args.device)
     data = random_images()
-    transform = v2.Compose([
-        v2.RandomCrop(32, 4), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3),
-    ])  # fmt: skip
+    transform = v2.Compose(
+        [
+            v2.RandomCrop(32, 4),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.25] * 3),
+        ]
+    )
 
     class Pictures(torch.utils.data.Dataset):
         def __len__(self) -> int:
@@ -156,13 +177,17 @@ def throughput(step, batches, args: argparse.Namespace, device) -> float:
 
 def main() -> None:
     """Run both loops, each in a process of its own, and print them with their ratio."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--pairs", action="store_true", help="training normalizations alone, collapsed and not")
+    parser.add_argument(
+        "--pairs", action="store_true", help="training normalizations alone, collapsed and not"
+    )
     parser.add_argument(
         "--only",
         choices=["project", "plain", "collapsed", "uncollapsed"],
@@ -171,18 +196,25 @@ def main() -> None:
     args = parser.parse_args()
     if args.only:
         loops = {"project": project_loop, "plain": plain_loop}
-        loops |= {"collapsed": lambda args: pairs(args, True), "uncollapsed": lambda args: pairs(args, False)}
+        loops |= {
+            "collapsed": lambda args: pairs(args, True),
+            "uncollapsed": lambda args: pairs(args, False),
+        }
         print(loops[args.only](args))
         return
     figures = {}
     for name in ("uncollapsed", "collapsed") if args.pairs else ("plain", "project"):
         line = [sys.executable, __file__, *sys.argv[1:], "--only", name]
-        figures[name] = float(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+        figures[name] = float(
+            subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
+        )
     from bnrecon.runtime import hardware
 
     device = hardware.resolve_device(args.device)
     if args.pairs:
-        print(f"VGG18 of width {args.width}, normalizations alone, batch {args.batch}, float32, {hardware.describe(device)}")
+        print(
+            f"VGG18 of width {args.width}, normalizations alone, batch {args.batch}, float32, {hardware.describe(device)}"
+        )
         print(f"pairs as they stand   {figures['uncollapsed']:>10,.1f} images/s")
         print(
             f"collapsed pairs       {figures['collapsed']:>10,.1f} images/s   {figures['collapsed'] / figures['uncollapsed']:.0f} times as many"

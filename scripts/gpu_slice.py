@@ -24,23 +24,48 @@ GRACE = 45  # seconds that a piece has to save what it is at
 
 def pieces(args: argparse.Namespace) -> list[tuple[str, list[str], Path | None]]:
     """Name, command, and the file whose presence says that a piece without memory of its own is done."""
-    bnrecon = [sys.executable, "-c", "import sys; from bnrecon.cli.main import main; sys.exit(main())"]
-    common = [f"scale={args.scale}", f"device={args.device}", f"outputs={args.outputs}", "keep_source=false"]
+    bnrecon = [
+        sys.executable,
+        "-c",
+        "import sys; from bnrecon.cli.main import main; sys.exit(main())",
+    ]
+    common = [
+        f"scale={args.scale}",
+        f"device={args.device}",
+        f"outputs={args.outputs}",
+        "keep_source=false",
+    ]
     common += [f"data.root={args.data}"] if args.data else []
     here = Path(__file__).parent
     training = Path(args.outputs) / "training" / f"{args.device}.txt"
     found = [
-        ("throughput of training", [sys.executable, str(here / "bench_training.py"), "--device", args.device], training),
-        ("solvers", [sys.executable, str(here / "bench_solvers.py"), "--device", args.device], None),
+        (
+            "throughput of training",
+            [sys.executable, str(here / "bench_training.py"), "--device", args.device],
+            training,
+        ),
+        (
+            "solvers",
+            [sys.executable, str(here / "bench_solvers.py"), "--device", args.device],
+            None,
+        ),
     ]
     for parts in ("exact", "table1 paper", "scratch", ""):
-        found.append((f"study {parts}".strip(), [*bnrecon, "study", "burkholz2024", *parts.split(), *common], None))
+        found.append(
+            (
+                f"study {parts}".strip(),
+                [*bnrecon, "study", "burkholz2024", *parts.split(), *common],
+                None,
+            )
+        )
     return found if args.device == "cuda" else found[2:]
 
 
 def main() -> int:
     """Run pieces until the time is over; exit with the worst code of those that ended by themselves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--data", default=None)
     parser.add_argument("--outputs", default="outputs")
@@ -48,7 +73,9 @@ def main() -> int:
     parser.add_argument("--scale", default="paper", choices=("smoke", "laptop", "paper"))
     args = parser.parse_args()
     worst = 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `run`, which takes its piece with it
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # by way of `run`, which takes its piece with it
     deadline = time.monotonic() + 60 * args.minutes
     for name, command, marker in pieces(args):
         if marker is not None and marker.exists():
@@ -60,7 +87,10 @@ def main() -> int:
         print(f"\n{name}: at most {left / 60:.1f} min", flush=True)
         code = run(command, left, marker)
         if code is None:
-            print(f"the time is over during: {name}; what is done is saved, run it again to go on", flush=True)
+            print(
+                f"the time is over during: {name}; what is done is saved, run it again to go on",
+                flush=True,
+            )
             return 0
         if code:
             print(f"{name} ended with exit code {code}; the others go on", flush=True)
@@ -71,7 +101,9 @@ def main() -> int:
 
 def run(command: list[str], seconds: float, marker: Path | None) -> int | None:
     """Exit code of a command, ``None`` if it had to be stopped; what it prints goes to ``marker`` too once it is done."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE if marker else None, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE if marker else None, text=True, start_new_session=True
+    )
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -26,7 +26,9 @@ from bnrecon.studies import registry
 
 def main() -> int:
     """Copy, then write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, metavar="FROM")
     parser.add_argument("--study", default="burkholz2024")
     parser.add_argument("--scale", default="laptop")
@@ -36,30 +38,47 @@ def main() -> int:
     study = registry.find(args.study)
     found = running.collect(study, args.scale, words=[f"outputs={args.source}"])
     made = args.source / "studies" / args.study
-    if not list(made.glob(f"*-{args.scale}.csv")) and not any(cell.result for cells in found.values() for cell in cells):
-        print(f"{args.source}: no finished run and no experiment of {args.study} at scale {args.scale}", file=sys.stderr)
+    if not list(made.glob(f"*-{args.scale}.csv")) and not any(
+        cell.result for cells in found.values() for cell in cells
+    ):
+        print(
+            f"{args.source}: no finished run and no experiment of {args.study} at scale {args.scale}",
+            file=sys.stderr,
+        )
         return 2
     names = []
     for cell in (cell for cells in found.values() for cell in cells if cell.result):
         name = run_folder(composition.compose(cell.words)).name
         result = {key: value for key, value in cell.result.items() if key != "digest"}
-        result["config"]["data"]["root"], result["config"]["outputs"], result["config"]["targets"] = None, "outputs", None
+        (
+            result["config"]["data"]["root"],
+            result["config"]["outputs"],
+            result["config"]["targets"],
+        ) = None, "outputs", None
         result["target"]["folder"] = f"outputs/targets/{Path(result['target']['folder']).name}"
         files.write_json(args.to / "runs" / name / "result.json", result)
         names.append(name)
     for name in args.targets:
         for file in ("target.json", "target.safetensors"):
             (args.to / "targets" / name).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(args.source / "targets" / name / file, args.to / "targets" / name / file)
+            shutil.copyfile(
+                args.source / "targets" / name / file, args.to / "targets" / name / file
+            )
     for name in study.experiments:
         file = f"{name}-{args.scale}.csv"
         if (made / file).exists():
             bring(made / file, args.to / args.study / file)
     # Commands for what is not run name no folder where it is the usual one: tables printed in a checkout are the shipped ones.
-    found = running.collect(study, args.scale, words=[] if args.to == Path("outputs") else [f"outputs={args.to}"])
+    found = running.collect(
+        study, args.scale, words=[] if args.to == Path("outputs") else [f"outputs={args.to}"]
+    )
     running.write_tables(study, args.scale, found, args.to / args.study)
-    listed = [f"{args.to}/runs/{name}/result.json" for name in names] + [f"{args.to}/targets/{name}" for name in args.targets]
-    print(f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(listed)} {args.to}/{args.study}")
+    listed = [f"{args.to}/runs/{name}/result.json" for name in names] + [
+        f"{args.to}/targets/{name}" for name in args.targets
+    ]
+    print(
+        f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(listed)} {args.to}/{args.study}"
+    )
     return 0
 
 

@@ -44,8 +44,9 @@ READ = {
     **dict.fromkeys(("_local_scalar_dense", "item", "is_nonzero"), "number read"),
     **dict.fromkeys(("nonzero", "masked_select", "bincount"), "size read"),
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive"), "size read"),
-    "equal": "comparison", "_linalg_check_errors": "check of errors",
-}  # fmt: skip
+    "equal": "comparison",
+    "_linalg_check_errors": "check of errors",
+}
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 IN_PLACE_OR_NOT = ("fill", "masked_fill", "index_fill")
 TAKES_NUMBERS = {"where", *IN_PLACE_OR_NOT, *(f"{name}_" for name in IN_PLACE_OR_NOT)}
@@ -91,10 +92,13 @@ class PretendedGpu(TorchFunctionMode):
     def __enter__(self) -> PretendedGpu:
         autocast = torch.autocast
         answers = {
-            "get_device_capability": lambda *_: (9, 0), "get_device_name": lambda *_: "pretended",
-            "mem_get_info": lambda *_: (MEMORY, MEMORY), "memory_reserved": lambda *_: 0,
-            "memory_allocated": lambda *_: 0, "synchronize": lambda *_: self.wait("synchronize"),
-        }  # fmt: skip
+            "get_device_capability": lambda *_: (9, 0),
+            "get_device_name": lambda *_: "pretended",
+            "mem_get_info": lambda *_: (MEMORY, MEMORY),
+            "memory_reserved": lambda *_: 0,
+            "memory_allocated": lambda *_: 0,
+            "synchronize": lambda *_: self.wait("synchronize"),
+        }
         on_cpu = mock.patch.object(torch, "autocast", lambda _, *a, **k: autocast("cpu", *a, **k))
         self._inside.enter_context(mock.patch.multiple(torch.cuda, **answers))
         self._inside.enter_context(on_cpu)
@@ -113,9 +117,13 @@ class PretendedGpu(TorchFunctionMode):
         self.waits[f"{kind} at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"] += 1
 
     def move(
-        self, tensor: torch.Tensor, there: bool, dtype: torch.dtype | None = None,
-        non_blocking: bool = False, memory_format: torch.memory_format | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        tensor: torch.Tensor,
+        there: bool,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format | None = None,
+    ) -> torch.Tensor:
         """A copy of a tensor on the other device, waited for unless it leaves pinned memory."""
         if not (there and non_blocking and getattr(tensor.untyped_storage(), "pinned", False)):
             self.wait("copy to the device" if there else "copy to the host")
@@ -165,7 +173,7 @@ class _Operations(TorchDispatchMode):
 
     def _check(
         self, func, name: str, args: tuple, kwargs: dict, given: list[torch.Tensor], mixed: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Refuse what CUDA refuses of an operation on the device's tensors, and count its waits."""
         gpu = self.gpu
         if name in READ:

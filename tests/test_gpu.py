@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import enliven
+from lively import enliven
 from pretended_gpu import PretendedGpu, on_device
 from torch import nn
 
@@ -266,7 +266,7 @@ def test_without_a_c_compiler_training_goes_on_uncompiled(digits, tmp_path, caps
 @pytest.mark.parametrize("in_backward", [False, True])
 def test_a_failure_is_an_error_where_compiling_was_asked_for(
     digits, tmp_path, monkeypatch, in_backward
-):  # fmt: skip
+):
     monkeypatch.setattr(torch, "compile", lambda network, mode: failing(network, 2, in_backward))
     said = r"train\.compile=on: torch\.compile fails here .*or =off$"
     with pytest.raises(UserError, match=said) as error:

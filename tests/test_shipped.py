@@ -39,20 +39,32 @@ def test_a_shipped_run_is_found_again_by_its_command(name):
 @pytest.mark.parametrize("name", SHIPPED["targets"])
 def test_a_shipped_target_is_found_again_by_its_command(name):
     about = SHIPPED["targets"][name]
-    found = target_folder(composition.compose(about["words"]), Pixels(about["pixels"]), torch.device("cpu"))
+    found = target_folder(
+        composition.compose(about["words"]), Pixels(about["pixels"]), torch.device("cpu")
+    )
     assert found.name == name
 
 
 def test_everything_that_ships_is_known_here_and_can_be_read():
-    runs = {path.parent.name: tables.read_result(path) for path in (ROOT / "outputs/runs").glob("*/result.json")}
-    targets = {path.parent.name: files.read_json(path) for path in (ROOT / "outputs/targets").glob("*/target.json")}
+    runs = {
+        path.parent.name: tables.read_result(path)
+        for path in (ROOT / "outputs/runs").glob("*/result.json")
+    }
+    targets = {
+        path.parent.name: files.read_json(path)
+        for path in (ROOT / "outputs/targets").glob("*/target.json")
+    }
     assert set(SHIPPED["runs"]) <= set(runs)
     assert set(SHIPPED["targets"]) <= set(targets)
     for name, about in SHIPPED["targets"].items():
         assert targets[name]["data_checksum"] == about["pixels"]
         assert (ROOT / "outputs/targets" / name / "target.safetensors").exists()
     for result in runs.values():
-        for part, keys in (("result", result), ("result.target", result["target"]), ("result.source", result["source"])):
+        for part, keys in (
+            ("result", result),
+            ("result.target", result["target"]),
+            ("result.source", result["source"]),
+        ):
             assert set(PUBLIC[part]) <= set(keys)
 
 
@@ -71,7 +83,9 @@ def test_options_that_scripts_give_are_still_options():
 
 
 def test_a_new_result_has_all_keys_that_scripts_read(command, tmp_path):
-    code, out, err = command("run", "scale=smoke", "target.groups=[1]", "train.epochs=1", f"outputs={tmp_path}")
+    code, out, err = command(
+        "run", "scale=smoke", "target.groups=[1]", "train.epochs=1", f"outputs={tmp_path}"
+    )
     assert code == 0, err
     result = files.read_json(Path(out.strip().splitlines()[-1]) / "result.json")
     parts = {"result": result, "result.layers": result["layers"][0]}
@@ -84,10 +98,15 @@ def test_a_new_result_has_all_keys_that_scripts_read(command, tmp_path):
 
 def test_the_library_call_that_scripts_make_still_works():
     assert set(PUBLIC["library"]) <= set(bnrecon.__all__)
-    assert list(inspect.signature(bnrecon.reconstruct).parameters)[: len(PUBLIC["reconstruct"])] == PUBLIC["reconstruct"]
+    assert (
+        list(inspect.signature(bnrecon.reconstruct).parameters)[: len(PUBLIC["reconstruct"])]
+        == PUBLIC["reconstruct"]
+    )
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).eval()
-    rebuilt = bnrecon.reconstruct(model, features="he_normal", oversampling=1.5, solver="auto", seed=0)
+    rebuilt = bnrecon.reconstruct(
+        model, features="he_normal", oversampling=1.5, solver="auto", seed=0
+    )
     layer = rebuilt.layers[0]
     assert (layer.name, layer.width, layer.converged) == ("0", 81, True)
     assert layer.relative_error < 1e-10
@@ -95,8 +114,12 @@ def test_the_library_call_that_scripts_make_still_works():
 
 
 def test_every_folder_of_code_is_in_the_wheel():
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]["packages"]
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "bnrecon").rglob("*.py")}
-    assert sorted(listed) == sorted({".".join(folder.parts) for folder in folders} | {"bnrecon.configs"})
+    assert sorted(listed) == sorted(
+        {".".join(folder.parts) for folder in folders} | {"bnrecon.configs"}
+    )
     for folder in folders:
         assert (ROOT / folder / "__init__.py").exists(), folder

@@ -51,15 +51,36 @@ COMMANDS = ("run", "train", "study", "tables", "figures", "completion")
 
 
 HYDRA_FLAGS = (
-    "--help", "-h", "--hydra-help", "--cfg", "-c", "--resolve", "--package", "-p", "--multirun", "-m", "--config-dir", "-cd",
-    "--config-name", "-cn", "--info", "-i",
-)  # fmt: skip
+    "--help",
+    "-h",
+    "--hydra-help",
+    "--cfg",
+    "-c",
+    "--resolve",
+    "--package",
+    "-p",
+    "--multirun",
+    "-m",
+    "--config-dir",
+    "-cd",
+    "--config-name",
+    "-cn",
+    "--info",
+    "-i",
+)
 
 
 # What a person can set right by another option or permission; a full disk is none of it.
 MISTAKEN = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
-)  # fmt: skip
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ELOOP,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     leave_while_loading()
     end_with_parent()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a letter that the terminal does not have is no reason to fail
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a letter that the terminal does not have is no reason to fail
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
@@ -101,7 +124,9 @@ def _main(words: list[str]) -> int:
         example = "target=vgg18" if name in COMMANDS else command.lstrip("-")
         return _say(f"{command}: options come behind a command, as in: bnrecon run {example}", 2)
     if command not in COMMANDS:
-        return _say(f"{command}: no such command: {nearest(command, COMMANDS)}; see bnrecon --help", 2)
+        return _say(
+            f"{command}: no such command: {nearest(command, COMMANDS)}; see bnrecon --help", 2
+        )
     routes = {"run": _run, "train": _train, "study": _study, "tables": _tables, "figures": _figures}
     return routes.get(command, _install_completion)(rest)
 
@@ -116,7 +141,9 @@ def _hydra(task, words: list[str]) -> None:
     schema.register_schema()
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Options first: argparse does not take `target=vgg18 --config-dir=mine features=own` apart.
-    overrides = [word for word in words if (not word.startswith("-") and "=" in word) or word.startswith("~")]
+    overrides = [
+        word for word in words if (not word.startswith("-") and "=" in word) or word.startswith("~")
+    ]
     flags = [word for word in words if word not in overrides]
     said = io.StringIO()
     try:
@@ -128,9 +155,15 @@ def _hydra(task, words: list[str]) -> None:
         raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
     sys.argv = ["bnrecon", *flags, "--", *composition.as_overrides(overrides, _sweeping(words))]
     try:
-        hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")(task)()
+        hydra.main(version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run")(
+            task
+        )()
     except UnicodeDecodeError as error:  # Hydra does not say of which file
-        files = [str(file) for file in sorted(Path(given.config_dir or ".").rglob("*.yaml")) if not _is_text(file)]
+        files = [
+            str(file)
+            for file in sorted(Path(given.config_dir or ".").rglob("*.yaml"))
+            if not _is_text(file)
+        ]
         raise UserError(f"{', '.join(files[:3])}: yaml files are UTF-8 ({error.reason})") from None
 
 
@@ -160,7 +193,9 @@ def _run(words: list[str]) -> int:
         if word.lstrip("+").startswith("hydra/launcher=") and not _sweeping(words):
             return _say(f"{word}: launchers run sweeps; add -m", 2)
     sweeps.outcome.clear()
-    name = hashlib.sha256(" ".join(sorted(words)).encode(errors="backslashreplace")).hexdigest()[:10]
+    name = hashlib.sha256(" ".join(sorted(words)).encode(errors="backslashreplace")).hexdigest()[
+        :10
+    ]
     # Hydra makes its folder before anything is checked; the current one is there already.
     for place in ("hydra.run.dir=.", f"hydra.sweep.dir=${{outputs}}/sweeps/{name}"):
         if not any(word.startswith(place.partition("=")[0] + "=") for word in words):
@@ -172,7 +207,10 @@ def _run(words: list[str]) -> int:
             return _failure(leaving.code)
         return leaving.code if isinstance(leaving.code, int) else 2 if leaving.code else 0
     except KeyboardInterrupt:
-        return _say(f"interrupted; what was finished is kept, the same command goes on from there{sweeps.end_workers()}", 130)
+        return _say(
+            f"interrupted; what was finished is kept, the same command goes on from there{sweeps.end_workers()}",
+            130,
+        )
     except Exception as error:
         if sweeps.outcome or isinstance(error, UserError | OSError):
             return _failure(error)
@@ -228,7 +266,9 @@ def _main_job(composed) -> Path:
 def _train(words: list[str]) -> int:
     """Train a target alone, or take the trained one, and say how good it is."""
     if words[:1] and words[0] in ("-h", "--help"):
-        print("usage: bnrecon train [OPTION=VALUE ...]   (the options of bnrecon run; features and solver do not matter)")
+        print(
+            "usage: bnrecon train [OPTION=VALUE ...]   (the options of bnrecon run; features and solver do not matter)"
+        )
         return 0
     if flags := [word for word in words if word.startswith("-")]:
         return _say(
@@ -246,7 +286,9 @@ def _train(words: list[str]) -> int:
         from bnrecon.run.main_job import train_only
 
         loaded()
-        checks.require_folder(*(("outputs", asked.outputs) if asked.targets is None else ("targets", asked.targets)))
+        checks.require_folder(
+            *(("outputs", asked.outputs) if asked.targets is None else ("targets", asked.targets))
+        )
         train_only(asked)
     except BaseException as error:
         return _failure(error)
@@ -269,7 +311,11 @@ def _import(name: str) -> None:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(f"imports={name}: {error}; {advice}") from None
         last = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+        file, line = (
+            (error.filename, error.lineno)
+            if isinstance(error, SyntaxError)
+            else (last.filename, last.lineno)
+        )
         said = error.msg if isinstance(error, SyntaxError) else error
         raise UserError(f"imports={name}: {type(error).__name__}: {said} ({file}:{line})") from None
 
@@ -292,7 +338,9 @@ def _failure(error: BaseException) -> int:
     if isinstance(error, Interrupted):
         return _say(str(error), 130)
     if isinstance(error, KeyboardInterrupt):
-        return _say("interrupted; what was finished is kept, the same command goes on from there", 130)
+        return _say(
+            "interrupted; what was finished is kept, the same command goes on from there", 130
+        )
     if isinstance(error, BrokenPipeError):  # whoever read our output, `head` say, has seen enough
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
@@ -339,7 +387,9 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
         loaded()
         study, asked = registry.find(name), read(name, words)
         if asked.jobs > 1 and not run:
-            raise UserError(f"jobs={asked.jobs} is for bnrecon study; tables and figures compute nothing")
+            raise UserError(
+                f"jobs={asked.jobs} is for bnrecon study; tables and figures compute nothing"
+            )
         code = _run_study(study, asked) if run else 0
         text = _written(study, asked)
         if figures:
@@ -349,7 +399,10 @@ def _study_tables(name: str, words: list[str], run: bool, figures: bool = False)
                 if not asked.parts or path.name.partition("-")[0] in asked.parts
             )
             command = f"bnrecon study {' '.join(asked.alone)}"
-            print("\n".join(map(str, drawn)) or f"nothing of this has a picture yet; what has one is drawn by: {command}")
+            print(
+                "\n".join(map(str, drawn))
+                or f"nothing of this has a picture yet; what has one is drawn by: {command}"
+            )
             return code
         print(text)
         print(f"\n{asked.folder}")
@@ -368,14 +421,20 @@ def _run_study(study, asked) -> int:
 
     distributed.refuse("bnrecon study")
     require_room(asked.jobs)
-    cells = [cell for table in running.collect(study, asked.scale, asked.parts, asked.options).values() for cell in table]
+    cells = [
+        cell
+        for table in running.collect(study, asked.scale, asked.parts, asked.options).values()
+        for cell in table
+    ]
     checks.check_machine(composition.compose(asked.options))
     asked.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
     code = 0
     with workers(asked.alone, asked.jobs, asked.folder / f"{asked.scale}-workers.log"):
         for do in (
             lambda: running.run_missing(cells, asked.folder / f"{asked.scale}.log"),
-            lambda: running.run_experiments(study, asked.scale, asked.folder, asked.parts, asked.options),
+            lambda: running.run_experiments(
+                study, asked.scale, asked.folder, asked.parts, asked.options
+            ),
         ):
             try:
                 do()
@@ -416,10 +475,15 @@ def _tables(words: list[str]) -> int:
     if words[:1] in (["-h"], ["--help"]):
         from bnrecon.studies.registry import usage
 
-        print(f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{usage()}")
+        print(
+            f"usage: bnrecon tables [FOLDER]   (FOLDER is what outputs= was, outputs by default)\n{usage()}"
+        )
         return 0
     if len(words) > 1 or any(word.startswith("-") for word in words):
-        return _say(f"tables {' '.join(words)}: give one folder, or a study's name; bnrecon tables --help says more", 2)
+        return _say(
+            f"tables {' '.join(words)}: give one folder, or a study's name; bnrecon tables --help says more",
+            2,
+        )
     from bnrecon.config import composition
     from bnrecon.reporting import tables
 
@@ -430,7 +494,9 @@ def _tables(words: list[str]) -> int:
             raise UserError(f"{word!r}: no such folder; give the one that outputs= was")
         next(folder.iterdir(), None)  # whether it can be read
         if not (results := tables.collect(folder)):
-            raise UserError(f"no finished runs in {folder}; make one with: bnrecon run outputs={folder}")
+            raise UserError(
+                f"no finished runs in {folder}; make one with: bnrecon run outputs={folder}"
+            )
         print(tables.markdown(tables.summary(results)))
     except BaseException as error:
         return _failure(error)
@@ -442,7 +508,10 @@ def _figures(words: list[str]) -> int:
     named = _named_study(words)
     if not named:
         if words and words[0] not in ("-h", "--help"):
-            return _say(f"figures {' '.join(words)}: say of which study, as in: bnrecon figures random_features", 2)
+            return _say(
+                f"figures {' '.join(words)}: say of which study, as in: bnrecon figures random_features",
+                2,
+            )
         from bnrecon.studies.registry import usage
 
         print(usage())
@@ -464,13 +533,17 @@ def _complete(words: list[str]) -> int:
     given = line.split()
     if len(given) < 2 or (len(given) == 2 and not line.endswith(" ")):
         prefix = given[1] if len(given) == 2 else ""
-        print("\n".join(command for command in COMMANDS if command.startswith(prefix)))  # fish wants lines
+        print(
+            "\n".join(command for command in COMMANDS if command.startswith(prefix))
+        )  # fish wants lines
         return 0
     if given[1] != "run":
         return 0
     os.environ["COMP_LINE"] = re.sub(r"^(\s*\S+)\s+run\b", r"\1", line)
     try:
         _hydra(lambda _: None, ["-sc", *words])
-    except Exception:  # a half-typed line often cannot be composed; a prompt is no place for its traceback
+    except (
+        Exception
+    ):  # a half-typed line often cannot be composed; a prompt is no place for its traceback
         return 1
     return 0

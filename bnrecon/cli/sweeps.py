@@ -63,7 +63,9 @@ class SweepTable:
                     results.append(files.read_json(Path(records[-1]["folder"]) / "result.json"))
             except (ValueError, OSError) as error:
                 missing = isinstance(error, FileNotFoundError)
-                lost.append(f"left out: job {number}: {f'{error.filename} is missing' if missing else error}")
+                lost.append(
+                    f"left out: job {number}: {f'{error.filename} is missing' if missing else error}"
+                )
         outcome[:] = [max([*(record["code"] for record in records), bool(lost)])]
         try:
             if results:
@@ -72,7 +74,11 @@ class SweepTable:
                 print(f"\n{table}")
         except Exception as error:
             raise SystemExit(error) from None
-        lost += [f"failed (exit code {record['code']}): {' '.join(record['overrides'])}" for record in records if record["code"]]
+        lost += [
+            f"failed (exit code {record['code']}): {' '.join(record['overrides'])}"
+            for record in records
+            if record["code"]
+        ]
         print("".join(f"{line}\n" for line in lost), end="", file=sys.stderr)
         print(f"\n{folder}")
 

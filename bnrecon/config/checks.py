@@ -8,7 +8,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from bnrecon.config.schema import MlpTarget, NormalizationVggTarget, ResnetTarget, RunConfig, TargetConfig, VggTarget
+from bnrecon.config.schema import (
+    MlpTarget,
+    NormalizationVggTarget,
+    ResnetTarget,
+    RunConfig,
+    TargetConfig,
+    VggTarget,
+)
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.interruption import seconds
 
@@ -17,9 +24,15 @@ __all__ = ["check_machine", "require_folder"]
 
 # More than anybody has a use for: what is above is a slip that would take hours or all memory.
 LIMITS = {
-    "target.width": 10**6, "target.depth": 256, "target.excess": 10**9, "train.epochs": 10**6, "train.batch_size": 10**7,
-    "train.warmup_epochs": 10**6, "train.seed": 10**12,     "train.checkpoint_seconds": 10**9,
-}  # fmt: skip
+    "target.width": 10**6,
+    "target.depth": 256,
+    "target.excess": 10**9,
+    "train.epochs": 10**6,
+    "train.batch_size": 10**7,
+    "train.warmup_epochs": 10**6,
+    "train.seed": 10**12,
+    "train.checkpoint_seconds": 10**9,
+}
 
 
 MOST_CONVOLUTIONS = 256
@@ -43,7 +56,9 @@ def require_folder(name: str, folder: str) -> None:
             with tempfile.TemporaryDirectory(dir=place):
                 pass
     except OSError as error:
-        raise UserError(f"{name}={shown}: cannot be created ({error.strerror}); give another folder") from None
+        raise UserError(
+            f"{name}={shown}: cannot be created ({error.strerror}); give another folder"
+        ) from None
 
 
 def _is_there(place: Path) -> bool:
@@ -57,23 +72,34 @@ def _is_there(place: Path) -> bool:
 def check(config: RunConfig) -> None:
     """Raise ``UserError`` for a value that no run could have; what needs the data or the layers is checked by the run."""
     positive = {
-        "target.width": config.target.width, "threads": config.threads, "train.epochs": config.train.epochs, "train.lr": config.train.lr,
-        "train.batch_size": config.train.batch_size, "data.train_limit": config.data.train_limit,
-        "data.test_limit": config.data.test_limit, "data.side": config.data.side, "data.workers": config.data.workers,
-        "features.oversampling": config.features.oversampling, "features.margin": config.features.margin,
+        "target.width": config.target.width,
+        "threads": config.threads,
+        "train.epochs": config.train.epochs,
+        "train.lr": config.train.lr,
+        "train.batch_size": config.train.batch_size,
+        "data.train_limit": config.data.train_limit,
+        "data.test_limit": config.data.test_limit,
+        "data.side": config.data.side,
+        "data.workers": config.data.workers,
+        "features.oversampling": config.features.oversampling,
+        "features.margin": config.features.margin,
         "features.epsilon": config.features.epsilon,
-        "solver.tolerance": config.solver.tolerance, "solver.max_iterations": config.solver.max_iterations,
+        "solver.tolerance": config.solver.tolerance,
+        "solver.max_iterations": config.solver.max_iterations,
         "target.depth": getattr(config.target, "depth", None),
-        "target.oversampling": getattr(config.target, "oversampling", None), "train.checkpoint_seconds": config.train.checkpoint_seconds,
-    }  # fmt: skip
+        "target.oversampling": getattr(config.target, "oversampling", None),
+        "train.checkpoint_seconds": config.train.checkpoint_seconds,
+    }
     for name, value in positive.items():
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{name}={value}: must be above 0")
     from_zero = {
-        "train.weight_decay": config.train.weight_decay, "train.warmup_epochs": config.train.warmup_epochs,
-        "data.crop_padding": config.data.crop_padding, "train.seed": config.train.seed,
+        "train.weight_decay": config.train.weight_decay,
+        "train.warmup_epochs": config.train.warmup_epochs,
+        "data.crop_padding": config.data.crop_padding,
+        "train.seed": config.train.seed,
         "target.excess": getattr(config.target, "excess", 0),
-    }  # fmt: skip
+    }
     for name, value in from_zero.items():
         if not 0 <= value < float("inf"):
             raise UserError(f"{name}={value}: must be 0 or above")
@@ -86,16 +112,28 @@ def check(config: RunConfig) -> None:
     if config.train.nesterov and config.train.momentum == 0:
         raise UserError("train.nesterov=true needs train.momentum above 0")
     if (config.target.condition, config.target.density) != (None, None):
-        from bnrecon.targets import reparameterization  # loads torch, which help and completion do without
+        from bnrecon.targets import (
+            reparameterization,
+        )  # loads torch, which help and completion do without
 
         reparameterization.check(config.target.condition, config.target.density)
     groups = getattr(config.target, "groups", [1])
     if not groups or min(groups) < 1:
-        raise UserError(f"target.groups={groups}: give the number of convolutions before each pooling, as in [2,3,4,4,4]")
+        raise UserError(
+            f"target.groups={groups}: give the number of convolutions before each pooling, as in [2,3,4,4,4]"
+        )
     if sum(groups) > MOST_CONVOLUTIONS:
-        raise UserError(f"target.groups={groups}: must be at most {MOST_CONVOLUTIONS} convolutions in all")
-    if not config.seeds or len(set(config.seeds)) != len(config.seeds) or not 0 <= min(config.seeds) <= max(config.seeds) < 2**63:
-        raise UserError(f"seeds={config.seeds}: give one or more different seeds from 0 to 2^63 - 1, as in seeds=[0,1,2]")
+        raise UserError(
+            f"target.groups={groups}: must be at most {MOST_CONVOLUTIONS} convolutions in all"
+        )
+    if (
+        not config.seeds
+        or len(set(config.seeds)) != len(config.seeds)
+        or not 0 <= min(config.seeds) <= max(config.seeds) < 2**63
+    ):
+        raise UserError(
+            f"seeds={config.seeds}: give one or more different seeds from 0 to 2^63 - 1, as in seeds=[0,1,2]"
+        )
     for name, value, allowed in (
         ("device", config.device, ("auto", "cpu", "cuda")),
         ("evaluate", config.evaluate, ("auto", "source", "collapsed")),
@@ -105,22 +143,32 @@ def check(config: RunConfig) -> None:
         if value not in allowed:
             raise UserError(f"{name}={value}: {nearest(value, allowed)}")
     features = config.features
-    chosen = [name for name in ("oversampling", "excess", "width") if getattr(features, name) is not None]
+    chosen = [
+        name for name in ("oversampling", "excess", "width") if getattr(features, name) is not None
+    ]
     if len(chosen) > 1:
         given = ", ".join(f"features.{name}={getattr(features, name)}" for name in chosen)
         raise UserError(
             f"{given}: give at most one of features.oversampling (c1/n), features.excess (c1-n), features.width (c1); one that "
             f"features={features.name} brings is taken off as in features.{chosen[0]}=null"
         )
-    if features.width is not None and not re.fullmatch(r"minimum|maximum|0*[1-9]\d*", features.width):
-        raise UserError(f"features.width={features.width}: give a number of features above 0, minimum or maximum")
+    if features.width is not None and not re.fullmatch(
+        r"minimum|maximum|0*[1-9]\d*", features.width
+    ):
+        raise UserError(
+            f"features.width={features.width}: give a number of features above 0, minimum or maximum"
+        )
     if config.train.time_limit is not None:
         seconds(config.train.time_limit)
 
 
 def _check_names(config: RunConfig) -> None:
     """Raise ``UserError`` for folders and names that no file can have."""
-    for name, folder in (("outputs", config.outputs), ("targets", config.targets), ("data.root", config.data.root)):
+    for name, folder in (
+        ("outputs", config.outputs),
+        ("targets", config.targets),
+        ("data.root", config.data.root),
+    ):
         if folder is not None:
             _check_folder(name, folder)
     for name, word in (
@@ -129,7 +177,9 @@ def _check_names(config: RunConfig) -> None:
         ("features.name", config.features.name),
     ):
         if not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", word):
-            raise UserError(f"{name}={word[:80]!r}: this is part of a folder's name; give 1 to 60 characters, none of them /")
+            raise UserError(
+                f"{name}={word[:80]!r}: this is part of a folder's name; give 1 to 60 characters, none of them /"
+            )
 
 
 def _check_folder(name: str, folder: str) -> None:
@@ -138,7 +188,9 @@ def _check_folder(name: str, folder: str) -> None:
     try:
         folder.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{name}={folder!r}: not UTF-8; rename it, or with PYTHONUTF8=1 have names read as UTF-8") from None
+        raise UserError(
+            f"{name}={folder!r}: not UTF-8; rename it, or with PYTHONUTF8=1 have names read as UTF-8"
+        ) from None
 
 
 def _training_memory(target: TargetConfig) -> int:

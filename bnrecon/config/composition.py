@@ -47,7 +47,9 @@ def compose(words: Sequence[str]) -> RunConfig:
     return copy.deepcopy(_composed(tuple(words)))
 
 
-@functools.lru_cache(maxsize=1024)  # a study asks for each of its cells several times, and Hydra takes a tenth of a second
+@functools.lru_cache(
+    maxsize=1024
+)  # a study asks for each of its cells several times, and Hydra takes a tenth of a second
 def _composed(words: tuple[str, ...]) -> RunConfig:
     register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
@@ -84,12 +86,20 @@ def _folder(text: str) -> str:
     """A folder's name between quotes."""
     if text == "null" or re.fullmatch(r"""'([^'\\]|\\.)*'|"([^"\\]|\\.)*"|""", text, re.DOTALL):
         return text
-    return QuotedString(re.sub(r"^~(?=/|$)", lambda _: str(Path.home()), text), Quote.single).with_quotes()
+    return QuotedString(
+        re.sub(r"^~(?=/|$)", lambda _: str(Path.home()), text), Quote.single
+    ).with_quotes()
 
 
 def _choice(text: str) -> str:
     """The name of a group's yaml, quoted where the grammar would take it for something else."""
-    plain = re.fullmatch(r"[A-Za-z_][\w./@-]*", text, re.ASCII) and text.lower() not in ("null", "true", "false", "nan", "inf")
+    plain = re.fullmatch(r"[A-Za-z_][\w./@-]*", text, re.ASCII) and text.lower() not in (
+        "null",
+        "true",
+        "false",
+        "nan",
+        "inf",
+    )
     return text if plain else _folder(text) if text != "null" else "'null'"
 
 
@@ -99,7 +109,9 @@ def _reject_unknown(node: DictConfig, schema: type, prefix: str) -> None:
     for name in node:
         if name not in allowed:
             full = prefix + str(name)
-            raise UserError(f"{full} is not an option: {nearest(full, [prefix + word for word in allowed])}")
+            raise UserError(
+                f"{full} is not an option: {nearest(full, [prefix + word for word in allowed])}"
+            )
         child = node._get_node(name)
         if isinstance(child, DictConfig) and dataclasses.is_dataclass(OmegaConf.get_type(child)):
             _reject_unknown(child, OmegaConf.get_type(child), f"{prefix}{name}.")

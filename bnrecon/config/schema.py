@@ -48,7 +48,9 @@ class TargetConfig:
     name: str = MISSING  # what tables and folders call it
     family: str = MISSING
     width: int = 64
-    condition: float | None = None  # train weights behind fixed factors of this condition number (Random features, Table 1)
+    condition: float | None = (
+        None  # train weights behind fixed factors of this condition number (Random features, Table 1)
+    )
     density: float | None = None  # train with random masks that keep this share of every weight
 
 
@@ -64,7 +66,9 @@ class VggTarget(TargetConfig):
 class NormalizationVggTarget(VggTarget):
     """A VGG of frozen random pairs, trained by its normalizations alone."""
 
-    features: str = "he_normal"  # none: the weights themselves are trained, in the same architecture
+    features: str = (
+        "he_normal"  # none: the weights themselves are trained, in the same architecture
+    )
     excess: int = 100  # c1 - n, features beyond the number of equations
     oversampling: float | None = None  # c1 / n, in the place of excess
     inner: str = "batchnorm"  # between the two convolutions of a pair: batchnorm, or scale alone
@@ -100,11 +104,19 @@ class FeaturesConfig:
     name: str = MISSING  # he_normal, he_uniform, orthogonal, sparse_he_normal, id_cond, ortho_cond
     oversampling: float | None = None  # c1 / n
     excess: int | None = None  # c1 - n
-    width: str | None = None  # c1: a number, `minimum` (n - c2 + 1, Burkholz 2024, Thm 2.2) or `maximum` (n, Thm 2.3)
-    allow_below_minimum: bool = False  # fewer features than the theorems ask for: reconstruction will be inexact
+    width: str | None = (
+        None  # c1: a number, `minimum` (n - c2 + 1, Burkholz 2024, Thm 2.2) or `maximum` (n, Thm 2.3)
+    )
+    allow_below_minimum: bool = (
+        False  # fewer features than the theorems ask for: reconstruction will be inexact
+    )
     activation: str = "identity"  # after the first source layer: identity, relu, leaky_relu, tanh, sigmoid (Thm 2.4)
-    epsilon: float = 1e-3  # with tanh and sigmoid: how far a layer's output may be from the target's
-    margin: float = 2.0  # with any activation: inputs may exceed the training images' range by this factor
+    epsilon: float = (
+        1e-3  # with tanh and sigmoid: how far a layer's output may be from the target's
+    )
+    margin: float = (
+        2.0  # with any activation: inputs may exceed the training images' range by this factor
+    )
     skip: str = "none"  # a frozen skip connection beside each pair, inner or outer: where the second normalization stands (Eq. 3)
     strict: bool = False  # keep wholly zero features of sparse distributions
 
@@ -148,19 +160,35 @@ class RunConfig:
     scale: str = "laptop"
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # one source network each
     device: str = "auto"
-    threads: int | None = None  # of the processor, that PyTorch works with; null: as many as it takes by itself
+    threads: int | None = (
+        None  # of the processor, that PyTorch works with; null: as many as it takes by itself
+    )
     outputs: str = "outputs"
     targets: str | None = None  # where trained targets lie; OUTPUTS/targets unless told otherwise
     evaluate: str = "auto"  # source: the real wide network on all test images; collapsed: on 64, its collapsed form on the rest
     keep_source: bool = True  # false: remove the source networks' files once the result is written
-    imports: list[str] = field(default_factory=list)  # Python modules that register own targets, features or solvers
+    imports: list[str] = field(
+        default_factory=list
+    )  # Python modules that register own targets, features or solvers
 
 
 # What changes where or how fast a run happens, not what it computes.
-VOLATILE = frozenset({
-    "scale", "outputs", "data.root", "data.download", "data.workers", "train.time_limit", "train.checkpoint_seconds",
-    "target.name", "targets", "keep_source", "device", "threads",
-})  # fmt: skip
+VOLATILE = frozenset(
+    {
+        "scale",
+        "outputs",
+        "data.root",
+        "data.download",
+        "data.workers",
+        "train.time_limit",
+        "train.checkpoint_seconds",
+        "target.name",
+        "targets",
+        "keep_source",
+        "device",
+        "threads",
+    }
+)
 
 
 GROUPS = ("data", "target", "features", "solver", "train", "scale", "experiment")
@@ -170,7 +198,12 @@ def register_schema() -> None:
     """Put the schema where the yaml files' ``defaults`` find it."""
     cs = ConfigStore.instance()
     cs.store(name="run_schema", node=RunConfig)
-    for group, node in (("data", DataConfig), ("features", FeaturesConfig), ("solver", SolverConfig), ("train", TrainConfig)):
+    for group, node in (
+        ("data", DataConfig),
+        ("features", FeaturesConfig),
+        ("solver", SolverConfig),
+        ("train", TrainConfig),
+    ):
         cs.store(group=group, name="schema", node=node)
     for name, node in (
         ("vgg", VggTarget),
@@ -185,6 +218,15 @@ def register_schema() -> None:
 def schema_classes() -> list[type]:
     """All dataclasses of the schema."""
     return [
-        RunConfig, DataConfig, TargetConfig, VggTarget, NormalizationVggTarget, ResnetTarget, MlpTarget, CustomTarget, FeaturesConfig, SolverConfig,
+        RunConfig,
+        DataConfig,
+        TargetConfig,
+        VggTarget,
+        NormalizationVggTarget,
+        ResnetTarget,
+        MlpTarget,
+        CustomTarget,
+        FeaturesConfig,
+        SolverConfig,
         TrainConfig,
-    ]  # fmt: skip
+    ]

@@ -12,7 +12,14 @@ from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["FIRST_ACTIVATIONS", "FirstActivation", "LinearRegion", "check_activation", "linear_region", "theorem_constants"]
+__all__ = [
+    "FIRST_ACTIVATIONS",
+    "FirstActivation",
+    "LinearRegion",
+    "check_activation",
+    "linear_region",
+    "theorem_constants",
+]
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,9 @@ class LinearRegion:
     high: float
 
 
-def theorem_constants(features: Features, scales: Scales, largest_input: torch.Tensor) -> tuple[torch.Tensor, float]:
+def theorem_constants(
+    features: Features, scales: Scales, largest_input: torch.Tensor
+) -> tuple[torch.Tensor, float]:
     """The theorem's Q1, feature by feature, and Q2: reach of the intermediate channels, and what an error in them does at the output.
 
     Q1_l = |γ1_l| Σ_j |A_lj| X_j (c1,) with |x_j| <= X_j, ``largest_input`` (c0,), where the theorem has inputs in [-1, 1]; its Q1 is
@@ -75,16 +84,26 @@ def theorem_constants(features: Features, scales: Scales, largest_input: torch.T
     """
     if features.identity:
         reach = largest_input.repeat(features.width // len(largest_input))
-        sums = torch.full((features.shape.outputs,), float(features.shape.inputs * features.shape.taps), dtype=torch.float64)
+        sums = torch.full(
+            (features.shape.outputs,),
+            float(features.shape.inputs * features.shape.taps),
+            dtype=torch.float64,
+        )
     else:
         first, second = features.weights()
         reach = first.to(largest_input).abs() @ largest_input
         sums = second.abs().sum((1, 2, 3), dtype=torch.float64)
-    return scales.inner.abs() * reach.to(scales.inner), float((scales.outer.abs() * sums.to(scales.outer)).max())
+    return scales.inner.abs() * reach.to(scales.inner), float(
+        (scales.outer.abs() * sums.to(scales.outer)).max()
+    )
 
 
 def linear_region(
-    name: str, features: Features, scales: Scales, largest_input: torch.Tensor | None, epsilon: float
+    name: str,
+    features: Features,
+    scales: Scales,
+    largest_input: torch.Tensor | None,
+    epsilon: float,
 ) -> LinearRegion:
     """Choose v and b so that S differs from the target layer by at most ``epsilon`` for inputs within ``largest_input`` (c0,).
 

@@ -39,7 +39,9 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
         if _smallest(reflections[:width].triu()) > 1e-10 * float(matrix.norm()):
             last = matrix.new_zeros(n, n - width)
             last[width:].fill_diagonal_(1)
-            return torch.ormqr(reflections, factors, last).contiguous()  # by rows, as the search reads it
+            return torch.ormqr(
+                reflections, factors, last
+            ).contiguous()  # by rows, as the search reads it
     left, values, _ = torch.linalg.svd(matrix)
     rank = int((values > 1e-10 * values[0]).sum())
     return left[:, rank:].contiguous()
@@ -103,7 +105,12 @@ def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[tor
         held = permutation[output]
         rows = np.flatnonzero(free)
         others = place[rows]
-        changed = scores[output, rows] - scores[others, rows] + scores[others, held] + (total - scores[output, held])
+        changed = (
+            scores[output, rows]
+            - scores[others, rows]
+            + scores[others, held]
+            + (total - scores[output, held])
+        )
         errors, now = np.einsum("pk,pk->p", changed, changed), total @ total
         if errors.min() < now * (1 - TIE):
             best = (errors <= errors.min() + TIE * now).argmax()
@@ -111,10 +118,14 @@ def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[tor
             permutation[output], permutation[other] = row, held
             place[row], place[held] = output, other
         free[permutation[output]] = False
-    return torch.as_tensor(permutation), float(np.linalg.norm(scores[np.arange(outputs), permutation].sum(0)))
+    return torch.as_tensor(permutation), float(
+        np.linalg.norm(scores[np.arange(outputs), permutation].sum(0))
+    )
 
 
-def overlap_permutation(available: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, float]:
+def overlap_permutation(
+    available: torch.Tensor, target: torch.Tensor
+) -> tuple[torch.Tensor, float]:
     """The best permutation for sparse ID cond features, M = diag(mask): a linear assignment, solved exactly.
 
     What output i cannot reach of row p is Σ_j (1 - mask_ij) w_pj², a sum over outputs: the listing's id_permute searches for its minimum
@@ -127,13 +138,17 @@ def overlap_permutation(available: torch.Tensor, target: torch.Tensor) -> tuple[
     (tensor([1, 0]), 0.0)
     """
     if available.shape != target.shape or target.ndim != 2:
-        raise ValueError(f"the mask has the target's shape (c2, c0), not {tuple(available.shape)} for {tuple(target.shape)}")
+        raise ValueError(
+            f"the mask has the target's shape (c2, c0), not {tuple(available.shape)} for {tuple(target.shape)}"
+        )
     cost = (1 - available.double()) @ target.double().square().T
     rows, columns = linear_sum_assignment(cost.cpu().numpy())
     return torch.as_tensor(columns), float(cost[rows, columns].sum()) ** 0.5
 
 
-def best_random_permutation(missing: torch.Tensor, target: torch.Tensor, tries: int, seed: int = 0) -> tuple[torch.Tensor, float]:
+def best_random_permutation(
+    missing: torch.Tensor, target: torch.Tensor, tries: int, seed: int = 0
+) -> tuple[torch.Tensor, float]:
     """The baseline of A.3: the best of ``tries`` random permutations."""
     scores, generator = row_scores(missing, target), torch.Generator().manual_seed(seed)
     drawn = [torch.randperm(len(target), generator=generator) for _ in range(tries)]

@@ -20,7 +20,7 @@ __all__ = [
 
 
 def least_total_width(equations: int, layers: int) -> int:
-    """n + L - 1: as many scales as equations, and one for each of the L - 1 places between layers where a factor can be moved.
+    """N + L - 1: as many scales as equations, and one for each of the L - 1 places between layers where a factor can be moved.
 
     The theorem asks for n + L, the last layer's c2 counted. For L = 2 this is Theorem 2.2's c1 + c2 >= n + 1.
 
@@ -54,7 +54,9 @@ def generic_rank(weights: Sequence[torch.Tensor], seed: int = 0) -> int:
     Below n almost no target is among them, whatever the solver. At n the set has interior; over the reals it need not be everything.
     """
     generator = torch.Generator().manual_seed(seed)
-    draws = [torch.randn(len(weight), generator=generator, dtype=torch.float64) for weight in weights]
+    draws = [
+        torch.randn(len(weight), generator=generator, dtype=torch.float64) for weight in weights
+    ]
     scales = [draw.to(weights[0].device) for draw in draws]
     return int(torch.linalg.matrix_rank(deep_jacobian(weights, scales), rtol=1e-10))
 
@@ -88,7 +90,9 @@ def deep_jacobian(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor
     """
     before, product = [], None
     for weight, scale in zip(weights, scales, strict=True):
-        reached = weight.expand(*scale.shape[:-1], *weight.shape) if product is None else weight @ product
+        reached = (
+            weight.expand(*scale.shape[:-1], *weight.shape) if product is None else weight @ product
+        )
         before.append(reached)
         product = reached * scale[..., None]
     outputs = weights[-1].shape[0]
@@ -96,7 +100,11 @@ def deep_jacobian(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor
     behind = behind.expand(*scales[0].shape[:-1], outputs, outputs)
     blocks = []
     for number in reversed(range(len(weights))):
-        blocks.append((behind[..., :, None, :] * before[number].transpose(-1, -2)[..., None, :, :]).flatten(-3, -2))
+        blocks.append(
+            (behind[..., :, None, :] * before[number].transpose(-1, -2)[..., None, :, :]).flatten(
+                -3, -2
+            )
+        )
         behind = (behind * scales[number][..., None, :]) @ weights[number]
     return torch.cat(blocks[::-1], -1)
 
@@ -112,9 +120,13 @@ class DeepSolution:
 
 
 def solve_deep(
-    target: torch.Tensor, weights: Sequence[torch.Tensor], starts: int = 8, max_iterations: int = 300, tolerance: float = 1e-10,
+    target: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    starts: int = 8,
+    max_iterations: int = 300,
+    tolerance: float = 1e-10,
     seed: int = 0,
-) -> DeepSolution:  # fmt: skip
+) -> DeepSolution:
     """Find scales with which a chain of layers composes to ``target`` (c2, c0 · taps), from several random starts at once.
 
     Levenberg-Marquardt: δ = -Jᵀ (J Jᵀ + λ I)⁻¹ r, the damping λ lowered after each step that helps and raised after each that does
@@ -135,7 +147,9 @@ def solve_deep(
     widths = [len(weight) for weight in weights]
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64).to(target.device)
-    x *= (norm / compose_deep(weights, x.split(widths, -1)).flatten(1).norm(dim=1, keepdim=True)) ** (1 / len(widths))
+    x *= (
+        norm / compose_deep(weights, x.split(widths, -1)).flatten(1).norm(dim=1, keepdim=True)
+    ) ** (1 / len(widths))
 
     def residual(x: torch.Tensor) -> torch.Tensor:
         return (compose_deep(weights, x.split(widths, -1)) - target).flatten(1) / norm
@@ -149,9 +163,10 @@ def solve_deep(
         jacobian = deep_jacobian(weights, x.split(widths, -1)) / norm
         gram = jacobian @ jacobian.transpose(1, 2)
         scale = gram.diagonal(dim1=1, dim2=2).mean(1)
-        step = -(jacobian.transpose(1, 2) @ torch.linalg.solve(gram + (damping * scale)[:, None, None] * eye, r[..., None]))[
-            ..., 0
-        ]
+        step = -(
+            jacobian.transpose(1, 2)
+            @ torch.linalg.solve(gram + (damping * scale)[:, None, None] * eye, r[..., None])
+        )[..., 0]
         tried = x + step
         reached = residual(tried)
         better = reached.norm(dim=1) < r.norm(dim=1)

@@ -26,7 +26,9 @@ def embed(weight: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
     return torch.nn.functional.pad(weight, pads)
 
 
-def kernel_composition_system(weight: torch.Tensor, first: torch.Tensor, second: torch.Tensor, device: torch.device) -> System:
+def kernel_composition_system(
+    weight: torch.Tensor, first: torch.Tensor, second: torch.Tensor, device: torch.device
+) -> System:
     """M γ = vec(W) for A (c1, c0, k1h, k1w), B (c2, c1, k2h, k2w) and a target (c2, c0, kh, kw), stride 1.
 
     n = c2 · c0 · |dim(k2, k1)|, dim(k2, k1) = k1 + k2 - 1 a side: rows outside the target's kernel ask for zero.

@@ -25,7 +25,9 @@ def minimum_width(shape: LayerShape, skip: str) -> int:
     return shape.minimum_width - (skip == "outer")
 
 
-def layer_system(target: TargetLayer, features: Features, device: torch.device, orthogonal: bool) -> System:
+def layer_system(
+    target: TargetLayer, features: Features, device: torch.device, orthogonal: bool
+) -> System:
     """Set up the system of a target layer and its features, with or without a skip connection of kernel s.
 
     - ``none``: W = outer ∘ (M γ), ``two_layer_system``.
@@ -44,7 +46,10 @@ def layer_system(target: TargetLayer, features: Features, device: torch.device, 
     """
     if features.skip == "none":
         return two_layer_system(target, features, device, orthogonal)
-    matrix, weight = feature_operator(features, torch.float64, device), target.rows().to(device, torch.float64)
+    matrix, weight = (
+        feature_operator(features, torch.float64, device),
+        target.rows().to(device, torch.float64),
+    )
     skip = skip_rows(features).to(device)
     n, width = matrix.shape
     if features.skip == "inner" or width >= n or width < n - len(weight):

@@ -36,13 +36,19 @@ class TargetLayer:
         return self.weight.permute(0, 2, 3, 1).flatten(1)
 
 
-def two_layer_system(target: TargetLayer, features: Features, device: torch.device, orthogonal: bool) -> System:
+def two_layer_system(
+    target: TargetLayer, features: Features, device: torch.device, orthogonal: bool
+) -> System:
     """Set up the system of a target layer and its features.
 
     Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general case,
     ``bnrecon.construction.residual.layer_system`` features with a skip connection too.
     """
-    return linear_system(feature_operator(features, torch.float64, device), target.rows().to(device, torch.float64), orthogonal)
+    return linear_system(
+        feature_operator(features, torch.float64, device),
+        target.rows().to(device, torch.float64),
+        orthogonal,
+    )
 
 
 def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = False) -> System:
@@ -57,7 +63,13 @@ def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = Fal
         return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
     pivoted = Pivoted(matrix, weight)
     # The elimination keeps orthogonality of no matrix but id_cond's, whose closed form is known (Eq. 3).
-    return System(pivoted, pivoted.right_hand_side(), matrix, weight, orthogonal and isinstance(matrix, Selection))
+    return System(
+        pivoted,
+        pivoted.right_hand_side(),
+        matrix,
+        weight,
+        orthogonal and isinstance(matrix, Selection),
+    )
 
 
 def composed_weight(matrix: Operator, scales: Scales, features: Features) -> torch.Tensor:

@@ -57,7 +57,12 @@ class InMemoryImages:
         if "moments" not in self._held:
             levels = torch.arange(256, dtype=torch.float64) / 255
             channels = self.train_x.shape[-1]
-            counts = torch.stack([torch.bincount(self.train_x[..., c].reshape(-1).int(), minlength=256) for c in range(channels)])
+            counts = torch.stack(
+                [
+                    torch.bincount(self.train_x[..., c].reshape(-1).int(), minlength=256)
+                    for c in range(channels)
+                ]
+            )
             weights = counts.double() / counts.sum(1, keepdim=True)
             mean = weights @ levels
             variance = weights @ levels**2 - mean**2
@@ -104,9 +109,15 @@ class InMemoryImages:
         generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(n, generator=generator)
         shifts = torch.randint(2 * self.crop_padding + 1, (2, n), generator=generator)
-        mirrored = torch.rand(n, generator=generator) < 0.5 if self.flip else torch.zeros(n, dtype=torch.bool)
+        mirrored = (
+            torch.rand(n, generator=generator) < 0.5
+            if self.flip
+            else torch.zeros(n, dtype=torch.bool)
+        )
         rows = shifts[0, :, None] + torch.arange(height)
-        columns = shifts[1, :, None] + torch.where(mirrored[:, None], torch.arange(width).flip(0), torch.arange(width))
+        columns = shifts[1, :, None] + torch.where(
+            mirrored[:, None], torch.arange(width).flip(0), torch.arange(width)
+        )
         order, rows, columns = order.to(device), rows.to(device), columns.to(device)
         for batch in range(start, self.batches(batch_size)):
             take = slice(batch * batch_size + share[0], (batch + 1) * batch_size, share[1])
@@ -128,7 +139,9 @@ class InMemoryImages:
             pixels = self.test_x[first:last].to(device)
             yield self._normalize(pixels, torch.float32), self.test_y[first:last].to(device)
 
-    def plain_train_batches(self, batch_size: int, device: torch.device, limit: int) -> Iterator[torch.Tensor]:
+    def plain_train_batches(
+        self, batch_size: int, device: torch.device, limit: int
+    ) -> Iterator[torch.Tensor]:
         """Yield up to ``limit`` training images, not augmented: what running statistics are taken from."""
         for first in range(0, min(limit, len(self.train_x)), batch_size):
             pixels = self.train_x[first : min(first + batch_size, limit)].to(device)

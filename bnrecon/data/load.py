@@ -22,7 +22,18 @@ from bnrecon.runtime.locks import exclusive
 
 __all__ = ["DATASETS", "DataSpec", "load", "refuse_unused_root"]
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 MOST_SIDE = 4096  # 50 MB an image
 MOST_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB
 
@@ -72,7 +83,11 @@ def _folder_given(spec: DataSpec) -> str:
         reason = getattr(error, "strerror", None) or error
         shown = root if len(root) <= 200 else f"{root[:200]}..."
         line = f"data.root={shown}: no such folder ({reason})"
-        held = "train/<class>/* and test/<class>/* images" if spec.name == "folder" else f"the {spec.name} files"
+        held = (
+            "train/<class>/* and test/<class>/* images"
+            if spec.name == "folder"
+            else f"the {spec.name} files"
+        )
         raise UserError(f"{line}; give the folder that holds {held}") from None
     return root
 
@@ -90,7 +105,9 @@ def refuse_unused_root(spec: DataSpec) -> None:
     """
     if spec.name == "digits" and spec.root is not None:
         given = f"data.root={printable(spec.root)}"
-        raise UserError(f"{given}: data=digits has no files; for your own images give data=folder {given}")
+        raise UserError(
+            f"{given}: data=digits has no files; for your own images give data=folder {given}"
+        )
 
 
 def _check(spec: DataSpec) -> None:
@@ -98,7 +115,9 @@ def _check(spec: DataSpec) -> None:
     if spec.name not in DATASETS:
         raise UserError(f"data.name={spec.name}: {nearest(spec.name, DATASETS)}")
     if spec.root == "":
-        raise UserError(f"data.root is empty; give the folder of {spec.name}'s files, or leave it out")
+        raise UserError(
+            f"data.root is empty; give the folder of {spec.name}'s files, or leave it out"
+        )
     if spec.side is not None and spec.name not in ("folder", "imagenet"):
         raise UserError(
             f"data.side={spec.side}: {spec.name} images have one size; data.side is for data=folder and data=imagenet"
@@ -135,7 +154,9 @@ def _refuse_one_image(count: int, spec: DataSpec) -> None:
         raise UserError(f"{where}: {count} training image; training needs two or more, add some")
 
 
-def _in_canonical_order(images: np.ndarray, labels: np.ndarray, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _in_canonical_order(
+    images: np.ndarray, labels: np.ndarray, limit: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Order images by a digest of their pixels: the same data give the same run, whichever way its files are laid out.
 
     The order is as good as random, so that any leading part is a sample of all classes.
@@ -153,7 +174,9 @@ def _digits(spec: DataSpec) -> InMemoryImages:
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.round(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    train_x, test_x, train_y, test_y = train_test_split(pixels, labels, test_size=360, random_state=0, stratify=labels)
+    train_x, test_x, train_y, test_y = train_test_split(
+        pixels, labels, test_size=360, random_state=0, stratify=labels
+    )
     return _in_memory(spec, map(str, range(10)), train_x, train_y, test_x, test_y)
 
 
@@ -228,7 +251,9 @@ def _torchvision_cifar(root: Path, spec: DataSpec) -> InMemoryImages:
         except Exception as error:  # of urllib, http, tarfile, zlib, torchvision, the system
             reason = f"could not be downloaded from {kind.url} ({_first_line(error)})"
             raise UserError(f"{state} and {reason}; {_layouts(spec)}") from None
-    return _in_memory(spec, train.classes, train.data, np.array(train.targets), test.data, np.array(test.targets))
+    return _in_memory(
+        spec, train.classes, train.data, np.array(train.targets), test.data, np.array(test.targets)
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -243,37 +268,51 @@ def _read_archive(path: Path, spec: DataSpec) -> InMemoryImages:
                 raise ValueError(f"over {gigabytes(MOST_ARCHIVE)} unpacked")
             arrays = [archive[name] for name in names]
     except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
-        raise UserError(f"{path} is damaged or not an archive of {', '.join(names)} ({_first_line(error)}); replace it") from None
+        raise UserError(
+            f"{path} is damaged or not an archive of {', '.join(names)} ({_first_line(error)}); replace it"
+        ) from None
     for name, array in zip(names[1::2], arrays[1::2], strict=True):
         if array.dtype != np.uint8 or array.ndim != 4:
-            raise UserError(f"{path}: {name} is {array.dtype} of shape {array.shape}; it must be uint8 (N, H, W, C)")
+            raise UserError(
+                f"{path}: {name} is {array.dtype} of shape {array.shape}; it must be uint8 (N, H, W, C)"
+            )
     classes = [str(name) for name in np.atleast_1d(arrays[0])]
     expected = CIFAR10_CLASSES if spec.name == "cifar10" else None
     if (expected and tuple(classes) != expected) or (expected is None and len(classes) != 100):
-        raise UserError(f"{path}: its {len(classes)} classes are not those of {spec.name}; give the right archive")
+        raise UserError(
+            f"{path}: its {len(classes)} classes are not those of {spec.name}; give the right archive"
+        )
     for split, images, labels in (("train", *arrays[1:3]), ("test", *arrays[3:])):
         if images.shape[1:] != (32, 32, 3) or len(images) == 0:
-            raise UserError(f"{path}: {split}_x is of shape {images.shape}; it must be (N, 32, 32, 3)")
+            raise UserError(
+                f"{path}: {split}_x is of shape {images.shape}; it must be (N, 32, 32, 3)"
+            )
         if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise UserError(
                 f"{path}: {split}_y is {labels.dtype} of shape {labels.shape}; it must be whole numbers ({len(images)},)"
             )
         if labels.min() < 0 or labels.max() >= len(classes):
-            raise UserError(f"{path}: {split}_y runs from {labels.min()} to {labels.max()}; classes are 0 to {len(classes) - 1}")
+            raise UserError(
+                f"{path}: {split}_y runs from {labels.min()} to {labels.max()}; classes are 0 to {len(classes) - 1}"
+            )
     return _in_memory(spec, classes, *arrays[1:])
 
 
 def _folder(spec: DataSpec) -> InMemoryImages:
     """Any tree of train/<class>/* and test/<class>/* images; of one size, or resized to ``side``."""
     if spec.root is None:
-        raise UserError("data=folder needs data.root=FOLDER, a folder that holds train/<class>/* and test/<class>/* images")
+        raise UserError(
+            "data=folder needs data.root=FOLDER, a folder that holds train/<class>/* and test/<class>/* images"
+        )
     return _in_memory(spec, *_read_tree(Path(spec.root), spec, None))
 
 
 def _imagenet(spec: DataSpec) -> StreamedImages:
     """ImageNet's image folders, train/<class>/* and val/<class>/* (or test/<class>/*)."""
     if spec.root is None:
-        raise UserError("data=imagenet needs data.root=FOLDER, a folder that holds train/<class>/* and val/<class>/* images")
+        raise UserError(
+            "data=imagenet needs data.root=FOLDER, a folder that holds train/<class>/* and val/<class>/* images"
+        )
     root = Path(spec.root)
     held_out = root / "val" if (root / "val").is_dir() else root / "test"
     classes, train = _list_split(root / "train", None, spec.train_limit)
@@ -283,14 +322,22 @@ def _imagenet(spec: DataSpec) -> StreamedImages:
     return StreamedImages(spec.name, tuple(classes), train, test, spec.side or 224, spec.workers)
 
 
-def _list_split(folder: Path, expected: list[str] | None, limit: int | None = None) -> tuple[list[str], list[tuple[Path, int]]]:
+def _list_split(
+    folder: Path, expected: list[str] | None, limit: int | None = None
+) -> tuple[list[str], list[tuple[Path, int]]]:
     """List a split's images with their class numbers; the classes must be the expected ones and none may be empty.
 
     With a limit, images are taken from the classes in turn, so that a few still show all classes.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is missing; data.root must hold train/<class>/* and test/<class>/* images")
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        raise UserError(
+            f"{folder} is missing; data.root must hold train/<class>/* and test/<class>/* images"
+        )
+    classes = sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
     if expected is not None:
         _require_classes(folder, classes, expected)
     if not classes:
@@ -299,7 +346,9 @@ def _list_split(folder: Path, expected: list[str] | None, limit: int | None = No
     if limit is None:
         return classes, [item for column in columns for item in column]
     depth = max(len(column) for column in columns)
-    return classes, [column[i] for i in range(depth) for column in columns if i < len(column)][:limit]
+    return classes, [column[i] for i in range(depth) for column in columns if i < len(column)][
+        :limit
+    ]
 
 
 def _require_classes(folder: Path, classes: list[str], expected: Sequence[str]) -> None:
@@ -341,7 +390,10 @@ def _read_tree(folder: Path, spec: DataSpec, expected: tuple[str, ...] | int | N
     _, test = _list_split(folder / "test", classes)
     arrays: list = [classes]
     for files in (train, test):
-        arrays += [_read_images([path for path, _ in files], spec), np.array([label for _, label in files])]
+        arrays += [
+            _read_images([path for path, _ in files], spec),
+            np.array([label for _, label in files]),
+        ]
     if arrays[1].shape[1:] != arrays[3].shape[1:]:
         raise UserError(
             f"{folder}: training images are {_size(arrays[1][0])}, test images {_size(arrays[3][0])}; give data.side=32, say"
@@ -384,5 +436,9 @@ def _size(image: np.ndarray) -> str:
 
 
 DATASETS: dict[str, Callable[[DataSpec], InMemoryImages | StreamedImages]] = {
-    "digits": _digits, "cifar10": _cifar, "cifar100": _cifar, "folder": _folder, "imagenet": _imagenet,
-}  # fmt: skip
+    "digits": _digits,
+    "cifar10": _cifar,
+    "cifar100": _cifar,
+    "folder": _folder,
+    "imagenet": _imagenet,
+}

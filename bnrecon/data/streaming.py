@@ -90,10 +90,20 @@ class StreamedImages:
         generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(len(self.train_files), generator=generator).tolist()
         order = order[start * batch_size : self.batches(batch_size) * batch_size]
-        augment = transforms.Compose([transforms.RandomResizedCrop(self.side, antialias=True), transforms.RandomHorizontalFlip()])
+        augment = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(self.side, antialias=True),
+                transforms.RandomHorizontalFlip(),
+            ]
+        )
         first = start * batch_size
-        items = [(*self.train_files[i], (seed * 1_000_003 + epoch) * 10_000_019 + first + k) for k, i in enumerate(order)]
-        items = items[share[0] :: share[1]]  # a batch's number of images is a multiple of R, so that batches stay together
+        items = [
+            (*self.train_files[i], (seed * 1_000_003 + epoch) * 10_000_019 + first + k)
+            for k, i in enumerate(order)
+        ]
+        items = items[
+            share[0] :: share[1]
+        ]  # a batch's number of images is a multiple of R, so that batches stay together
         for images, labels in self._read(_Files(items, augment), batch_size // share[1]):
             yield _to(images, device, dtype), labels.to(device, non_blocking=True)
 
@@ -105,7 +115,9 @@ class StreamedImages:
         for images, labels in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
 
-    def plain_train_batches(self, batch_size: int, device: torch.device, limit: int) -> Iterator[torch.Tensor]:
+    def plain_train_batches(
+        self, batch_size: int, device: torch.device, limit: int
+    ) -> Iterator[torch.Tensor]:
         """Yield up to ``limit`` training images, evenly spread over the classes, not augmented."""
         step = max(1, len(self.train_files) // limit)
         items = [(path, label, None) for path, label in self.train_files[::step][:limit]]
@@ -113,9 +125,16 @@ class StreamedImages:
             yield _to(images, device, torch.float32)
 
     def _centre(self) -> transforms.Transform:
-        return transforms.Compose([transforms.Resize(self.side * 8 // 7, antialias=True), transforms.CenterCrop(self.side)])
+        return transforms.Compose(
+            [
+                transforms.Resize(self.side * 8 // 7, antialias=True),
+                transforms.CenterCrop(self.side),
+            ]
+        )
 
-    def _read(self, dataset: Dataset, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _read(
+        self, dataset: Dataset, batch_size: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         loader = DataLoader(
             dataset,
             batch_size,

@@ -3,11 +3,25 @@
 from bnrecon.features import distributions
 from bnrecon.features.drawing import check_skip, draw
 from bnrecon.features.pair import SKIPS, Features
-from bnrecon.features.register import DISTRIBUTIONS, Distribution, choose_width, distribution, register_features
+from bnrecon.features.register import (
+    DISTRIBUTIONS,
+    Distribution,
+    choose_width,
+    distribution,
+    register_features,
+)
 from bnrecon.features.shapes import LayerShape
 
 __all__ = [
-    "DISTRIBUTIONS", "SKIPS", "Distribution", "Features", "LayerShape", "check_skip", "choose_width", "distribution",
-    "distributions", "draw",
+    "DISTRIBUTIONS",
+    "SKIPS",
+    "Distribution",
+    "Features",
+    "LayerShape",
+    "check_skip",
+    "choose_width",
+    "distribution",
+    "distributions",
+    "draw",
     "register_features",
-]  # fmt: skip
+]

@@ -18,7 +18,9 @@ def he_normal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tens
     """Normal entries of variance 2 / fan-in (He et al. 2015)."""
     return (
         stream.normal((width, shape.inputs), "first", math.sqrt(2 / shape.inputs)),
-        stream.normal((shape.outputs, width, *shape.kernel), "second", math.sqrt(2 / (width * shape.taps))),
+        stream.normal(
+            (shape.outputs, width, *shape.kernel), "second", math.sqrt(2 / (width * shape.taps))
+        ),
     )
 
 
@@ -27,7 +29,9 @@ def he_uniform(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Ten
     """Entries uniform on ±sqrt(6 / fan-in) (He et al. 2015)."""
     return (
         stream.uniform((width, shape.inputs), "first", math.sqrt(6 / shape.inputs)),
-        stream.uniform((shape.outputs, width, *shape.kernel), "second", math.sqrt(6 / (width * shape.taps))),
+        stream.uniform(
+            (shape.outputs, width, *shape.kernel), "second", math.sqrt(6 / (width * shape.taps))
+        ),
     )
 
 
@@ -36,7 +40,11 @@ def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Ten
     """The flattened weights of ``torch.nn.init.orthogonal_``: orthonormal columns of A, orthonormal rows of B."""
     first = _orthonormal_columns(stream.normal((width, shape.inputs), "first"))
     flat = stream.normal((shape.outputs, width * shape.taps), "second")
-    second = _orthonormal_columns(flat.T).T if flat.shape[0] <= flat.shape[1] else _orthonormal_columns(flat)
+    second = (
+        _orthonormal_columns(flat.T).T
+        if flat.shape[0] <= flat.shape[1]
+        else _orthonormal_columns(flat)
+    )
     return first, second.reshape(shape.outputs, width, *shape.kernel).contiguous()
 
 
@@ -51,18 +59,30 @@ def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
 @register_features("sparse_he_normal", takes_strict=True)
 def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
     """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2; the sequel's "ER normal")."""
-    return _masked(shape, width, stream, strict, lambda size, word, deviation: stream.normal(size, word, deviation))
+    return _masked(
+        shape,
+        width,
+        stream,
+        strict,
+        lambda size, word, deviation: stream.normal(size, word, deviation),
+    )
 
 
 @register_features("er_sign", takes_strict=True)
 def er_sign(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
     """Entries of one magnitude, sqrt(2 / fan-in), and random sign, each set to 0 with probability 1/2 (Random features, Sect. 2.1)."""
     return _masked(
-        shape, width, stream, strict, lambda size, word, deviation: deviation * torch.where(stream.mask(size, word), 1.0, -1.0)
+        shape,
+        width,
+        stream,
+        strict,
+        lambda size, word, deviation: deviation * torch.where(stream.mask(size, word), 1.0, -1.0),
     )
 
 
-def _masked(shape: LayerShape, width: int, stream: Stream, strict: bool, values: Callable[..., torch.Tensor]) -> Features:
+def _masked(
+    shape: LayerShape, width: int, stream: Stream, strict: bool, values: Callable[..., torch.Tensor]
+) -> Features:
     """Entries ``values(size, word, deviation)``, each set to 0 with probability 1/2.
 
     Of A's rows a fraction 2^-c0 is wholly zero: 1/8 for an RGB image. Such a feature is dead and lowers the rank of M, so it
@@ -70,7 +90,9 @@ def _masked(shape: LayerShape, width: int, stream: Stream, strict: bool, values:
     """
 
     def masked(rows: int, columns: int, fan_in: int, word: str) -> torch.Tensor:
-        return values((rows, columns), word, math.sqrt(2 / fan_in)) * stream.mask((rows, columns), f"{word} mask")
+        return values((rows, columns), word, math.sqrt(2 / fan_in)) * stream.mask(
+            (rows, columns), f"{word} mask"
+        )
 
     def live(columns: int, fan_in: int, word: str) -> tuple[torch.Tensor, int]:
         rows, redrawn = masked(width, columns, fan_in, word), 0
@@ -95,7 +117,9 @@ def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
 
 
 @register_features("sparse_id_cond", at_most_n=True)
-def sparse_id_cond(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+def sparse_id_cond(
+    shape: LayerShape, width: int, stream: Stream
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A random c1 of id_cond's n features: an Erdős-Rényi mask of density p = c1 / n (Random features, Thm 4.2).
 
     The number of features is given, not drawn, so that a run says its width beforehand: masks of one size, each as likely.

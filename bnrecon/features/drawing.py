@@ -23,7 +23,15 @@ def check_skip(name: str) -> None:
         raise UserError(f"features.skip={name}: {nearest(name, SKIPS)}")
 
 
-def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict: bool = False, skip: str = "none") -> Features:
+def draw(
+    name: str,
+    shape: LayerShape,
+    width: int,
+    seed: int,
+    layer: int,
+    strict: bool = False,
+    skip: str = "none",
+) -> Features:
     """Draw the features of layer number ``layer``.
 
     ``strict`` keeps features of sparse distributions that came out wholly zero; ``skip`` adds a skip connection. Raises
@@ -42,23 +50,37 @@ def draw(name: str, shape: LayerShape, width: int, seed: int, layer: int, strict
         drawn = drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
     if skip == "none":
         return drawn
-    return dataclasses.replace(drawn, skip=skip, skip_weight=_skip_weight(shape, Stream(seed, layer)))
+    return dataclasses.replace(
+        drawn, skip=skip, skip_weight=_skip_weight(shape, Stream(seed, layer))
+    )
 
 
-def _drawn_by_user(kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict) -> Features:
+def _drawn_by_user(
+    kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict
+) -> Features:
     """What a user's distribution draws, its shapes, type and values checked."""
     with blamed(kind.registered):
         drawn = kind.draw(shape, width, stream, **options)
     if isinstance(drawn, Features):
         return drawn
-    if not (isinstance(drawn, tuple | list) and len(drawn) == 2 and all(isinstance(part, torch.Tensor) for part in drawn)):
-        raise UserError(f"features {kind.name}: it must return two tensors, A (c1, c0) and B (c2, c1, kh, kw)")
+    if not (
+        isinstance(drawn, tuple | list)
+        and len(drawn) == 2
+        and all(isinstance(part, torch.Tensor) for part in drawn)
+    ):
+        raise UserError(
+            f"features {kind.name}: it must return two tensors, A (c1, c0) and B (c2, c1, kh, kw)"
+        )
     wanted = {"A": (width, shape.inputs), "B": (shape.outputs, width, *shape.kernel)}
     for (name, size), part in zip(wanted.items(), drawn, strict=True):
         if tuple(part.shape) != size:
-            raise UserError(f"features {kind.name}: {name} is of shape {tuple(part.shape)}; for this layer it must be {size}")
+            raise UserError(
+                f"features {kind.name}: {name} is of shape {tuple(part.shape)}; for this layer it must be {size}"
+            )
         if not part.is_floating_point() or not bool(part.isfinite().all()):
-            raise UserError(f"features {kind.name}: {name} must hold finite floating-point numbers ({part.dtype} given)")
+            raise UserError(
+                f"features {kind.name}: {name} must hold finite floating-point numbers ({part.dtype} given)"
+            )
     return Features(shape, width, *(part.detach().to("cpu", torch.float32) for part in drawn))
 
 

@@ -12,7 +12,11 @@ from bnrecon.runtime.digests import tensor_digest
 __all__ = ["SKIPS", "Features", "identity_weights", "shared_feature_rows"]
 
 
-SKIPS = ("none", "inner", "outer")  # where the second normalization stands relative to a skip connection
+SKIPS = (
+    "none",
+    "inner",
+    "outer",
+)  # where the second normalization stands relative to a skip connection
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,15 @@ def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
     The first entries of all outputs share feature 0, which the first of them counts as its own.
     """
     private = torch.ones(shape.equations, dtype=torch.bool)
-    private[torch.arange(1, shape.outputs) * shape.inputs * shape.taps] = False  # entry (i, first tap, first input), i > 1
+    private[torch.arange(1, shape.outputs) * shape.inputs * shape.taps] = (
+        False  # entry (i, first tap, first input), i > 1
+    )
     return private
 
 
-def identity_weights(shape: LayerShape, kept: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def identity_weights(
+    shape: LayerShape, kept: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Feature number l = (i, p, j) reads input j and writes output i at tap p; all n of them, or those ``kept``."""
     l = torch.arange(shape.equations) if kept is None else kept  # noqa: E741 (the papers' index)
     number = torch.arange(len(l))
@@ -87,8 +95,14 @@ def identity_weights(shape: LayerShape, kept: torch.Tensor | None = None) -> tup
     return first, second.reshape(shape.outputs, len(l), *shape.kernel)
 
 
-def _kronecker_weights(shape: LayerShape, u2: torch.Tensor, u1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _kronecker_weights(
+    shape: LayerShape, u2: torch.Tensor, u1: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Feature number (q, d) reads the inputs by column d of U1 and writes the outputs and taps by column q of U2."""
     first = u1.T.repeat(len(u2), 1)
-    second = u2.repeat_interleave(shape.inputs, dim=1).reshape(shape.outputs, shape.taps, len(first))
-    return first, second.transpose(1, 2).reshape(shape.outputs, len(first), *shape.kernel).contiguous()
+    second = u2.repeat_interleave(shape.inputs, dim=1).reshape(
+        shape.outputs, shape.taps, len(first)
+    )
+    return first, second.transpose(1, 2).reshape(
+        shape.outputs, len(first), *shape.kernel
+    ).contiguous()

@@ -19,7 +19,9 @@ import torch
 __all__ = ["Stream"]
 
 
-BLOCK = 1 << 18  # numbers a block: each block has a key of its own, so that blocks can be drawn in parallel
+BLOCK = (
+    1 << 18
+)  # numbers a block: each block has a key of its own, so that blocks can be drawn in parallel
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,31 @@ class Stream:
         """Draw float32 numbers of a normal distribution of mean 0, by inverting its distribution function."""
         out = np.empty(math.prod(shape), dtype=np.float32)
         self._fill(
-            out, word, lambda bits, part: np.multiply(normal_quantile(_open_unit(bits)), deviation, out=part, casting="same_kind")
+            out,
+            word,
+            lambda bits, part: np.multiply(
+                normal_quantile(_open_unit(bits)), deviation, out=part, casting="same_kind"
+            ),
         )
         return torch.from_numpy(out).reshape(shape)
 
     def uniform(self, shape: tuple[int, ...], word: str, bound: float = 1.0) -> torch.Tensor:
         """Draw float32 numbers uniform on [-bound, bound]."""
         out = np.empty(math.prod(shape), dtype=np.float32)
-        self._fill(out, word, lambda bits, part: np.multiply(2 * _open_unit(bits) - 1, bound, out=part, casting="same_kind"))
+        self._fill(
+            out,
+            word,
+            lambda bits, part: np.multiply(
+                2 * _open_unit(bits) - 1, bound, out=part, casting="same_kind"
+            ),
+        )
         return torch.from_numpy(out).reshape(shape)
 
     def mask(self, shape: tuple[int, ...], word: str, share: float = 0.5) -> torch.Tensor:
         """Draw coins that are true with probability ``share``."""
-        return torch.from_numpy(self.bits(math.prod(shape), word) >= round((1 - share) * 2**32)).reshape(shape)
+        return torch.from_numpy(
+            self.bits(math.prod(shape), word) >= round((1 - share) * 2**32)
+        ).reshape(shape)
 
     def order(self, count: int, word: str) -> torch.Tensor:
         """Draw a permutation of 0 … count - 1."""
@@ -89,13 +103,22 @@ def _open_unit(bits: np.ndarray) -> np.ndarray:
 
 # Wichura 1988, "Algorithm AS 241: the percentage points of the normal distribution", routine PPND7: rational
 # approximations with an accuracy of about 1 part in 10^7, lowest power first.
-_CENTRE = ((3.3871327179, 50.434271938, 159.29113202, 59.109374720), (1.0, 17.895169469, 78.757757664, 67.187563600))
+_CENTRE = (
+    (3.3871327179, 50.434271938, 159.29113202, 59.109374720),
+    (1.0, 17.895169469, 78.757757664, 67.187563600),
+)
 
 
-_NEAR = ((1.4234372777, 2.7568153900, 1.3067284816, 0.17023821103), (1.0, 0.73700164250, 0.12021132975))
+_NEAR = (
+    (1.4234372777, 2.7568153900, 1.3067284816, 0.17023821103),
+    (1.0, 0.73700164250, 0.12021132975),
+)
 
 
-_FAR = ((6.6579051150, 3.0812263860, 0.42868294337, 0.017337203997), (1.0, 0.24197894225, 0.012258202635))
+_FAR = (
+    (6.6579051150, 3.0812263860, 0.42868294337, 0.017337203997),
+    (1.0, 0.24197894225, 0.012258202635),
+)
 
 
 def normal_quantile(p: np.ndarray) -> np.ndarray:
@@ -114,7 +137,9 @@ def normal_quantile(p: np.ndarray) -> np.ndarray:
     return out
 
 
-def _rational(r: np.ndarray, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> np.ndarray:
+def _rational(
+    r: np.ndarray, coefficients: tuple[tuple[float, ...], tuple[float, ...]]
+) -> np.ndarray:
     return _polynomial(r, coefficients[0]) / _polynomial(r, coefficients[1])
 
 

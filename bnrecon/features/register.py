@@ -50,9 +50,13 @@ class Distribution:
             )
         allowed = {word: named_width(shape, word) for word in self.widths}
         if allowed and width not in allowed.values():
-            choices = " or ".join(f"{count} (features.width={word})" for word, count in allowed.items())
+            choices = " or ".join(
+                f"{count} (features.width={word})" for word, count in allowed.items()
+            )
             size = "x".join(map(str, (shape.outputs, shape.inputs, *shape.kernel)))
-            raise UserError(f"{self.name} has {choices} features for a layer of {size}; {width} were asked for")
+            raise UserError(
+                f"{self.name} has {choices} features for a layer of {size}; {width} were asked for"
+            )
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {}
@@ -88,7 +92,9 @@ def register_features(
 
     def add(function: Draw) -> Draw:
         registered = Registered(f"features {name}", function, version)
-        DISTRIBUTIONS[name] = Distribution(name, registered, portable, orthogonal, takes_strict, widths, at_most_n)
+        DISTRIBUTIONS[name] = Distribution(
+            name, registered, portable, orthogonal, takes_strict, widths, at_most_n
+        )
         return function
 
     return add
@@ -102,9 +108,13 @@ def distribution(name: str) -> Distribution:
 
 
 def choose_width(
-    name: str, shape: LayerShape, oversampling: float | None = None, excess: int | None = None, width: str | int | None = None,
+    name: str,
+    shape: LayerShape,
+    oversampling: float | None = None,
+    excess: int | None = None,
+    width: str | int | None = None,
     default: float = 1.5,
-) -> int:  # fmt: skip
+) -> int:
     """Turn the one of ``oversampling`` (c1/n), ``excess`` (c1 - n) and ``width`` (c1) that is given into c1.
 
     With none given, n for distributions that have no more or need no more, ``default`` · n for the others.
@@ -115,5 +125,7 @@ def choose_width(
     if excess is not None:
         return n + excess
     if oversampling is None:
-        oversampling = 1.0 if distribution(name).orthogonal or distribution(name).at_most_n else default
+        oversampling = (
+            1.0 if distribution(name).orthogonal or distribution(name).at_most_n else default
+        )
     return math.ceil(oversampling * n)

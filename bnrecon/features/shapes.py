@@ -22,12 +22,12 @@ class LayerShape:
 
     @property
     def equations(self) -> int:
-        """n = c2 · c0 · kh · kw: the number of entries of the target's weight (first source kernel 1x1)."""
+        """N = c2 · c0 · kh · kw: the number of entries of the target's weight (first source kernel 1x1)."""
         return self.outputs * self.inputs * self.taps
 
     @property
     def minimum_width(self) -> int:
-        """n - c2 + 1 (Burkholz 2024, Thm 2.2)."""
+        """N - c2 + 1 (Burkholz 2024, Thm 2.2)."""
         return self.equations - self.outputs + 1
 
     def feature_bytes(self, width: int) -> int:

@@ -7,7 +7,15 @@ import math
 import numpy as np
 from scipy.integrate import cumulative_simpson
 
-__all__ = ["aspect_of_condition", "condition_of_aspect", "density", "distance", "distribution", "edges", "quantile"]
+__all__ = [
+    "aspect_of_condition",
+    "condition_of_aspect",
+    "density",
+    "distance",
+    "distribution",
+    "edges",
+    "quantile",
+]
 
 
 GRID = 20_001
@@ -42,10 +50,14 @@ def _table(aspect: float) -> tuple[np.ndarray, np.ndarray]:
     With x² = 1 + λ + 2 sqrt(λ) cos θ = (1 - sqrt(λ))² + 4 sqrt(λ) cos²(θ/2), which does not cancel at the lower edge, the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ = 1.
     """
     angle = np.linspace(math.pi, 0, GRID)
-    squared = (1 - math.sqrt(aspect)) ** 2 + 4 * math.sqrt(aspect) * np.sin((math.pi - angle) / 2) ** 2
+    squared = (1 - math.sqrt(aspect)) ** 2 + 4 * math.sqrt(aspect) * np.sin(
+        (math.pi - angle) / 2
+    ) ** 2
     # At θ = π and λ = 1 the quotient is 0 / 0, its limit 4.
     quotient = np.where(
-        squared > 1e-12, 4 * aspect * np.sin(angle) ** 2 / np.where(squared > 1e-12, squared, 1), 4.0 if aspect == 1 else 0.0
+        squared > 1e-12,
+        4 * aspect * np.sin(angle) ** 2 / np.where(squared > 1e-12, squared, 1),
+        4.0 if aspect == 1 else 0.0,
     )
     values = cumulative_simpson(quotient / (2 * math.pi * min(1.0, aspect)), x=-angle, initial=0)
     return np.sqrt(np.clip(squared, 0, None)), np.clip(values / values[-1], 0, 1)

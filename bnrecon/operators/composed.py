@@ -34,19 +34,30 @@ class Convolved:
 
     @classmethod
     def of(
-        cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device, chunk_bytes: int | None = None
+        cls,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        dtype: torch.dtype,
+        device: torch.device,
+        chunk_bytes: int | None = None,
     ) -> Convolved:
         """Build the operator of a pair A (c1, c0, k1h, k1w), B (c2, c1, k2h, k2w)."""
         (c1, c0, k1h, k1w), (c2, _, k2h, k2w) = first.shape, second.shape
-        product = KhatriRao.of(first.permute(0, 2, 3, 1).reshape(c1, -1), second, dtype, device, chunk_bytes)
-        i, ph, pw, qh, qw, j = torch.meshgrid(*map(torch.arange, (c2, k2h, k2w, k1h, k1w, c0)), indexing="ij")
+        product = KhatriRao.of(
+            first.permute(0, 2, 3, 1).reshape(c1, -1), second, dtype, device, chunk_bytes
+        )
+        i, ph, pw, qh, qw, j = torch.meshgrid(
+            *map(torch.arange, (c2, k2h, k2w, k1h, k1w, c0)), indexing="ij"
+        )
         height, width = k1h + k2h - 1, k1w + k2w - 1
         destination = ((i * height + ph + qh) * width + pw + qw) * c0 + j
         return cls(product, destination.reshape(-1).to(device), c2 * height * width * c0)
 
     def _sum(self, products: torch.Tensor) -> torch.Tensor:
         """Sum rows (i, p, q, j) to (i, p + q, j) along the first dimension."""
-        total = torch.zeros(self.shape[0], *products.shape[1:], dtype=products.dtype, device=self.device)
+        total = torch.zeros(
+            self.shape[0], *products.shape[1:], dtype=products.dtype, device=self.device
+        )
         return total.index_add_(0, self.destination, products)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:

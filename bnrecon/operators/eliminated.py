@@ -25,9 +25,13 @@ class Pivoted:
     """
 
     def __init__(
-        self, operator: Operator, weight: torch.Tensor, pivots: torch.Tensor | None = None, fixed: int | None = None,
+        self,
+        operator: Operator,
+        weight: torch.Tensor,
+        pivots: torch.Tensor | None = None,
+        fixed: int | None = None,
         skip: torch.Tensor | None = None,
-    ):  # fmt: skip
+    ):
         weight = weight.to(operator.device, torch.float64)
         outputs, entries = weight.shape
         self.operator = operator
@@ -37,7 +41,9 @@ class Pivoted:
         self.shape = (operator.shape[0] - outputs + (skip is None), operator.shape[1])
         self.pivots = weight.abs().argmax(1) if pivots is None else pivots
         values = weight.gather(1, self.pivots[:, None])
-        ratios = torch.where(values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values))
+        ratios = torch.where(
+            values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values)
+        )
         self.ratios = ratios.to(self.dtype)
         # Positions by number, output and entry: a mask, or one number as an index, is read by the host
         # in every product, which waits for the GPU to have it.
@@ -65,7 +71,11 @@ class Pivoted:
         pivot_rows = table[self.at_pivots]
         ratios = self.ratios.reshape(*self.row_shape, *[1] * (product.ndim - 1))
         eliminated = (table - ratios * pivot_rows[:, None])[self.others]
-        return eliminated if self.skip is not None else torch.cat([eliminated, pivot_rows[self.fixed][None]])
+        return (
+            eliminated
+            if self.skip is not None
+            else torch.cat([eliminated, pivot_rows[self.fixed][None]])
+        )
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """Eliminate after M x."""
@@ -97,7 +107,9 @@ class Pivoted:
 
     def to(self, arithmetic: Arithmetic) -> Pivoted:
         """The same in another arithmetic; the elimination's ratios keep the accuracy of vectors."""
-        return Pivoted(self.operator.to(arithmetic), self.weight, self.pivots, self.fixed, self.skip)
+        return Pivoted(
+            self.operator.to(arithmetic), self.weight, self.pivots, self.fixed, self.skip
+        )
 
     def column_norms(self) -> torch.Tensor:
         """Norms of M's own columns, which is all that scaling them needs; the eliminated ones are a little longer."""
@@ -116,7 +128,9 @@ class Pivoted:
 
     def leading(self, count: int) -> Pivoted:
         """The first ``count`` features."""
-        return Pivoted(self.operator.leading(count), self.weight, self.pivots, self.fixed, self.skip)
+        return Pivoted(
+            self.operator.leading(count), self.weight, self.pivots, self.fixed, self.skip
+        )
 
     def second_scales(self, product: torch.Tensor) -> torch.Tensor:
         """Recover the second scale of each output from M x: the pivot asked for over the pivot reached."""
@@ -126,4 +140,6 @@ class Pivoted:
         reached = product.gather(1, self.pivots[:, None])[:, 0]
         wanted = self.weight.gather(1, self.pivots[:, None])[:, 0]
         wanted = wanted.to(reached.dtype)
-        return torch.where(wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached))
+        return torch.where(
+            wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached)
+        )

@@ -12,7 +12,9 @@ from bnrecon.runtime.precision import Arithmetic
 __all__ = ["KhatriRao"]
 
 
-CACHE_BYTES = 512 * 2**10  # of a product that is summed up at once: it stays in a core's second-level cache
+CACHE_BYTES = (
+    512 * 2**10
+)  # of a product that is summed up at once: it stays in a core's second-level cache
 
 
 class KhatriRao:
@@ -35,10 +37,16 @@ class KhatriRao:
     """
 
     def __init__(
-        self, transposed: torch.Tensor, first: torch.Tensor, arithmetic: Arithmetic | None = None, chunk_bytes: int | None = None
+        self,
+        transposed: torch.Tensor,
+        first: torch.Tensor,
+        arithmetic: Arithmetic | None = None,
+        chunk_bytes: int | None = None,
     ):
         if len(transposed) != len(first) or transposed.ndim != 2 or first.ndim != 2:
-            raise ValueError(f"B^T {tuple(transposed.shape)} and A {tuple(first.shape)} must both be matrices of c1 rows")
+            raise ValueError(
+                f"B^T {tuple(transposed.shape)} and A {tuple(first.shape)} must both be matrices of c1 rows"
+            )
         self.arithmetic = arithmetic or Arithmetic.of(first.dtype)
         self.transposed, self.first = transposed, first
         self.shape = (transposed.shape[1] * first.shape[1], len(first))
@@ -50,7 +58,12 @@ class KhatriRao:
 
     @classmethod
     def of(
-        cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device, chunk_bytes: int | None = None
+        cls,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        dtype: torch.dtype,
+        device: torch.device,
+        chunk_bytes: int | None = None,
     ) -> KhatriRao:
         """Build the operator of a pair A (c1, c0), B (c2, c1, kh, kw)."""
         transposed = second.to(device).transpose(0, 1).flatten(1).to(dtype).contiguous()
@@ -69,7 +82,9 @@ class KhatriRao:
         product = torch.zeros(m, k * c0, dtype=self.dtype, device=self.device)
         with self.arithmetic.products():
             for part in self._chunks(k * c0, self.chunk_bytes):
-                scaled = (many[part, :, None].to(self.first.dtype) * self.first[part, None]).flatten(1)
+                scaled = (
+                    many[part, :, None].to(self.first.dtype) * self.first[part, None]
+                ).flatten(1)
                 if product.dtype == scaled.dtype:
                     product.addmm_(self.second[:, part], scaled)
                 else:
@@ -84,7 +99,9 @@ class KhatriRao:
         size = min(self.chunk_bytes, CACHE_BYTES) if self.device.type == "cpu" else self.chunk_bytes
         with self.arithmetic.products():
             for part in self._chunks(k * c0, size):
-                reached = (self.transposed[part] @ table).reshape(-1, k, c0).mul_(self.first[part, None])
+                reached = (
+                    (self.transposed[part] @ table).reshape(-1, k, c0).mul_(self.first[part, None])
+                )
                 torch.sum(reached, 2, dtype=self.dtype, out=product[part])
         return product.reshape(self.shape[1], *y.shape[1:])
 
@@ -102,7 +119,12 @@ class KhatriRao:
 
     def to(self, arithmetic: Arithmetic) -> KhatriRao:
         """The same features in another arithmetic."""
-        return KhatriRao(self.transposed.to(arithmetic.factors), self.first.to(arithmetic.factors), arithmetic, self.chunk_bytes)
+        return KhatriRao(
+            self.transposed.to(arithmetic.factors),
+            self.first.to(arithmetic.factors),
+            arithmetic,
+            self.chunk_bytes,
+        )
 
     def column_norms(self) -> torch.Tensor:
         """|B[:, l]| · |A[l, :]|."""
@@ -110,11 +132,15 @@ class KhatriRao:
 
     def row_norms(self) -> torch.Tensor:
         """The square root of (B ∘ B) (A ∘ A), in chunks."""
-        total = torch.zeros(len(self.second), self.first.shape[1], dtype=self.dtype, device=self.device)
+        total = torch.zeros(
+            len(self.second), self.first.shape[1], dtype=self.dtype, device=self.device
+        )
         for part in self._chunks(len(self.second), self.chunk_bytes):
             total += self.transposed[part].square().T @ self.first[part].square()
         return total.sqrt().reshape(-1)
 
     def leading(self, count: int) -> KhatriRao:
         """The first ``count`` features."""
-        return KhatriRao(self.transposed[:count], self.first[:count], self.arithmetic, self.chunk_bytes)
+        return KhatriRao(
+            self.transposed[:count], self.first[:count], self.arithmetic, self.chunk_bytes
+        )

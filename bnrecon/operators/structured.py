@@ -30,12 +30,14 @@ class Selection:
         return Arithmetic.of(self.dtype)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """x by row."""
+        """X by row."""
         return x[self.feature]
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """Sums of y by feature."""
-        return torch.zeros(self.shape[1], *y.shape[1:], dtype=y.dtype, device=self.device).index_add_(0, self.feature, y)
+        return torch.zeros(
+            self.shape[1], *y.shape[1:], dtype=y.dtype, device=self.device
+        ).index_add_(0, self.feature, y)
 
     def columns(self, part: slice) -> torch.Tensor:
         """Some columns, as rows."""

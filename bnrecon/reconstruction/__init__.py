@@ -5,5 +5,12 @@ from bnrecon.reconstruction.planning import Plan, PlannedLayer, RefusedLayers, p
 from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
 
 __all__ = [
-    "LayerReport", "OutputDifference", "Plan", "PlannedLayer", "Reconstruction", "RefusedLayers", "plan_layers", "reconstruct",
-]  # fmt: skip
+    "LayerReport",
+    "OutputDifference",
+    "Plan",
+    "PlannedLayer",
+    "Reconstruction",
+    "RefusedLayers",
+    "plan_layers",
+    "reconstruct",
+]

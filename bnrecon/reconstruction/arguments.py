@@ -23,9 +23,13 @@ def check_model(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise UserError(f"model is {type(model).__name__}; it must be a torch.nn.Module")
     if isinstance(model, torch.jit.ScriptModule):
-        raise UserError("the model is compiled by torch.jit, its layers cannot be replaced; give the module it was made of")
+        raise UserError(
+            "the model is compiled by torch.jit, its layers cannot be replaced; give the module it was made of"
+        )
     if any(module.training for module in model.modules()):
-        raise UserError("the model is in training mode, its normalization not yet fixed; call model.eval() before reconstruct")
+        raise UserError(
+            "the model is in training mode, its normalization not yet fixed; call model.eval() before reconstruct"
+        )
     types = {str(value.dtype).removeprefix("torch.") for value in model.parameters()}
     if odd := types - {"float32", "float64"}:
         raise UserError(
@@ -41,8 +45,11 @@ def check_call(given: Mapping[str, object]) -> None:
     bnrecon.runtime.errors.UserError: seed=-1: must be a whole number from 0 to 2^63 - 1
     """
     words = {
-        "features": DISTRIBUTIONS, "solver": ["auto", *SOLVERS], "activation": FIRST_ACTIVATIONS, "skip": SKIPS,
-    }  # fmt: skip
+        "features": DISTRIBUTIONS,
+        "solver": ["auto", *SOLVERS],
+        "activation": FIRST_ACTIVATIONS,
+        "skip": SKIPS,
+    }
     for name, value in given.items():
         if name in words:
             _check_word(name, value, words[name])
@@ -57,7 +64,9 @@ def check_call(given: Mapping[str, object]) -> None:
         elif name in ("moments", "solved") and not isinstance(value, Mapping | None):
             raise UserError(f"{name}: must map layers' names, not be {type(value).__name__}")
         elif name == "on_layer" and not (value is None or callable(value)):
-            raise UserError(f"on_layer={value!r}: must be a function of a layer's report and solution")
+            raise UserError(
+                f"on_layer={value!r}: must be a function of a layer's report and solution"
+            )
 
 
 def check_unsupported(value: object) -> None:
@@ -77,7 +86,9 @@ def check_widths(oversampling: object, excess: object, width: object) -> None:
         raise UserError(f"{named}: excess must be a whole number")
     number = str(width).isdecimal() and int(width) > 0
     if width is not None and width not in ("minimum", "maximum") and not number:
-        raise UserError(f"{named}: width must be a number of features above 0, 'minimum' or 'maximum'")
+        raise UserError(
+            f"{named}: width must be a number of features above 0, 'minimum' or 'maximum'"
+        )
 
 
 def _check_word(name: str, value: object, allowed: Iterable[str]) -> None:

@@ -28,13 +28,28 @@ NOTHING = 1e-6  # inputs that are never larger than this tell no range
 
 
 def reconstruct(
-    model: nn.Module, features: str = "he_normal", oversampling: float | None = None, solver: str = "auto", seed: int = 0, *,
-    excess: int | None = None, width: str | int | None = None, allow_below_minimum: bool = False, activation: str = "identity",
-    epsilon: float = 1e-3, margin: float = 2.0, strict: bool = False, skip: str = "none", images: torch.Tensor | Iterable[torch.Tensor] | None = None,
-    moments: Mapping[str, LayerMoments] | None = None, tolerance: float = 1e-10, max_iterations: int | None = None,
-    unsupported: str = "raise", solved: Mapping[str, Solution] | None = None,
+    model: nn.Module,
+    features: str = "he_normal",
+    oversampling: float | None = None,
+    solver: str = "auto",
+    seed: int = 0,
+    *,
+    excess: int | None = None,
+    width: str | int | None = None,
+    allow_below_minimum: bool = False,
+    activation: str = "identity",
+    epsilon: float = 1e-3,
+    margin: float = 2.0,
+    strict: bool = False,
+    skip: str = "none",
+    images: torch.Tensor | Iterable[torch.Tensor] | None = None,
+    moments: Mapping[str, LayerMoments] | None = None,
+    tolerance: float = 1e-10,
+    max_iterations: int | None = None,
+    unsupported: str = "raise",
+    solved: Mapping[str, Solution] | None = None,
     on_layer: Callable[[LayerReport, Solution], None] | None = None,
-) -> Reconstruction:  # fmt: skip
+) -> Reconstruction:
     """Rebuild a network from frozen random convolutions by its normalization parameters alone.
 
     Every 2d convolution and linear layer becomes two frozen random ones, each followed by a BatchNorm (Burkholz 2024,
@@ -81,24 +96,45 @@ def reconstruct(
     check_model(model)
     check_call(
         {
-            "features": features, "solver": solver, "activation": activation, "skip": skip, "seed": seed,
-            "allow_below_minimum": allow_below_minimum, "epsilon": epsilon, "margin": margin, "strict": strict,
-            "moments": moments, "tolerance": tolerance, "max_iterations": max_iterations, "solved": solved,
+            "features": features,
+            "solver": solver,
+            "activation": activation,
+            "skip": skip,
+            "seed": seed,
+            "allow_below_minimum": allow_below_minimum,
+            "epsilon": epsilon,
+            "margin": margin,
+            "strict": strict,
+            "moments": moments,
+            "tolerance": tolerance,
+            "max_iterations": max_iterations,
+            "solved": solved,
             "on_layer": on_layer,
         }
-    )  # fmt: skip
+    )
     check_activation(activation, skip)
     whole, model = model, uncompiled(model)
     first, batches = (None, iter(())) if images is None else checked_images(images, model)
     plan = plan_layers(
-        model, features, oversampling, excess, width, allow_below_minimum, solver, unsupported, skip=skip, images=first
+        model,
+        features,
+        oversampling,
+        excess,
+        width,
+        allow_below_minimum,
+        solver,
+        unsupported,
+        skip=skip,
+        images=first,
     )
     layers = [planned.found for planned in plan.layers]
     _check_copy(model, layers)
     if moments is None and images is not None:
         moments = gather(model, layers, batches)
     moments = _checked_moments(layers, moments, activation)
-    options = BuildOptions(solver, seed, strict, skip, activation, epsilon, margin, tolerance, max_iterations)
+    options = BuildOptions(
+        solver, seed, strict, skip, activation, epsilon, margin, tolerance, max_iterations
+    )
     built = []
     for planned in plan.layers:
         name = planned.found.name
@@ -108,8 +144,14 @@ def reconstruct(
             on_layer(part.report, solution)
     rebuilt = _assembled(model, layers, built, plan.notes)
     if whole is not model:
-        rebuilt.notes.append("the model is compiled, the source network is not: torch.compile it again")
-    return rebuilt if first is None else _compared(rebuilt, model, first, FIRST_ACTIVATIONS[activation].exact)
+        rebuilt.notes.append(
+            "the model is compiled, the source network is not: torch.compile it again"
+        )
+    return (
+        rebuilt
+        if first is None
+        else _compared(rebuilt, model, first, FIRST_ACTIVATIONS[activation].exact)
+    )
 
 
 def _replacing(layers: list[FoundLayer], by: Iterable[nn.Module]) -> dict[int, object]:
@@ -132,7 +174,9 @@ def _checked_moments(
 ) -> dict[str, LayerMoments]:
     """Each layer's moments, where images reached it; raise unless they are finite, and tell a range where it matters."""
     if activation != "identity" and moments is None:
-        raise UserError(f"activation={activation} needs images: without their range no shift into the linear region is known")
+        raise UserError(
+            f"activation={activation} needs images: without their range no shift into the linear region is known"
+        )
     known = {name: seen for name, seen in (moments or {}).items() if seen.count}
     for found in layers:
         label, seen = layer_label(found.name), known.get(found.name)
@@ -156,15 +200,21 @@ def _checked_moments(
     return known
 
 
-def _assembled(model: nn.Module, layers: list[FoundLayer], built: list[BuiltLayer], notes: list[str]) -> Reconstruction:
+def _assembled(
+    model: nn.Module, layers: list[FoundLayer], built: list[BuiltLayer], notes: list[str]
+) -> Reconstruction:
     """The network with its layers replaced, all but normalizations frozen."""
     network = substitute(model, _replacing(layers, [part.layer for part in built]))
     if frozen := freeze(network):
         notes.append(f"frozen with the convolutions, being no normalization: {listed(frozen)}")
-    return Reconstruction(network, [part.report for part in built], [part.recipe for part in built], notes)
+    return Reconstruction(
+        network, [part.report for part in built], [part.recipe for part in built], notes
+    )
 
 
-def _compared(rebuilt: Reconstruction, model: nn.Module, images: torch.Tensor, exact: bool) -> Reconstruction:
+def _compared(
+    rebuilt: Reconstruction, model: nn.Module, images: torch.Tensor, exact: bool
+) -> Reconstruction:
     """The same, with the difference of outputs; a ``RunError`` about them carries what was rebuilt."""
     exact = exact and all(report.converged for report in rebuilt.layers)
     try:

@@ -58,7 +58,10 @@ class BuiltLayer(NamedTuple):
 
 
 def build_layer(
-    planned: PlannedLayer, options: BuildOptions, moments: LayerMoments | None = None, solved: Solution | None = None
+    planned: PlannedLayer,
+    options: BuildOptions,
+    moments: LayerMoments | None = None,
+    solved: Solution | None = None,
 ) -> tuple[BuiltLayer, Solution]:
     """Build the source layer of one target layer; return it and the solution it was built of.
 
@@ -66,7 +69,15 @@ def build_layer(
     is taken where it fits. Raises ``UserError`` and ``RunError`` that name the layer.
     """
     found, target = planned.found, planned.found.target
-    drawn = draw(planned.features, target.shape, planned.width, options.seed, planned.number, options.strict, options.skip)
+    drawn = draw(
+        planned.features,
+        target.shape,
+        planned.width,
+        options.seed,
+        planned.number,
+        options.strict,
+        options.skip,
+    )
     orthogonal = distribution(planned.features).orthogonal
     system = layer_system(target, drawn, found.module.weight.device, orthogonal)
     wanted = SolverOptions(options.tolerance * _share(system, target), options.max_iterations)
@@ -80,10 +91,18 @@ def build_layer(
     layer.folded = found.norm is not None
     _normalize(layer, scales, found, moments, options.activation, options.margin, options.epsilon)
     recipe = LayerRecipe(
-        found.name, found.norm_name, planned.number, planned.features, options.seed, options.strict, planned.width,
-        options.activation, drawn.digest(), options.skip,
+        found.name,
+        found.norm_name,
+        planned.number,
+        planned.features,
+        options.seed,
+        options.strict,
+        planned.width,
+        options.activation,
+        drawn.digest(),
+        options.skip,
         None if FIRST_ACTIVATIONS[options.activation].exact else layer.region[1],
-    )  # fmt: skip
+    )
     report = _report(layer, found, solution.report, recipe, options.tolerance)
     return BuiltLayer(layer, report, recipe), solution
 
@@ -106,13 +125,21 @@ def _taken(system: System, solution: Solution, tolerance: float) -> Solution:
     """A solution found earlier, its residual recomputed all the same."""
     scale = solution.scale.to(system.rhs.device)
     residual = relative_residual(system, scale)
-    report = dataclasses.replace(solution.report, relative_residual=residual, converged=residual <= tolerance)
+    report = dataclasses.replace(
+        solution.report, relative_residual=residual, converged=residual <= tolerance
+    )
     return Solution(scale, report)
 
 
 def _normalize(
-    layer: SourceLayer, scales: Scales, found: FoundLayer, moments: LayerMoments | None, activation: str, margin: float, epsilon: float
-) -> None:  # fmt: skip
+    layer: SourceLayer,
+    scales: Scales,
+    found: FoundLayer,
+    moments: LayerMoments | None,
+    activation: str,
+    margin: float,
+    epsilon: float,
+) -> None:
     """Set the layer's normalizations so that it is outer ∘ B (inner ∘ A x) + b, the activation kept in its linear region.
 
     There φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that the second normalization divides by m v and takes B (m t + c) off.
@@ -134,10 +161,14 @@ def _normalize(
         ]
     dtype = layer.second_norm.weight.dtype
     first, second = ((mean.to(dtype), variance.to(dtype)) for mean, variance in statistics)
-    layer.set_maps(AffineMap(inner, region.shift, *first), AffineMap(outer, bias - outer * at_output, *second))
+    layer.set_maps(
+        AffineMap(inner, region.shift, *first), AffineMap(outer, bias - outer * at_output, *second)
+    )
 
 
-def _report(layer: SourceLayer, found: FoundLayer, solved: Report, recipe: LayerRecipe, tolerance: float) -> LayerReport:
+def _report(
+    layer: SourceLayer, found: FoundLayer, solved: Report, recipe: LayerRecipe, tolerance: float
+) -> LayerReport:
     """What is said of a layer, its errors taken anew."""
     shape, precision = found.target.shape, layer.second_norm.weight.dtype
     exact, assembled = layer_errors(layer, found.target.weight)
@@ -149,7 +180,12 @@ def _report(layer: SourceLayer, found: FoundLayer, solved: Report, recipe: Layer
         )
     rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
     diagnosis = solved.diagnosis
-    if solved.converged and exact > tolerance and recipe.width < shape.equations and recipe.skip != "inner":
+    if (
+        solved.converged
+        and exact > tolerance
+        and recipe.width < shape.equations
+        and recipe.skip != "inner"
+    ):
         diagnosis = (
             "the eliminated system is solved, but recovering the second scales amplifies what is left: some output is hardly reached at "
             "its pivot (near to a pathological target of Burkholz 2024, Thm 2.2); try a tighter tolerance, or one feature more"
@@ -160,13 +196,27 @@ def _report(layer: SourceLayer, found: FoundLayer, solved: Report, recipe: Layer
             "take more features (oversampling=1.1), or a model in double precision"
         )
     return LayerReport(
-        found.name, (shape.outputs, shape.inputs, *shape.kernel), shape.equations, recipe.width, recipe.width / shape.equations,
-        solved.solver, exact, assembled, solved.relative_residual, solved.iterations, solved.seconds,
+        found.name,
+        (shape.outputs, shape.inputs, *shape.kernel),
+        shape.equations,
+        recipe.width,
+        recipe.width / shape.equations,
+        solved.solver,
+        exact,
+        assembled,
+        solved.relative_residual,
+        solved.iterations,
+        solved.seconds,
         solved.converged and exact <= tolerance and assembled <= rounding,
-        layer.features.redrawn, _rank(layer.features) if recipe.strict else None,
-        "implicit" if layer.implicit else "stored", recipe.digest,
-        solved.norm, solved.arithmetic, solved.reason, diagnosis,
-    )  # fmt: skip
+        layer.features.redrawn,
+        _rank(layer.features) if recipe.strict else None,
+        "implicit" if layer.implicit else "stored",
+        recipe.digest,
+        solved.norm,
+        solved.arithmetic,
+        solved.reason,
+        diagnosis,
+    )
 
 
 def _name(precision: torch.dtype) -> str:

@@ -38,10 +38,14 @@ def collapse_layer(layer: SourceLayer) -> nn.Module:
     slope, offset = layer.linearized.slope, layer.linearized.offset
     matrix = feature_operator(layer.features, torch.float64, first.scale.device)
     weight = composed_weight(matrix, Scales(slope * first.scale, second.scale), layer.features)
-    bias = second.scale * shift_at_output(layer.features, slope * first.shift + offset) + second.shift
+    bias = (
+        second.scale * shift_at_output(layer.features, slope * first.shift + offset) + second.shift
+    )
     parameter = layer.second_norm.weight
     if layer.geometry.linear:
-        collapsed = nn.Linear(weight.shape[1], weight.shape[0], dtype=parameter.dtype, device=parameter.device)
+        collapsed = nn.Linear(
+            weight.shape[1], weight.shape[0], dtype=parameter.dtype, device=parameter.device
+        )
         weight = weight[:, :, 0, 0]
     else:
         collapsed = _PaddedConvolution(layer, parameter)
@@ -59,9 +63,14 @@ class _PaddedConvolution(nn.Module):
         super().__init__()
         shape, self.geometry = layer.features.shape, layer.geometry
         self.convolution = nn.Conv2d(
-            shape.inputs, shape.outputs, shape.kernel, self.geometry.stride, dilation=self.geometry.dilation,
-            dtype=like.dtype, device=like.device,
-        )  # fmt: skip
+            shape.inputs,
+            shape.outputs,
+            shape.kernel,
+            self.geometry.stride,
+            dilation=self.geometry.dilation,
+            dtype=like.dtype,
+            device=like.device,
+        )
         for name in nn.Conv2d.__constants__:  # the target's, as the source layer has them
             setattr(self, name, getattr(layer, name))
 

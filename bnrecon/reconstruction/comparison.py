@@ -26,10 +26,14 @@ NOTED = 1e-3  # farther off than rounding usually leads
 NUDGE = 1e-4  # of the images' size: about what rounding in float32 may come to
 
 
-JUMP = 1e-2  # of the outputs' size: those that change by more when images are nudged are taken to jump
+JUMP = (
+    1e-2  # of the outputs' size: those that change by more when images are nudged are taken to jump
+)
 
 
-def compare(network: nn.Module, model: nn.Module, images: torch.Tensor, exact: bool) -> tuple[OutputDifference | None, list[str]]:
+def compare(
+    network: nn.Module, model: nn.Module, images: torch.Tensor, exact: bool
+) -> tuple[OutputDifference | None, list[str]]:
     """Compare both networks' outputs on up to 64 images; return the difference, and notes about it.
 
     ``exact``: no layer says that it is off, so that the outputs must be close. Outputs that are
@@ -41,7 +45,10 @@ def compare(network: nn.Module, model: nn.Module, images: torch.Tensor, exact: b
     """
     images = images[:64]
     with torch.no_grad(), exact_float32():
-        theirs, ours = _numbers(model(images.clone())), _numbers(_source_output(network, images.clone()))
+        theirs, ours = (
+            _numbers(model(images.clone())),
+            _numbers(_source_output(network, images.clone())),
+        )
         if not theirs:
             return None, ["outputs were not compared: the model puts out no floating-point tensors"]
         found = OutputDifference(_gap(ours, theirs), _size(theirs), len(images))
@@ -83,7 +90,9 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
         ) from error
 
 
-def _unsteady(model: nn.Module, images: torch.Tensor, theirs: list[torch.Tensor], found: OutputDifference) -> str | None:
+def _unsteady(
+    model: nn.Module, images: torch.Tensor, theirs: list[torch.Tensor], found: OutputDifference
+) -> str | None:
     """Why a difference says nothing, if the model's own outputs differ about as much by themselves."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
     nudged = images + NUDGE * images.abs().max() * noise
@@ -123,7 +132,14 @@ def _gap(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
     largest = 0.0
     for a, b in zip(ours, theirs, strict=True):
         same = (a == b) | (a.isnan() & b.isnan())
-        largest = max(largest, float(torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf).max()))
+        largest = max(
+            largest,
+            float(
+                torch.where(same, 0.0, (a - b).abs())
+                .nan_to_num(nan=math.inf, posinf=math.inf)
+                .max()
+            ),
+        )
     return largest
 
 

@@ -24,9 +24,13 @@ WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 # Hooks that change no output: of gradients, and of saving and loading.
 OTHER_HOOKS = (
-    "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
-)  # fmt: skip
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 
 
 PLAIN = (nn.Conv2d.forward, nn.Linear.forward, nn.BatchNorm1d.forward)
@@ -34,9 +38,17 @@ PLAIN = (nn.Conv2d.forward, nn.Linear.forward, nn.BatchNorm1d.forward)
 
 # Modules with weights that mix channels, other than those rebuilt here.
 OTHERS = (
-    nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Bilinear, nn.RNNBase,
-    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
-)  # fmt: skip
+    nn.Conv1d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.Bilinear,
+    nn.RNNBase,
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+)
 
 
 @dataclass(frozen=True)
@@ -85,10 +97,14 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
             refused[name] = reason
         elif isinstance(module, nn.Conv2d | nn.Linear):
             layers.append(_found(name, module, usage.norms.get(name), modules))
-    refused |= {name: reason for name, reason in usage.outside.items() if not _is_part(name, refused)}
+    refused |= {
+        name: reason for name, reason in usage.outside.items() if not _is_part(name, refused)
+    }
     notes = [usage.note] if usage.note else []
     if dropped := [name for layer in layers for name in _with_other_hooks(layer)]:
-        notes.append(f"not taken over: backward and state-dict hooks of {listed(dropped)}; no output depends on them")
+        notes.append(
+            f"not taken over: backward and state-dict hooks of {listed(dropped)}; no output depends on them"
+        )
     return Inventory(layers, refused, notes)
 
 
@@ -121,7 +137,9 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
     return _own_computation(module) or usage.outside.get(name)
 
 
-def _found(name: str, module: nn.Conv2d | nn.Linear, norm_name: str | None, modules: dict[str, nn.Module]) -> FoundLayer:
+def _found(
+    name: str, module: nn.Conv2d | nn.Linear, norm_name: str | None, modules: dict[str, nn.Module]
+) -> FoundLayer:
     """A layer with the BatchNorm that follows it, unless that does more than normalize, and stays as it is."""
     norm = modules[norm_name] if norm_name else None
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not _is_plain(norm)):
@@ -151,11 +169,15 @@ def _own_computation(module: nn.Conv2d | nn.Linear) -> str | None:
 
 def _is_plain(module: nn.Module) -> bool:
     """Whether a module runs PyTorch's own forward, overridden neither by a subclass nor on the object."""
-    own = isinstance(module, nn.Conv2d) and type(module)._conv_forward is not nn.Conv2d._conv_forward
+    own = (
+        isinstance(module, nn.Conv2d) and type(module)._conv_forward is not nn.Conv2d._conv_forward
+    )
     return type(module).forward in PLAIN and not own and "forward" not in vars(module)
 
 
-def fold(name: str, module: nn.Conv2d | nn.Linear, norm: nn.Module | None) -> tuple[TargetLayer, torch.Tensor]:
+def fold(
+    name: str, module: nn.Conv2d | nn.Linear, norm: nn.Module | None
+) -> tuple[TargetLayer, torch.Tensor]:
     """Fold a BatchNorm in eval mode into the layer before it, in float64; return the layer and the gain of each output.
 
     W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A weight that a hook computes (``weight_norm``,

@@ -42,10 +42,13 @@ def pad(x: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     return F.pad(x, geometry.pads, geometry.pad_mode) if any(geometry.pads) else x
 
 
-def centre(x: torch.Tensor, kernel: tuple[int, int], geometry: Geometry, sides: torch.Size) -> torch.Tensor:
+def centre(
+    x: torch.Tensor, kernel: tuple[int, int], geometry: Geometry, sides: torch.Size
+) -> torch.Tensor:
     """The part of a padded input that a kernel's centre passes over, ``sides`` the output's; strides are left to the caller."""
     starts = [side // 2 * step for side, step in zip(kernel, geometry.dilation, strict=True)]
     rows, columns = (
-        slice(start, start + (side - 1) * step + 1) for start, side, step in zip(starts, sides, geometry.stride, strict=True)
+        slice(start, start + (side - 1) * step + 1)
+        for start, side, step in zip(starts, sides, geometry.stride, strict=True)
     )
     return x[:, :, rows, columns]

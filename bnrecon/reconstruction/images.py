@@ -14,7 +14,13 @@ from bnrecon.runtime.errors import Interrupted, RunError, UserError
 __all__ = ["checked_images", "first_line", "run_model"]
 
 
-OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # says what it is already
+OUR_OWN = (
+    UserError,
+    RunError,
+    Interrupted,
+    torch.OutOfMemoryError,
+    MemoryError,
+)  # says what it is already
 
 
 LINE = 120  # characters of another's error that a message repeats
@@ -36,8 +42,14 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     (torch.Size([2, 3]), 1)
     """
     parameter = next(model.parameters(), torch.empty(()))
-    if not isinstance(images, torch.Tensor | Iterable) or isinstance(images, str | bytes | dict) or _foreign(images):
-        raise UserError(f"images={_described(images)}: give a tensor, or an iterable of tensors such as a DataLoader")
+    if (
+        not isinstance(images, torch.Tensor | Iterable)
+        or isinstance(images, str | bytes | dict)
+        or _foreign(images)
+    ):
+        raise UserError(
+            f"images={_described(images)}: give a tensor, or an iterable of tensors such as a DataLoader"
+        )
     checked = (_batch(batch, parameter) for batch in _given(images))
     first = next((batch for batch in checked if len(batch)), None)
     if first is None:
@@ -93,10 +105,14 @@ def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     if isinstance(batch, list | tuple) and batch:
         batch = batch[0]
     if not isinstance(batch, torch.Tensor) or batch.ndim == 0:
-        raise UserError(f"images: a batch is {_described(batch)}; it must be a tensor of images, (N, C, H, W) for a convolution")
+        raise UserError(
+            f"images: a batch is {_described(batch)}; it must be a tensor of images, (N, C, H, W) for a convolution"
+        )
     if batch.dtype != like.dtype:
         given, wanted = (str(dtype).removeprefix("torch.") for dtype in (batch.dtype, like.dtype))
-        raise UserError(f"images are {given}, the model is {wanted}: give them as it takes them, as {wanted} and normalized")
+        raise UserError(
+            f"images are {given}, the model is {wanted}: give them as it takes them, as {wanted} and normalized"
+        )
     if batch.is_meta:
         raise UserError("images: they are on the meta device and hold no numbers")
     if not bool(batch.isfinite().all()):

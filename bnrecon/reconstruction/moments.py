@@ -44,7 +44,9 @@ class LayerMoments:
         self.input_sum = self.input_sum + x.sum(1)
         self.input_products = self.input_products + x @ x.T
         reach = x.abs().amax(1)
-        self.largest_input = reach if self.largest_input is None else torch.maximum(self.largest_input, reach)
+        self.largest_input = (
+            reach if self.largest_input is None else torch.maximum(self.largest_input, reach)
+        )
         self.output_count += output.shape[1]
         self.output_sum = self.output_sum + output.sum(1)
         self.output_squares = self.output_squares + (output * output).sum(1)
@@ -54,12 +56,17 @@ class LayerMoments:
 
     def is_finite(self) -> bool:
         """Whether all that was seen is finite: what is not shows in the squares."""
-        return all(bool(torch.isfinite(torch.as_tensor(sums)).all()) for sums in (self.input_products, self.output_squares))
+        return all(
+            bool(torch.isfinite(torch.as_tensor(sums)).all())
+            for sums in (self.input_products, self.output_squares)
+        )
 
     def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float64 (c1,)."""
         mean = self.input_sum / self.count
-        covariance = (self.input_products / self.count - torch.outer(mean, mean)) * _unbiased(self.count)
+        covariance = (self.input_products / self.count - torch.outer(mean, mean)) * _unbiased(
+            self.count
+        )
         if features.identity:
             copies = features.width // len(mean)
             return mean.repeat(copies), covariance.diagonal().clamp_min(0).repeat(copies)
@@ -67,9 +74,13 @@ class LayerMoments:
         return first @ mean, ((first @ covariance) * first).sum(1).clamp_min(0)
 
     def second_output(
-        self, gain: torch.Tensor, bias: torch.Tensor | None, outer: torch.Tensor, at_output: torch.Tensor,
+        self,
+        gain: torch.Tensor,
+        bias: torch.Tensor | None,
+        outer: torch.Tensor,
+        at_output: torch.Tensor,
         beside: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of what the second normalization sees: z = (gain ∘ (o - bias) - S x) / outer + the first shift's part.
 
         ``beside`` is S (c2, c0), a skip connection that joins only behind the normalization, if there is one. Outputs that are
@@ -84,11 +95,15 @@ class LayerMoments:
             at_centre = self.centre_sum / count
             spread = self.centre_products / count - torch.outer(at_centre, at_centre)
             together = self.centre_with_output / count - torch.outer(mean, at_centre)
-            variance = variance - 2 * gain * (skip * together).sum(1) + ((skip @ spread) * skip).sum(1)
+            variance = (
+                variance - 2 * gain * (skip * together).sum(1) + ((skip @ spread) * skip).sum(1)
+            )
             middle = middle - skip @ at_centre
         off = outer == 0
         factor = torch.where(off, torch.zeros_like(outer), 1 / torch.where(off, 1, outer))
-        variance = torch.where(off, torch.ones_like(outer), factor**2 * variance.clamp_min(0) * _unbiased(count))
+        variance = torch.where(
+            off, torch.ones_like(outer), factor**2 * variance.clamp_min(0) * _unbiased(count)
+        )
         return factor * middle + at_output, variance
 
 
@@ -96,7 +111,9 @@ def _unbiased(count: int) -> float:
     return count / max(1, count - 1)
 
 
-def gather(model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]) -> Mapping[str, LayerMoments]:
+def gather(
+    model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]
+) -> Mapping[str, LayerMoments]:
     """Run images through the target once and collect the moments of every layer's input and output.
 
     Raises ``UserError`` where the model does not take a batch.
@@ -110,7 +127,10 @@ def gather(model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.T
             # Detached: a model may turn gradients on.
             given, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
             if geometry.linear:
-                x, out = given.reshape(-1, given.shape[-1]).T, output.reshape(-1, output.shape[-1]).T
+                x, out = (
+                    given.reshape(-1, given.shape[-1]).T,
+                    output.reshape(-1, output.shape[-1]).T,
+                )
                 moments[found.name].add(x.double(), out.double(), x.double())
                 return
             if given.ndim == 3:
@@ -118,14 +138,21 @@ def gather(model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.T
             padded = pad(given, geometry)
             at_centre = centre(padded, found.target.shape.kernel, geometry, output.shape[2:])
             at_centre = at_centre[:, :, :: geometry.stride[0], :: geometry.stride[1]]
-            moments[found.name].add(*(map_.transpose(0, 1).flatten(1).double() for map_ in (padded, output, at_centre)))
+            moments[found.name].add(
+                *(map_.transpose(0, 1).flatten(1).double() for map_ in (padded, output, at_centre))
+            )
 
         return hook
 
-    handles = [found.module.register_forward_hook(watch(found), with_kwargs=True) for found in layers]
+    handles = [
+        found.module.register_forward_hook(watch(found), with_kwargs=True) for found in layers
+    ]
     device = next(model.parameters()).device
     try:
-        with torch.no_grad(), exact_float32():  # in inference mode, what a model caches could not be used afterwards
+        with (
+            torch.no_grad(),
+            exact_float32(),
+        ):  # in inference mode, what a model caches could not be used afterwards
             for batch in batches:
                 run_model(model, batch.to(device))
     finally:

@@ -83,10 +83,18 @@ class Plan:
 
 
 def plan_layers(
-    model: nn.Module, features: str, oversampling: float | None = None, excess: int | None = None, width: str | int | None = None,
-    allow_below_minimum: bool = False, solver: str = "auto", unsupported: str = "raise",
-    device: torch.device | None = None, skip: str = "none", images: torch.Tensor | None = None,
-) -> Plan:  # fmt: skip
+    model: nn.Module,
+    features: str,
+    oversampling: float | None = None,
+    excess: int | None = None,
+    width: str | int | None = None,
+    allow_below_minimum: bool = False,
+    solver: str = "auto",
+    unsupported: str = "raise",
+    device: torch.device | None = None,
+    skip: str = "none",
+    images: torch.Tensor | None = None,
+) -> Plan:
     """Choose every layer's width and refuse, before any work, what cannot be done, naming layer, reason and memory.
 
     ``images``, one batch, are run through the model to see how it uses its weights. With ``unsupported="keep"`` as many layers are
@@ -99,7 +107,13 @@ def plan_layers(
     check_widths(oversampling, excess, width)
     check_unsupported(unsupported)
     _check_weights(model)
-    if oversampling is None and excess is None and width is None and solver != "auto" and lookup(solver).square:
+    if (
+        oversampling is None
+        and excess is None
+        and width is None
+        and solver != "auto"
+        and lookup(solver).square
+    ):
         width = "maximum"
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
     free = available_memory(device)
@@ -127,21 +141,33 @@ def plan_layers(
             planned.append(layer)
     refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        way_out = f"{LEAST}; " * bool(too_large) + "unsupported='keep' leaves such layers as they are"
+        way_out = (
+            f"{LEAST}; " * bool(too_large) + "unsupported='keep' leaves such layers as they are"
+        )
         raise RefusedLayers(f"cannot be rebuilt: {_listed(refused)} ({way_out})", refused)
     refused |= _left_out(planned, free, unsupported, device)
     if not planned:
         _nothing_left(refused)
-    notes = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
+    notes = [
+        f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()
+    ]
     return Plan(planned, inventory.notes + notes + _expectations(kind.name, planned))
 
 
 def _check_weights(model: nn.Module) -> None:
     """Raise ``UserError`` unless all of the model's tensors hold numbers."""
-    if lazy := [name or "the model" for name, module in model.named_modules() if isinstance(module, LazyModuleMixin)]:
-        raise UserError(f"{listed(lazy)}: a lazy module has no weights yet; run the network once before")
+    if lazy := [
+        name or "the model"
+        for name, module in model.named_modules()
+        if isinstance(module, LazyModuleMixin)
+    ]:
+        raise UserError(
+            f"{listed(lazy)}: a lazy module has no weights yet; run the network once before"
+        )
     if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
-        raise UserError("model: some of its tensors are on the meta device and hold no numbers; load its weights first")
+        raise UserError(
+            "model: some of its tensors are on the meta device and hold no numbers; load its weights first"
+        )
 
 
 def _check_layer(found: FoundLayer, c1: int, skip: str, allow_below_minimum: bool) -> None:
@@ -157,10 +183,14 @@ def _check_layer(found: FoundLayer, c1: int, skip: str, allow_below_minimum: boo
         raise UserError(f"{label}: {_count(c1)} features; at least one is needed")
     for what, value in (("weights", found.target.weight), ("bias", found.target.bias)):
         if not bool(torch.isfinite(value).all()):
-            raise UserError(f"{label}: its {what}, normalization folded in, are not all finite; nothing can be rebuilt from them")
+            raise UserError(
+                f"{label}: its {what}, normalization folded in, are not all finite; nothing can be rebuilt from them"
+            )
 
 
-def _short_for_solver(layer: PlannedLayer, solver: str, skip: str, device: torch.device, free: int) -> str | None:
+def _short_for_solver(
+    layer: PlannedLayer, solver: str, skip: str, device: torch.device, free: int
+) -> str | None:
     """Check that a solver named by the user applies to the layer; say what memory it lacks, if it does."""
     if solver == "auto":
         return None
@@ -170,10 +200,16 @@ def _short_for_solver(layer: PlannedLayer, solver: str, skip: str, device: torch
     method = lookup(solver)
     method.check(rows, layer.width, distribution(layer.features).orthogonal)
     need = method.memory(rows, layer.width)
-    return f"solver {solver} needs {gigabytes(need)} on {device.type}, {gigabytes(free)} are free" if need > free else None
+    return (
+        f"solver {solver} needs {gigabytes(need)} on {device.type}, {gigabytes(free)} are free"
+        if need > free
+        else None
+    )
 
 
-def _left_out(planned: list[PlannedLayer], free: int, unsupported: str, device: torch.device) -> dict[str, str]:
+def _left_out(
+    planned: list[PlannedLayer], free: int, unsupported: str, device: torch.device
+) -> dict[str, str]:
     """Take layers out of the plan, the largest first, until the others fit together; return those with the reason."""
     short = f"{gigabytes(free)} are free on {device.type}"
     if _together(planned) > free and unsupported == "raise":
@@ -197,7 +233,10 @@ def _together(layers: Sequence[PlannedLayer]) -> int:
 def _nothing_left(refused: Mapping[str, str]) -> None:
     """Raise ``UserError``: there is nothing to rebuild."""
     if refused:
-        raise RefusedLayers(f"none of the network's {len(refused)} layers can be rebuilt ({_listed(refused)})", refused)
+        raise RefusedLayers(
+            f"none of the network's {len(refused)} layers can be rebuilt ({_listed(refused)})",
+            refused,
+        )
     raise UserError(
         "the network has no convolution or linear layer "
         "(one that is trained by its normalizations alone is a source already: bnrecon train)"
@@ -206,7 +245,9 @@ def _nothing_left(refused: Mapping[str, str]) -> None:
 
 def _expectations(features: str, planned: list[PlannedLayer]) -> list[str]:
     """What will take long."""
-    rows = max(layer.found.target.shape.outputs * layer.found.target.shape.taps for layer in planned)
+    rows = max(
+        layer.found.target.shape.outputs * layer.found.target.shape.taps for layer in planned
+    )
     if features == "ortho_cond" and rows > 20_000:
         return ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
     return []

@@ -44,7 +44,9 @@ class LayerRecipe:
 
 def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
     """The source layers of a network by name."""
-    return {name: module for name, module in network.named_modules() if isinstance(module, SourceLayer)}
+    return {
+        name: module for name, module in network.named_modules() if isinstance(module, SourceLayer)
+    }
 
 
 def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
@@ -55,20 +57,32 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     tensors = {}
     for name, layer in layers.items():
         for role, wanted, norm in zip(
-            ("first", "second"), layer.present_maps(), (layer.first_norm, layer.second_norm), strict=True
+            ("first", "second"),
+            layer.present_maps(),
+            (layer.first_norm, layer.second_norm),
+            strict=True,
         ):
             gamma, beta = wanted.parameters(norm.eps)
             tensors |= {f"{name}|{role}.gamma": gamma, f"{name}|{role}.beta": beta}
-            tensors |= {f"{name}|{role}.mean": wanted.mean, f"{name}|{role}.variance": wanted.variance}
+            tensors |= {
+                f"{name}|{role}.mean": wanted.mean,
+                f"{name}|{role}.variance": wanted.variance,
+            }
     prefixes = tuple(f"{name}." if name else "" for name in layers)
     rest = {k: v for k, v in network.state_dict().items() if not k.startswith(prefixes)}
     tensors |= {f"rest|{name}": value for name, value in rest.items()}
-    files.write_tensors(path, tensors, {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]})
+    files.write_tensors(
+        path, tensors, {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]}
+    )
 
 
 def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     """Write the full state dict, frozen weights included, with the recipes beside it."""
-    files.write_tensors(path, network.state_dict(), {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]})
+    files.write_tensors(
+        path,
+        network.state_dict(),
+        {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]},
+    )
 
 
 def load_source(path: str | Path, model: nn.Module) -> nn.Module:
@@ -90,19 +104,29 @@ def load_source(path: str | Path, model: nn.Module) -> nn.Module:
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
     network = substitute(model, replaced)
-    rest = {name.removeprefix("rest|"): value for name, value in tensors.items() if name.startswith("rest|")}
+    rest = {
+        name.removeprefix("rest|"): value
+        for name, value in tensors.items()
+        if name.startswith("rest|")
+    }
     missing, unexpected = network.load_state_dict(rest, strict=False)
     prefixes = tuple(f"{name}." if name else "" for name in source_layers(network))
     if unexpected or any(not name.startswith(prefixes) for name in missing):
-        raise RunError(f"{path} does not fit this architecture: {', '.join(unexpected[:3] or missing[:3])} …")
+        raise RunError(
+            f"{path} does not fit this architecture: {', '.join(unexpected[:3] or missing[:3])} …"
+        )
     freeze(network)
     return network.eval()
 
 
-def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch.Tensor], path: str | Path) -> SourceLayer:
+def _rebuild(
+    recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch.Tensor], path: str | Path
+) -> SourceLayer:
     weight = module.weight
     shape = LayerShape(weight.shape[0], weight.shape[1], tuple(weight.shape[2:]) or (1, 1))
-    features = draw(recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict, recipe.skip)
+    features = draw(
+        recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict, recipe.skip
+    )
     if features.digest() != recipe.digest:
         reason = (
             ""
@@ -111,11 +135,16 @@ def _rebuild(recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch
                 f"; {recipe.features} weights pass through a factorization that differs between machines: save with full=True to move them"
             )
         )
-        raise RunError(f"{path}: layer {recipe.name} draws other features than it was saved with{reason}")
+        raise RunError(
+            f"{path}: layer {recipe.name} draws other features than it was saved with{reason}"
+        )
     layer = SourceLayer(features, module, recipe.activation)
     maps = []
     for role, norm in (("first", layer.first_norm), ("second", layer.second_norm)):
-        values = [tensors[f"{recipe.name}|{role}.{key}"].to(weight.device) for key in ("gamma", "beta", "mean", "variance")]
+        values = [
+            tensors[f"{recipe.name}|{role}.{key}"].to(weight.device)
+            for key in ("gamma", "beta", "mean", "variance")
+        ]
         maps.append(AffineMap.of_parameters(*values, norm.eps))
     layer.set_maps(*maps)
     if recipe.reach is not None:
@@ -129,5 +158,7 @@ def collapse(network: nn.Module) -> nn.Module:
 
     Computed from the float64 scales and the features alone; exact while first activations stay in their linear region.
     """
-    replaced: dict[int, object] = {id(layer): collapse_layer(layer) for layer in source_layers(network).values()}
+    replaced: dict[int, object] = {
+        id(layer): collapse_layer(layer) for layer in source_layers(network).values()
+    }
     return substitute(network, replaced)

@@ -65,6 +65,9 @@ def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, st
             except Exception:
                 what = f"{layer_label(name)}: its {key.lstrip('_')}"
                 if isinstance(value, torch.Tensor):
-                    return what, "run the model once under torch.no_grad() before, so that it holds no gradient's history"
+                    return (
+                        what,
+                        "run the model once under torch.no_grad() before, so that it holds no gradient's history",
+                    )
                 return what, "take it off the model while it is rebuilt"
     return "the model", "copy.deepcopy(model) has to work"

@@ -16,21 +16,63 @@ __all__ = ["Usage", "find_usage", "tensors_in"]
 
 # Functions that mix channels by a weight.
 MIXING = {
-    "addbmm", "addmm", "addmv", "baddbmm", "bilinear", "bmm", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "einsum", "linear", "matmul", "mm",
-    "multi_head_attention_forward", "mv", "scaled_dot_product_attention", "tensordot",
-}  # fmt: skip
+    "addbmm",
+    "addmm",
+    "addmv",
+    "baddbmm",
+    "bilinear",
+    "bmm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "einsum",
+    "linear",
+    "matmul",
+    "mm",
+    "multi_head_attention_forward",
+    "mv",
+    "scaled_dot_product_attention",
+    "tensordot",
+}
 
 
 # Functions that take type, device or shape from a tensor, and nothing of its values.
 METADATA = {
-    "to", "type_as", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "zeros_like", "ones_like",
-    "empty_like", "rand_like", "randn_like", "full_like", "expand_as", "view_as", "reshape_as", "getattr", "size", "dim",
-}  # fmt: skip
+    "to",
+    "type_as",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "new_full",
+    "new_tensor",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "full_like",
+    "expand_as",
+    "view_as",
+    "reshape_as",
+    "getattr",
+    "size",
+    "dim",
+}
 
 
 # Modules whose parameters mix no channels.
-HARMLESS = nn.Embedding | nn.EmbeddingBag | nn.PReLU | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.modules.batchnorm._NormBase
+HARMLESS = (
+    nn.Embedding
+    | nn.EmbeddingBag
+    | nn.PReLU
+    | nn.LayerNorm
+    | nn.GroupNorm
+    | nn.RMSNorm
+    | nn.modules.batchnorm._NormBase
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +109,10 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
         note = f"{why}; its BatchNorm layers are kept, not folded"
         if seen is None:
             note += "; whether a layer's weight is read outside of the layer was not looked at (images would show it)"
-            seen = dict.fromkeys(_unknown_matrices(model), "cannot be followed: give images, or a network that can be traced")
+            seen = dict.fromkeys(
+                _unknown_matrices(model),
+                "cannot be followed: give images, or a network that can be traced",
+            )
         return Usage({}, seen, note)
     norms = _norms(graph, dict(model.named_modules()))
     return Usage(norms, _follow(graph, model) if seen is None else seen)
@@ -78,13 +123,25 @@ class _Followed:
 
     def __init__(self, model: nn.Module):
         modules = dict(model.named_modules())
-        self.layers = {name for name, module in modules.items() if isinstance(module, nn.Conv2d | nn.Linear)}
-        self.watched = self.layers | {name for name, module in modules.items() if isinstance(module, HARMLESS)}
+        self.layers = {
+            name for name, module in modules.items() if isinstance(module, nn.Conv2d | nn.Linear)
+        }
+        self.watched = self.layers | {
+            name for name, module in modules.items() if isinstance(module, HARMLESS)
+        }
         self.owners = _owners(model, self.watched)
-        self.weights: dict[Hashable, frozenset[str]] = {}  # a value made of these parameters and of nothing else
+        self.weights: dict[
+            Hashable, frozenset[str]
+        ] = {}  # a value made of these parameters and of nothing else
         self.outside: dict[str, str] = {}
 
-    def call(self, function: str, inputs: list[Hashable], output: Hashable | None, running: str | None = None) -> None:
+    def call(
+        self,
+        function: str,
+        inputs: list[Hashable],
+        output: Hashable | None,
+        running: str | None = None,
+    ) -> None:
         """Take note of one call; ``output`` is ``None`` where it is no tensor, ``running`` the module that makes the call."""
         made_of = [self.weights.get(value) for value in inputs]
         names = frozenset().union(*(names for names in made_of if names))
@@ -129,7 +186,11 @@ def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
         if node.op == "get_attr":
             followed.weights[node] = frozenset({node.target} & parameters)
         elif node.op in ("call_function", "call_method"):
-            name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+            name = (
+                node.target
+                if isinstance(node.target, str)
+                else getattr(node.target, "__name__", str(node.target))
+            )
             followed.call(name, node.all_input_nodes, node)
     return followed.outside
 
@@ -147,7 +208,9 @@ class _Watch(TorchFunctionMode):
         for value in model.buffers():
             self.followed.weights[id(value)] = frozenset()
 
-    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         """Run the function and follow the weights among its arguments."""
         output = function(*args, **(kwargs or {}))
         inputs = [id(value) for value in tensors_in((args, kwargs or {}))]
@@ -168,7 +231,9 @@ def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
     for name in watch.followed.watched:
         module = model.get_submodule(name)
         handles += [  # before a hook that computes the weight: it, too, runs in the layer
-            module.register_forward_pre_hook(lambda *_, name=name: watch.running.append(name), prepend=True),
+            module.register_forward_pre_hook(
+                lambda *_, name=name: watch.running.append(name), prepend=True
+            ),
             module.register_forward_hook(lambda *_: watch.running.pop() and None, always_call=True),
         ]
     try:
@@ -182,7 +247,10 @@ def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
 
 def _eager(model: nn.Module) -> contextlib.AbstractContextManager:
     """Run what torch.compile compiled as it is written: compiled code calls no hooks."""
-    compiled = any(getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod") for module in model.modules())
+    compiled = any(
+        getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod")
+        for module in model.modules()
+    )
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
@@ -204,7 +272,11 @@ def _unknown_matrices(model: nn.Module) -> list[str]:
     """Parameters that could be weights of a function call: matrices that no known layer owns."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, HARMLESS) or ".parametrizations" in f".{name}" or type(module).forward in _PLAIN:
+        if (
+            isinstance(module, HARMLESS)
+            or ".parametrizations" in f".{name}"
+            or type(module).forward in _PLAIN
+        ):
             continue
         for own, value in module.named_parameters(recurse=False):
             if sum(side > 1 for side in value.shape) > 1:
@@ -227,10 +299,16 @@ def _norms(graph: fx.Graph, modules: dict[str, nn.Module]) -> dict[str, str]:
             continue
         user = next(iter(node.users))
         layer = modules.get(node.target)
-        if user.op != "call_module" or calls[user.target] != 1 or not isinstance(layer, nn.Conv2d | nn.Linear):
+        if (
+            user.op != "call_module"
+            or calls[user.target] != 1
+            or not isinstance(layer, nn.Conv2d | nn.Linear)
+        ):
             continue
         norm = modules.get(user.target)
-        matches = isinstance(norm, nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d)
+        matches = isinstance(
+            norm, nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d
+        )
         if matches and norm.running_mean is not None and norm.num_features == len(layer.weight):
             pairs[node.target] = user.target
     return pairs

@@ -18,7 +18,9 @@ __all__ = ["canvas", "is_whole", "layer_errors"]
 
 
 @contextlib.contextmanager
-def canvas(file: io.BytesIO, kind: str, rows: int = 1, columns: int = 1, **options) -> Iterator[tuple]:
+def canvas(
+    file: io.BytesIO, kind: str, rows: int = 1, columns: int = 1, **options
+) -> Iterator[tuple]:
     """A figure and its axes to draw on, written to ``file`` as ``kind`` (png, svg) at the end: the same bytes for the same drawing.
 
     >>> file = io.BytesIO()
@@ -31,7 +33,9 @@ def canvas(file: io.BytesIO, kind: str, rows: int = 1, columns: int = 1, **optio
         figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
         try:
             yield figure, axes
-            figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+            figure.savefig(
+                file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
+            )
         finally:
             plt.close(figure)
 
@@ -58,16 +62,38 @@ def layer_errors(path: Path, result: dict[str, Any]) -> None:
             ("relative_error", "float64 parameters", "#4c72b0", "o"),
         )
         for key, label, colour, marker in series:
-            points = [(names.index(layer["name"]), max(layer[key], 1e-17)) for layer in result["layers"]]
-            axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.7, markersize=5, linestyle="none", label=label)
+            points = [
+                (names.index(layer["name"]), max(layer[key], 1e-17)) for layer in result["layers"]
+            ]
+            axes.plot(
+                *zip(*points, strict=True),
+                marker,
+                color=colour,
+                alpha=0.7,
+                markersize=5,
+                linestyle="none",
+                label=label,
+            )
         tolerance = config["solver"]["tolerance"]
-        axes.axhline(tolerance, color="grey", linewidth=1, linestyle=":", label=f"solver's tolerance {tolerance:g}")
+        axes.axhline(
+            tolerance,
+            color="grey",
+            linewidth=1,
+            linestyle=":",
+            label=f"solver's tolerance {tolerance:g}",
+        )
         axes.set_yscale("log")
         axes.set_xticks(
-            range(len(names)), [name.removeprefix("features.") for name in names], rotation=60, ha="right", fontsize=8
+            range(len(names)),
+            [name.removeprefix("features.") for name in names],
+            rotation=60,
+            ha="right",
+            fontsize=8,
         )
         axes.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
         target = f"{config['target']['name']} of width {config['target']['width']} on {config['data']['name']}"
-        axes.set_title(f"{target}, {config['features']['name']}, {len(result['seeds'])} seeds", fontsize=10)
+        axes.set_title(
+            f"{target}, {config['features']['name']}, {len(result['seeds'])} seeds", fontsize=10
+        )
         axes.legend(fontsize=8)
     files.write_bytes(path, picture.getvalue())

@@ -34,9 +34,21 @@ __all__ = [
 
 
 LATEX = {
-    "Δ": "$\\Delta$", "²": "$^2$", "ᵀ": "$^T$", "ε": "$\\varepsilon$", "κ": "$\\kappa$", "λ": "$\\lambda$", "γ": "$\\gamma$", "Σ": "$\\Sigma$",
-    "±": "$\\pm$", "√": "$\\surd$", "≤": "$\\le$", "≥": "$\\ge$", "−": "$-$", "½": "$1/2$",
-}  # fmt: skip
+    "Δ": "$\\Delta$",
+    "²": "$^2$",
+    "ᵀ": "$^T$",
+    "ε": "$\\varepsilon$",
+    "κ": "$\\kappa$",
+    "λ": "$\\lambda$",
+    "γ": "$\\gamma$",
+    "Σ": "$\\Sigma$",
+    "±": "$\\pm$",
+    "√": "$\\surd$",
+    "≤": "$\\le$",
+    "≥": "$\\ge$",
+    "−": "$-$",
+    "½": "$1/2$",
+}
 
 
 def as_json(content: dict[str, Any]) -> str:
@@ -55,20 +67,22 @@ def summary(results: list[dict[str, Any]]) -> pd.DataFrame:
         unsolved = sum(not layer["converged"] for layer in result["layers"])
         evaluated = source["evaluated"]
         solvers = sorted({layer["solver"] for layer in result["layers"]})
-        rows.append({
-            "data": config["data"]["name"],
-            "target": f"{config['target']['name']} ({_described(config['target'])})",
-            "scale": config["scale"],
-            "features": _features(config["features"]),
-            "solver": ", ".join(solvers),
-            "target accuracy": f"{target['accuracy']:.2f} (n={target['images']})",
-            "reconstructed accuracy": accuracy.format(),
-            "loss": loss.format(),
-            "real source on": real_source_on(evaluated),
-            "largest layer error": f"{max(errors):.1e}",
-            "not converged": f"{unsolved} of {len(errors)}",
-            "seconds per seed": f"{mean_interval(result['seconds_per_seed']).mean:.1f}",
-        })  # fmt: skip
+        rows.append(
+            {
+                "data": config["data"]["name"],
+                "target": f"{config['target']['name']} ({_described(config['target'])})",
+                "scale": config["scale"],
+                "features": _features(config["features"]),
+                "solver": ", ".join(solvers),
+                "target accuracy": f"{target['accuracy']:.2f} (n={target['images']})",
+                "reconstructed accuracy": accuracy.format(),
+                "loss": loss.format(),
+                "real source on": real_source_on(evaluated),
+                "largest layer error": f"{max(errors):.1e}",
+                "not converged": f"{unsolved} of {len(errors)}",
+                "seconds per seed": f"{mean_interval(result['seconds_per_seed']).mean:.1f}",
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -83,14 +97,24 @@ def _described(target: dict[str, Any]) -> str:
 def _features(features: dict[str, Any]) -> str:
     """Name, and the width where one was chosen."""
     chosen = {"c1/n": "oversampling", "c1 - n": "excess", "c1": "width"}
-    given = [f"{name} = {features[key]}" for name, key in chosen.items() if features.get(key) is not None]
+    given = [
+        f"{name} = {features[key]}" for name, key in chosen.items() if features.get(key) is not None
+    ]
     return f"{features['name']} ({given[0]})" if given else features["name"]
 
 
 def real_source_on(evaluated: dict[str, Any]) -> str:
     """Which test images went through the real source network, in words."""
-    seen = "all" if evaluated["network"] == "source" else f"first {evaluated['images']}, rest collapsed"
-    return f"{seen}; {evaluated['implicit_layers']} layers implicit" if evaluated.get("implicit_layers") else seen
+    seen = (
+        "all"
+        if evaluated["network"] == "source"
+        else f"first {evaluated['images']}, rest collapsed"
+    )
+    return (
+        f"{seen}; {evaluated['implicit_layers']} layers implicit"
+        if evaluated.get("implicit_layers")
+        else seen
+    )
 
 
 def layers(result: dict[str, Any]) -> pd.DataFrame:
@@ -100,12 +124,19 @@ def layers(result: dict[str, Any]) -> pd.DataFrame:
     for name, group in frame.groupby("name", sort=False):
         first = group.iloc[0]
         shape = "x".join(map(str, first["shape"]))
-        rows.append({
-            "layer": name, "shape": shape, "width": first["width"], "oversampling": f"{first['oversampling']:.3f}",
-            "solver": ", ".join(sorted(set(group["solver"]))),
-            "relative error": f"{group['relative_error'].max():.1e}", "assembled error": f"{group['assembled_error'].max():.1e}",
-            "seconds": f"{group['seconds'].mean():.2f}", "converged": f"{int(group['converged'].sum())} of {len(group)}",
-        })  # fmt: skip
+        rows.append(
+            {
+                "layer": name,
+                "shape": shape,
+                "width": first["width"],
+                "oversampling": f"{first['oversampling']:.3f}",
+                "solver": ", ".join(sorted(set(group["solver"]))),
+                "relative error": f"{group['relative_error'].max():.1e}",
+                "assembled error": f"{group['assembled_error'].max():.1e}",
+                "seconds": f"{group['seconds'].mean():.2f}",
+                "converged": f"{int(group['converged'].sum())} of {len(group)}",
+            }
+        )
         if pd.notna(first["rank"]):
             rows[-1]["rank"] = f"{int(group['rank'].min())} of {first['equations']}"
     return pd.DataFrame(rows).fillna("")
@@ -118,7 +149,9 @@ def for_reading(result: dict[str, Any]) -> str:
     parts += [f"not converged: {line}" for line in _diagnoses(result["layers"])]
     redrawn = sum(layer["redrawn"] for layer in result["layers"])
     if redrawn:
-        parts.append(f"{redrawn} features came out wholly zero and were drawn anew (features.strict=true keeps them)")
+        parts.append(
+            f"{redrawn} features came out wholly zero and were drawn anew (features.strict=true keeps them)"
+        )
     outside = result["source"]["outside_linear_region"]
     if outside:
         parts.append(
@@ -133,12 +166,20 @@ def short_of(result: dict[str, Any]) -> list[str]:
     missed = [row for row in rows if not row["converged"]]
     if not missed:
         return []
-    loss = result["target"]["accuracy"] - sum(result["source"]["accuracy"]) / len(result["source"]["accuracy"])
+    loss = result["target"]["accuracy"] - sum(result["source"]["accuracy"]) / len(
+        result["source"]["accuracy"]
+    )
     worst = max(row["relative_error"] for row in missed)
     rounded = all(row["relative_error"] <= config["solver"]["tolerance"] for row in missed)
-    given = [f"features.{key}={value}" for key in ("oversampling", "excess", "width") if (value := config["features"].get(key))]
+    given = [
+        f"features.{key}={value}"
+        for key in ("oversampling", "excess", "width")
+        if (value := config["features"].get(key))
+    ]
     if rounded:
-        change = "take more features (features.oversampling=1.1): float32 rounds what the solver found"
+        change = (
+            "take more features (features.oversampling=1.1): float32 rounds what the solver found"
+        )
     elif any(row["width"] < row["equations"] - row["shape"][0] for row in missed):
         kind = DISTRIBUTIONS.get(config["features"]["name"])
         enough = 1 if kind is not None and kind.at_most_n else 1.5
@@ -154,12 +195,19 @@ def short_of(result: dict[str, Any]) -> list[str]:
 def _reasons(rows: list[dict[str, Any]]) -> list[str]:
     """Why ``auto`` picked its solvers, for each one and reason the number of layers. Results of old runs have no reasons."""
     picked = Counter((row["solver"], row["reason"]) for row in rows if row.get("reason"))
-    return [f"{solver} for {count} of {len(rows)} layers: {reason}" for (solver, reason), count in picked.most_common()]
+    return [
+        f"{solver} for {count} of {len(rows)} layers: {reason}"
+        for (solver, reason), count in picked.most_common()
+    ]
 
 
 def _diagnoses(rows: list[dict[str, Any]]) -> list[str]:
     """What was found to stand in the way of layers that did not converge, once for each layer."""
-    found = {(row["name"], row["diagnosis"]) for row in rows if row.get("diagnosis") and not row["converged"]}
+    found = {
+        (row["name"], row["diagnosis"])
+        for row in rows
+        if row.get("diagnosis") and not row["converged"]
+    }
     return [f"{name}: {diagnosis}" for name, diagnosis in sorted(found)]
 
 
@@ -237,5 +285,7 @@ def read_result(path: Path) -> dict[str, Any]:
         layers(result)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise files.Damaged(f"{path} was written by another version of bnrecon, or by something else ({reason})") from None
+        raise files.Damaged(
+            f"{path} was written by another version of bnrecon, or by something else ({reason})"
+        ) from None
     return result

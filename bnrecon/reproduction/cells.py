@@ -13,7 +13,15 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["Cell", "Reported", "frame", "listed_cells", "reconstruction_cells", "refuse_compared", "verdict"]
+__all__ = [
+    "Cell",
+    "Reported",
+    "frame",
+    "listed_cells",
+    "reconstruction_cells",
+    "refuse_compared",
+    "verdict",
+]
 
 
 def refuse_compared(words: Sequence[str], compared: Collection[str]) -> None:
@@ -85,7 +93,13 @@ class Cell:
     def printed_command(self) -> str:
         """The same for a table that others read: it names no folder of this machine."""
         words = [word for word in self.words if not word.startswith(("outputs=", "targets="))]
-        return shlex.join(("bnrecon", "run", *("data.root=FOLDER" if w.startswith("data.root=") else w for w in words)))
+        return shlex.join(
+            (
+                "bnrecon",
+                "run",
+                *("data.root=FOLDER" if w.startswith("data.root=") else w for w in words),
+            )
+        )
 
     @property
     def label(self) -> str:
@@ -94,7 +108,9 @@ class Cell:
 
     def losses(self) -> list[float]:
         """Target minus rebuilt accuracy by seed, in percent."""
-        return [self.result["target"]["accuracy"] - value for value in self.result["source"]["accuracy"]]
+        return [
+            self.result["target"]["accuracy"] - value for value in self.result["source"]["accuracy"]
+        ]
 
 
 def verdict(loss: Interval, reported: Reported | None, usable: bool) -> str:
@@ -114,7 +130,9 @@ def verdict(loss: Interval, reported: Reported | None, usable: bool) -> str:
     reach = (loss.half_width or 0.0) + reported.half_width + reported.rounding
     if abs(loss.mean - reported.loss) <= reach + 1e-9:
         return "agrees"
-    return "smaller loss than reported" if loss.mean < reported.loss else "larger loss than reported"
+    return (
+        "smaller loss than reported" if loss.mean < reported.loss else "larger loss than reported"
+    )
 
 
 def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.DataFrame:
@@ -124,7 +142,12 @@ def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.Data
     """
     lines = []
     for cell in cells:
-        line = {heading: cell.row, "features": cell.column, "solver": cell.solver, "width": cell.width or ""}
+        line = {
+            heading: cell.row,
+            "features": cell.column,
+            "solver": cell.solver,
+            "width": cell.width or "",
+        }
         if cell.reported is not None:
             line["paper: target"] = f"{cell.reported.target:.2f}"
             line["paper: rebuilt"] = cell.reported.text
@@ -133,20 +156,26 @@ def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.Data
             lines.append(line | {"verdict": f"not run: {cell.printed_command}"})
             continue
         result, loss = cell.result, mean_interval(cell.losses())
-        line["ours: target"] = f"{result['target']['accuracy']:.2f} (n={result['target']['images']})"
+        line["ours: target"] = (
+            f"{result['target']['accuracy']:.2f} (n={result['target']['images']})"
+        )
         line["ours: rebuilt"] = mean_interval(result["source"]["accuracy"]).format()
         line["ours: loss"] = loss.format()
         if cell.reported is not None and cell.usable:
             line["loss, ours minus paper"] = f"{loss.mean - cell.reported.loss:+.2f}"
         if absolute and cell.reported is not None and cell.usable:
-            line["rebuilt, ours minus paper"] = f"{mean_interval(result['source']['accuracy']).mean - cell.reported.rebuilt:+.2f}"
+            line["rebuilt, ours minus paper"] = (
+                f"{mean_interval(result['source']['accuracy']).mean - cell.reported.rebuilt:+.2f}"
+            )
         errors = sorted(layer["relative_error"] for layer in result["layers"])
         line["largest layer error"] = f"{errors[-1]:.1e}"
         line["median layer error"] = f"{errors[len(errors) // 2]:.1e}"
         unsolved = sum(not layer["converged"] for layer in result["layers"])
         line["not converged"] = f"{unsolved} of {len(result['layers'])}"
         line["real source on"] = tables.real_source_on(result["source"]["evaluated"])
-        line["logits within"] = f"{result['source']['evaluated']['largest_difference_to_target']:.1e}"
+        line["logits within"] = (
+            f"{result['source']['evaluated']['largest_difference_to_target']:.1e}"
+        )
         if outside := result["source"]["outside_linear_region"]:
             line["values outside the range"] = str(outside)
         lines.append(line | {"verdict": verdict(loss, cell.reported, cell.usable)})
@@ -154,12 +183,16 @@ def frame(cells: list[Cell], absolute: bool, heading: str = "target") -> pd.Data
     return whole.loc[:, (whole != "").any()]
 
 
-def reconstruction_cells(study: dict[str, Any], table: str, scale: str, solver: str, words: Sequence[str] = ()) -> list[Cell]:
+def reconstruction_cells(
+    study: dict[str, Any], table: str, scale: str, solver: str, words: Sequence[str] = ()
+) -> list[Cell]:
     """The sixteen cells of Table 1 or 2: a row an activation of the target, a column a feature distribution.
 
     ``study`` is the study's yaml, ``solver`` "exact" or "paper", ``words`` further options of every run.
     """
-    refuse_compared(words, ("features", "features.name", "target", "target.activation", "data", "data.name"))
+    refuse_compared(
+        words, ("features", "features.name", "target", "target.activation", "data", "data.name")
+    )
     content = study["tables"][table]
     cells = []
     for activation, row in content["rebuilt"].items():
@@ -179,7 +212,9 @@ def reconstruction_cells(study: dict[str, Any], table: str, scale: str, solver: 
     return cells
 
 
-def listed_cells(study: dict[str, Any], table: str, scale: str, words: Sequence[str] = ()) -> list[Cell]:
+def listed_cells(
+    study: dict[str, Any], table: str, scale: str, words: Sequence[str] = ()
+) -> list[Cell]:
     """The cells of a table that lists its runs in the study's yaml: a row a run, ``reported`` where the paper has a number for it."""
     content = study["tables"][table]
     cells = []

@@ -65,7 +65,12 @@ class Stored:
 
 
 def compute_missing(
-    experiment: Experiment, name: str, scale: str, path: Path, words: Sequence[str], shipped: Path | None = None
+    experiment: Experiment,
+    name: str,
+    scale: str,
+    path: Path,
+    words: Sequence[str],
+    shipped: Path | None = None,
 ) -> None:
     """Compute the pieces that the tables at ``path`` and ``shipped`` lack; each is written to ``path`` at once, with its origin.
 
@@ -78,9 +83,18 @@ def compute_missing(
     with locks.claimed(claims / f"{path.name}.writing", lambda: f"waiting to read {path}"):
         _mend(path)
     known = read(path, shipped)
-    missing = {piece: make for piece, make in experiment.pieces(scale, words).items() if piece not in known.pieces}
-    device = next((word.removeprefix("device=") for word in words if word.startswith("device=")), "auto")
-    origin = {"commit": commit() or "installed", "machine": describe(resolve_device(device))}  # of the code that was loaded
+    missing = {
+        piece: make
+        for piece, make in experiment.pieces(scale, words).items()
+        if piece not in known.pieces
+    }
+    device = next(
+        (word.removeprefix("device=") for word in words if word.startswith("device=")), "auto"
+    )
+    origin = {
+        "commit": commit() or "installed",
+        "machine": describe(resolve_device(device)),
+    }  # of the code that was loaded
     failed: dict[str, str] = {}
     mistakes: list[str] = []
     with tqdm(total=len(missing), desc=name, disable=None) as bar:
@@ -102,13 +116,19 @@ def compute_missing(
                     continue
                 spent = round(time.monotonic() - started, 1)
                 frame = frame.assign(piece=piece, **origin, seconds_in_all=spent)
-                with locks.claimed(claims / f"{path.name}.writing", lambda: f"waiting to write {path}"):
+                with locks.claimed(
+                    claims / f"{path.name}.writing", lambda: f"waiting to write {path}"
+                ):
                     _append(path, frame)
                 if bar.disable:
                     print(f"{name}: {piece}, {spent} s", file=sys.stderr, flush=True)
             bar.update()
     if failed:
-        raise RunError("; ".join([*(f"{piece}: {said}" for piece, said in failed.items()), *dict.fromkeys(mistakes)]))
+        raise RunError(
+            "; ".join(
+                [*(f"{piece}: {said}" for piece, said in failed.items()), *dict.fromkeys(mistakes)]
+            )
+        )
     if mistakes:
         raise UserError("; ".join(dict.fromkeys(mistakes)))
 
@@ -127,7 +147,9 @@ def _append(path: Path, frame: pd.DataFrame) -> None:
     """Add a piece to the file; what is damaged in it is set aside first. The file's lock must be held."""
     rows = _mend(path)
     # A number parsed and written again may lose its last digit: what was written stays as it stands.
-    added = signed(pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str, keep_default_na=False))
+    added = signed(
+        pd.read_csv(io.StringIO(frame.to_csv(index=False)), dtype=str, keep_default_na=False)
+    )
     whole = added if rows is None else pd.concat([rows, added], ignore_index=True).fillna("")
     files.write_text(path, whole.to_csv(index=False))
 
@@ -154,7 +176,9 @@ def _sound_rows(path: Path) -> tuple[pd.DataFrame | None, dict[str, str]]:
     """The rows, as words, of the pieces that are as they were written, and what is wrong with the others."""
     try:
         files.require_regular(path)
-        rows = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")), dtype=str, keep_default_na=False)
+        rows = pd.read_csv(
+            io.StringIO(path.read_text(encoding="utf-8")), dtype=str, keep_default_na=False
+        )
         if not {*ORIGIN} <= set(rows.columns) or rows.empty:
             raise ValueError
     except FileNotFoundError:
@@ -164,7 +188,10 @@ def _sound_rows(path: Path) -> tuple[pd.DataFrame | None, dict[str, str]]:
     digests = {piece: _digest(part) for piece, part in rows.groupby("piece", sort=False)}
     sound = rows["digest"] == rows["piece"].map(digests)
     wrong = dict.fromkeys(rows.loc[~sound, "piece"])
-    damaged = {piece: f"{path} is damaged: the rows of {piece!r} are not those that were written" for piece in wrong}
+    damaged = {
+        piece: f"{path} is damaged: the rows of {piece!r} are not those that were written"
+        for piece in wrong
+    }
     rows = rows[~rows["piece"].isin(damaged)]
     return (rows if len(rows) else None), damaged
 
@@ -185,16 +212,36 @@ def read(path: Path, shipped: Path | None = None) -> Stored:
         damaged |= also
         if more is not None and rows is not None:
             more = more[~more["piece"].isin(set(rows["piece"]))]
-        rows = more if rows is None else rows if more is None else pd.concat([more, rows], ignore_index=True).fillna("")
+        rows = (
+            more
+            if rows is None
+            else rows
+            if more is None
+            else pd.concat([more, rows], ignore_index=True).fillna("")
+        )
     if rows is None:
         return Stored(None, damaged)
     frame = pd.read_csv(io.StringIO(rows.to_csv(index=False)), dtype=dict.fromkeys(WORDS, str))
-    frame = frame.assign(**{name: frame[name].fillna("") for name in frame.columns if frame[name].dtype.kind not in "fib"})
-    return Stored(frame, {piece: why for piece, why in damaged.items() if piece not in set(frame["piece"])})
+    frame = frame.assign(
+        **{
+            name: frame[name].fillna("")
+            for name in frame.columns
+            if frame[name].dtype.kind not in "fib"
+        }
+    )
+    return Stored(
+        frame, {piece: why for piece, why in damaged.items() if piece not in set(frame["piece"])}
+    )
 
 
 def write(
-    experiment: Experiment, heading: str, command: str, stem: Path, scale: str, words: Sequence[str], shipped: Path | None = None
+    experiment: Experiment,
+    heading: str,
+    command: str,
+    stem: Path,
+    scale: str,
+    words: Sequence[str],
+    shipped: Path | None = None,
 ) -> tuple[str, list[str]]:
     """Write the summary and picture of what is computed so far, ``stem`` with endings; return what to print, and what is damaged.
 
@@ -222,7 +269,9 @@ def write(
         f"Commits {', '.join(sorted(set(by_piece['commit'])))}; {', '.join(sorted(set(by_piece['machine'])))}; "
         f"{by_piece['seconds_in_all'].sum():.0f} s, without what was interrupted or had been trained before. "
     )
-    short = f"{len(lacking)} of {len(pieces)} pieces are not run yet: {command}\n" if lacking else ""
+    short = (
+        f"{len(lacking)} of {len(pieces)} pieces are not run yet: {command}\n" if lacking else ""
+    )
     options = " ".join(experiment.options(scale)) if experiment.options else ""
     trained = f"Trained with {options}. " if options else ""
     text = f"{heading}\n\n{tables.markdown(summary)}\n\n{experiment.caption}\n{short}{trained}{origin}Command: `{command}`."

@@ -16,7 +16,10 @@ __all__ = ["PICTURES", "write"]
 
 
 # What stands on the horizontal axis, and whether it is a logarithm.
-PICTURES = {"excess": ("excess features a layer, c1 - n", False), "epsilon": ("epsilon asked for (Thm 2.4)", True)}
+PICTURES = {
+    "excess": ("excess features a layer, c1 - n", False),
+    "epsilon": ("epsilon asked for (Thm 2.4)", True),
+}
 
 
 def write(table: str, cells: Sequence[Cell], path: Path) -> None:
@@ -25,7 +28,9 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
     kinds: dict[str, list[tuple[float, Cell]]] = {}
     for cell in cells:
         asked = composition.compose(cell.words)
-        if cell.result is None or (table == "epsilon" and asked.features.activation in ("identity", "relu", "leaky_relu")):
+        if cell.result is None or (
+            table == "epsilon" and asked.features.activation in ("identity", "relu", "leaky_relu")
+        ):
             continue
         name, value = (
             (asked.solver.name, asked.features.excess)
@@ -37,7 +42,9 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
         return
     picture = io.BytesIO()
     with canvas(picture, path.suffix[1:], 1, 2, figsize=(9, 3.8)) as (figure, (left, right)):
-        for (name, points), colour in zip(kinds.items(), ("#4c72b0", "#c44e52", "#55a868", "#dd8452"), strict=False):
+        for (name, points), colour in zip(
+            kinds.items(), ("#4c72b0", "#c44e52", "#55a868", "#dd8452"), strict=False
+        ):
             values = [value for value, _ in points]
             losses = [mean_interval(cell.losses()) for _, cell in points]
             left.errorbar(
@@ -50,11 +57,23 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
                 label=name,
             )
             if table == "epsilon":
-                differences = [cell.result["source"]["evaluated"]["largest_difference_to_target"] for _, cell in points]
+                differences = [
+                    cell.result["source"]["evaluated"]["largest_difference_to_target"]
+                    for _, cell in points
+                ]
                 right.loglog(values, differences, marker="o", color=colour, label=name)
                 continue
-            errors = [sorted(layer["relative_error"] for layer in cell.result["layers"]) for _, cell in points]
-            right.semilogy(values, [row[-1] for row in errors], marker="o", color=colour, label=f"{name}, worst layer")
+            errors = [
+                sorted(layer["relative_error"] for layer in cell.result["layers"])
+                for _, cell in points
+            ]
+            right.semilogy(
+                values,
+                [row[-1] for row in errors],
+                marker="o",
+                color=colour,
+                label=f"{name}, worst layer",
+            )
             right.semilogy(
                 values,
                 [row[len(row) // 2] for row in errors],
@@ -63,7 +82,9 @@ def write(table: str, cells: Sequence[Cell], path: Path) -> None:
                 color=colour,
                 label=f"{name}, median layer",
             )
-        right.set_ylabel("largest difference of a logit" if table == "epsilon" else "relative error of a layer")
+        right.set_ylabel(
+            "largest difference of a logit" if table == "epsilon" else "relative error of a layer"
+        )
         if logarithmic:
             left.set_xscale("log")
         else:

@@ -47,7 +47,9 @@ def read(name: str, words: Sequence[str]) -> Asked:
     ['random_features', 'matching', 'scale=laptop', 'device=cpu']
     """
     if flags := [word for word in words if word.startswith("-")]:
-        raise UserError(f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them")
+        raise UserError(
+            f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them"
+        )
     parts, options, given = [], [], {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -64,6 +66,10 @@ def read(name: str, words: Sequence[str]) -> Asked:
     jobs = given.get("jobs", "1")
     if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):
         raise UserError(f"jobs={jobs}: how many processes share the work, 1 or more")
-    outputs = composition.compose([f"outputs={given['outputs']}"] if "outputs" in given else []).outputs
+    outputs = composition.compose(
+        [f"outputs={given['outputs']}"] if "outputs" in given else []
+    ).outputs
     checks.require_folder("outputs", outputs)
-    return Asked(name, given.get("scale", "laptop"), tuple(parts), tuple(options), Path(outputs), int(jobs))
+    return Asked(
+        name, given.get("scale", "laptop"), tuple(parts), tuple(options), Path(outputs), int(jobs)
+    )

@@ -32,7 +32,9 @@ __all__ = ["SOLVERS", "collect", "run_experiments", "run_missing", "shipped", "w
 SOLVERS = ("exact", "paper")
 
 
-def collect(study: Study, scale: str, parts: Sequence[str] = (), words: Sequence[str] = ()) -> dict[str, list[Cell]]:
+def collect(
+    study: Study, scale: str, parts: Sequence[str] = (), words: Sequence[str] = ()
+) -> dict[str, list[Cell]]:
     """Every cell of a study's tables at a scale, with its result where the run is finished.
 
     ``parts`` picks tables (``table1``), experiments (``thresholds``) or solvers (``exact``, ``paper``); ``words`` are options of every run, as ``data.root=FOLDER``.
@@ -45,8 +47,14 @@ def collect(study: Study, scale: str, parts: Sequence[str] = (), words: Sequence
         if part not in known:
             raise UserError(f"{part}: {nearest(part, known)}")
     composition.compose(words)  # an option that there is not is a mistake, whatever is asked for
-    if parts and _shown(words) and not any(part in study.tables or _trains(study, part) for part in parts):
-        raise UserError(f"{_shown(words)[0]}: {parts[0]} runs and trains nothing that an option could change")
+    if (
+        parts
+        and _shown(words)
+        and not any(part in study.tables or _trains(study, part) for part in parts)
+    ):
+        raise UserError(
+            f"{_shown(words)[0]}: {parts[0]} runs and trains nothing that an option could change"
+        )
     for part, experiment in study.experiments.items():
         if part in parts or not parts:
             experiment.pieces(scale, words)  # naming them says what cannot be asked for
@@ -59,14 +67,20 @@ def collect(study: Study, scale: str, parts: Sequence[str] = (), words: Sequence
                 continue  # a solver's column was asked for, and this table has none
             cells = listed_cells(study.reported, table, scale, words)
         else:
-            cells = [cell for solver in solvers for cell in reconstruction_cells(study.reported, table, scale, solver, words)]
+            cells = [
+                cell
+                for solver in solvers
+                for cell in reconstruction_cells(study.reported, table, scale, solver, words)
+            ]
         found[table] = [_looked_up(cell) for cell in cells]
     return found
 
 
 def _looked_up(cell: Cell) -> Cell:
     asked = composition.compose(cell.words)
-    return dataclasses.replace(cell, width=asked.target.width, result=main_job.finished(run_folder(asked)))
+    return dataclasses.replace(
+        cell, width=asked.target.width, result=main_job.finished(run_folder(asked))
+    )
 
 
 def wanted(part: str, parts: Sequence[str]) -> bool:
@@ -90,12 +104,21 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
     if not missing:
         return
     log.parent.mkdir(parents=True, exist_ok=True)
-    print(f"{len(missing)} of {len(cells)} cells to run; what each prints goes to {log}", file=sys.stderr, flush=True)
+    print(
+        f"{len(missing)} of {len(cells)} cells to run; what each prints goes to {log}",
+        file=sys.stderr,
+        flush=True,
+    )
     mistakes = _without_images(missing)
     failed = []
-    results = [run_folder(composition.compose(cell.words)) / "result.json" for cell in missing.values()]
+    results = [
+        run_folder(composition.compose(cell.words)) / "result.json" for cell in missing.values()
+    ]
     started = time.monotonic()
-    with tqdm(total=len(missing), desc="cells", disable=None) as bar, log.open("a", encoding="utf-8") as file:
+    with (
+        tqdm(total=len(missing), desc="cells", disable=None) as bar,
+        log.open("a", encoding="utf-8") as file,
+    ):
         for command in locks.shared(missing, log.parent / ".locks"):
             cell = missing[command]
             bar.set_postfix_str(cell.label)
@@ -111,15 +134,24 @@ def run_missing(cells: Sequence[Cell], log: Path) -> None:
                     print(error, file=file)
                     said = str(error)
                     mistakes[said] = mistakes.get(said, 0) + 1
-                except Exception as error:  # out of memory, a full disk: whatever it is, the other cells go on
+                except (
+                    Exception
+                ) as error:  # out of memory, a full disk: whatever it is, the other cells go on
                     traceback.print_exc(file=file)
                     said = str(error)
                     failed.append(f"{cell.command}: {error}")
             missing[command] = cell = _looked_up(cell)
             bar.update()
-            outcome = f"loss {mean_interval(cell.losses()).format()}" if cell.result else f"failed: {said}"
+            outcome = (
+                f"loss {mean_interval(cell.losses()).format()}"
+                if cell.result
+                else f"failed: {said}"
+            )
             spent = estimate.duration(time.monotonic() - before)
-            tqdm.write(f"{cell.label}: {outcome}, {spent}; {_left(results, time.monotonic() - started)}", file=sys.stderr)
+            tqdm.write(
+                f"{cell.label}: {outcome}, {spent}; {_left(results, time.monotonic() - started)}",
+                file=sys.stderr,
+            )
     _report(failed, mistakes, f"{len(missing) + sum(mistakes.values())} cells; see {log}")
 
 
@@ -154,7 +186,9 @@ def _left(results: Sequence[Path], seconds: float) -> str:
     return f"{left} of {len(results)} left{about}"
 
 
-def run_experiments(study: Study, scale: str, folder: Path, parts: Sequence[str] = (), words: Sequence[str] = ()) -> None:
+def run_experiments(
+    study: Study, scale: str, folder: Path, parts: Sequence[str] = (), words: Sequence[str] = ()
+) -> None:
     """Compute what the study's experiments lack: those named in ``parts``, or all. One that fails is named and the others go on."""
     mistakes: dict[str, int] = {}
     failed = []
@@ -163,7 +197,9 @@ def run_experiments(study: Study, scale: str, folder: Path, parts: Sequence[str]
             suffix = _suffix(words) if experiment.options else ""
             try:
                 file = f"{part}-{scale}{suffix}.csv"
-                compute_missing(experiment, part, scale, folder / file, words, shipped(folder, file))
+                compute_missing(
+                    experiment, part, scale, folder / file, words, shipped(folder, file)
+                )
             except Interrupted:
                 raise
             except UserError as error:
@@ -181,7 +217,13 @@ def shipped(folder: Path, file: str) -> Path | None:
 
 
 def _report(failed: list[str], mistakes: dict[str, int], among: str) -> None:
-    lines = [*failed, *(f"{message}{f' ({count} times)' if count > 1 else ''}" for message, count in mistakes.items())]
+    lines = [
+        *failed,
+        *(
+            f"{message}{f' ({count} times)' if count > 1 else ''}"
+            for message, count in mistakes.items()
+        ),
+    ]
     if failed:
         print("\n".join(lines), file=sys.stderr)
         raise RunError(f"{len(failed) + sum(mistakes.values())} failed of {among}")
@@ -191,7 +233,9 @@ def _report(failed: list[str], mistakes: dict[str, int], among: str) -> None:
 
 def _shown(words: Sequence[str]) -> list[str]:
     """Options that change what is computed: tables of different ones lie in different files."""
-    return sorted(word for word in words if word.partition("=")[0].lstrip("+") not in schema.VOLATILE)
+    return sorted(
+        word for word in words if word.partition("=")[0].lstrip("+") not in schema.VOLATILE
+    )
 
 
 def _suffix(words: Sequence[str]) -> str:
@@ -199,7 +243,12 @@ def _suffix(words: Sequence[str]) -> str:
 
 
 def write_tables(
-    study: Study, scale: str, found: dict[str, list[Cell]], folder: Path, parts: Sequence[str] = (), words: Sequence[str] = ()
+    study: Study,
+    scale: str,
+    found: dict[str, list[Cell]],
+    folder: Path,
+    parts: Sequence[str] = (),
+    words: Sequence[str] = (),
 ) -> str:
     """Write each table as Markdown, CSV and LaTeX below ``folder``, experiments with their pictures; return what to print.
 
@@ -227,8 +276,13 @@ def write_tables(
         if not done:
             continue  # a table of nothing is not kept
         files.write_text(folder / f"{table}-{scale}{suffix}.md", text + "\n")
-        runs = [run_folder(composition.compose(cell.words)).name if cell.result else "" for cell in cells]
-        files.write_text(folder / f"{table}-{scale}{suffix}.csv", lines.assign(run=runs).to_csv(index=False))
+        runs = [
+            run_folder(composition.compose(cell.words)).name if cell.result else ""
+            for cell in cells
+        ]
+        files.write_text(
+            folder / f"{table}-{scale}{suffix}.csv", lines.assign(run=runs).to_csv(index=False)
+        )
         files.write_text(folder / f"{table}-{scale}{suffix}.tex", tables.latex(lines))
         if table in pictures.PICTURES:
             for kind in ("png", "svg"):
@@ -241,10 +295,14 @@ def write_tables(
             stem = folder / f"{part}-{scale}{ending}"
             try:
                 also_there = shipped(folder, f"{stem.name}.csv")
-                text, damaged = experiments.write(experiment, heading, command, stem, scale, words, also_there)
+                text, damaged = experiments.write(
+                    experiment, heading, command, stem, scale, words, also_there
+                )
                 texts.append(text)
                 mistakes += [f"{why}; computed again by: {command}" for why in damaged]
-            except UserError as error:  # a table of another version: the others are still to be seen
+            except (
+                UserError
+            ) as error:  # a table of another version: the others are still to be seen
                 texts.append(f"{heading}{experiment.where}: {experiment.title}\n\n{error}")
                 mistakes.append(str(error))
     if mistakes:
@@ -257,7 +315,11 @@ def _about_the_verdict(cells: list[Cell], scale: str) -> str:
     if not any(cell.reported for cell in cells):
         return ""
     text = " The verdict asks whether our interval and the paper's meet, the rounding of its print allowed for."
-    return text if scale == "paper" else text + " Accuracies themselves are not the paper's scale and are not compared."
+    return (
+        text
+        if scale == "paper"
+        else text + " Accuracies themselves are not the paper's scale and are not compared."
+    )
 
 
 def _origin(cells: list[Cell]) -> str:

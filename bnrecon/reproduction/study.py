@@ -40,4 +40,6 @@ class Study:
 
 def read_reported(package: str) -> dict[str, Any]:
     """The ``reported.yaml`` that lies beside a paper's code."""
-    return yaml.safe_load(importlib.resources.files(package).joinpath("reported.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load(
+        importlib.resources.files(package).joinpath("reported.yaml").read_text(encoding="utf-8")
+    )

@@ -38,10 +38,16 @@ def trained(words: Sequence[str], line: dict, look: Look | None = None) -> pd.Da
     """
     found, data, device = target_of(words)
     asked = found.about["config"]
-    about = {"width": asked["target"]["width"], "epochs": asked["train"]["epochs"], "accuracy": found.about["accuracy"]}
+    about = {
+        "width": asked["target"]["width"],
+        "epochs": asked["train"]["epochs"],
+        "accuracy": found.about["accuracy"],
+    }
     about |= {"training accuracy": found.about["log"][-1]["accuracy"]}
     about |= {"images": found.about["images"], "seconds": found.about["seconds"]}
-    return pd.DataFrame([line | about | ({} if look is None else look(found.network, data, device))])
+    return pd.DataFrame(
+        [line | about | ({} if look is None else look(found.network, data, device))]
+    )
 
 
 def trainings(
@@ -55,17 +61,30 @@ def trainings(
 
     Raises ``UserError`` for a word that sets what the settings, or the seeds, are told apart by.
     """
-    refuse_compared(words, {word.partition("=")[0] for options in settings.values() for word in options} | {"train.seed"})
+    refuse_compared(
+        words,
+        {word.partition("=")[0] for options in settings.values() for word in options}
+        | {"train.seed"},
+    )
     found = {}
     for seed in seeds:  # every setting once, before any is run again
         for name, options in settings.items():
-            given, line = [*common, *options, f"train.seed={seed}", *words], {"setting": name, "seed": seed}
-            found[f"{name}, seed {seed}"] = lambda given=given, line=line: trained(given, line, look)
+            given, line = (
+                [*common, *options, f"train.seed={seed}", *words],
+                {"setting": name, "seed": seed},
+            )
+            found[f"{name}, seed {seed}"] = lambda given=given, line=line: trained(
+                given, line, look
+            )
     return found
 
 
 def over_seeds(
-    frame: pd.DataFrame, heading: str, reported: Mapping[str, Mapping[str, str]], paired: bool = True, falling: bool = False
+    frame: pd.DataFrame,
+    heading: str,
+    reported: Mapping[str, Mapping[str, str]],
+    paired: bool = True,
+    falling: bool = False,
 ) -> pd.DataFrame:
     """One line a setting over its seeds; ``reported`` holds what the paper has, by setting and column.
 
@@ -73,20 +92,33 @@ def over_seeds(
     ``falling``: the paper has the settings in falling order; each is compared with the one above it, too: is it significantly lower?
     """
     lines = []
-    accuracies = {name: group.set_index("seed")["accuracy"] for name, group in frame.groupby("setting", sort=False)}
+    accuracies = {
+        name: group.set_index("seed")["accuracy"]
+        for name, group in frame.groupby("setting", sort=False)
+    }
     names = list(accuracies)
     for number, (name, group) in enumerate(frame.groupby("setting", sort=False)):
-        line = {heading: name, "width": int(group["width"].iloc[0]), "epochs": int(group["epochs"].iloc[0])}
+        line = {
+            heading: name,
+            "width": int(group["width"].iloc[0]),
+            "epochs": int(group["epochs"].iloc[0]),
+        }
         line |= reported.get(name, {})
         line["training accuracy"] = mean_interval(list(group["training accuracy"])).format()
         line["test accuracy"] = mean_interval(list(group["accuracy"])).format()
         if number and paired and len(more := _difference(accuracies[name], accuracies[names[0]])):
             line["test, more than the first line's, by seed"] = mean_interval(more).format()
-        if number and falling and len(more := _difference(accuracies[name], accuracies[names[number - 1]])):
+        if (
+            number
+            and falling
+            and len(more := _difference(accuracies[name], accuracies[names[number - 1]]))
+        ):
             interval = mean_interval(more)
             line["than the line above's"] = interval.format()
             certain = interval.half_width is not None and abs(interval.mean) > interval.half_width
-            line["lower, as in the paper"] = ("yes" if interval.mean < 0 else "no") if certain else "open"
+            line["lower, as in the paper"] = (
+                ("yes" if interval.mean < 0 else "no") if certain else "open"
+            )
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")
 

@@ -39,7 +39,9 @@ def require_room(jobs: int) -> None:
 
     Two are allowed on one core.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     free = hardware.available_memory(torch.device("cpu"))
     most = min(max(2, cores), free // EACH)
     if jobs > max(1, most):
@@ -66,7 +68,8 @@ def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         started = [
-            subprocess.Popen(line, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment) for _ in range(jobs - 1)
+            subprocess.Popen(line, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment)
+            for _ in range(jobs - 1)
         ]
     try:
         yield

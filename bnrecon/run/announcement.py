@@ -33,16 +33,23 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     """Refuse what cannot be done, then say what will be, and about how long it takes."""
     network = build_target(config, data).eval()
     plan = plan_layers(
-        network, config.features.name, **chosen_width(config), allow_below_minimum=config.features.allow_below_minimum,
-        solver=config.solver.name, device=device, skip=config.features.skip,
-    )  # fmt: skip
+        network,
+        config.features.name,
+        **chosen_width(config),
+        allow_below_minimum=config.features.allow_below_minimum,
+        solver=config.solver.name,
+        device=device,
+        skip=config.features.skip,
+    )
     training = training_plan(config, device)
     with blamed(FAMILIES[config.target.family]):
         places = estimate.pixels(network, data.shape)
     channels, height, width = data.shape
     speed = {dtype: estimate.rate(dtype, device) for dtype in {training.dtype, torch.float32}}
     images = config.train.epochs * data.sizes[0]
-    learn = estimate.training_seconds(estimate.multiply_adds(network, places), images, speed[training.dtype])
+    learn = estimate.training_seconds(
+        estimate.multiply_adds(network, places), images, speed[training.dtype]
+    )
     solve = len(config.seeds) * estimate.solving_seconds(plan, config.solver.name, device)
     flops = estimate.source_flops(plan, places)
     seen = source_images(config, flops, data.sizes[1], device)
@@ -65,7 +72,9 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     if skipped := getattr(network, "skipped_poolings", 0):
         lines.append(f"note      {skipped} poolings are skipped: the image's side is already 1")
     if config.train.warmup_epochs > config.train.epochs / 2:
-        lines.append(f"note      warm-up is cut from {config.train.warmup_epochs:g} to half of the {config.train.epochs} epochs")
+        lines.append(
+            f"note      warm-up is cut from {config.train.warmup_epochs:g} to half of the {config.train.epochs} epochs"
+        )
     lines += [f"note      {note}" for note in plan.notes]
     print("\n".join(lines), flush=True)
     return plan

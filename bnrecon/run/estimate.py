@@ -17,7 +17,15 @@ from bnrecon.runtime.precision import ladder
 from bnrecon.solvers import choose
 from bnrecon.solvers.iterative import expected_iterations
 
-__all__ = ["duration", "multiply_adds", "pixels", "rate", "solving_seconds", "source_flops", "training_seconds"]
+__all__ = [
+    "duration",
+    "multiply_adds",
+    "pixels",
+    "rate",
+    "solving_seconds",
+    "source_flops",
+    "training_seconds",
+]
 
 
 def rate(dtype: torch.dtype, device: torch.device, side: int = 1024) -> float:
@@ -38,9 +46,17 @@ def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, tuple[i
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
 
-            def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, name: str = name) -> None:
+            def hook(
+                module: nn.Module,
+                inputs: tuple[torch.Tensor, ...],
+                output: torch.Tensor,
+                name: str = name,
+            ) -> None:
                 if isinstance(module, nn.Linear):
-                    found[name] = (inputs[0].numel() // module.in_features, output.numel() // module.out_features)
+                    found[name] = (
+                        inputs[0].numel() // module.in_features,
+                        output.numel() // module.out_features,
+                    )
                 else:
                     x = pad(inputs[0], geometry_of(module))
                     found[name] = (x.shape[2] * x.shape[3], output.shape[2] * output.shape[3])

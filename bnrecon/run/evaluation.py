@@ -30,9 +30,14 @@ class SourceEvaluation:
 
 
 def evaluate_source(
-    source: nn.Module, collapsed: nn.Module, target: nn.Module, data: Images, device: torch.device, source_images: int,
+    source: nn.Module,
+    collapsed: nn.Module,
+    target: nn.Module,
+    data: Images,
+    device: torch.device,
+    source_images: int,
     description: str | None = None,
-) -> SourceEvaluation:  # fmt: skip
+) -> SourceEvaluation:
     """Run the source network on the first ``source_images`` test images and its collapsed form on the rest."""
     correct = images = 0
     difference = to_target = 0.0
@@ -46,7 +51,12 @@ def evaluate_source(
             images += len(y)
             bar.update(len(y))
         for x, y in data.test_batches(250, device, start=source_images):
-            correct += int((finite_logits(collapsed(x), "the source network's collapsed form").argmax(1) == y).sum())
+            correct += int(
+                (
+                    finite_logits(collapsed(x), "the source network's collapsed form").argmax(1)
+                    == y
+                ).sum()
+            )
             images += len(y)
             bar.update(len(y))
     return SourceEvaluation(100 * correct / images, images, source_images, difference, to_target)

@@ -84,7 +84,9 @@ def _tidy(config: RunConfig, folder: Path, result: dict[str, Any]) -> None:
         return
     try:
         with locks.exclusive(folder, f"the run {folder.name}"):
-            texts = tables.texts(result) | {"config.json": tables.as_json(dataclasses.asdict(config))}
+            texts = tables.texts(result) | {
+                "config.json": tables.as_json(dataclasses.asdict(config))
+            }
             if (folder / "config.json").exists():
                 del texts["config.json"]  # what was asked first
             for name, text in texts.items():
@@ -94,7 +96,10 @@ def _tidy(config: RunConfig, folder: Path, result: dict[str, Any]) -> None:
                 figures.layer_errors(folder / "layers.png", result)
             for left in folder.glob("seed-*/layer-*.safetensors"):
                 left.unlink()
-    except (UserError, OSError) as error:  # a finished run is there to be read, whatever can be written
+    except (
+        UserError,
+        OSError,
+    ) as error:  # a finished run is there to be read, whatever can be written
         print(f"note      tables beside the result are as they were: {error}", file=sys.stderr)
 
 
@@ -109,7 +114,11 @@ def _lost_sources(config: RunConfig, folder: Path) -> str:
             lost.append(f"the source network of seed {seed} is not here")
         except ValueError as error:
             lost.append(str(error))
-    return "none of its source networks is here" if len(lost) == len(config.seeds) > 1 else "; ".join(lost)
+    return (
+        "none of its source networks is here"
+        if len(lost) == len(config.seeds) > 1
+        else "; ".join(lost)
+    )
 
 
 def train_only(config: RunConfig) -> Trained:
@@ -147,17 +156,27 @@ def check_names(config: RunConfig) -> None:
     check_skip(config.features.skip)
     if config.solver.name != "auto":
         lookup(config.solver.name)
-    check_options(**{f.name: getattr(config.target, f.name) for f in dataclasses.fields(config.target) if f.name != "name"})
+    check_options(
+        **{
+            f.name: getattr(config.target, f.name)
+            for f in dataclasses.fields(config.target)
+            if f.name != "name"
+        }
+    )
 
 
-def _require_same_pixels(config: RunConfig, result: dict[str, Any], folder: Path, data: Images | None) -> None:
+def _require_same_pixels(
+    config: RunConfig, result: dict[str, Any], folder: Path, data: Images | None
+) -> None:
     """Raise ``UserError`` where a finished run saw other images than there are now; say where that cannot be known."""
     try:
         data = data or load(dataclasses.replace(data_spec(config), download=False))
     except UserError:
         if config.data.root is not None:
             raise
-        print(f"note      the {config.data.name} images are not at hand, so that they were not compared with the run's\n")
+        print(
+            f"note      the {config.data.name} images are not at hand, so that they were not compared with the run's\n"
+        )
         return
     if data.checksum() != result["data"]["checksum"]:
         raise UserError(
@@ -177,48 +196,78 @@ def _run(config: RunConfig, folder: Path, data: Images) -> dict[str, Any]:
     plan = announce(config, data, device)
     files.write_text(folder / "config.json", tables.as_json(dataclasses.asdict(config)))
     trained = obtain_target(config, data, device)
-    print(f"target    test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), {trained.folder}", flush=True)
+    print(
+        f"target    test accuracy {trained.about['accuracy']:.2f}% (n={trained.about['images']}), {trained.folder}",
+        flush=True,
+    )
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
     moments = gather(trained.network, find_layers(trained.network).layers, images)
-    rows = [finished_or_rebuilt_seed(config, seed, folder, trained, moments, data, device, plan) for seed in config.seeds]
+    rows = [
+        finished_or_rebuilt_seed(config, seed, folder, trained, moments, data, device, plan)
+        for seed in config.seeds
+    ]
     result = _result(config, data, device, trained, rows)
     tables.write(folder, result)
     figures.layer_errors(folder / "layers.png", result)
     key = row_key(config, trained, data, device)
     for seed in config.seeds:
         if whole_row(folder / f"seed-{seed}", key, config.keep_source) is None:
-            raise RunError(f"{folder / f'seed-{seed}'}: its files went or changed while the run was at work; rerun the command")
+            raise RunError(
+                f"{folder / f'seed-{seed}'}: its files went or changed while the run was at work; rerun the command"
+            )
     files.write_json(folder / "result.json", result)
     return tables.read_result(folder / "result.json")
 
 
 def _result(
-    config: RunConfig, data: Images, device: torch.device, trained: Trained, rows: list[dict[str, Any]]
+    config: RunConfig,
+    data: Images,
+    device: torch.device,
+    trained: Trained,
+    rows: list[dict[str, Any]],
 ) -> dict[str, Any]:
     everything = all(row["source_images"] == row["images"] for row in rows)
     return {
-        "config": dataclasses.asdict(config), "seeds": config.seeds,
+        "config": dataclasses.asdict(config),
+        "seeds": config.seeds,
         "data": {
-            "name": data.name, "train": data.sizes[0], "test": data.sizes[1], "classes": len(data.classes), "checksum": data.checksum(),
+            "name": data.name,
+            "train": data.sizes[0],
+            "test": data.sizes[1],
+            "classes": len(data.classes),
+            "checksum": data.checksum(),
         },
         "target": {
-            "accuracy": trained.about["accuracy"], "images": trained.about["images"],
-            "parameters": parameter_count(trained.network), "minimum_width_parameters": minimum_width_count(trained.network),
-            "seconds": trained.about["seconds"], "folder": str(trained.folder),
+            "accuracy": trained.about["accuracy"],
+            "images": trained.about["images"],
+            "parameters": parameter_count(trained.network),
+            "minimum_width_parameters": minimum_width_count(trained.network),
+            "seconds": trained.about["seconds"],
+            "folder": str(trained.folder),
         },
         "source": {
             "accuracy": [row["accuracy"] for row in rows],
             "evaluated": {
-                "network": "source" if everything else "collapsed", "images": min(row["source_images"] for row in rows),
+                "network": "source" if everything else "collapsed",
+                "images": min(row["source_images"] for row in rows),
                 "largest_logit_difference": max(row["largest_logit_difference"] for row in rows),
-                "largest_difference_to_target": max(row["largest_difference_to_target"] for row in rows),
-                "implicit_layers": sum(layer["convolutions"] == "implicit" for layer in rows[0]["layers"]),
+                "largest_difference_to_target": max(
+                    row["largest_difference_to_target"] for row in rows
+                ),
+                "implicit_layers": sum(
+                    layer["convolutions"] == "implicit" for layer in rows[0]["layers"]
+                ),
             },
-            "trainable_parameters": rows[0]["trainable_parameters"], "parameters": rows[0]["parameters"],
+            "trainable_parameters": rows[0]["trainable_parameters"],
+            "parameters": rows[0]["parameters"],
             "outside_linear_region": sum(row["outside_linear_region"] for row in rows),
         },
         "layers": [layer | {"seed": row["seed"]} for row in rows for layer in row["layers"]],
-        "notes": rows[0]["notes"], "seconds": sum(row["seconds"] for row in rows), "seconds_per_seed": [row["seconds"] for row in rows],
+        "notes": rows[0]["notes"],
+        "seconds": sum(row["seconds"] for row in rows),
+        "seconds_per_seed": [row["seconds"] for row in rows],
         "solving_seconds": [row["solving_seconds"] for row in rows],
-        "device": hardware.describe(device), "versions": versions(), "commit": commit(),
-    }  # fmt: skip
+        "device": hardware.describe(device),
+        "versions": versions(),
+        "commit": commit(),
+    }

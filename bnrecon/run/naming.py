@@ -39,5 +39,7 @@ def code_of_run(config: RunConfig) -> dict[str, str]:
     """Fingerprints of what a user has registered, by option: a run of other code is another run."""
     found = {"features.code": distribution(config.features.name).code}
     for name in AUTO if config.solver.name == "auto" else (config.solver.name,):
-        found["solver.code" if name == config.solver.name else f"solver.{name}.code"] = lookup(name).code
+        found["solver.code" if name == config.solver.name else f"solver.{name}.code"] = lookup(
+            name
+        ).code
     return own_code(config) | {name: code for name, code in found.items() if code is not None}

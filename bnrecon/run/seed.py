@@ -37,9 +37,15 @@ __all__ = ["finished_or_rebuilt_seed", "row_key", "whole_row"]
 
 
 def finished_or_rebuilt_seed(
-    config: RunConfig, seed: int, folder: Path, trained: Trained, moments: Mapping[str, LayerMoments], data: Images,
-    device: torch.device, plan: Plan,
-) -> dict[str, Any]:  # fmt: skip
+    config: RunConfig,
+    seed: int,
+    folder: Path,
+    trained: Trained,
+    moments: Mapping[str, LayerMoments],
+    data: Images,
+    device: torch.device,
+    plan: Plan,
+) -> dict[str, Any]:
     """One source network: rebuild, save, reload from the file, evaluate. What was done before is taken up."""
     place = folder / f"seed-{seed}"
     key = row_key(config, trained, data, device)
@@ -55,16 +61,25 @@ def finished_or_rebuilt_seed(
     flops = estimate.source_flops(plan, estimate.pixels(trained.network, data.shape))
     seen = source_images(config, flops, data.sizes[1], device)
     solved = time.monotonic() - started
-    outcome = evaluate_source(source, collapse(source), trained.network, data, device, seen, f"testing seed {seed}")
+    outcome = evaluate_source(
+        source, collapse(source), trained.network, data, device, seen, f"testing seed {seed}"
+    )
     row = {
-        "seed": seed, "accuracy": outcome.percent, "images": outcome.images, "source_images": outcome.source_images,
+        "seed": seed,
+        "accuracy": outcome.percent,
+        "images": outcome.images,
+        "source_images": outcome.source_images,
         "largest_logit_difference": outcome.largest_logit_difference,
         "largest_difference_to_target": outcome.largest_difference_to_target,
         "outside_linear_region": sum(layer.outside for layer in source_layers(source).values()),
-        "layers": layers, "notes": notes, "key": key, "seconds": time.monotonic() - started, "solving_seconds": solved,
+        "layers": layers,
+        "notes": notes,
+        "key": key,
+        "seconds": time.monotonic() - started,
+        "solving_seconds": solved,
         "trainable_parameters": sum(p.numel() for p in source.parameters() if p.requires_grad),
         "parameters": sum(p.numel() for p in source.parameters()),
-    }  # fmt: skip
+    }
     files.write_json(place / "result.json", row)
     _remove_layers(place)
     print(tables.seed_line(row), flush=True)
@@ -74,7 +89,10 @@ def finished_or_rebuilt_seed(
 def row_key(config: RunConfig, trained: Trained, data: Images, device: torch.device) -> str:
     """What a seed's row depends on, its seed apart: target, pixels, options, own code, kind of device, version."""
     content = digests.differences(config, VOLATILE | {"seeds"}) | code_of_run(config)
-    content |= {"target": digests.tensor_digest(trained.network.state_dict()), "pixels": data.checksum()}
+    content |= {
+        "target": digests.tensor_digest(trained.network.state_dict()),
+        "pixels": data.checksum(),
+    }
     content |= {"device": device.type, "version": importlib.metadata.version("bnrecon")}
     return digests.content_key(content)
 
@@ -94,14 +112,18 @@ def _finished_seed(config: RunConfig, seed: int, place: Path, key: str) -> dict[
                 continue
             place.mkdir(parents=True, exist_ok=True)
             if config.keep_source:
-                files.write_bytes(place / "source.safetensors", (taken / "source.safetensors").read_bytes())
+                files.write_bytes(
+                    place / "source.safetensors", (taken / "source.safetensors").read_bytes()
+                )
             files.write_json(place / "result.json", row)
             print(f"seed {row['seed']} was done before, in {other}", file=sys.stderr)
             return row
     return None
 
 
-def whole_row(place: Path, key: str, with_source: bool, mend: bool = False) -> dict[str, Any] | None:
+def whole_row(
+    place: Path, key: str, with_source: bool, mend: bool = False
+) -> dict[str, Any] | None:
     """A seed's row, if it is of this key and all its files are whole; ``mend`` sets damaged ones aside."""
     if with_source and files.sound(place / "source.safetensors", files.read_tensors, mend) is None:
         return None
@@ -116,7 +138,12 @@ def _remove_layers(place: Path) -> None:
 
 
 def _rebuild(
-    config: RunConfig, seed: int, place: Path, trained: Trained, moments: Mapping[str, LayerMoments], key: str
+    config: RunConfig,
+    seed: int,
+    place: Path,
+    trained: Trained,
+    moments: Mapping[str, LayerMoments],
+    key: str,
 ) -> Reconstruction:
     solved = {}
     for file in sorted(place.glob("layer-*.safetensors")):
@@ -127,7 +154,11 @@ def _rebuild(
         except FileNotFoundError:
             continue  # removed since it was listed
         except (ValueError, KeyError, TypeError) as error:
-            named = error if isinstance(error, files.Damaged) else f"{file} was written by another version of bnrecon"
+            named = (
+                error
+                if isinstance(error, files.Damaged)
+                else f"{file} was written by another version of bnrecon"
+            )
             files.set_aside(file, named)
     if solved:
         print(f"seed {seed}: {len(solved)} layers were solved before", file=sys.stderr)
@@ -142,14 +173,28 @@ def _rebuild(
 
     features = config.features
     return reconstruct(
-        trained.network, features.name, solver=config.solver.name, seed=seed, **chosen_width(config),
-        allow_below_minimum=features.allow_below_minimum, activation=features.activation, epsilon=features.epsilon,
-        margin=features.margin, strict=features.strict, skip=features.skip, moments=moments, tolerance=config.solver.tolerance, max_iterations=config.solver.max_iterations,
-        solved=solved, on_layer=keep,
-    )  # fmt: skip
+        trained.network,
+        features.name,
+        solver=config.solver.name,
+        seed=seed,
+        **chosen_width(config),
+        allow_below_minimum=features.allow_below_minimum,
+        activation=features.activation,
+        epsilon=features.epsilon,
+        margin=features.margin,
+        strict=features.strict,
+        skip=features.skip,
+        moments=moments,
+        tolerance=config.solver.tolerance,
+        max_iterations=config.solver.max_iterations,
+        solved=solved,
+        on_layer=keep,
+    )
 
 
-def _verified(source: torch.nn.Module, reports: list[LayerReport], trained: Trained) -> list[dict[str, Any]]:
+def _verified(
+    source: torch.nn.Module, reports: list[LayerReport], trained: Trained
+) -> list[dict[str, Any]]:
     """The layers' reports with errors recomputed from the file just read, and the frozen weights' digest compared."""
     targets = {found.name: found.target.weight for found in find_layers(trained.network).layers}
     layers = source_layers(source)
@@ -157,11 +202,15 @@ def _verified(source: torch.nn.Module, reports: list[LayerReport], trained: Trai
     for report in reports:
         layer = layers[report.name]
         if layer.frozen_digest() != report.digest:
-            raise RunError(f"layer {report.name}: the frozen weights are not the drawn ones; this is a defect, please report it")
+            raise RunError(
+                f"layer {report.name}: the frozen weights are not the drawn ones; this is a defect, please report it"
+            )
         exact, assembled = layer_errors(layer, targets[report.name])
         if not (math.isfinite(exact) and math.isfinite(assembled)):
             raise RunError(
                 f"layer {report.name}: its error is not a number; the target's weights or normalization are not finite"
             )
-        rows.append(dataclasses.asdict(report) | {"relative_error": exact, "assembled_error": assembled})
+        rows.append(
+            dataclasses.asdict(report) | {"relative_error": exact, "assembled_error": assembled}
+        )
     return rows

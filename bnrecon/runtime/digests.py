@@ -13,7 +13,9 @@ import torch
 __all__ = ["content_key", "differences", "plain", "tensor_digest"]
 
 
-def differences(config: Any, volatile: frozenset[str] = frozenset(), prefix: str = "") -> dict[str, Any]:
+def differences(
+    config: Any, volatile: frozenset[str] = frozenset(), prefix: str = ""
+) -> dict[str, Any]:
     """List what a dataclass says beyond its defaults, by dotted name, leaving out the ``volatile`` names.
 
     A field without a default always counts. What equals its default does not, so that an option added later leaves the
@@ -27,7 +29,11 @@ def differences(config: Any, volatile: frozenset[str] = frozenset(), prefix: str
         if dataclasses.is_dataclass(value):
             found |= differences(value, volatile, name + ".")
             continue
-        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        default = (
+            field.default_factory()
+            if field.default_factory is not dataclasses.MISSING
+            else field.default
+        )
         if value != default:
             found[name] = value
     return found

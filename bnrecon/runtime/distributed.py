@@ -13,13 +13,25 @@ from torch import distributed
 
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 
-__all__ = ["after_first", "any_of", "common", "first_of", "joined", "place", "refuse", "started_by_torchrun", "total"]
+__all__ = [
+    "after_first",
+    "any_of",
+    "common",
+    "first_of",
+    "joined",
+    "place",
+    "refuse",
+    "started_by_torchrun",
+    "total",
+]
 
 
 T = TypeVar("T")
 
 
-_control: list[distributed.ProcessGroup] = []  # objects and long waits, beside the group of gradients
+_control: list[
+    distributed.ProcessGroup
+] = []  # objects and long waits, beside the group of gradients
 
 
 def started_by_torchrun() -> bool:
@@ -30,12 +42,18 @@ def started_by_torchrun() -> bool:
 def refuse(what: str) -> None:
     """Raise ``UserError`` under torchrun, for what one process does."""
     if started_by_torchrun():
-        raise UserError(f"torchrun is for bnrecon train; {what} takes the targets that it trained, in one process")
+        raise UserError(
+            f"torchrun is for bnrecon train; {what} takes the targets that it trained, in one process"
+        )
 
 
 def place() -> tuple[int, int]:
     """This process's number and how many there are; (0, 1) for one alone."""
-    return (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    return (
+        (distributed.get_rank(), distributed.get_world_size())
+        if distributed.is_initialized()
+        else (0, 1)
+    )
 
 
 @contextlib.contextmanager

@@ -80,9 +80,15 @@ def remove_leftovers(folder: Path) -> None:
     """Remove files below ``folder`` that a killed process was writing: of this machine when it is gone, of others after a day."""
     for left in folder.rglob(".*.part"):
         writer = re.search(r"\.([^.]*)-(\d+)\.[^.]*\.part$", left.name)
-        with contextlib.suppress(OSError):  # removed by another process that looks, or not ours to remove
+        with contextlib.suppress(
+            OSError
+        ):  # removed by another process that looks, or not ours to remove
             here = writer is not None and writer[1] == _host()
-            gone = not Path(f"/proc/{writer[2]}").exists() if here and Path("/proc").is_dir() else False
+            gone = (
+                not Path(f"/proc/{writer[2]}").exists()
+                if here and Path("/proc").is_dir()
+                else False
+            )
             if gone or time.time() - left.stat().st_mtime > DAY:
                 left.unlink()
 
@@ -125,7 +131,14 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error.strerror})") from None
-    except (SafetensorError, KeyError, ValueError, RuntimeError, AttributeError, TypeError) as error:
+    except (
+        SafetensorError,
+        KeyError,
+        ValueError,
+        RuntimeError,
+        AttributeError,
+        TypeError,
+    ) as error:
         raise Damaged(f"{path} is damaged ({error.__class__.__name__})") from None
 
 
@@ -153,7 +166,9 @@ def is_text(path: Path, text: str) -> bool:
         return False
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]
+) -> None:
     """Write tensors and a JSON-like description as one safetensors file, atomically and with a digest of both."""
     # A copy each: tied weights share memory, which safetensors does not write.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}

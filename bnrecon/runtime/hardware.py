@@ -36,7 +36,9 @@ def resolve_device(name: str) -> torch.device:
     Raises ``UserError`` where ``cuda`` is asked for and absent: the run would otherwise go on elsewhere unsaid.
     """
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda: torch sees no GPU here; use device=cpu, or device=auto to take what there is")
+        raise UserError(
+            "device=cuda: torch sees no GPU here; use device=cpu, or device=auto to take what there is"
+        )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -52,7 +54,9 @@ def describe(device: torch.device) -> str:
 def available_memory(device: torch.device) -> int:
     """Bytes that can still be taken on ``device``; on the host, under all limits on this process."""
     if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own cache: ours to use
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+            device
+        )  # torch's own cache: ours to use
         return torch.cuda.mem_get_info(device)[0] + held
     return memory.headroom()
 
@@ -71,9 +75,13 @@ def working_threads(count: int | None) -> Iterator[None]:
     1
     """
     before = torch.get_num_threads()
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    there = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     if count is not None and count > there:
-        raise UserError(f"threads={count}: this process has {there} processors; give at most so many")
+        raise UserError(
+            f"threads={count}: this process has {there} processors; give at most so many"
+        )
     torch.set_num_threads(count or before)
     try:
         yield
@@ -109,7 +117,9 @@ def can_compile(device: torch.device) -> bool:
     """Whether torch.compile has what it needs for a GPU here: capability 7, Triton and a C compiler."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 7:
         return False
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = (
+        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    )
     return bool(compiler) and importlib.util.find_spec("triton") is not None
 
 
@@ -128,7 +138,9 @@ def keep_freed_memory() -> bool:
     except AttributeError:
         return False
     settings = {-8: 1, -4: 0, -1: 2**31 - 1}
-    return all(mallopt(ctypes.c_int(key), ctypes.c_int(value)) == 1 for key, value in settings.items())
+    return all(
+        mallopt(ctypes.c_int(key), ctypes.c_int(value)) == 1 for key, value in settings.items()
+    )
 
 
 def exact_float32() -> contextlib.AbstractContextManager[None]:
@@ -141,7 +153,9 @@ def float32_products(tf32: bool) -> Iterator[None]:
     """Run a block with a GPU's float32 products and convolutions in TF32, or not, whatever PyTorch was told before."""
     matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
     name, value = "allow_tf32", tf32
-    if hasattr(matmul, "fp32_precision"):  # since torch 2.9, which refuses a mixture of both ways to say it
+    if hasattr(
+        matmul, "fp32_precision"
+    ):  # since torch 2.9, which refuses a mixture of both ways to say it
         convolution = torch.backends.cudnn.conv
         name, value = "fp32_precision", "tf32" if tf32 else "ieee"
     before = getattr(matmul, name), getattr(convolution, name)

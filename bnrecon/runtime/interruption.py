@@ -11,7 +11,15 @@ from types import FrameType
 
 from bnrecon.runtime.errors import Interrupted, UserError
 
-__all__ = ["WORKER", "StopRequest", "end_with_parent", "leave_while_loading", "loaded", "loading", "seconds"]
+__all__ = [
+    "WORKER",
+    "StopRequest",
+    "end_with_parent",
+    "leave_while_loading",
+    "loaded",
+    "loading",
+    "seconds",
+]
 
 
 WORKER = "BNRECON_WORKER"  # in the environment of a worker, whose standard input its parent holds
@@ -105,7 +113,9 @@ class StopRequest:
     def check(self, saved: str) -> None:
         """Raise ``Interrupted`` if a stop was asked for, saying what is safe."""
         if self.reason is not None:
-            raise Interrupted(f"stopped because {self.reason}; {saved}; the same command goes on from there")
+            raise Interrupted(
+                f"stopped because {self.reason}; {saved}; the same command goes on from there"
+            )
 
 
 def seconds(text: str) -> float:
@@ -116,5 +126,7 @@ def seconds(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if match is None:
-        raise UserError(f"train.time_limit={text}: give seconds, or a number followed by s, m or h, as in 30m")
+        raise UserError(
+            f"train.time_limit={text}: give seconds, or a number followed by s, m or h, as in 30m"
+        )
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

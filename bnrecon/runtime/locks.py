@@ -79,7 +79,9 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
         return f"waiting for {who or 'another process'} to finish {purpose}"
 
     with claimed(folder / ".lock", waiting):
-        for left in folder.rglob(".*.part"):  # by a process killed while writing; nobody else writes here now
+        for left in folder.rglob(
+            ".*.part"
+        ):  # by a process killed while writing; nobody else writes here now
             left.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it is for those who wait; the lock does not need it
             write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")

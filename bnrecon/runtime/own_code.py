@@ -36,9 +36,17 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 COMPILED = (
-    "co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_flags", "co_argcount", "co_kwonlyargcount",
-    "co_posonlyargcount", "co_exceptiontable",
-)  # fmt: skip
+    "co_code",
+    "co_consts",
+    "co_names",
+    "co_varnames",
+    "co_freevars",
+    "co_flags",
+    "co_argcount",
+    "co_kwonlyargcount",
+    "co_posonlyargcount",
+    "co_exceptiontable",
+)
 
 
 ATOMS = (types.NoneType, types.EllipsisType, bool, int, float, complex, str, bytes)
@@ -149,7 +157,18 @@ class _Description:
         if isinstance(reduced, str):
             return (kind.__qualname__, getattr(value, "__module__", ""), reduced)
         function, arguments, state, *items = (*reduced, None, None, None)[:5]
-        return ("object", *map(self._of, (function, arguments, state, *(None if part is None else list(part) for part in items))))
+        return (
+            "object",
+            *map(
+                self._of,
+                (
+                    function,
+                    arguments,
+                    state,
+                    *(None if part is None else list(part) for part in items),
+                ),
+            ),
+        )
 
     def _apart(self, value: Any) -> Any:
         """Describe a value as though it stood alone: elements of a set have no order."""
@@ -179,13 +198,21 @@ class _Description:
             return name if has_file else (*name, self._of(value.__bases__), *self._members(value))
         cells = [_content(cell) for cell in value.__closure__ or ()]
         bound = self._of((cells, value.__defaults__, value.__kwdefaults__))
-        return (*name, bound) if has_file else (*name, bound, self._of(value.__code__), *self._globals(value))
+        return (
+            (*name, bound)
+            if has_file
+            else (*name, bound, self._of(value.__code__), *self._globals(value))
+        )
 
     def _members(self, value: type) -> Iterator[Any]:
         """Methods and variables of a class, without what Python adds."""
         for name, part in sorted(vars(value).items()):
             if isinstance(part, staticmethod | classmethod | property | functools.cached_property):
-                part = next(getattr(part, inner) for inner in ("__func__", "fget", "func") if hasattr(part, inner))
+                part = next(
+                    getattr(part, inner)
+                    for inner in ("__func__", "fget", "func")
+                    if hasattr(part, inner)
+                )
             if isinstance(part, types.FunctionType) or not name.startswith(("__", "_abc_")):
                 yield name, self._of(part)
 
@@ -228,7 +255,9 @@ class _Description:
             if spec.has_location:
                 if not self._is_own(spec.origin):
                     return
-                package = name.rpartition(".")[0] if spec.submodule_search_locations is None else name
+                package = (
+                    name.rpartition(".")[0] if spec.submodule_search_locations is None else name
+                )
                 self._add(name, Path(spec.origin).absolute(), package)
 
     def _add(self, name: str, file: Path, package: str) -> None:
@@ -290,7 +319,8 @@ def _imports(text: bytes, package: str) -> tuple[str, ...]:
                 inside = module if module.endswith(".") else f"{module}."
                 found += [module, *(f"{inside}{alias.name}" for alias in names)]
             case ast.Call(
-                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                func=ast.Attribute(attr="import_module")
+                | ast.Name(id="import_module" | "__import__"),
                 args=[ast.Constant(value=str(module)), *_],
             ):
                 found.append(module)
@@ -311,7 +341,11 @@ def _is_found(value: types.FunctionType | type, module: str, qualified: str) -> 
 def _space(kind: type) -> dict[str, Any]:
     """The global names of a class's module; its name alone where it does not have the class."""
     module = kind.__module__
-    return vars(sys.modules[module]) if _is_found(kind, module, kind.__qualname__) else {"__name__": module}
+    return (
+        vars(sys.modules[module])
+        if _is_found(kind, module, kind.__qualname__)
+        else {"__name__": module}
+    )
 
 
 def _content(cell: types.CellType) -> Any:

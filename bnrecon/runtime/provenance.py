@@ -27,7 +27,13 @@ def commit() -> str | None:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+            done = subprocess.run(
+                ["git", *words],
+                cwd=Path(__file__).parent,
+                capture_output=True,
+                text=True,
+                timeout=10,
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
@@ -35,4 +41,8 @@ def commit() -> str | None:
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None  # an installed copy inside somebody else's checkout
     head = git("rev-parse", "--short=12", "HEAD")
-    return None if head is None else head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    return (
+        None
+        if head is None
+        else head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    )

@@ -109,13 +109,24 @@ class Solver:
 SOLVERS: dict[str, Solver] = {}
 
 
-AUTO = ("closed_form", "least_squares", "lu", "matrix_free", "refined")  # what solver=auto picks from
+AUTO = (
+    "closed_form",
+    "least_squares",
+    "lu",
+    "matrix_free",
+    "refined",
+)  # what solver=auto picks from
 
 
 def register_solver(
-    name: str, *, memory: Callable[[int, int], int], check: Callable[[int, int, bool], None] = lambda *_: None,
-    norm: str = "the only solution of a square system", square: bool = False, version: str | None = None,
-) -> Callable:  # fmt: skip
+    name: str,
+    *,
+    memory: Callable[[int, int], int],
+    check: Callable[[int, int, bool], None] = lambda *_: None,
+    norm: str = "the only solution of a square system",
+    square: bool = False,
+    version: str | None = None,
+) -> Callable:
     """Register a solver under a name that ``solver.name`` accepts: a function ``(system, options) -> (x, iterations)``.
 
     ``square=True`` makes c1 = n the width that is taken where none is asked for. Results belong to the source files of the module
@@ -160,4 +171,6 @@ def require_memory(need: int, device: torch.device, name: str, instead: str) -> 
     """Raise ``RunError`` where ``need`` bytes are not there, naming the alternative."""
     there = available_memory(device)
     if need > there:
-        raise RunError(f"solver {name} needs {gigabytes(need)} on {device.type}, {gigabytes(there)} are free; {instead}")
+        raise RunError(
+            f"solver {name} needs {gigabytes(need)} on {device.type}, {gigabytes(there)} are free; {instead}"
+        )

@@ -21,7 +21,7 @@ def _check(rows: int, columns: int, orthogonal: bool) -> None:
 
 @register_solver("closed_form", memory=lambda rows, columns: 16 * columns, check=_check)
 def closed_form(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """x = M^T vec(W), as M^T M = I at width n; three corrections take off what float32 features leave of orthogonality.
+    """X = M^T vec(W), as M^T M = I at width n; three corrections take off what float32 features leave of orthogonality.
 
     ortho_cond's factors are orthogonal to float32 rounding only: each correction x += M^T (b - M x) multiplies the error by
     about 1e-6.
@@ -46,11 +46,17 @@ def _minimum_width(system: System) -> torch.Tensor:
             "id_cond at minimum width cannot reach a target whose outputs have a zero at the first input and tap (a pathological "
             "target of Burkholz 2024, Thm 2.2); use features.width=maximum"
         )
-    ratios = torch.where(live[:, None], weight / torch.where(shared == 0, 1, shared)[:, None], torch.zeros_like(weight))
+    ratios = torch.where(
+        live[:, None],
+        weight / torch.where(shared == 0, 1, shared)[:, None],
+        torch.zeros_like(weight),
+    )
     private = torch.ones_like(weight, dtype=torch.bool)
     private[1:, 0] = False  # the features that Eq. 3 leaves out; feature 0 itself is the shared one
     ratios[0, 0] = 1.0
     x = ratios[private]
     pivot = system.operator
-    reached = system.matrix.matvec(x).reshape(pivot.row_shape)[pivot.fixed, pivot.pivots[pivot.fixed]]
+    reached = system.matrix.matvec(x).reshape(pivot.row_shape)[
+        pivot.fixed, pivot.pivots[pivot.fixed]
+    ]
     return x * (system.rhs[-1] / torch.where(reached == 0, 1, reached))

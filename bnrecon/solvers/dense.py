@@ -35,7 +35,9 @@ def factorize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Raises ``torch.linalg.LinAlgError`` for an exactly singular matrix.
     """
     if not matrix.T.is_contiguous():
-        raise ValueError("the matrix is not stored by columns, and could not be factorized in place")
+        raise ValueError(
+            "the matrix is not stored by columns, and could not be factorized in place"
+        )
     pivots = torch.empty(len(matrix), dtype=torch.int32, device=matrix.device)
     singular = torch.empty((), dtype=torch.int32, device=matrix.device)
     torch.linalg.lu_factor_ex(matrix, out=(matrix, pivots, singular))
@@ -46,20 +48,31 @@ def factorize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _factors(operator: Operator) -> tuple[torch.Tensor, torch.Tensor]:
     n = operator.shape[0]
-    speed = 1e11 if operator.dtype == torch.float32 else 5e10  # a laptop's; only for the time the bar expects
-    with clock(f"LU of {n} x {n} in {str(operator.dtype).removeprefix('torch.')}", 2 / 3 * n**3 / speed):
+    speed = (
+        1e11 if operator.dtype == torch.float32 else 5e10
+    )  # a laptop's; only for the time the bar expects
+    with clock(
+        f"LU of {n} x {n} in {str(operator.dtype).removeprefix('torch.')}", 2 / 3 * n**3 / speed
+    ):
         return factorize(operator.dense())
 
 
-@register_solver("lu", memory=lambda rows, columns: 8 * rows * columns + 2**26, check=check_dense, square=True)
+@register_solver(
+    "lu", memory=lambda rows, columns: 8 * rows * columns + 2**26, check=check_dense, square=True
+)
 def lu(system: System, options: SolverOptions) -> Answer:
     """Dense LU in float64 (LAPACK's dgetrf, as ``torch.linalg.solve``), in place: 8 n² bytes, (2/3) n³ flops."""
     factors, pivots = _factors(system.operator)
-    return Answer(torch.linalg.lu_solve(factors, pivots, system.rhs[:, None])[:, 0], 0, arithmetic="float64")
+    return Answer(
+        torch.linalg.lu_solve(factors, pivots, system.rhs[:, None])[:, 0], 0, arithmetic="float64"
+    )
 
 
 @register_solver(
-    "refined", memory=lambda rows, columns: 4 * rows * columns + 16 * RESTART * columns + 2**26, check=check_dense, square=True
+    "refined",
+    memory=lambda rows, columns: 4 * rows * columns + 16 * RESTART * columns + 2**26,
+    check=check_dense,
+    square=True,
 )
 def refined(system: System, options: SolverOptions) -> Answer:
     """LU in float32, in place, as preconditioner of GMRES in float64 through the operator: M is never stored in float64.
@@ -76,15 +89,25 @@ def refined(system: System, options: SolverOptions) -> Answer:
 
     with ResidualBar(f"correcting {len(factors)} x {len(factors)}", options.tolerance) as bar:
         x, steps = gmres(
-            system.operator, system.rhs, precondition, options.tolerance / 10, options.max_iterations or 400, show=bar.show
+            system.operator,
+            system.rhs,
+            precondition,
+            options.tolerance / 10,
+            options.max_iterations or 400,
+            show=bar.show,
         )
     return Answer(x, steps, arithmetic="LU in float32, corrected in float64")
 
 
 def gmres(
-    matrix: Operator, rhs: torch.Tensor, precondition: Callable[[torch.Tensor], torch.Tensor], tolerance: float,
-    max_iterations: int, restart: int = RESTART, show: Callable[[int, float], None] = lambda *_: None,
-) -> tuple[torch.Tensor, int]:  # fmt: skip
+    matrix: Operator,
+    rhs: torch.Tensor,
+    precondition: Callable[[torch.Tensor], torch.Tensor],
+    tolerance: float,
+    max_iterations: int,
+    restart: int = RESTART,
+    show: Callable[[int, float], None] = lambda *_: None,
+) -> tuple[torch.Tensor, int]:
     """Restarted GMRES with right preconditioning, residual recomputed at each restart; returns x and the iterations."""
     x = torch.zeros(matrix.shape[1], dtype=rhs.dtype, device=rhs.device)
     whole = rhs.norm()

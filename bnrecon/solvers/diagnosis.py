@@ -33,9 +33,15 @@ def diagnose(system: System) -> str:
     if dead := int((norms == 0).sum()):
         found.append(f"{dead} of {columns} features {'is' if dead == 1 else 'are'} wholly zero")
     if repeated := repeated_columns(operator):
-        found.append(f"{repeated} of {columns} features {'repeats another' if repeated == 1 else 'repeat others'} up to a factor")
-    if unreached := int(((system.matrix.row_norms() == 0) & (system.weight.reshape(-1) != 0)).sum()):
-        found.append(f"{unreached} weights that are not zero {'is' if unreached == 1 else 'are'} reached by no feature")
+        found.append(
+            f"{repeated} of {columns} features {'repeats another' if repeated == 1 else 'repeat others'} up to a factor"
+        )
+    if unreached := int(
+        ((system.matrix.row_norms() == 0) & (system.weight.reshape(-1) != 0)).sum()
+    ):
+        found.append(
+            f"{unreached} weights that are not zero {'is' if unreached == 1 else 'are'} reached by no feature"
+        )
     if rows <= LARGEST_RANK:
         rank = numerical_rank(operator)
         if rank < rows:
@@ -54,9 +60,13 @@ def repeated_columns(operator: Operator) -> int:
     """How many columns are multiples of others: those whose normalized products with two random vectors agree to 1e-12."""
     norms = operator.column_norms()
     generator = torch.Generator().manual_seed(0)
-    probes = torch.randn(operator.shape[0], 2, dtype=torch.float64, generator=generator).to(operator.device)
+    probes = torch.randn(operator.shape[0], 2, dtype=torch.float64, generator=generator).to(
+        operator.device
+    )
     live = norms > 0
     marks = operator.rmatvec(probes.to(operator.dtype))[live] / norms[live, None]
     marks = marks * marks[:, :1].sign()
     marks = marks[marks[:, 0].argsort()]
-    return int(((marks[1:] - marks[:-1]).abs() < 1e-12 * marks[1:].abs().clamp_min(1e-6)).all(1).sum())
+    return int(
+        ((marks[1:] - marks[:-1]).abs() < 1e-12 * marks[1:].abs().clamp_min(1e-6)).all(1).sum()
+    )

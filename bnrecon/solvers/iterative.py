@@ -21,7 +21,9 @@ __all__ = ["cgls", "craig", "expected_iterations", "matrix_free", "minimum_norm"
 # The factor by which an inner solve is asked to reduce the residual. Less than the arithmetic allows: each restart loses what
 # Krylov methods gain by having seen the spectrum, each digit beyond the arithmetic's is not real.
 GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
-SMALL = 3 * 10**7  # entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s, float32 0.06 s)
+SMALL = (
+    3 * 10**7
+)  # entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s, float32 0.06 s)
 
 # Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1 pays: it restores the
 # Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs they spread by 0.09, with 3 by 0.4.
@@ -32,7 +34,9 @@ SPREAD = 0.25
 # many cost less.
 LOOK_EVERY = 10
 
-Inner = Callable[[Operator, torch.Tensor, float, int, Callable[[int, float], None]], tuple[torch.Tensor, int]]
+Inner = Callable[
+    [Operator, torch.Tensor, float, int, Callable[[int, float], None]], tuple[torch.Tensor, int]
+]
 
 
 def expected_iterations(oversampling: float, tolerance: float) -> float:
@@ -41,7 +45,9 @@ def expected_iterations(oversampling: float, tolerance: float) -> float:
     >>> round(expected_iterations(1.5, 1e-10)), round(expected_iterations(1.02, 1e-10))
     (114, 2326)
     """
-    return math.log(1 / tolerance) / (0.5 * math.log(oversampling)) if oversampling > 1 else math.inf
+    return (
+        math.log(1 / tolerance) / (0.5 * math.log(oversampling)) if oversampling > 1 else math.inf
+    )
 
 
 def _memory(rows: int, columns: int) -> int:
@@ -66,8 +72,16 @@ def matrix_free(system: System, options: SolverOptions) -> Answer:
     spread = float(norms.std(correction=0) / norms.mean())
     if not spread > SPREAD:
         return refine(system, options, cgls, "near the minimum norm of the scales")
-    scaling = torch.where(norms > 0, 1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), torch.zeros_like(norms))
-    return refine(system, options, cgls, "near the minimum norm of the scales times their columns' norms", scaling)
+    scaling = torch.where(
+        norms > 0, 1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), torch.zeros_like(norms)
+    )
+    return refine(
+        system,
+        options,
+        cgls,
+        "near the minimum norm of the scales times their columns' norms",
+        scaling,
+    )
 
 
 def _check_wide(rows: int, columns: int, _orthogonal: bool = False) -> None:
@@ -78,7 +92,9 @@ def _check_wide(rows: int, columns: int, _orthogonal: bool = False) -> None:
         )
 
 
-@register_solver("minimum_norm", memory=_memory, check=_check_wide, norm="minimum norm of the scales")
+@register_solver(
+    "minimum_norm", memory=_memory, check=_check_wide, norm="minimum norm of the scales"
+)
 def minimum_norm(system: System, options: SolverOptions) -> Answer:
     """The solution of smallest ‖x‖, up to the tolerance, whatever arithmetic the inner solves run in.
 
@@ -90,7 +106,12 @@ def minimum_norm(system: System, options: SolverOptions) -> Answer:
 
 
 def refine(
-    system: System, options: SolverOptions, inner: Inner, norm: str, scaling: torch.Tensor | None = None, dual: bool = False
+    system: System,
+    options: SolverOptions,
+    inner: Inner,
+    norm: str,
+    scaling: torch.Tensor | None = None,
+    dual: bool = False,
 ) -> Answer:
     """Correct in float64 what ``inner`` finds in faster arithmetic: r = b - M x, solve M d = r roughly, x += α d.
 
@@ -112,15 +133,21 @@ def refine(
             if not used or used[-1] != rungs[0].name:
                 used.append(rungs[0].name)
                 rounded = _Scaled(exact.to(rungs[0]), scaling)
-                done_in = rounded.operator.arithmetic.name  # operators that gain nothing by bf16 stay in float32
+                done_in = (
+                    rounded.operator.arithmetic.name
+                )  # operators that gain nothing by bf16 stay in float32
                 names += [done_in] if done_in not in names else []
                 gain = GAIN.get(rungs[0].name, 0.0)
             asked, before = max(gain, 0.8 * target / size), size
 
-            def show(iterations: int, part: float, before: float = before, done: int = spent) -> None:
+            def show(
+                iterations: int, part: float, before: float = before, done: int = spent
+            ) -> None:
                 bar.show(done + iterations, part * before / whole)
 
-            found, steps = inner(rounded, (residual / size).to(rounded.dtype), asked, limit - spent, show)
+            found, steps = inner(
+                rounded, (residual / size).to(rounded.dtype), asked, limit - spent, show
+            )
             spent += steps
             if dual:
                 direction = exact.rmatvec(found.to(rhs.dtype))
@@ -159,9 +186,14 @@ class _Scaled:
 
 
 def cgls(
-    operator: Operator, rhs: torch.Tensor, gain: float, max_iterations: int, show: Callable[[int, float], None] = lambda *_: None,
-    flat: float | None = None, patience: float = 100,
-) -> tuple[torch.Tensor, int]:  # fmt: skip
+    operator: Operator,
+    rhs: torch.Tensor,
+    gain: float,
+    max_iterations: int,
+    show: Callable[[int, float], None] = lambda *_: None,
+    flat: float | None = None,
+    patience: float = 100,
+) -> tuple[torch.Tensor, int]:
     """Conjugate gradients on M^T M x = M^T b for ‖b‖ = 1, in the operator's arithmetic; returns x and the iterations.
 
     Stops when the recursive residual has fallen to ``gain``, when the gradient M^T r has fallen to ``flat`` times its first size (a
@@ -203,7 +235,11 @@ def cgls(
 
 
 def craig(
-    operator: Operator, rhs: torch.Tensor, gain: float, max_iterations: int, show: Callable[[int, float], None] = lambda *_: None
+    operator: Operator,
+    rhs: torch.Tensor,
+    gain: float,
+    max_iterations: int,
+    show: Callable[[int, float], None] = lambda *_: None,
 ) -> tuple[torch.Tensor, int]:
     """Craig's method, conjugate gradients on M M^T y = b for ‖b‖ = 1, in the operator's arithmetic; returns y.
 
@@ -224,7 +260,9 @@ def craig(
         y.addcmul_(length, direction)
         residual.addcmul_(length, operator.matvec(image), value=-1)
         energy, previous = torch.dot(residual, residual), energy
-        lowest = torch.minimum(lowest, energy)  # it may have fallen and risen again since the last look
+        lowest = torch.minimum(
+            lowest, energy
+        )  # it may have fallen and risen again since the last look
         if step % every == 0:
             size, least = float(energy) ** 0.5, float(lowest) ** 0.5
             show(step, size)

@@ -15,22 +15,39 @@ from bnrecon.solvers.progress import ResidualBar, clock
 __all__ = ["lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"]
 
 HISTORY = 100
-LARGEST_SVD = 20_000  # LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer
+LARGEST_SVD = (
+    20_000  # LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer
+)
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 
-@register_solver("lbfgs", memory=lambda rows, columns: 4 * columns * (2 * HISTORY + 8), norm="the one LBFGS reaches from zero")
+@register_solver(
+    "lbfgs",
+    memory=lambda rows, columns: 4 * columns * (2 * HISTORY + 8),
+    norm="the one LBFGS reaches from zero",
+)
 def lbfgs(system: System, options: SolverOptions) -> Answer:
     """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
-    return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, torch.zeros(operator.shape[1]).to(rhs), options))
+    return _answer(
+        *minimize(
+            operator.matvec, operator.rmatvec, rhs, torch.zeros(operator.shape[1]).to(rhs), options
+        )
+    )
 
 
-@register_solver("lu_lbfgs", memory=lambda rows, columns: 2 * 4 * rows * columns + 2**26, check=check_dense, square=True)
+@register_solver(
+    "lu_lbfgs",
+    memory=lambda rows, columns: 2 * 4 * rows * columns + 2**26,
+    check=check_dense,
+    square=True,
+)
 def lu_lbfgs(system: System, options: SolverOptions) -> Answer:
     """``torch.linalg.solve``, then LBFGS from there (Burkholz 2024, Sect. 3.1)."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
-    with clock(f"torch.linalg.solve of {len(rhs)} x {len(rhs)} in float32", 2 / 3 * len(rhs) ** 3 / 1e11):
+    with clock(
+        f"torch.linalg.solve of {len(rhs)} x {len(rhs)} in float32", 2 / 3 * len(rhs) ** 3 / 1e11
+    ):
         start = torch.linalg.solve(operator.dense(), rhs)
     return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, start, options))
 
@@ -52,7 +69,12 @@ def _svd_memory(rows: int, columns: int) -> int:
     return 4 * rows * (3 * columns + 5 * rows)
 
 
-@register_solver("svd_lbfgs", memory=_svd_memory, check=_check_svd, norm="minimum norm of the scales, to float32 accuracy")
+@register_solver(
+    "svd_lbfgs",
+    memory=_svd_memory,
+    check=_check_svd,
+    norm="minimum norm of the scales, to float32 accuracy",
+)
 def svd_lbfgs(system: System, options: SolverOptions) -> Answer:
     """LBFGS on the system preconditioned by M = U S V^T: minimise ‖(M V S^-1) z - b‖², x = V S^-1 z.
 
@@ -60,11 +82,18 @@ def svd_lbfgs(system: System, options: SolverOptions) -> Answer:
     M V S^-1 = U; it is formed as the product, so that the SVD's own rounding stays in the system that is solved.
     """
     back, preconditioned, rhs = _precondition(system)
-    z, steps = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, torch.zeros_like(rhs), options)
+    z, steps = minimize(
+        preconditioned.matmul, preconditioned.T.matmul, rhs, torch.zeros_like(rhs), options
+    )
     return _answer(back @ z, steps)
 
 
-@register_solver("svd_lu_lbfgs", memory=_svd_memory, check=_check_svd, norm="minimum norm of the scales, to float32 accuracy")
+@register_solver(
+    "svd_lu_lbfgs",
+    memory=_svd_memory,
+    check=_check_svd,
+    norm="minimum norm of the scales, to float32 accuracy",
+)
 def svd_lu_lbfgs(system: System, options: SolverOptions) -> Answer:
     """Precondition by an SVD, solve by ``torch.linalg.solve``, finish with LBFGS (the same, Fig. 2d)."""
     back, preconditioned, rhs = _precondition(system)
@@ -76,7 +105,10 @@ def svd_lu_lbfgs(system: System, options: SolverOptions) -> Answer:
 def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """V S^-1 (columns, rows), M V S^-1 (rows, rows) and b, in float32."""
     dense = system.operator.to(FLOAT32).dense()
-    with clock(f"SVD of {dense.shape[0]} x {dense.shape[1]}", 12 * dense.shape[0] ** 2 * dense.shape[1] / 5e10):
+    with clock(
+        f"SVD of {dense.shape[0]} x {dense.shape[1]}",
+        12 * dense.shape[0] ** 2 * dense.shape[1] / 5e10,
+    ):
         _, values, vh = torch.linalg.svd(dense, full_matrices=False)
     if not float(values[-1]) > 0:
         raise torch.linalg.LinAlgError("a singular value is zero")
@@ -89,7 +121,11 @@ def _answer(x: torch.Tensor, steps: int) -> Answer:
 
 
 def minimize(
-    matvec: Product, rmatvec: Product, rhs: torch.Tensor, start: torch.Tensor, options: SolverOptions
+    matvec: Product,
+    rmatvec: Product,
+    rhs: torch.Tensor,
+    start: torch.Tensor,
+    options: SolverOptions,
 ) -> tuple[torch.Tensor, int]:
     """Minimize ‖M x - b‖² by ``torch.optim.LBFGS``: lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
 
@@ -100,9 +136,15 @@ def minimize(
     size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(torch.float32).tiny)
     x = start.clone()
     optimizer = torch.optim.LBFGS(
-        [x], lr=1, max_iter=options.max_iterations or 2000, max_eval=25 * (options.max_iterations or 2000), history_size=HISTORY,
-        line_search_fn="strong_wolfe", tolerance_grad=1e-12, tolerance_change=1e-15,
-    )  # fmt: skip
+        [x],
+        lr=1,
+        max_iter=options.max_iterations or 2000,
+        max_eval=25 * (options.max_iterations or 2000),
+        history_size=HISTORY,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=1e-12,
+        tolerance_change=1e-15,
+    )
     with ResidualBar(f"LBFGS of {len(rhs)} x {len(start)}", options.tolerance) as bar:
 
         def closure() -> torch.Tensor:

@@ -15,9 +15,12 @@ LARGEST = 4000  # the smaller side of M up to which its singular values are used
 
 
 @register_solver(
-    "least_squares", memory=lambda rows, columns: 8 * (3 * rows * columns if min(rows, columns) <= LARGEST else 12 * columns),
+    "least_squares",
+    memory=lambda rows, columns: (
+        8 * (3 * rows * columns if min(rows, columns) <= LARGEST else 12 * columns)
+    ),
     norm="least squares",
-)  # fmt: skip
+)
 def least_squares(system: System, options: SolverOptions) -> Answer:
     """Minimise ‖M x - b‖, and among those x its norm: by singular values (LAPACK's gelsd) up to 4,000 equations, else by CGLS.
 
@@ -28,12 +31,27 @@ def least_squares(system: System, options: SolverOptions) -> Answer:
     if min(operator.shape) > LARGEST:
         size = rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)
         limit = options.max_iterations or 50_000
-        with ResidualBar(f"least squares {operator.shape[0]} x {operator.shape[1]}", options.tolerance) as bar:
-            x, steps = cgls(operator, rhs / size, 0.1 * options.tolerance, limit, bar.show, flat=1e-10, patience=float("inf"))
-        reached = "minimum norm of the scales" if steps < limit else f"as far as {limit} iterations got"
+        with ResidualBar(
+            f"least squares {operator.shape[0]} x {operator.shape[1]}", options.tolerance
+        ) as bar:
+            x, steps = cgls(
+                operator,
+                rhs / size,
+                0.1 * options.tolerance,
+                limit,
+                bar.show,
+                flat=1e-10,
+                patience=float("inf"),
+            )
+        reached = (
+            "minimum norm of the scales" if steps < limit else f"as far as {limit} iterations got"
+        )
         return Answer(size * x, steps, f"least squares, {reached}", "float64")
     with clock(
-        f"singular values of {operator.shape[0]} x {operator.shape[1]}", 8 * min(operator.shape) ** 2 * max(operator.shape) / 2e10
+        f"singular values of {operator.shape[0]} x {operator.shape[1]}",
+        8 * min(operator.shape) ** 2 * max(operator.shape) / 2e10,
     ):
         found = torch.linalg.lstsq(operator.dense().cpu(), rhs[:, None].cpu(), driver="gelsd")
-    return Answer(found.solution[:, 0].to(rhs), 0, "least squares, minimum norm of the scales", "float64")
+    return Answer(
+        found.solution[:, 0].to(rhs), 0, "least squares, minimum norm of the scales", "float64"
+    )

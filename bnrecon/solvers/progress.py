@@ -25,9 +25,13 @@ class ResidualBar:
     def __init__(self, name: str, tolerance: float):
         self.digits = -math.log10(min(0.1, max(tolerance, 1e-16)))
         self.bar = tqdm(
-            total=round(self.digits, 1), desc=name, delay=DELAY, disable=None, leave=False,
+            total=round(self.digits, 1),
+            desc=name,
+            delay=DELAY,
+            disable=None,
+            leave=False,
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> ResidualBar:
         return self
@@ -48,9 +52,13 @@ class ResidualBar:
 def clock(name: str, expected: float) -> Iterator[None]:
     """Show the time that runs while a library call of about ``expected`` seconds works, from which no progress comes."""
     bar = tqdm(
-        total=max(1, round(expected)), desc=f"{name}, expected {expected:.0f} s", delay=DELAY, disable=None, leave=False,
+        total=max(1, round(expected)),
+        desc=f"{name}, expected {expected:.0f} s",
+        delay=DELAY,
+        disable=None,
+        leave=False,
         bar_format="{desc}: {elapsed}",
-    )  # fmt: skip
+    )
     done = threading.Event()
 
     def tick() -> None:

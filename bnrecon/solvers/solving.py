@@ -32,7 +32,9 @@ class Choice:
     features: int
 
 
-def choose(rows: int, columns: int, orthogonal: bool, memory: int, tolerance: float = 1e-10) -> Choice:
+def choose(
+    rows: int, columns: int, orthogonal: bool, memory: int, tolerance: float = 1e-10
+) -> Choice:
     """Pick the solver for ``rows`` equations, ``columns`` unknowns and ``memory`` free bytes.
 
     The closed form where M is orthogonal; least squares where there are fewer unknowns than equations. Otherwise the
@@ -46,18 +48,38 @@ def choose(rows: int, columns: int, orthogonal: bool, memory: int, tolerance: fl
     as many features as equations: the spectrum of M reaches down to 0, and an LU is the right tool
     """
     if orthogonal and rows == columns:
-        return Choice("closed_form", "M is orthogonal, or a permutation of copies: its transpose solves the system", columns)
+        return Choice(
+            "closed_form",
+            "M is orthogonal, or a permutation of copies: its transpose solves the system",
+            columns,
+        )
     if columns < rows:
-        return Choice("least_squares", f"{columns} features for {rows} equations have no exact solution in general", columns)
+        return Choice(
+            "least_squares",
+            f"{columns} features for {rows} equations have no exact solution in general",
+            columns,
+        )
     iterations = expected_iterations(columns / rows, tolerance)
     if iterations <= max(2400, rows / 6):
-        return Choice("matrix_free", f"oversampling {columns / rows:.4g}: about {iterations:.0f} iterations", columns)
+        return Choice(
+            "matrix_free",
+            f"oversampling {columns / rows:.4g}: about {iterations:.0f} iterations",
+            columns,
+        )
     direct = "lu" if rows <= SMALL else "refined"
-    short = "as many features as equations" if columns == rows else f"{columns - rows} features more than equations"
+    short = (
+        "as many features as equations"
+        if columns == rows
+        else f"{columns - rows} features more than equations"
+    )
     why = f"{short}: the spectrum of M reaches down to {'' if columns == rows else 'about '}0"
     need = lookup(direct).memory(rows, rows)
     if rows > LARGEST:
-        return Choice("matrix_free", f"{why}, and {rows} unknowns are too many for a dense LU: slow, and may fall short", columns)
+        return Choice(
+            "matrix_free",
+            f"{why}, and {rows} unknowns are too many for a dense LU: slow, and may fall short",
+            columns,
+        )
     if need > memory:
         without = f"an LU would need {gigabytes(need)}, {gigabytes(memory)} are free: slow, and may fall short"
         return Choice("matrix_free", f"{why}; {without}", columns)
@@ -75,23 +97,45 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
     """
     options = options or SolverOptions()
     if not bool(torch.isfinite(system.rhs).all()):
-        raise UserError("the target's weights are not all finite: nothing can be rebuilt from NaN or infinity")
+        raise UserError(
+            "the target's weights are not all finite: nothing can be rebuilt from NaN or infinity"
+        )
     if not bool(torch.isfinite(system.matrix.column_norms()).all()):
-        raise UserError("the features are not all finite, or too large for float64: the distribution has to be mended")
-    if system.operator.shape[0] == 0:  # one entry an output beside a skip connection: the second scales do it alone
-        nothing = torch.zeros(system.operator.shape[1], dtype=torch.float64, device=system.rhs.device)
-        return Solution(nothing, Report(name, 0.0, 0, 0.0, 0, True, norm="0", reason="no equation is left"))
+        raise UserError(
+            "the features are not all finite, or too large for float64: the distribution has to be mended"
+        )
+    if (
+        system.operator.shape[0] == 0
+    ):  # one entry an output beside a skip connection: the second scales do it alone
+        nothing = torch.zeros(
+            system.operator.shape[1], dtype=torch.float64, device=system.rhs.device
+        )
+        return Solution(
+            nothing, Report(name, 0.0, 0, 0.0, 0, True, norm="0", reason="no equation is left")
+        )
     if name == "auto":
-        choice = choose(*system.operator.shape, system.orthogonal, available_memory(system.rhs.device), options.tolerance)
+        choice = choose(
+            *system.operator.shape,
+            system.orthogonal,
+            available_memory(system.rhs.device),
+            options.tolerance,
+        )
         if choice.features < system.operator.shape[1] and not isinstance(system.matrix, KhatriRao):
             choice = Choice(
-                "least_squares", "features that follow a pattern, of which none can be left out", system.operator.shape[1]
+                "least_squares",
+                "features that follow a pattern, of which none can be left out",
+                system.operator.shape[1],
             )
         return _chosen(choice, system, options)
     solver = lookup(name)
     solver.check(*system.operator.shape, system.orthogonal)
     need = solver.memory(*system.operator.shape)
-    require_memory(need, system.rhs.device, name, "use solver=matrix_free with features.oversampling=1.5, or features=id_cond")
+    require_memory(
+        need,
+        system.rhs.device,
+        name,
+        "use solver=matrix_free with features.oversampling=1.5, or features=id_cond",
+    )
     started = time.perf_counter()
     try:
         with exact_float32():
@@ -108,7 +152,17 @@ def solve(name: str, system: System, options: SolverOptions | None = None) -> So
     converged = residual <= options.tolerance
     diagnosis = "" if converged else diagnose(system)
     norm = answer.norm or solver.norm
-    report = Report(name, residual, answer.iterations, spent, need, converged, norm, answer.arithmetic, diagnosis=diagnosis)
+    report = Report(
+        name,
+        residual,
+        answer.iterations,
+        spent,
+        need,
+        converged,
+        norm,
+        answer.arithmetic,
+        diagnosis=diagnosis,
+    )
     return Solution(x, report)
 
 
@@ -119,7 +173,9 @@ def _chosen(choice: Choice, system: System, options: SolverOptions) -> Solution:
         found = solve(choice.solver, system, options)
         return Solution(found.scale, dataclasses.replace(found.report, reason=choice.reason))
     matrix, operator = (part.leading(choice.features) for part in (system.matrix, system.operator))
-    found = solve(choice.solver, dataclasses.replace(system, operator=operator, matrix=matrix), options)
+    found = solve(
+        choice.solver, dataclasses.replace(system, operator=operator, matrix=matrix), options
+    )
     scale = torch.zeros(columns, dtype=torch.float64, device=found.scale.device)
     scale[: choice.features] = found.scale
     norm = f"that of the first {choice.features} features; the other {columns - choice.features} scales are 0"
@@ -133,5 +189,8 @@ def _singular(system: System, before: str = "") -> str:
 
 def relative_residual(system: System, x: torch.Tensor) -> float:
     """‖M x - b‖ / ‖b‖ in float64 from the operator; the absolute residual where b is zero."""
-    residual, norm = float((system.operator.matvec(x) - system.rhs).norm()), float(system.rhs.norm())
+    residual, norm = (
+        float((system.operator.matvec(x) - system.rhs).norm()),
+        float(system.rhs.norm()),
+    )
     return residual / norm if norm > 0 else residual

@@ -23,7 +23,9 @@ class Accuracy:
     images: int
 
 
-def test_accuracy(network: nn.Module, data: Images, device: torch.device, description: str | None = None) -> Accuracy:
+def test_accuracy(
+    network: nn.Module, data: Images, device: torch.device, description: str | None = None
+) -> Accuracy:
     """Test accuracy over all test images, in eval mode and float32 with TF32 off; with a ``description``, under a bar.
 
     Raises ``RunError`` where a logit is not finite: the largest of NaNs is no answer.
@@ -47,7 +49,13 @@ def finite_logits(logits: torch.Tensor, whose: str) -> torch.Tensor:
 
 def image_bar(total: int, description: str | None) -> tqdm:
     """A progress bar over images; without a description, none."""
-    return tqdm(total=total, desc=description, unit="img", disable=None if description else True, leave=False)
+    return tqdm(
+        total=total,
+        desc=description,
+        unit="img",
+        disable=None if description else True,
+        leave=False,
+    )
 
 
 test_accuracy.__test__ = False  # not a test, whatever pytest thinks of its name

@@ -38,7 +38,16 @@ class CollapsedPair(nn.Module):
     (torch.Size([4, 2, 5, 5]), ['beta', 'gamma', 'left_of_initial', 'running_covariance', 'running_mean'])
     """
 
-    def __init__(self, shape: LayerShape, width: int, features: str, inner: str, seed: int, number: int, collapsed: bool = True):
+    def __init__(
+        self,
+        shape: LayerShape,
+        width: int,
+        features: str,
+        inner: str,
+        seed: int,
+        number: int,
+        collapsed: bool = True,
+    ):
         super().__init__()
         self.shape, self.inner, self.collapsed = shape, inner, collapsed
         self.eps, self.momentum = 1e-5, 0.1
@@ -67,10 +76,14 @@ class CollapsedPair(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The pair's output, before its second normalization."""
-        with torch.autocast(x.device.type, enabled=False):  # statistics and products of frozen weights keep their accuracy
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # statistics and products of frozen weights keep their accuracy
             scale, shift = self._scale_and_shift(x)
             if not self.collapsed:
-                hidden = F.conv2d(x.to(scale.dtype), self.first[:, :, None, None]) * scale[:, None, None]
+                hidden = (
+                    F.conv2d(x.to(scale.dtype), self.first[:, :, None, None]) * scale[:, None, None]
+                )
                 hidden = hidden if shift is None else hidden + shift[:, None, None]
                 return F.conv2d(hidden, self.second, padding=self._padding())
             taps = self._taps()
@@ -81,7 +94,9 @@ class CollapsedPair(nn.Module):
             weight = torch.cat(columns, -1).permute(0, 3, 1, 2)
         if shift is not None:
             x = torch.cat([x, x.new_ones(len(x), 1, *x.shape[2:])], 1)
-        return F.conv2d(x, weight.contiguous(memory_format=torch.channels_last), padding=self._padding())
+        return F.conv2d(
+            x, weight.contiguous(memory_format=torch.channels_last), padding=self._padding()
+        )
 
     def _taps(self) -> torch.Tensor:
         return self.second.transpose(1, 2).transpose(2, 3).flatten(0, 2)  # (c2 kh kw, c1)
@@ -92,8 +107,12 @@ class CollapsedPair(nn.Module):
     def _scale_and_shift(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self.inner == "scale":
             return self.gamma, None
-        mean, covariance = self._statistics(x) if self.training else (self.running_mean, self.running_covariance)
-        variance = ((self.first @ covariance) * self.first).sum(1).clamp_min(0)  # rounding can take it below
+        mean, covariance = (
+            self._statistics(x) if self.training else (self.running_mean, self.running_covariance)
+        )
+        variance = (
+            ((self.first @ covariance) * self.first).sum(1).clamp_min(0)
+        )  # rounding can take it below
         if not self.training:
             variance = variance + self.left_of_initial
         scale = self.gamma * torch.rsqrt(variance + self.eps)
@@ -115,9 +134,16 @@ class CollapsedPair(nn.Module):
 
 @register_target("vgg_normalization")
 def normalization_vgg(
-    shape: tuple[int, int, int], classes: int, width: int, groups: list[int], activation: str, features: str, excess: int, inner: str,
+    shape: tuple[int, int, int],
+    classes: int,
+    width: int,
+    groups: list[int],
+    activation: str,
+    features: str,
+    excess: int,
+    inner: str,
     oversampling: float | None = None,
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     """Build the source architecture of a VGG, every layer two frozen random ones with n + ``excess`` features between them.
 
     Identity in between; only normalizations are parameters. The features are drawn from the generator that initial weights would be
@@ -134,7 +160,9 @@ def normalization_vgg(
     """
     build_activation(activation)
     if features != "none" and features not in DISTRIBUTIONS:
-        raise UserError(f"target.features={features}: {nearest(features, ['none', *DISTRIBUTIONS])}")
+        raise UserError(
+            f"target.features={features}: {nearest(features, ['none', *DISTRIBUTIONS])}"
+        )
     if inner not in INNER:
         raise UserError(f"target.inner={inner}: {nearest(inner, INNER)}")
     model = vgg(shape, classes, width, groups, activation)
@@ -148,11 +176,17 @@ def normalization_vgg(
         weight = module.weight.detach().reshape(outputs, inputs, *layer.kernel)
         number += 1
         if features == "none":
-            single = nn.Conv2d(inputs, outputs, layer.kernel, padding=layer.kernel[0] // 2, bias=False)
+            single = nn.Conv2d(
+                inputs, outputs, layer.kernel, padding=layer.kernel[0] // 2, bias=False
+            )
             single.weight = nn.Parameter(weight)
             return single
         kind = distribution(features)
-        c1 = layer.equations + excess if oversampling is None else choose_width(features, layer, oversampling)
+        c1 = (
+            layer.equations + excess
+            if oversampling is None
+            else choose_width(features, layer, oversampling)
+        )
         kind.check_width(layer, c1)
         built = CollapsedPair(layer, c1, features, inner, seed, number - 1)
         from_weight = inner == "scale" and (kind.orthogonal or kind.at_most_n)

@@ -26,8 +26,11 @@ __all__ = [
 ]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU, "leaky_relu": lambda: nn.LeakyReLU(0.01), "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
-}  # fmt: skip
+    "relu": nn.ReLU,
+    "leaky_relu": lambda: nn.LeakyReLU(0.01),
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
 
 # A builder takes the image shape (C, H, W), the number of classes and the target's configuration.
 Builder = Callable[..., nn.Module]
@@ -70,9 +73,13 @@ def build(family: str, shape: tuple[int, int, int], classes: int, **options) -> 
         except TypeError as error:
             if error.__traceback__.tb_next is not None:  # raised inside, not by the call
                 raise
-            raise UserError(f"target family {family} does not take these options ({error})") from None
+            raise UserError(
+                f"target family {family} does not take these options ({error})"
+            ) from None
     if not isinstance(network, nn.Module):
-        raise UserError(f"target family {family}: it returned {type(network).__name__}; it must return a torch.nn.Module")
+        raise UserError(
+            f"target family {family}: it returned {type(network).__name__}; it must return a torch.nn.Module"
+        )
     return network
 
 
@@ -94,7 +101,9 @@ def activation(name: str) -> nn.Module:
 
 
 @register_target("vgg")
-def vgg(shape: tuple[int, int, int], classes: int, width: int, groups: list[int], activation: str) -> nn.Module:
+def vgg(
+    shape: tuple[int, int, int], classes: int, width: int, groups: list[int], activation: str
+) -> nn.Module:
     """Build a VGG: groups of 3x3 convolutions, each with BatchNorm, a 2x2 max-pool after each group, one linear layer.
 
     The 18 layers of Burkholz 2024, Sect. 3.2 are 17 convolutions in groups (2, 3, 4, 4, 4) and the linear layer; at width
@@ -133,7 +142,9 @@ _activation = activation  # the families below have a parameter of that name
 
 
 @register_target("mlp")
-def mlp(shape: tuple[int, int, int], classes: int, width: int, depth: int, activation: str) -> nn.Module:
+def mlp(
+    shape: tuple[int, int, int], classes: int, width: int, depth: int, activation: str
+) -> nn.Module:
     """Build a fully connected network of ``depth`` hidden layers, each with BatchNorm, and a linear layer."""
     inputs = shape[0] * shape[1] * shape[2]
     network = nn.Sequential()
@@ -154,13 +165,18 @@ class _ScaledResNet(torchvision.models.ResNet):
         self._width = width
         super().__init__(block, layers, **options)
 
-    def _make_layer(self, block, planes: int, blocks: int, stride: int = 1, dilate: bool = False) -> nn.Sequential:
+    def _make_layer(
+        self, block, planes: int, blocks: int, stride: int = 1, dilate: bool = False
+    ) -> nn.Sequential:
         if planes == 64:  # the first stage: what the stem hands on
             self.inplanes = self._width
         return super()._make_layer(block, planes * self._width // 64, blocks, stride, dilate)
 
 
-_RESNETS = {18: (torchvision.models.resnet.BasicBlock, [2, 2, 2, 2]), 50: (torchvision.models.resnet.Bottleneck, [3, 4, 6, 3])}
+_RESNETS = {
+    18: (torchvision.models.resnet.BasicBlock, [2, 2, 2, 2]),
+    50: (torchvision.models.resnet.Bottleneck, [3, 4, 6, 3]),
+}
 
 
 def _check_resnet(depth: int, stem: str) -> None:
@@ -171,7 +187,9 @@ def _check_resnet(depth: int, stem: str) -> None:
 
 
 @register_target("resnet")
-def resnet(shape: tuple[int, int, int], classes: int, depth: int, width: int, stem: str) -> nn.Module:
+def resnet(
+    shape: tuple[int, int, int], classes: int, depth: int, width: int, stem: str
+) -> nn.Module:
     """Build torchvision's ResNet-18 or ResNet-50 (``depth``), first stage of ``width`` channels (64 in the original).
 
     ``stem="imagenet"`` is the 7x7 convolution of stride 2 and the max-pool; ``"cifar"`` a 3x3 convolution of stride 1 and

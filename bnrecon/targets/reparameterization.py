@@ -13,7 +13,14 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.spectrum import aspect_of_condition, quantile
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["FixedFactors", "check", "mask", "reparameterize", "singular_values", "trained_parameters"]
+__all__ = [
+    "FixedFactors",
+    "check",
+    "mask",
+    "reparameterize",
+    "singular_values",
+    "trained_parameters",
+]
 
 LARGEST = 1e12  # beyond, the smallest factor is lost in the law's own rounding
 
@@ -60,21 +67,32 @@ def trained_parameters(network: nn.Module) -> int:
     >>> trained_parameters(nn.Linear(4, 3)), trained_parameters(reparameterize(nn.Linear(4, 3), None, 1e-9, seed=0))
     (15, 3)
     """
-    masked = sum(int((module.factors == 0).sum()) for module in network.modules() if isinstance(module, FixedFactors))
-    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad) - masked
+    masked = sum(
+        int((module.factors == 0).sum())
+        for module in network.modules()
+        if isinstance(module, FixedFactors)
+    )
+    return (
+        sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+        - masked
+    )
 
 
 def check(condition: float | None, density: float | None) -> None:
     """Raise ``UserError`` for a condition number or density that there is not, or for both at once."""
     if condition is not None and not 1 <= condition <= LARGEST:
-        raise UserError(f"target.condition={condition}: a condition number is 1 or above, and at most {LARGEST:g} here")
+        raise UserError(
+            f"target.condition={condition}: a condition number is 1 or above, and at most {LARGEST:g} here"
+        )
     if density is not None and not 0 < density <= 1:
         raise UserError(f"target.density={density}: must be above 0 and at most 1")
     if condition is not None and density is not None:
         raise UserError("give at most one of target.condition and target.density")
 
 
-def reparameterize(network: nn.Module, condition: float | None, density: float | None, seed: int) -> nn.Module:
+def reparameterize(
+    network: nn.Module, condition: float | None, density: float | None, seed: int
+) -> nn.Module:
     """Put every convolution's and linear layer's weight behind its fixed factors, in place.
 
     ``condition``: factors of a semi-circle-like spectrum; ``density`` p: random masks, the initial weights multiplied by 1 / sqrt(p) once,
@@ -89,7 +107,9 @@ def reparameterize(network: nn.Module, condition: float | None, density: float |
         return network
     layers = [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
     if not layers:
-        raise UserError("target.condition and target.density are for networks whose weights are trained; this one's are frozen")
+        raise UserError(
+            "target.condition and target.density are for networks whose weights are trained; this one's are frozen"
+        )
     for number, layer in enumerate(layers):
         stream = Stream(seed, number)
         shape = layer.weight.shape

@@ -28,7 +28,15 @@ from bnrecon.targets.trainer import TrainingPlan, autocast_dtype, train
 if TYPE_CHECKING:
     from bnrecon.config.schema import RunConfig
 
-__all__ = ["Trained", "build_target", "is_trained", "obtain_target", "own_code", "target_folder", "training_plan"]
+__all__ = [
+    "Trained",
+    "build_target",
+    "is_trained",
+    "obtain_target",
+    "own_code",
+    "target_folder",
+    "training_plan",
+]
 
 
 # Options that say how a target is trained, and not what comes of it; of the precision, what it comes to is in the name already.
@@ -61,20 +69,37 @@ def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
     t = config.train
     alone = distributed.place()[1] == 1
     if t.compile == "on" and not alone:
-        raise UserError("train.compile=on: only a process alone compiles; leave it at auto under torchrun")
+        raise UserError(
+            "train.compile=on: only a process alone compiles; leave it at auto under torchrun"
+        )
     compiled = t.compile == "on" or (t.compile == "auto" and alone and can_compile(device))
     return TrainingPlan(
-        t.epochs, t.lr, t.momentum, t.weight_decay, t.nesterov, t.batch_size, t.warmup_epochs, t.seed,
-        autocast_dtype(t.precision, device), compiled, compile_required=t.compile == "on",
-    )  # fmt: skip
+        t.epochs,
+        t.lr,
+        t.momentum,
+        t.weight_decay,
+        t.nesterov,
+        t.batch_size,
+        t.warmup_epochs,
+        t.seed,
+        autocast_dtype(t.precision, device),
+        compiled,
+        compile_required=t.compile == "on",
+    )
 
 
 def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path:
     """Where a target lies: named by what it is, how and in what arithmetic it is trained, and the pixels it is trained on."""
-    content = {"pixels": data.checksum(), "device": device.type, "dtype": str(training_plan(config, device).dtype)}
+    content = {
+        "pixels": data.checksum(),
+        "device": device.type,
+        "dtype": str(training_plan(config, device).dtype),
+    }
     for part in ("target", "train"):  # of the precision, what came of it is in the content already
         content |= digests.differences(getattr(config, part), HOW, part + ".")
-    content |= {f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")}
+    content |= {
+        f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")
+    }
     content |= own_code(config)
     return (
         Path(config.targets or f"{config.outputs}/targets")
@@ -113,10 +138,16 @@ def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trai
     return Trained(network.to(device).eval(), folder, found)
 
 
-def _trained_now(config: RunConfig, data: Images, device: torch.device, folder: Path) -> tuple[nn.Module, dict]:
+def _trained_now(
+    config: RunConfig, data: Images, device: torch.device, folder: Path
+) -> tuple[nn.Module, dict]:
     """Train under the folder's lock, unless another process has done it in the meantime; read what is stored then."""
     first = distributed.place()[0] == 0
-    with locks.exclusive(folder, f"training {config.target.name} ({folder})") if first else contextlib.nullcontext():
+    with (
+        locks.exclusive(folder, f"training {config.target.name} ({folder})")
+        if first
+        else contextlib.nullcontext()
+    ):
         network = build_target(config, data)
         found = distributed.after_first(lambda: _stored(folder, network, mend=True))
         if found is None:
@@ -137,7 +168,11 @@ def check_batches(network: nn.Module, config: RunConfig, data: Images) -> None:
     try:
         trial(torch.zeros(1, *data.shape))
     except ValueError as error:
-        given = "train.batch_size=1" if config.train.batch_size == 1 else f"{data.sizes[0]} training image"
+        given = (
+            "train.batch_size=1"
+            if config.train.batch_size == 1
+            else f"{data.sizes[0]} training image"
+        )
         raise UserError(
             f"{given}: a batch of one image leaves {config.target.name} nothing to normalize over ({error})"
         ) from None
@@ -160,7 +195,11 @@ def _stored(folder: Path, network: nn.Module, mend: bool = False) -> dict | None
         return None
     except (ValueError, RuntimeError) as error:
         if mend:
-            reason = error if isinstance(error, ValueError) else f"{path} does not fit the network that is asked for"
+            reason = (
+                error
+                if isinstance(error, ValueError)
+                else f"{path} does not fit the network that is asked for"
+            )
             files.set_aside(path, reason)
         return None
     with contextlib.suppress(OSError):  # left by a process that was killed at the very end
@@ -168,33 +207,55 @@ def _stored(folder: Path, network: nn.Module, mend: bool = False) -> dict | None
     return about
 
 
-def _train(config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module) -> dict:
+def _train(
+    config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module
+) -> dict:
     checkpoint = folder / "checkpoint.safetensors"
     plan = training_plan(config, device)
     limit = None if config.train.time_limit is None else seconds(config.train.time_limit)
     with StopRequest(limit) as stop:
-        log, spent = train(network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop)
+        log, spent = train(
+            network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop
+        )
     return distributed.first_of(lambda: _keep(config, data, device, folder, network, log, spent))
 
 
 def _keep(
-    config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module, log: list[dict], spent: float
+    config: RunConfig,
+    data: Images,
+    device: torch.device,
+    folder: Path,
+    network: nn.Module,
+    log: list[dict],
+    spent: float,
 ) -> dict:
     """Test a trained target and write it down; one that diverged leaves nothing, so that the next attempt is a fresh one."""
     try:
         accuracy = test_accuracy(network, data, device, description="testing the target")
     except RunError as error:
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-        raise RunError(f"training diverged: {error}; lower train.lr (now {config.train.lr:g}), nothing of it is kept") from None
-    files.write_tensors(folder / "target.safetensors", network.state_dict(), {"target": config.target.name})
-    described = {part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")}
+        raise RunError(
+            f"training diverged: {error}; lower train.lr (now {config.train.lr:g}), nothing of it is kept"
+        ) from None
+    files.write_tensors(
+        folder / "target.safetensors", network.state_dict(), {"target": config.target.name}
+    )
+    described = {
+        part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")
+    }
     del described["data"]["root"]  # where the files lie says nothing of the target
     about = {
-        "accuracy": accuracy.percent, "images": accuracy.images, "seconds": spent, "log": log,
-        "precision": str(training_plan(config, device).dtype).removeprefix("torch."), "device": device.type,
+        "accuracy": accuracy.percent,
+        "images": accuracy.images,
+        "seconds": spent,
+        "log": log,
+        "precision": str(training_plan(config, device).dtype).removeprefix("torch."),
+        "device": device.type,
         "config": described,
-        "data_checksum": data.checksum(), "code": target_code(config.target.family), "processes": distributed.place()[1],
-    }  # fmt: skip
+        "data_checksum": data.checksum(),
+        "code": target_code(config.target.family),
+        "processes": distributed.place()[1],
+    }
     files.write_json(folder / "target.json", about)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return about

@@ -63,16 +63,27 @@ class Trainer:
         self.network = network.to(device, memory_format=torch.channels_last)
         self.data, self.plan, self.device = data, plan, device
         self.optimizer = torch.optim.SGD(
-            network.parameters(), plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov, fused=True
+            network.parameters(),
+            plan.lr,
+            plan.momentum,
+            weight_decay=plan.weight_decay,
+            nesterov=plan.nesterov,
+            fused=True,
         )
         self.place = distributed.place()
         if plan.batch_size % self.place[1]:
-            raise UserError(f"train.batch_size={plan.batch_size} cannot be shared evenly by {self.place[1]} processes")
+            raise UserError(
+                f"train.batch_size={plan.batch_size} cannot be shared evenly by {self.place[1]} processes"
+            )
         if data.sizes[0] < self.place[1]:
-            raise UserError(f"{data.sizes[0]} training images are too few for {self.place[1]} processes")
+            raise UserError(
+                f"{data.sizes[0]} training images are too few for {self.place[1]} processes"
+            )
         self.batches = data.batches(plan.batch_size)
         self.total = plan.epochs * self.batches
-        self.schedule = WarmupCosine(plan.lr, round(min(plan.warmup_epochs, plan.epochs / 2) * self.batches), self.total)
+        self.schedule = WarmupCosine(
+            plan.lr, round(min(plan.warmup_epochs, plan.epochs / 2) * self.batches), self.total
+        )
         self.step = 0
         self.seconds = 0.0
         self.log: list[dict[str, float]] = []
@@ -87,18 +98,37 @@ class Trainer:
             if buffer is not None:
                 tensors[f"momentum.{name}"] = buffer
         tensors["sums"] = distributed.total(self.sums)
-        return tensors, {"step": self.step, "seconds": self.seconds, "log": self.log, "processes": self.place[1]}
+        return tensors, {
+            "step": self.step,
+            "seconds": self.seconds,
+            "log": self.log,
+            "processes": self.place[1],
+        }
 
     def restore(self, tensors: dict[str, torch.Tensor], about: dict) -> None:
         """Take up the state that ``state`` gave; raise ``ValueError``, and change nothing, where it is of another training."""
         held = {f"network.{name}": value.shape for name, value in self.network.state_dict().items()}
-        found = {name: value.shape for name, value in tensors.items() if name.startswith("network.")}
-        momenta = {f"momentum.{name}": value.shape for name, value in self.network.named_parameters()}
-        fits = all(value.shape == momenta.get(name) for name, value in tensors.items() if name.startswith("momentum."))
-        whole = {"step", "seconds", "log"} <= set(about) and "sums" in tensors and tensors["sums"].shape == self.sums.shape
+        found = {
+            name: value.shape for name, value in tensors.items() if name.startswith("network.")
+        }
+        momenta = {
+            f"momentum.{name}": value.shape for name, value in self.network.named_parameters()
+        }
+        fits = all(
+            value.shape == momenta.get(name)
+            for name, value in tensors.items()
+            if name.startswith("momentum.")
+        )
+        whole = (
+            {"step", "seconds", "log"} <= set(about)
+            and "sums" in tensors
+            and tensors["sums"].shape == self.sums.shape
+        )
         if held != found or not fits or not whole or not 0 <= about["step"] <= self.total:
             raise ValueError("is of another network or training")
-        self.network.load_state_dict({k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")})
+        self.network.load_state_dict(
+            {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+        )
         for name, parameter in self.network.named_parameters():
             if f"momentum.{name}" in tensors:
                 buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
@@ -116,7 +146,13 @@ class Trainer:
         already = self.seconds
         images = self.plan.batch_size
         quiet = None if self.place[0] == 0 else True  # None: where there is no terminal
-        with tqdm(total=self.total * images, initial=self.step * images, unit="img", unit_scale=True, disable=quiet) as bar:
+        with tqdm(
+            total=self.total * images,
+            initial=self.step * images,
+            unit="img",
+            unit_scale=True,
+            disable=quiet,
+        ) as bar:
             while self.step < self.total:
                 epoch, first = divmod(self.step, self.batches)
                 bar.set_description(f"epoch {epoch + 1}/{self.plan.epochs}")
@@ -132,8 +168,13 @@ class Trainer:
                     bar.update(images)
                     ended, last = self.step % self.batches == 0, self.step == self.total
                     look = ended or self.step % SYNC_EVERY == 0
-                    due, stopping = time.monotonic() - saved >= checkpoint_seconds or last, stop.reason is not None
-                    if self.place[1] > 1:  # no clock and no signal is the same in all processes: they agree, now and then
+                    due, stopping = (
+                        time.monotonic() - saved >= checkpoint_seconds or last,
+                        stop.reason is not None,
+                    )
+                    if (
+                        self.place[1] > 1
+                    ):  # no clock and no signal is the same in all processes: they agree, now and then
                         due, stopping = (
                             look and distributed.any_of(due, self.device),
                             look and distributed.any_of(stopping, self.device),
@@ -150,7 +191,9 @@ class Trainer:
                         saved = time.monotonic()
                     if stopping:
                         why = f"stopped because {stop.reason or 'another process was'}; training is saved at step {self.step} of {self.total}"
-                        raise distributed.common(Interrupted(f"{why}; the same command goes on from there"))
+                        raise distributed.common(
+                            Interrupted(f"{why}; the same command goes on from there")
+                        )
 
     def _forward(self) -> nn.Module:
         """The network as it is run in training: compiled, or with gradients averaged over all processes.
@@ -175,7 +218,11 @@ class Trainer:
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
             # Each process keeps running statistics of its own images; those of the first are kept.
             return nn.parallel.DistributedDataParallel(self.network, broadcast_buffers=False)
-        return torch.compile(self.network, mode="reduce-overhead") if self.plan.compile else self.network
+        return (
+            torch.compile(self.network, mode="reduce-overhead")
+            if self.plan.compile
+            else self.network
+        )
 
     def _one_step(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
         """One step of SGD. Nothing in it waits for the GPU: the host may be many steps ahead."""
@@ -183,10 +230,12 @@ class Trainer:
 
     def _gradients(
         self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Forward and backward pass; return logits and loss."""
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, self.plan.dtype, enabled=self.plan.dtype != torch.float32):
+        with torch.autocast(
+            self.device.type, self.plan.dtype, enabled=self.plan.dtype != torch.float32
+        ):
             logits = forward(x)
         loss = F.cross_entropy(logits.float(), y)
         loss.backward()
@@ -213,7 +262,9 @@ class Trainer:
         buffers, why = [buffer.clone() for buffer in self.network.buffers()], ""
         try:
             found = self._gradients(forward, x, y)
-        except Exception as error:  # of Dynamo, Inductor, Triton, a C compiler or CUDA: no common class
+        except (
+            Exception
+        ) as error:  # of Dynamo, Inductor, Triton, a C compiler or CUDA: no common class
             cause = getattr(error, "inner_exception", error)
             said = (str(cause).strip() or "nothing more is said").splitlines()[0][:200]
             why = f"torch.compile fails here ({type(cause).__name__}: {said})"
@@ -232,7 +283,9 @@ class Trainer:
         if not loss < float("inf"):
             why = f"training diverged: the loss is {loss} at step {self.step} of {self.total}; lower train.lr (now {self.plan.lr:g}) "
             raise distributed.common(RunError(f"{why}or lengthen train.warmup_epochs"))
-        bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False)
+        bar.set_postfix(
+            loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False
+        )
 
     def _end_epoch(self, bar: tqdm) -> None:
         loss, correct, count = distributed.total(self.sums).tolist()
@@ -244,8 +297,9 @@ class Trainer:
             print(
                 f"epoch {row['epoch']}/{self.plan.epochs}  loss {row['loss']:.3f}  accuracy {row['accuracy']:.1f}%  "
                 f"{self.step * self.plan.batch_size / self.seconds:.0f} images/s  {left / 60:.0f} min left",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _resume(trainer: Trainer, checkpoint: Path) -> None:
@@ -256,7 +310,9 @@ def _resume(trainer: Trainer, checkpoint: Path) -> None:
         tensors, about = files.read_tensors(checkpoint)
         trainer.restore(tensors, about)
     except ValueError as error:
-        files.set_aside(checkpoint, error if isinstance(error, files.Damaged) else f"{checkpoint} {error}")
+        files.set_aside(
+            checkpoint, error if isinstance(error, files.Damaged) else f"{checkpoint} {error}"
+        )
         return
     if trainer.place[0] == 0:
         print(f"resuming at step {trainer.step} of {trainer.total}", file=sys.stderr)
@@ -268,9 +324,14 @@ def _resume(trainer: Trainer, checkpoint: Path) -> None:
 
 
 def train(
-    network: nn.Module, data: Images, plan: TrainingPlan, device: torch.device, checkpoint: Path,
-    checkpoint_seconds: float, stop: StopRequest,
-) -> tuple[list[dict[str, float]], float]:  # fmt: skip
+    network: nn.Module,
+    data: Images,
+    plan: TrainingPlan,
+    device: torch.device,
+    checkpoint: Path,
+    checkpoint_seconds: float,
+    stop: StopRequest,
+) -> tuple[list[dict[str, float]], float]:
     """Train ``network`` in place; return the log (loss and training accuracy in percent per epoch) and the seconds.
 
     Goes on from ``checkpoint`` if it is there; a damaged one is named, set aside and training starts anew. Ends at the same
@@ -287,9 +348,14 @@ def train(
     """
     trainer = Trainer(network, data, plan, device)
     distributed.after_first(lambda: _resume(trainer, checkpoint))
-    if distributed.total(torch.tensor(trainer.step, device=device)) != trainer.step * trainer.place[1]:
+    if (
+        distributed.total(torch.tensor(trainer.step, device=device))
+        != trainer.step * trainer.place[1]
+    ):
         raise distributed.common(
-            RunError(f"processes found different checkpoints; {checkpoint.parent} must be a folder that all share")
+            RunError(
+                f"processes found different checkpoints; {checkpoint.parent} must be a folder that all share"
+            )
         )
     try:
         trainer.run(checkpoint, checkpoint_seconds, stop)

@@ -9,7 +9,13 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from bnrecon.construction.deep import balanced_widths, draw_deep, generic_rank, least_total_width, solve_deep
+from bnrecon.construction.deep import (
+    balanced_widths,
+    draw_deep,
+    generic_rank,
+    least_total_width,
+    solve_deep,
+)
 from bnrecon.reporting.figures import canvas
 
 __all__ = ["SETTINGS", "Setting", "draw", "success_rates", "summary"]
@@ -44,15 +50,22 @@ class Setting:
 
     @property
     def equations(self) -> int:
-        """n = c2 c0 taps."""
+        """N = c2 c0 taps."""
         return self.outputs * self.inputs * self.taps
 
     def widths(self, beyond: int) -> tuple[int, ...]:
         """Widths of total n + L - 1 + ``beyond``."""
         total = least_total_width(self.equations, self.layers) + beyond
         if self.narrow == "last":
-            return (*balanced_widths(total - self.outputs, self.inputs, self.layers - 1, self.inputs * self.taps), self.outputs)
-        return balanced_widths(total, self.outputs, self.layers, 1 if self.narrow else self.inputs * self.taps)
+            return (
+                *balanced_widths(
+                    total - self.outputs, self.inputs, self.layers - 1, self.inputs * self.taps
+                ),
+                self.outputs,
+            )
+        return balanced_widths(
+            total, self.outputs, self.layers, 1 if self.narrow else self.inputs * self.taps
+        )
 
 
 SETTINGS = (
@@ -66,7 +79,9 @@ SETTINGS = (
 )
 
 
-def success_rates(settings: tuple[Setting, ...] = SETTINGS, draws: int = 20, starts: int = 8) -> pd.DataFrame:
+def success_rates(
+    settings: tuple[Setting, ...] = SETTINGS, draws: int = 20, starts: int = 8
+) -> pd.DataFrame:
     """The share of draws rebuilt by ``solve_deep`` for totals around n + L - 1, with the exact 95% interval of a share."""
     lines = []
     for setting in settings:
@@ -77,17 +92,33 @@ def success_rates(settings: tuple[Setting, ...] = SETTINGS, draws: int = 20, sta
             errors = []
             for seed in range(draws):
                 generator = torch.Generator().manual_seed(10_000 + seed)
-                target = torch.randn(setting.outputs, setting.inputs * setting.taps, generator=generator, dtype=torch.float64)
+                target = torch.randn(
+                    setting.outputs,
+                    setting.inputs * setting.taps,
+                    generator=generator,
+                    dtype=torch.float64,
+                )
                 weights = draw_deep(setting.inputs, setting.taps, widths, seed)
                 errors.append(solve_deep(target, weights, starts, seed=seed).relative_error)
             successes = sum(error <= SUCCESS for error in errors)
             interval = stats.binomtest(successes, draws).proportion_ci(0.95)
             rank = generic_rank(draw_deep(setting.inputs, setting.taps, widths, 0))
-            lines.append({
-                "target": setting.name, "L": setting.layers, "n": setting.equations, "widths": ", ".join(map(str, widths)),
-                "beyond n + L - 1": beyond, "reachable dimensions": rank, "rebuilt": successes, "draws": draws,
-                "low": interval.low, "high": interval.high, "median error": float(torch.tensor(errors).median()), "starts": starts,
-            })  # fmt: skip
+            lines.append(
+                {
+                    "target": setting.name,
+                    "L": setting.layers,
+                    "n": setting.equations,
+                    "widths": ", ".join(map(str, widths)),
+                    "beyond n + L - 1": beyond,
+                    "reachable dimensions": rank,
+                    "rebuilt": successes,
+                    "draws": draws,
+                    "low": interval.low,
+                    "high": interval.high,
+                    "median error": float(torch.tensor(errors).median()),
+                    "starts": starts,
+                }
+            )
     return pd.DataFrame(lines)
 
 
@@ -102,7 +133,9 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
         for beyond in BEYOND:
             found = group[group["beyond n + L - 1"] == beyond]
             offset = f" + L {'-' if beyond < 1 else '+'} {abs(beyond - 1)}".replace(" + 0", "")
-            line[f"n{offset}"] = "" if found.empty else f"{found['rebuilt'].iloc[0]} of {found['draws'].iloc[0]}"
+            line[f"n{offset}"] = (
+                "" if found.empty else f"{found['rebuilt'].iloc[0]} of {found['draws'].iloc[0]}"
+            )
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -110,7 +143,16 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Share of draws rebuilt, and the median error, against total width, a line for each depth."""
     names = list(dict.fromkeys(frame["target"]))
-    with canvas(file, kind, 2, len(names), figsize=(3 * len(names), 5.4), sharex=True, sharey="row", squeeze=False) as (
+    with canvas(
+        file,
+        kind,
+        2,
+        len(names),
+        figsize=(3 * len(names), 5.4),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+    ) as (
         figure,
         grid,
     ):
@@ -119,12 +161,25 @@ def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
             part = frame[frame["target"] == name]
             for layers, points in part.groupby("L"):
                 share = points["rebuilt"] / points["draws"]
-                spread = [(share - points["low"]).clip(lower=0), (points["high"] - share).clip(lower=0)]
-                x = points["beyond n + L - 1"] - 1 + 0.12 * (layers - 3)  # side by side where they agree
+                spread = [
+                    (share - points["low"]).clip(lower=0),
+                    (points["high"] - share).clip(lower=0),
+                ]
+                x = (
+                    points["beyond n + L - 1"] - 1 + 0.12 * (layers - 3)
+                )  # side by side where they agree
                 grid[0][column].errorbar(
-                    x, share, spread, marker="o", capsize=2, color=colours.get(layers), label=f"L = {layers}"
+                    x,
+                    share,
+                    spread,
+                    marker="o",
+                    capsize=2,
+                    color=colours.get(layers),
+                    label=f"L = {layers}",
                 )
-                grid[1][column].semilogy(x, points["median error"], marker="o", color=colours.get(layers))
+                grid[1][column].semilogy(
+                    x, points["median error"], marker="o", color=colours.get(layers)
+                )
             grid[0][column].set_title(name, fontsize=9)
             grid[1][column].set_xlabel("Σ c_l - (n + L)")
             for axes in grid[:, column]:

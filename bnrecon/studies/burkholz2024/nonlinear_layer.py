@@ -46,7 +46,9 @@ def errors(scale: str, words: Sequence[str] = ()) -> pd.DataFrame:
     target = trained.network
     layers = find_layers(target).layers
     seen = torch.cat(list(data.plain_train_batches(256, device, TRAINING_IMAGES)))
-    tested = torch.cat([x for x, _ in data.test_batches(TEST_IMAGES[scale], device, limit=TEST_IMAGES[scale])])
+    tested = torch.cat(
+        [x for x, _ in data.test_batches(TEST_IMAGES[scale], device, limit=TEST_IMAGES[scale])]
+    )
     training, testing = _inputs(target, layers, seen), _inputs(target, layers, tested)
     lines = []
     for found in tqdm(layers, desc="layers", disable=None):
@@ -55,7 +57,9 @@ def errors(scale: str, words: Sequence[str] = ()) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _of_one_layer(found: FoundLayer, training: torch.Tensor, testing: torch.Tensor, dtype: torch.dtype) -> list[dict]:
+def _of_one_layer(
+    found: FoundLayer, training: torch.Tensor, testing: torch.Tensor, dtype: torch.dtype
+) -> list[dict]:
     alone = _alone(found, dtype)
     x, solved, lines = testing.to(dtype), {}, []
     with torch.inference_mode(), exact_float32():
@@ -74,27 +78,40 @@ def _of_one_layer(found: FoundLayer, training: torch.Tensor, testing: torch.Tens
             ).network
             with torch.inference_mode(), exact_float32():
                 error = float((layer(x) - wanted).abs().max())
-            lines.append({
-                "layer": found.name, "activation": name, "epsilon": epsilon, "precision": str(dtype).removeprefix("torch."),
-                "error": error, "largest output": float(wanted.abs().max()), "outside": layer.outside,
-            })  # fmt: skip
+            lines.append(
+                {
+                    "layer": found.name,
+                    "activation": name,
+                    "epsilon": epsilon,
+                    "precision": str(dtype).removeprefix("torch."),
+                    "error": error,
+                    "largest output": float(wanted.abs().max()),
+                    "outside": layer.outside,
+                }
+            )
     return lines
 
 
 def _alone(found: FoundLayer, dtype: torch.dtype) -> nn.Module:
     """The layer with its normalization folded in, as a module of its own."""
     module = copy.deepcopy(found.module).to(dtype)
-    weight = found.target.weight if isinstance(module, nn.Conv2d) else found.target.weight[:, :, 0, 0]
+    weight = (
+        found.target.weight if isinstance(module, nn.Conv2d) else found.target.weight[:, :, 0, 0]
+    )
     module.weight = nn.Parameter(weight.to(dtype))
     module.bias = nn.Parameter(found.target.bias.to(dtype))
     return module.eval()
 
 
-def _inputs(network: nn.Module, layers: list[FoundLayer], images: torch.Tensor) -> dict[str, torch.Tensor]:
+def _inputs(
+    network: nn.Module, layers: list[FoundLayer], images: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """What each layer is given when the network sees these images."""
     held: dict[str, torch.Tensor] = {}
     handles = [
-        found.module.register_forward_pre_hook(lambda module, inputs, name=found.name: held.__setitem__(name, inputs[0].clone()))
+        found.module.register_forward_pre_hook(
+            lambda module, inputs, name=found.name: held.__setitem__(name, inputs[0].clone())
+        )
         for found in layers
     ]
     with torch.inference_mode(), exact_float32():
@@ -108,15 +125,23 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line an activation and epsilon: the worst layer in both arithmetics, and whether the bound holds."""
     lines = []
     for (name, epsilon), group in frame.groupby(["activation", "epsilon"], sort=False):
-        worst = {precision: part["error"].max(skipna=False) for precision, part in group.groupby("precision")}
+        worst = {
+            precision: part["error"].max(skipna=False)
+            for precision, part in group.groupby("precision")
+        }
         line = {"activation": name, "epsilon": f"{epsilon:.0e}" if epsilon else "exact"}
         line["largest error, float64"] = f"{worst['float64']:.1e}"
         line["largest error, float32"] = f"{worst['float32']:.1e}"
         line["layers within epsilon"] = ""
         if epsilon:
-            within = {p: f"{int((part['error'] <= epsilon).sum())} of {len(part)}" for p, part in group.groupby("precision")}
+            within = {
+                p: f"{int((part['error'] <= epsilon).sum())} of {len(part)}"
+                for p, part in group.groupby("precision")
+            }
             line["layers within epsilon"] = f"{within['float64']}; float32 {within['float32']}"
-        line["values outside the range"] = str(int(group.loc[group["precision"] == "float64", "outside"].sum()))
+        line["values outside the range"] = str(
+            int(group.loc[group["precision"] == "float64", "outside"].sum())
+        )
         lines.append(line)
     return pd.DataFrame(lines)
 

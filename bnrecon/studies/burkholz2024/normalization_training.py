@@ -27,10 +27,25 @@ ACTIVITY_IMAGES = 1000
 
 # Of the paper's excess, "10*" in the text at hand, the exponent is lost: 100 and 10,000 are tried, at laptop scale 100 and 1,000.
 SETTINGS = {
-    "smoke": (("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"), ((0, 1), (("batchnorm", 10), ("scale", 10)))),
-    "laptop": (("data=cifar10", "scale=laptop", "target.width=16", "train.epochs=10", "train.warmup_epochs=3"), ((0, 1, 2), (("batchnorm", 100), ("scale", 100), ("batchnorm", 1000)))),
-    "paper": (("data=cifar10", "scale=paper", "target.width=100", "train.warmup_epochs=20"), ((0, 1, 2), (("batchnorm", 100), ("batchnorm", 10000), ("scale", 100)))),
-}  # fmt: skip
+    "smoke": (
+        ("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
+        ((0, 1), (("batchnorm", 10), ("scale", 10))),
+    ),
+    "laptop": (
+        (
+            "data=cifar10",
+            "scale=laptop",
+            "target.width=16",
+            "train.epochs=10",
+            "train.warmup_epochs=3",
+        ),
+        ((0, 1, 2), (("batchnorm", 100), ("scale", 100), ("batchnorm", 1000))),
+    ),
+    "paper": (
+        ("data=cifar10", "scale=paper", "target.width=100", "train.warmup_epochs=20"),
+        ((0, 1, 2), (("batchnorm", 100), ("batchnorm", 10000), ("scale", 100))),
+    ),
+}
 
 
 PAPER = "90.35 ± 0.1 (target at least 94)"
@@ -43,7 +58,8 @@ def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
     refuse_compared(words, ("target.inner", "target.excess", "train.seed"))
     found = {
         "target": lambda: _one(
-            ["target=vgg18", *usual, *words], {"inner": "none: all weights trained", "excess": None, "seed": 0}
+            ["target=vgg18", *usual, *words],
+            {"inner": "none: all weights trained", "excess": None, "seed": 0},
         )
     }
     for seed in seeds:  # every setting once, before any is run again
@@ -57,7 +73,9 @@ def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
                 *words,
             ]
             line = {"inner": inner, "excess": excess, "seed": seed}
-            found[f"{inner}, {excess}, seed {seed}"] = lambda given=given, line=line: _one(given, line)
+            found[f"{inner}, {excess}, seed {seed}"] = lambda given=given, line=line: _one(
+                given, line
+            )
     return found
 
 
@@ -68,7 +86,9 @@ def _one(words: Sequence[str], line: dict) -> pd.DataFrame:
 def switched_off(network: nn.Module, data: Images, device: torch.device) -> dict[str, float]:
     """Shares in percent of inner and of outer scales with |γ| < 0.01, and of channels that are never positive on test images."""
     inner = [module.gamma for module in network.modules() if isinstance(module, CollapsedPair)]
-    norms = [module for module in network.features.modules() if isinstance(module, nn.BatchNorm2d)]  # not those of logits
+    norms = [
+        module for module in network.features.modules() if isinstance(module, nn.BatchNorm2d)
+    ]  # not those of logits
     silent: dict[nn.Module, torch.Tensor] = {}
 
     def watch(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -96,11 +116,16 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a setting, over its seeds."""
     lines = []
     for (inner, excess), group in frame.groupby(["inner", "excess"], sort=False, dropna=False):
-        line = {"between the convolutions": inner, "excess": "" if pd.isna(excess) else f"{int(excess)}"}
+        line = {
+            "between the convolutions": inner,
+            "excess": "" if pd.isna(excess) else f"{int(excess)}",
+        }
         line |= {"width": int(group["width"].iloc[0]), "epochs": int(group["epochs"].iloc[0])}
         line["paper, width 100"] = PAPER if inner == "batchnorm" else ""
         line["test accuracy"] = mean_interval(list(group["accuracy"])).format()
         for name in ("inner scales off", "outer scales off", "channels never active"):
-            line[f"{name}, %"] = "" if group[name].isna().all() else mean_interval(list(group[name])).format()
+            line[f"{name}, %"] = (
+                "" if group[name].isna().all() else mean_interval(list(group[name])).format()
+            )
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")

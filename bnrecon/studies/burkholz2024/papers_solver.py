@@ -51,11 +51,18 @@ def errors(scale: str, seed: int, words: Sequence[str] = ()) -> pd.DataFrame:
         features = draw_features("he_normal", shape, shape.minimum_width, seed, number)
         system = two_layer_system(target, features, device, orthogonal=False)
         answers = {
-            "LU": torch.linalg.solve(system.operator.to(FLOAT32).dense(), system.rhs.float()).double(),
+            "LU": torch.linalg.solve(
+                system.operator.to(FLOAT32).dense(), system.rhs.float()
+            ).double(),
             "LU, LBFGS": solve("lu_lbfgs", system).scale,
             "refined": solve("refined", system).scale,
         }
-        line = {"layer": found.name, "n": shape.equations, "width": shape.minimum_width, "seed": seed}
+        line = {
+            "layer": found.name,
+            "n": shape.equations,
+            "width": shape.minimum_width,
+            "seed": seed,
+        }
         for way, x in answers.items():
             weight = composed_weight(system.matrix, system.scales(x), features)
             lines.append(line | {"solver": way, "error": relative_error(weight, target.weight)})
@@ -68,7 +75,9 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     for (layer, n, width), group in frame.groupby(["layer", "n", "width"], sort=False):
         line = {"layer": layer, "n": n, "c1 = n - c2 + 1": width}
         for way, part in group.groupby("solver", sort=False):
-            line[f"error after {way}"] = f"{np.exp(np.log(part['error']).mean()):.1e} ({part['error'].max():.1e})"
+            line[f"error after {way}"] = (
+                f"{np.exp(np.log(part['error']).mean()):.1e} ({part['error'].max():.1e})"
+            )
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -80,11 +89,26 @@ def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
         for way, colour in WAYS.items():
             part = frame[frame["solver"] == way].groupby("layer", sort=False)["error"]
             middle = np.exp(part.apply(lambda values: np.log(values).mean())).to_numpy()
-            spread = np.stack([middle - part.min().to_numpy(), part.max().to_numpy() - middle]).clip(min=0)
-            axes.errorbar(range(len(layers)), middle, spread, marker="o", markersize=4, capsize=3, color=colour, label=way)
+            spread = np.stack(
+                [middle - part.min().to_numpy(), part.max().to_numpy() - middle]
+            ).clip(min=0)
+            axes.errorbar(
+                range(len(layers)),
+                middle,
+                spread,
+                marker="o",
+                markersize=4,
+                capsize=3,
+                color=colour,
+                label=way,
+            )
         axes.set_yscale("log")
         axes.set_xticks(
-            range(len(layers)), [layer.removeprefix("features.") for layer in layers], rotation=60, ha="right", fontsize=8
+            range(len(layers)),
+            [layer.removeprefix("features.") for layer in layers],
+            rotation=60,
+            ha="right",
+            fontsize=8,
         )
         axes.set_ylabel("relative error of the rebuilt weight\n(geometric mean, range over seeds)")
         axes.legend(fontsize=8)

@@ -18,8 +18,11 @@ IMAGE = (3, 32, 32)
 
 
 WIDTHS = {
-    "minimum, n - c2 + 1": {"width": "minimum"}, "maximum, n": {"width": "maximum"}, "1.5 n": {"oversampling": 1.5}, "2 n": {"oversampling": 2.0},
-}  # fmt: skip
+    "minimum, n - c2 + 1": {"width": "minimum"},
+    "maximum, n": {"width": "maximum"},
+    "1.5 n": {"oversampling": 1.5},
+    "2 n": {"oversampling": 2.0},
+}
 
 
 def table(width: int = 64) -> pd.DataFrame:
@@ -28,11 +31,25 @@ def table(width: int = 64) -> pd.DataFrame:
     places = estimate.pixels(target, IMAGE)
     operations = estimate.multiply_adds(target, places)
     convolutions = [module for module in target.modules() if isinstance(module, torch.nn.Conv2d)]
-    largest = max(out * module.out_channels for module, (_, out) in zip(convolutions, places.values(), strict=False))
-    lines = [_line("target", parameter_count(target), None, parameter_count(target), operations, 4 * largest)]
+    largest = max(
+        out * module.out_channels
+        for module, (_, out) in zip(convolutions, places.values(), strict=False)
+    )
+    lines = [
+        _line(
+            "target",
+            parameter_count(target),
+            None,
+            parameter_count(target),
+            operations,
+            4 * largest,
+        )
+    ]
     for name, options in WIDTHS.items():
         layers = [
-            PlannedLayer(found, choose_width("he_normal", found.target.shape, **options), number, "he_normal")
+            PlannedLayer(
+                found, choose_width("he_normal", found.target.shape, **options), number, "he_normal"
+            )
             for number, found in enumerate(find_layers(target).layers)
         ]
         lines.append(_source_line(name, Plan(layers, []), places, operations))
@@ -40,7 +57,9 @@ def table(width: int = 64) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("")
 
 
-def _source_line(name: str, plan: Plan, places: dict[str, tuple[int, int]], target_operations: int) -> dict[str, str]:
+def _source_line(
+    name: str, plan: Plan, places: dict[str, tuple[int, int]], target_operations: int
+) -> dict[str, str]:
     trainable = sum(layer.width + 2 * layer.found.target.shape.outputs for layer in plan.layers)
     frozen = sum(layer.found.target.shape.feature_bytes(layer.width) // 4 for layer in plan.layers)
     operations = estimate.source_flops(plan, places) // 2
@@ -49,9 +68,14 @@ def _source_line(name: str, plan: Plan, places: dict[str, tuple[int, int]], targ
     return line | {"times the target's": f"{operations / target_operations:,.0f}"}
 
 
-def _line(name: str, trainable: int, frozen: int | None, total: int, operations: int, largest_map: int) -> dict[str, str]:
+def _line(
+    name: str, trainable: int, frozen: int | None, total: int, operations: int, largest_map: int
+) -> dict[str, str]:
     return {
-        "network": name, "trainable": f"{trainable:,}", "frozen": "" if frozen is None else f"{frozen:,}",
-        "weights, float32": f"{4 * total / 1e6:,.1f} MB", "operations": f"{operations / 1e9:,.2f} G",
+        "network": name,
+        "trainable": f"{trainable:,}",
+        "frozen": "" if frozen is None else f"{frozen:,}",
+        "weights, float32": f"{4 * total / 1e6:,.1f} MB",
+        "operations": f"{operations / 1e9:,.2f} G",
         "map": f"{largest_map / 1e6:,.2f} MB",
-    }  # fmt: skip
+    }

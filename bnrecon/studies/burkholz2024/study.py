@@ -27,7 +27,9 @@ EXPERIMENTS = {
         "Pathological targets are made from the features, for the width they are tried at (at n and above: for n - 1): Theorem 2.2 "
         "has to exclude them, Theorem 2.3 does not.",
         lambda scale, words: {
-            setting.name: lambda setting=setting: width_threshold.success_rates((setting,), DRAWS[scale])
+            setting.name: lambda setting=setting: width_threshold.success_rates(
+                (setting,), DRAWS[scale]
+            )
             for setting in width_threshold.SETTINGS
         },
         width_threshold.thresholds,
@@ -53,8 +55,10 @@ EXPERIMENTS = {
         "with c_1 < c0 k² and with c_(L-1) = c0 < c2 fulfil all that the theorem asks for (total width n + L, c_l >= c0 in every layer) and are "
         "counterexamples to it: a target's rows would have to lie in the first layer's row space, its columns in the last one's, up to the last scales.",
         lambda scale, words: {
-            f"{setting.name}, L = {setting.layers}": lambda setting=setting: deeper_sources.success_rates(
-                (setting,), {"smoke": 2, "laptop": 20, "paper": 100}[scale]
+            f"{setting.name}, L = {setting.layers}": lambda setting=setting: (
+                deeper_sources.success_rates(
+                    (setting,), {"smoke": 2, "laptop": 20, "paper": 100}[scale]
+                )
             )
             for setting in deeper_sources.SETTINGS
         },

@@ -34,7 +34,12 @@ STYLES = {0: "-", 10: "--", 100: ":"}  # excess features, as the paper draws the
 
 
 # Panels (a), (c) and (d) of the figure, and bnrecon's own choice.
-SOLVERS = {"lbfgs": "LBFGS", "svd_lbfgs": "SVD, LBFGS", "svd_lu_lbfgs": "SVD, solve, LBFGS", "auto": "bnrecon"}
+SOLVERS = {
+    "lbfgs": "LBFGS",
+    "svd_lbfgs": "SVD, LBFGS",
+    "svd_lu_lbfgs": "SVD, solve, LBFGS",
+    "auto": "bnrecon",
+}
 
 
 IDENTIFIED = 1e7  # condition numbers beyond are lost in float32, which the papers compute in
@@ -43,11 +48,14 @@ IDENTIFIED = 1e7  # condition numbers beyond are lost in float32, which the pape
 def pieces(scale: str, words: object = ()) -> Pieces:
     """A piece for each size, excess and distribution."""
     return {
-        f"{side}, {excess}, {label}": lambda side=side, excess=excess, label=label: errors(side, excess, label, SEEDS[scale])
+        f"{side}, {excess}, {label}": lambda side=side, excess=excess, label=label: errors(
+            side, excess, label, SEEDS[scale]
+        )
         for side in SIDES[scale]
         for excess in STYLES
         for label, name in FEATURES.items()
-        if excess == 0 or name not in ("id_cond", "ortho_cond")  # these have n features, and no more
+        if excess == 0
+        or name not in ("id_cond", "ortho_cond")  # these have n features, and no more
     }
 
 
@@ -56,10 +64,18 @@ def errors(side: int, excess: int, label: str, seeds: int) -> pd.DataFrame:
     name, lines = FEATURES[label], []
     for seed in range(seeds):
         shape = LayerShape(side, side)
-        matrix = feature_operator(draw(name, shape, shape.equations + excess, seed, 0), torch.float64, CPU)
+        matrix = feature_operator(
+            draw(name, shape, shape.equations + excess, seed, 0), torch.float64, CPU
+        )
         target = target_weight(name, side, side, seed)
         system = linear_system(matrix, target, orthogonal=name in ("id_cond", "ortho_cond"))
-        line = {"features": label, "c0 = c2": side, "excess": excess, "seed": seed, "condition": condition_number(matrix.dense())}
+        line = {
+            "features": label,
+            "c0 = c2": side,
+            "excess": excess,
+            "seed": seed,
+            "condition": condition_number(matrix.dense()),
+        }
         for solver in SOLVERS:
             lines.append(line | {"solver": solver} | _solved(solver, system, target))
     return pd.DataFrame(lines)
@@ -97,13 +113,21 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a distribution and excess at the largest size: geometric mean of the relative rmse over seeds, for each solver."""
     side = frame["c0 = c2"].max()
     lines = []
-    for (label, excess), group in frame[frame["c0 = c2"] == side].groupby(["features", "excess"], sort=False):
+    for (label, excess), group in frame[frame["c0 = c2"] == side].groupby(
+        ["features", "excess"], sort=False
+    ):
         line = {"features": label, "c0 = c2": side, "excess": excess}
         condition = float(np.exp(np.log(group["condition"]).mean()))
-        line["condition number"] = f"{condition:.3g}" + (" (not identifiable in float32)" if condition > IDENTIFIED else "")
+        line["condition number"] = f"{condition:.3g}" + (
+            " (not identifiable in float32)" if condition > IDENTIFIED else ""
+        )
         for solver, name in SOLVERS.items():
             values = group.loc[group["solver"] == solver, "relative rmse"].dropna()
-            mean = f"{np.exp(np.log(values.clip(lower=1e-18)).mean()):.1e}" if len(values) else "does not apply"
+            mean = (
+                f"{np.exp(np.log(values.clip(lower=1e-18)).mean()):.1e}"
+                if len(values)
+                else "does not apply"
+            )
             line[name] = "0" if (values == 0).all() and len(values) else mean
         lines.append(line | {"seeds": group["seed"].nunique()})
     return pd.DataFrame(lines)
@@ -112,7 +136,13 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 def draw_errors(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """The paper's four panels and one for bnrecon: log10 rmse against size, bars are standard errors over seeds."""
     with canvas(file, kind, 1, len(SOLVERS) + 1, figsize=(17, 3.8)) as (figure, grid):
-        colours = dict(zip(FEATURES, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"), strict=True))
+        colours = dict(
+            zip(
+                FEATURES,
+                ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860"),
+                strict=True,
+            )
+        )
         panels = [
             ("lbfgs", "(a) LBFGS"),
             (None, "(b) condition number"),
@@ -123,11 +153,15 @@ def draw_errors(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
         for axes, (solver, title) in zip(grid, panels, strict=True):
             part = frame[frame["solver"] == (solver or "auto")]
             for (label, excess), group in part.groupby(["features", "excess"], sort=False):
-                values = np.log10(group["condition" if solver is None else "rmse"].clip(lower=1e-18))
+                values = np.log10(
+                    group["condition" if solver is None else "rmse"].clip(lower=1e-18)
+                )
                 by_size = values.groupby(group["c0 = c2"])
                 mean, error = by_size.mean(), by_size.sem().fillna(0)
                 if solver is None:
-                    mean = mean.where(mean <= np.log10(IDENTIFIED))  # as the paper: not shown where it cannot be identified
+                    mean = mean.where(
+                        mean <= np.log10(IDENTIFIED)
+                    )  # as the paper: not shown where it cannot be identified
                 axes.errorbar(
                     mean.index,
                     mean,

@@ -17,9 +17,13 @@ CPU = torch.device("cpu")
 
 # As the paper calls them, and as they are called here.
 FEATURES = {
-    "He normal": "he_normal", "orthogonal": "orthogonal", "ER normal": "sparse_he_normal", "ER sign": "er_sign",
-    "ID cond": "id_cond", "Ortho cond": "ortho_cond",
-}  # fmt: skip
+    "He normal": "he_normal",
+    "orthogonal": "orthogonal",
+    "ER normal": "sparse_he_normal",
+    "ER sign": "er_sign",
+    "ID cond": "id_cond",
+    "Ortho cond": "ortho_cond",
+}
 
 
 def feature_matrix(name: str, shape: LayerShape, width: int, seed: int) -> torch.Tensor:
@@ -31,12 +35,18 @@ def feature_matrix(name: str, shape: LayerShape, width: int, seed: int) -> torch
     n = shape.equations
     if name in ("id_cond", "ortho_cond"):
         matrix = feature_operator(draw(name, shape, n, seed, 0), torch.float64, CPU).dense()
-        kept = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: min(width, n)].sort().values
+        kept = (
+            torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: min(width, n)]
+            .sort()
+            .values
+        )
         return matrix[:, kept]
     return feature_operator(draw(name, shape, width, seed, 0), torch.float64, CPU).dense()
 
 
-def target_weight(name: str, outputs: int, inputs: int, seed: int, hidden: int | None = None) -> torch.Tensor:
+def target_weight(
+    name: str, outputs: int, inputs: int, seed: int, hidden: int | None = None
+) -> torch.Tensor:
     """A target (c2, c0) of the distribution of the features' weights: W, or W2 W1 through ``hidden`` channels, where given (Fig. 4).
 
     ER: masked with probability 1/2. ID cond and Ortho cond: W2 W1 is ``hidden`` (at most n) of their features, at random, added up; as
@@ -48,7 +58,11 @@ def target_weight(name: str, outputs: int, inputs: int, seed: int, hidden: int |
         kept = Stream(seed, 1_001).order(shape.equations, "hidden")[:hidden]
         return second[:, kept].reshape(outputs, -1).double() @ first[kept].double()
     if hidden is not None:
-        return target_weight(name, outputs, hidden, 2 * seed) @ target_weight(name, hidden, inputs, 2 * seed + 1) / hidden**0.5
+        return (
+            target_weight(name, outputs, hidden, 2 * seed)
+            @ target_weight(name, hidden, inputs, 2 * seed + 1)
+            / hidden**0.5
+        )
     stream = Stream(seed, 1_000)
     normal = stream.normal((outputs, inputs), "target").double()
     if name in ("orthogonal", "ortho_cond"):

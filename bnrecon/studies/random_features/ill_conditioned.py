@@ -13,7 +13,12 @@ __all__ = ["REPORTED", "options", "pieces", "summary"]
 
 
 # Condition number: training and test accuracy of ResNet-50 on ImageNet, as printed.
-REPORTED = {"1": ("81.89", "76.89"), "5413": ("79.06", "75.84"), "10123": ("79.1", "75.6"), "1541601": ("76.28", "73.14")}
+REPORTED = {
+    "1": ("81.89", "76.89"),
+    "5413": ("79.06", "75.84"),
+    "10123": ("79.1", "75.6"),
+    "1541601": ("76.28", "73.14"),
+}
 
 
 COMMON = {
@@ -41,9 +46,17 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a condition number, the paper's ImageNet accuracies beside ours on CIFAR-10."""
     reported = {
         condition: {
-            "paper, ImageNet, training": training, "paper, ImageNet, test": test,
-            "paper, test, more than at 1": f"{float(test) - float(REPORTED['1'][1]):.2f}" if condition != "1" else "",
+            "paper, ImageNet, training": training,
+            "paper, ImageNet, test": test,
+            "paper, test, more than at 1": f"{float(test) - float(REPORTED['1'][1]):.2f}"
+            if condition != "1"
+            else "",
         }
         for condition, (training, test) in REPORTED.items()
-    }  # fmt: skip
-    return over_seeds(frame.assign(setting=frame["setting"].astype(str)), "condition number", reported, falling=True)
+    }
+    return over_seeds(
+        frame.assign(setting=frame["setting"].astype(str)),
+        "condition number",
+        reported,
+        falling=True,
+    )

@@ -41,7 +41,12 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 BINS = 70
 
 
-RANDOM = ("He normal", "orthogonal", "ER normal", "ER sign")  # the distributions that have a width to choose
+RANDOM = (
+    "He normal",
+    "orthogonal",
+    "ER normal",
+    "ER sign",
+)  # the distributions that have a width to choose
 
 
 def normalized(matrix: torch.Tensor) -> torch.Tensor:
@@ -66,17 +71,35 @@ def spectra(scale: str, label: str, aspect: float) -> pd.DataFrame:
     n = side * side
     width = round(aspect * n)
     values = [
-        torch.linalg.svdvals(normalized(feature_matrix(FEATURES[label], LayerShape(side, side), width, seed))).numpy()
+        torch.linalg.svdvals(
+            normalized(feature_matrix(FEATURES[label], LayerShape(side, side), width, seed))
+        ).numpy()
         for seed in range(draws)
     ]
     distances = [spectrum.distance(value, width / n) for value in values]
-    edges = np.linspace(0, 1.2 * (1 + math.sqrt(max(ASPECTS))), BINS + 1)  # room for the sparse ones' tail
-    histogram = np.mean([np.histogram(value, edges)[0] / len(value) for value in values], 0) / np.diff(edges)
-    conditions = [value[0] / value[-1] if value[-1] > 1e-12 * value[0] else math.inf for value in values]
-    return pd.DataFrame({
-        "features": label, "c0 = c2": side, "c1": width, "from": edges[:-1], "to": edges[1:], "density": histogram, "draws": draws,
-        "distance": float(np.mean(distances)), "largest distance": max(distances), "condition": float(np.median(conditions)),
-    })  # fmt: skip
+    edges = np.linspace(
+        0, 1.2 * (1 + math.sqrt(max(ASPECTS))), BINS + 1
+    )  # room for the sparse ones' tail
+    histogram = np.mean(
+        [np.histogram(value, edges)[0] / len(value) for value in values], 0
+    ) / np.diff(edges)
+    conditions = [
+        value[0] / value[-1] if value[-1] > 1e-12 * value[0] else math.inf for value in values
+    ]
+    return pd.DataFrame(
+        {
+            "features": label,
+            "c0 = c2": side,
+            "c1": width,
+            "from": edges[:-1],
+            "to": edges[1:],
+            "density": histogram,
+            "draws": draws,
+            "distance": float(np.mean(distances)),
+            "largest distance": max(distances),
+            "condition": float(np.median(conditions)),
+        }
+    )
 
 
 def spectra_summary(frame: pd.DataFrame) -> pd.DataFrame:
@@ -86,28 +109,48 @@ def spectra_summary(frame: pd.DataFrame) -> pd.DataFrame:
         first = group.iloc[0]
         side = int(first["c0 = c2"])
         aspect = width / side**2
-        lines.append({
-            "features": label, "c0 = c2": side, "c1": int(width), "λ = c1/n": f"{aspect:g}",
-            "Kolmogorov-Smirnov distance": f"{first['distance']:.3f} (largest {first['largest distance']:.3f})",
-            "condition number, median": f"{first['condition']:.3g}",
-            "the law's": f"{spectrum.condition_of_aspect(aspect):.3g}", "draws": int(first["draws"]),
-        })  # fmt: skip
+        lines.append(
+            {
+                "features": label,
+                "c0 = c2": side,
+                "c1": int(width),
+                "λ = c1/n": f"{aspect:g}",
+                "Kolmogorov-Smirnov distance": f"{first['distance']:.3f} (largest {first['largest distance']:.3f})",
+                "condition number, median": f"{first['condition']:.3g}",
+                "the law's": f"{spectrum.condition_of_aspect(aspect):.3g}",
+                "draws": int(first["draws"]),
+            }
+        )
     return pd.DataFrame(lines)
 
 
 def draw_spectra(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Histograms at both widths; black the law with λ = 1, red with λ = c1 / n, as in the paper's figure."""
     widths = sorted(frame["c1"].unique())
-    with canvas(file, kind, 1, len(widths), figsize=(5 * len(widths), 3.8), sharey=True, squeeze=False) as (figure, grid):
+    with canvas(
+        file, kind, 1, len(widths), figsize=(5 * len(widths), 3.8), sharey=True, squeeze=False
+    ) as (figure, grid):
         for axes, width in zip(grid[0], widths, strict=True):
             part = frame[frame["c1"] == width]
             n = int(part["c0 = c2"].iloc[0]) ** 2
-            for (label, group), colour in zip(part.groupby("features", sort=False), COLOURS, strict=False):
+            for (label, group), colour in zip(
+                part.groupby("features", sort=False), COLOURS, strict=False
+            ):
                 if label in ("ID cond", "Ortho cond"):
-                    dashes = (0 if label == "ID cond" else 4, (4, 4))  # each in the gaps of the other
-                    axes.axvline(1.0, color=colour, linewidth=1, linestyle=dashes, label=f"{label}: all at 1")
+                    dashes = (
+                        0 if label == "ID cond" else 4,
+                        (4, 4),
+                    )  # each in the gaps of the other
+                    axes.axvline(
+                        1.0, color=colour, linewidth=1, linestyle=dashes, label=f"{label}: all at 1"
+                    )
                     continue
-                axes.stairs(group["density"], [*group["from"], group["to"].iloc[-1]], color=colour, label=label)
+                axes.stairs(
+                    group["density"],
+                    [*group["from"], group["to"].iloc[-1]],
+                    color=colour,
+                    label=label,
+                )
             for aspect, colour in {width / n: "red", 1.0: "black"}.items():
                 low, high = spectrum.edges(aspect)
                 x = np.linspace(low + 1e-6, high, 400)
@@ -141,16 +184,42 @@ def condition_numbers(matrix: torch.Tensor) -> dict[str, float]:
 
 def descent(scale: str, label: str) -> pd.DataFrame:
     """Condition numbers over widths around n, for each draw."""
-    side, draws = {"smoke": 6, "laptop": 20, "paper": 50}[scale], {"smoke": 2, "laptop": 10, "paper": 10}[scale]
+    side, draws = (
+        {"smoke": 6, "laptop": 20, "paper": 50}[scale],
+        {"smoke": 2, "laptop": 10, "paper": 10}[scale],
+    )
     n = side * side
     widths = sorted(
-        {round(factor * n) for factor in (0.25, 0.5, 0.7, 0.85, 0.95, 0.98, 1.0, 1.02, 1.05, 1.15, 1.3, 1.5, 2.0, 3.0)}
+        {
+            round(factor * n)
+            for factor in (
+                0.25,
+                0.5,
+                0.7,
+                0.85,
+                0.95,
+                0.98,
+                1.0,
+                1.02,
+                1.05,
+                1.15,
+                1.3,
+                1.5,
+                2.0,
+                3.0,
+            )
+        }
     )
     lines = []
     for width in widths:
         for seed in range(draws):
-            found = condition_numbers(feature_matrix(FEATURES[label], LayerShape(side, side), width, seed))
-            lines.append({"features": label, "c0 = c2": side, "c1": width, "c1 / n": width / n, "seed": seed} | found)
+            found = condition_numbers(
+                feature_matrix(FEATURES[label], LayerShape(side, side), width, seed)
+            )
+            lines.append(
+                {"features": label, "c0 = c2": side, "c1": width, "c1 / n": width / n, "seed": seed}
+                | found
+            )
     return pd.DataFrame(lines)
 
 
@@ -161,9 +230,13 @@ def descent_summary(frame: pd.DataFrame) -> pd.DataFrame:
         line = {"features": label, "c0 = c2": int(group["c0 = c2"].iloc[0])}
         for aspect, part in group.groupby("c1 / n"):
             if min(abs(aspect - wanted) for wanted in (0.5, 0.95, 1.0, 1.05, 1.5, 3.0)) < 2e-3:
-                line[f"κ at c1/n = {aspect:.3g}"] = f"{np.exp(np.log(part['condition']).mean()):.3g}"
+                line[f"κ at c1/n = {aspect:.3g}"] = (
+                    f"{np.exp(np.log(part['condition']).mean()):.3g}"
+                )
         at = group[(group["c1 / n"] - 1).abs() < 1e-9]
-        line["largest off-diagonal of MᵀM / diagonal, c1 = n"] = mean_interval(list(at["off-diagonal"])).format()
+        line["largest off-diagonal of MᵀM / diagonal, c1 = n"] = mean_interval(
+            list(at["off-diagonal"])
+        ).format()
         line["draws"] = group["seed"].nunique()
         lines.append(line)
     return pd.DataFrame(lines).fillna("")
@@ -172,13 +245,20 @@ def descent_summary(frame: pd.DataFrame) -> pd.DataFrame:
 def draw_descent(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     """Condition number against c1 / n, one line a distribution, geometric means, draws from smallest to largest shaded, with the law's."""
     with canvas(file, kind, figsize=(6, 4)) as (figure, axes):
-        for (label, group), colour in zip(frame.groupby("features", sort=False), COLOURS, strict=False):
+        for (label, group), colour in zip(
+            frame.groupby("features", sort=False), COLOURS, strict=False
+        ):
             by_width = group.groupby("c1 / n")["condition"]
             middle = by_width.agg(lambda values: np.exp(np.log(values).mean()))
             axes.semilogy(middle.index, middle, marker="o", markersize=3, color=colour, label=label)
-            axes.fill_between(by_width.min().index, by_width.min(), by_width.max(), color=colour, alpha=0.15)
+            axes.fill_between(
+                by_width.min().index, by_width.min(), by_width.max(), color=colour, alpha=0.15
+            )
         near = np.geomspace(1e-5, 2, 200)
-        for aspects, label in ((1 - near[near <= 0.75], "the law, infinite at 1"), (1 + near, None)):
+        for aspects, label in (
+            (1 - near[near <= 0.75], "the law, infinite at 1"),
+            (1 + near, None),
+        ):
             law = [spectrum.condition_of_aspect(aspect) for aspect in aspects]
             axes.semilogy(aspects, law, color="black", linewidth=1, label=label)
         axes.axvline(1, color="grey", linewidth=1, linestyle=":")

@@ -33,12 +33,17 @@ def options(scale: str) -> Sequence[str]:
 def pieces(scale: str, words: Sequence[str] = ()) -> Pieces:
     """One architecture three times: all weights, randomly masked weights, scales of sparse ID cond features alone."""
     settings = {
-        f"weights under random masks of density {DENSITY}": ["target.features=none", f"target.density={DENSITY}"],
+        f"weights under random masks of density {DENSITY}": [
+            "target.features=none",
+            f"target.density={DENSITY}",
+        ],
         f"scales of sparse ID cond features of density {DENSITY}": [
-            "target.features=sparse_id_cond", f"target.oversampling={DENSITY}", "target.inner=scale",
+            "target.features=sparse_id_cond",
+            f"target.oversampling={DENSITY}",
+            "target.inner=scale",
         ],
         "all weights": ["target.features=none"],
-    }  # fmt: skip
+    }
     return trainings(settings, options(scale), SEEDS[scale], words)
 
 

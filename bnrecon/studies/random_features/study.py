@@ -47,7 +47,8 @@ EXPERIMENTS = {
         "orthogonal. (MᵀM)_kl = (BᵀB)_kl (A Aᵀ)_kl is zero only where, of every two features, one factor is, as ID cond and Ortho cond are made; random "
         "orthogonal A and B have c1 > c0, c2 rows and columns, which cannot be orthogonal to one another.",
         lambda scale, words: {
-            label: lambda label=label: singular_values.descent(scale, label) for label in singular_values.RANDOM
+            label: lambda label=label: singular_values.descent(scale, label)
+            for label in singular_values.RANDOM
         },
         singular_values.descent_summary,
         singular_values.draw_descent,
@@ -59,8 +60,8 @@ EXPERIMENTS = {
         "on weights and scales alike; scale-only inner layers. Pairs as they stand are two convolutions, whose sums round otherwise: what is left in float64 is rounding, and "
         "float32 trainings part as any two that round differently. A collapsed pair is one convolution of the weights' own numbers: bit for bit the same by construction.",
         lambda scale, words: {
-            str(dtype).removeprefix("torch."): lambda dtype=dtype: weight_equivalence.trained_together(
-                dtype, weight_equivalence.STEPS[scale]
+            str(dtype).removeprefix("torch."): lambda dtype=dtype: (
+                weight_equivalence.trained_together(dtype, weight_equivalence.STEPS[scale])
             )
             for dtype in (torch.float64, torch.float32)
         },
@@ -91,7 +92,8 @@ EXPERIMENTS = {
         "Root mean squared error, mean ± standard error over draws as in the paper. Assignment: the best of all permutations for sparse ID cond features, which "
         "a linear assignment finds exactly.",
         lambda scale, words: {
-            f"seed {seed}": lambda seed=seed: target_alignment.masks(scale, seed) for seed in range(target_alignment.DRAWS[scale])
+            f"seed {seed}": lambda seed=seed: target_alignment.masks(scale, seed)
+            for seed in range(target_alignment.DRAWS[scale])
         },
         target_alignment.masks_summary,
         target_alignment.draw_masks,

@@ -64,11 +64,18 @@ def projection(scale: str) -> pd.DataFrame:
         target = target_weight("he_normal", side, side, seed).reshape(-1)
         left = torch.linalg.svd(matrix)[0]
         solution = torch.linalg.lstsq(matrix, target[:, None], driver="gelsd").solution[:, 0]
-        lines.append({
-            "features": label, "c0 = c2": side, "r = c1": width, "n - r": n - width, "seed": seed,
-            "least squares": float((matrix @ solution - target).norm()),
-            "the last n - r": float((left[:, width:].T @ target).norm()), "the last r": float((left[:, n - width :].T @ target).norm()),
-        })  # fmt: skip
+        lines.append(
+            {
+                "features": label,
+                "c0 = c2": side,
+                "r = c1": width,
+                "n - r": n - width,
+                "seed": seed,
+                "least squares": float((matrix @ solution - target).norm()),
+                "the last n - r": float((left[:, width:].T @ target).norm()),
+                "the last r": float((left[:, n - width :].T @ target).norm()),
+            }
+        )
     return pd.DataFrame(lines)
 
 
@@ -76,11 +83,15 @@ def projection_summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a feature distribution: how far both projections are from the least-squares error."""
     lines = []
     for label, group in frame.groupby("features", sort=False):
-        line = {"features": label} | {name: int(group[name].iloc[0]) for name in ("c0 = c2", "r = c1", "n - r")}
+        line = {"features": label} | {
+            name: int(group[name].iloc[0]) for name in ("c0 = c2", "r = c1", "n - r")
+        }
         line["least-squares error"] = mean_interval(list(group["least squares"])).format()
         wrong = (group["the last n - r"] / group["least squares"] - 1).abs().max()
         line["the last n - r components are off by, at most"] = f"{wrong:.0e}"
-        line["the last r are, times"] = mean_interval(list(group["the last r"] / group["least squares"])).format()
+        line["the last r are, times"] = mean_interval(
+            list(group["the last r"] / group["least squares"])
+        ).format()
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -98,7 +109,9 @@ def searched(missing: torch.Tensor, target: torch.Tensor, seed: int) -> dict[str
 def low_rank_pieces(scale: str, words: object = ()) -> Pieces:
     """A piece for each size of the hidden layer and seed."""
     return {
-        f"hidden {hidden}, seed {seed}": lambda hidden=hidden, short=short, seed=seed: low_rank(scale, hidden, short, seed)
+        f"hidden {hidden}, seed {seed}": lambda hidden=hidden, short=short, seed=seed: low_rank(
+            scale, hidden, short, seed
+        )
         for hidden, short in LOW_RANK
         for seed in range(DRAWS[scale])
     }
@@ -110,14 +123,25 @@ def low_rank(scale: str, hidden: int, short: int, seed: int) -> pd.DataFrame:
     short = max(1, short * side * side // 2500)
     lines = []
     for label, name in FEATURES.items():
-        missing = complement(feature_matrix(name, LayerShape(side, side), side * side - short, seed))
+        missing = complement(
+            feature_matrix(name, LayerShape(side, side), side * side - short, seed)
+        )
         for target_label, target_name in FEATURES.items():
             target = target_weight(target_name, side, side, seed, hidden)
             target = target * (target.numel() ** 0.5 / target.norm())
-            lines.append({
-                "features": label, "target": target_label, "hidden": hidden, "rank": int(torch.linalg.matrix_rank(target)),
-                "c1": side * side - short, "c0 = c2": side, "seed": seed, "missing": missing.shape[1],
-            } | searched(missing, target, seed))  # fmt: skip
+            lines.append(
+                {
+                    "features": label,
+                    "target": target_label,
+                    "hidden": hidden,
+                    "rank": int(torch.linalg.matrix_rank(target)),
+                    "c1": side * side - short,
+                    "c0 = c2": side,
+                    "seed": seed,
+                    "missing": missing.shape[1],
+                }
+                | searched(missing, target, seed)
+            )
     return pd.DataFrame(lines)
 
 
@@ -127,15 +151,22 @@ def low_rank_summary(frame: pd.DataFrame) -> pd.DataFrame:
     random = next(column for column in frame.columns if column.startswith("best of"))
 
     def over_draws(part: pd.DataFrame, values: pd.Series, digits: int) -> str:
-        return mean_interval([float(one.mean()) for _, one in values.groupby(part["seed"])]).format(digits)
+        return mean_interval([float(one.mean()) for _, one in values.groupby(part["seed"])]).format(
+            digits
+        )
 
     for (hidden, label), group in frame.groupby(["hidden", "features"], sort=False):
         own, other = group[group["target"] == label], group[group["target"] != label]
         ranks = f"{group['rank'].min()} to {group['rank'].max()}"
         line = {"hidden": hidden, "rank": ranks, "c1": int(group["c1"].iloc[0]), "features": label}
-        line |= {"rmse as it is": over_draws(group, group["as it is"], 4), "permuted": over_draws(group, group["permuted"], 4)}
+        line |= {
+            "rmse as it is": over_draws(group, group["as it is"], 4),
+            "permuted": over_draws(group, group["permuted"], 4),
+        }
         line[random] = over_draws(group, group[random], 4)
-        line["smaller by, %"] = over_draws(group, 100 * (1 - group["permuted"] / group["as it is"].clip(lower=1e-12)), 1)
+        line["smaller by, %"] = over_draws(
+            group, 100 * (1 - group["permuted"] / group["as it is"].clip(lower=1e-12)), 1
+        )
         line["permuted, own distribution's targets"] = over_draws(own, own["permuted"], 4)
         lines.append(line | {"the others'": over_draws(other, other["permuted"], 4)})
     return pd.DataFrame(lines)
@@ -147,12 +178,21 @@ def draw_low_rank(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
     Above without permutation, below with the greedy one.
     """
     sizes = list(dict.fromkeys(frame["hidden"]))
-    with canvas(file, kind, 2, len(sizes), figsize=(4.2 * len(sizes), 7.4), squeeze=False) as (figure, grid):
+    with canvas(file, kind, 2, len(sizes), figsize=(4.2 * len(sizes), 7.4), squeeze=False) as (
+        figure,
+        grid,
+    ):
         names = list(FEATURES)
-        for (row, values), (column, hidden) in itertools.product(enumerate(("as it is", "permuted")), enumerate(sizes)):
+        for (row, values), (column, hidden) in itertools.product(
+            enumerate(("as it is", "permuted")), enumerate(sizes)
+        ):
             axes, part = grid[row][column], frame[frame["hidden"] == hidden]
-            table = part.pivot_table(index="features", columns="target", values=values).loc[names, names]
-            error = part.pivot_table(index="features", columns="target", values=values, aggfunc="sem").loc[names, names]
+            table = part.pivot_table(index="features", columns="target", values=values).loc[
+                names, names
+            ]
+            error = part.pivot_table(
+                index="features", columns="target", values=values, aggfunc="sem"
+            ).loc[names, names]
             image = axes.imshow(table, cmap="viridis")
             for (y, x), value in np.ndenumerate(table.to_numpy()):
                 ink = "black" if image.norm(value) > 0.6 else "white"
@@ -178,7 +218,13 @@ def masks(scale: str, seed: int) -> pd.DataFrame:
         missing = complement(matrix)
         for density in DENSITIES:
             target = bernoulli(side, density, seed)
-            line = {"features": label, "density": density, "c1": side * side - short, "c0 = c2": side, "seed": seed}
+            line = {
+                "features": label,
+                "density": density,
+                "c1": side * side - short,
+                "c0 = c2": side,
+                "seed": seed,
+            }
             line |= searched(missing, target, seed)
             if name == "id_cond":
                 available = (matrix.abs().sum(1) > 0).double().reshape(side, side)
@@ -225,7 +271,13 @@ def draw_masks(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
                 )
             if "assignment" in group and group["assignment"].notna().any():
                 best = group.groupby("density")["assignment"].mean()
-                axes.plot(best.index, best, color=colour, linestyle="--", label=f"{label}, best assignment")
+                axes.plot(
+                    best.index,
+                    best,
+                    color=colour,
+                    linestyle="--",
+                    label=f"{label}, best assignment",
+                )
         axes.set_xlabel("density of the target")
         axes.set_ylabel("rmse (solid: as it is, dotted: permuted)")
         axes.legend(fontsize=7)

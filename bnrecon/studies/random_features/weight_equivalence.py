@@ -41,7 +41,9 @@ def reparameterized(network: nn.Module, collapsed: bool) -> nn.Module:
             if isinstance(module, nn.Conv2d):
                 outputs, inputs, *kernel = module.weight.shape
                 shape = LayerShape(outputs, inputs, tuple(kernel))
-                pair = CollapsedPair(shape, shape.equations, "id_cond", "scale", 0, 0, collapsed).to(module.weight)
+                pair = CollapsedPair(
+                    shape, shape.equations, "id_cond", "scale", 0, 0, collapsed
+                ).to(module.weight)
                 setattr(parent, name, pair.start_from(module.weight))
     return network
 
@@ -54,8 +56,13 @@ def trained_together(dtype: torch.dtype, steps: int) -> pd.DataFrame:
     torch.manual_seed(0)
     data = load(DataSpec("digits", crop_padding=0, flip=False))
     weights = vgg(data.shape, len(data.classes), 8, [1, 2], "relu").to(dtype)
-    networks = {"weights": weights} | {name: reparameterized(weights, name == "collapsed") for name in SCALES}
-    optimizers = {name: torch.optim.SGD(net.parameters(), 0.05, 0.9, weight_decay=5e-4) for name, net in networks.items()}
+    networks = {"weights": weights} | {
+        name: reparameterized(weights, name == "collapsed") for name in SCALES
+    }
+    optimizers = {
+        name: torch.optim.SGD(net.parameters(), 0.05, 0.9, weight_decay=5e-4)
+        for name, net in networks.items()
+    }
     convolutions = [module for module in weights.modules() if isinstance(module, nn.Conv2d)]
     lines, epoch = [], 0
     while len(lines) < steps:
@@ -67,9 +74,16 @@ def trained_together(dtype: torch.dtype, steps: int) -> pd.DataFrame:
                 loss.backward()
                 line[f"loss, {name}"] = loss.item()
             for name in SCALES:
-                pairs = [module for module in networks[name].modules() if isinstance(module, CollapsedPair)]
+                pairs = [
+                    module
+                    for module in networks[name].modules()
+                    if isinstance(module, CollapsedPair)
+                ]
                 line[f"gradients apart, {name}"] = max(
-                    float((c.weight.grad.permute(0, 2, 3, 1).flatten() - p.gamma.grad).norm() / c.weight.grad.norm())
+                    float(
+                        (c.weight.grad.permute(0, 2, 3, 1).flatten() - p.gamma.grad).norm()
+                        / c.weight.grad.norm()
+                    )
                     for c, p in zip(convolutions, pairs, strict=True)
                 )
             for optimizer in optimizers.values():
@@ -84,14 +98,26 @@ def trained_together(dtype: torch.dtype, steps: int) -> pd.DataFrame:
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """One line an arithmetic and way of computing the pairs: how far losses and gradients are from the weights'."""
     lines = []
-    for (precision, group), name in itertools.product(frame.groupby("precision", sort=False), SCALES):
-        apart, gradients = (group["loss, weights"] - group[f"loss, {name}"]).abs(), group[f"gradients apart, {name}"]
-        lines.append({
-            "precision": precision, "pairs": name, "steps": len(group), "first loss": f"{group['loss, weights'].iloc[0]:.3f}",
-            "last loss": f"{group['loss, weights'].iloc[-1]:.3f}", "losses apart, at most": f"{apart.max():.1e}",
-            "first gradients apart": f"{gradients.iloc[0]:.1e}", "in 100 steps, at most": f"{gradients.iloc[:100].max():.1e}",
-            "in all": f"{gradients.max():.1e}",
-        })  # fmt: skip
+    for (precision, group), name in itertools.product(
+        frame.groupby("precision", sort=False), SCALES
+    ):
+        apart, gradients = (
+            (group["loss, weights"] - group[f"loss, {name}"]).abs(),
+            group[f"gradients apart, {name}"],
+        )
+        lines.append(
+            {
+                "precision": precision,
+                "pairs": name,
+                "steps": len(group),
+                "first loss": f"{group['loss, weights'].iloc[0]:.3f}",
+                "last loss": f"{group['loss, weights'].iloc[-1]:.3f}",
+                "losses apart, at most": f"{apart.max():.1e}",
+                "first gradients apart": f"{gradients.iloc[0]:.1e}",
+                "in 100 steps, at most": f"{gradients.iloc[:100].max():.1e}",
+                "in all": f"{gradients.max():.1e}",
+            }
+        )
     return pd.DataFrame(lines)
 
 
@@ -108,10 +134,18 @@ def draw(frame: pd.DataFrame, file: io.BytesIO, kind: str) -> None:
             label="ID cond scales, pairs as they stand",
         )
         left.set_ylabel("training loss (float64)")
-        for (precision, group), colour in zip(frame.groupby("precision", sort=False), ("#4c72b0", "#dd8452"), strict=False):
+        for (precision, group), colour in zip(
+            frame.groupby("precision", sort=False), ("#4c72b0", "#dd8452"), strict=False
+        ):
             for name, style in zip(SCALES, ("-", ":"), strict=True):
                 label = f"{precision}, pairs {name}"
-                right.plot(group["step"], group[f"gradients apart, {name}"], color=colour, linestyle=style, label=label)
+                right.plot(
+                    group["step"],
+                    group[f"gradients apart, {name}"],
+                    color=colour,
+                    linestyle=style,
+                    label=label,
+                )
         right.set_yscale("symlog", linthresh=1e-17)  # where they are the same to the bit it shows 0
         right.set_ylim(-1e-18, 10)
         right.set_ylabel("relative difference of gradients")

@@ -1,0 +1,126 @@
+"""Theorem 2.4 of Burkholz 2024: activations after the first source layer that are only nearly linear."""
+
+import math
+
+import pytest
+import torch
+from lively import NETWORKS, enliven, outputs
+from torch import nn
+
+from bnrecon import load_source, reconstruct
+from bnrecon.construction.activation import FIRST_ACTIVATIONS, linear_region, theorem_constants
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.system import Scales
+from bnrecon.reconstruction.source_file import source_layers
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+def test_the_error_of_an_activation_is_within_its_cubic_bound(name):
+    """|φ(u) - (m u + c)| <= κ |u|³, and no smaller κ would do: the bound is met near 0."""
+    activation = FIRST_ACTIVATIONS[name]
+    u = torch.linspace(-3, 3, 6001, dtype=torch.float64)
+    u = u[u.abs() > 1e-2]
+    error = (activation.module()(u) - (activation.slope * u + activation.offset)).abs()
+    assert (error <= activation.cubic * u.abs() ** 3 * (1 + 1e-12)).all()
+    near = u.abs() < 0.02
+    assert (error[near] / u[near].abs() ** 3).max() > 0.99 * activation.cubic
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+@pytest.mark.parametrize("features", sorted(set(DISTRIBUTIONS) - {"cauchy"}))
+@pytest.mark.parametrize("shape", [(3, 8, 8), (5,)], ids=str)
+def test_a_layer_stays_within_epsilon_of_its_target(shape, features, name, epsilon):
+    """In float64, for every input within the bounds, its corners included."""
+    module = nn.Conv2d(3, 4, 3, padding=1) if len(shape) == 3 else nn.Linear(5, 4)
+    model = enliven(module, shape).double()
+    generator = torch.Generator().manual_seed(3)
+    images = torch.rand(8, *shape, generator=generator, dtype=torch.float64) * 2 - 1
+    images[0] = 1.0
+    layer = reconstruct(
+        model, features, images=images, activation=name, epsilon=epsilon, margin=1.001
+    ).network
+    corners = torch.randint(2, (32, *shape), generator=generator).double() * 2 - 1
+    with torch.no_grad():
+        differences = [(layer(x) - model(x)).abs().max() for x in (images, corners)]
+    assert max(differences) <= epsilon
+    assert layer.outside == 0
+
+
+def test_the_printed_scale_violates_the_theorems_hypothesis():
+    """V = min((3 ε / Q2)^(1/2), 1 / Q1) as printed leaves out Q1³: with Q1 > 1 the error at the edge exceeds ε v / Q2."""
+    epsilon, q1, q2 = 0.3, 3.0, 10.0
+    printed = min(math.sqrt(3 * epsilon / q2), 1 / q1)
+    right = min(math.sqrt(3 * epsilon / (q2 * q1**3)), 1 / q1)
+    assert abs(math.tanh(printed * q1) - printed * q1) > epsilon * printed / q2
+    assert abs(math.tanh(right * q1) - right * q1) <= epsilon * right / q2
+
+
+def test_the_constants_are_the_theorems():
+    shape = LayerShape(2, 3, (3, 3))
+    features = draw("he_normal", shape, 60, 0, 0)
+    scales = Scales(
+        torch.randn(60, dtype=torch.float64), torch.tensor([2.0, -3.0], dtype=torch.float64)
+    )
+    largest = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
+    q1, q2 = theorem_constants(features, scales, largest)
+    first, second = features.weights()
+    assert float(q1[7]) == pytest.approx(
+        abs(float(scales.inner[7]))
+        * sum(abs(float(a)) * x for a, x in zip(first[7], (1, 0.5, 2), strict=True))
+    )
+    assert q2 == pytest.approx(
+        max(abs(g) * float(second[i].abs().sum()) for i, g in enumerate((2.0, -3.0)))
+    )
+    switched_off = linear_region(
+        "tanh", features, Scales(0 * scales.inner, scales.outer), largest, 1e-3
+    )
+    assert switched_off.factor == 1.0
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+def test_a_network_comes_nearer_to_its_target_with_epsilon(name):
+    make, shape = NETWORKS["vgg"]
+    model = enliven(make(), shape).double()
+    images = torch.randn(
+        32, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    errors = []
+    for epsilon in (1.0, 1e-2, 1e-4):
+        network = reconstruct(
+            model, images=images, activation=name, epsilon=epsilon, margin=4.0
+        ).network
+        with torch.no_grad():
+            errors.append(float((network(images) - model(images)).abs().max()))
+        assert all(
+            layer.linearized is FIRST_ACTIVATIONS[name] for layer in source_layers(network).values()
+        )
+    assert errors[0] > 10 * errors[1] > 100 * errors[2]
+
+
+def test_float32_loses_the_sigmoid_to_cancellation_and_not_the_tanh():
+    """Around 1/2 a float32 sigmoid keeps 2^-25 of its value, however small the scaled input is; around 0 a tanh keeps all digits."""
+    model = enliven(nn.Conv2d(4, 4, 3, padding=1), (4, 8, 8))
+    images = torch.randn(16, 4, 8, 8, generator=torch.Generator().manual_seed(1))
+    errors = {}
+    for name in ("tanh", "sigmoid"):
+        network = reconstruct(model, images=images, activation=name, epsilon=1e-6).network
+        with torch.no_grad():
+            errors[name] = float((network(images) - model(images)).abs().max())
+    assert errors["tanh"] < 1e-4 < 1e-2 < errors["sigmoid"]
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+def test_values_beyond_the_expected_range_are_counted_after_a_reload_too(name, tmp_path):
+    model = enliven(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)), (2, 6, 6))
+    rebuilt = reconstruct(
+        model, "id_cond", images=0.1 * torch.ones(2, 2, 6, 6), activation=name, margin=1.0
+    )
+    again = load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    x = torch.randn(4, 2, 6, 6)
+    assert torch.equal(outputs(again, (2, 6, 6)), outputs(rebuilt.network, (2, 6, 6)))
+    before = again[0].outside
+    again(x)
+    assert again[0].outside > before > 0

@@ -1,0 +1,232 @@
+"""Permuting a target's outputs (Random features for normalization layers, Thm 4.1 and A.3), against the paper's loops and brute force."""
+
+import itertools
+import re
+import time
+
+import pytest
+import torch
+
+from bnrecon.construction.alignment import (
+    TIE,
+    alignment_error,
+    best_random_permutation,
+    complement,
+    greedy_permutation,
+    overlap_permutation,
+    row_scores,
+)
+from bnrecon.features.shapes import LayerShape
+from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
+from bnrecon.studies.random_features.target_alignment import bernoulli
+
+DOUBLE = torch.float64
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def khatri_rao(outputs, inputs, width, seed, sparse=False):
+    generator = torch.Generator().manual_seed(seed)
+    second = torch.randn(outputs, width, generator=generator, dtype=DOUBLE)
+    first = torch.randn(width, inputs, generator=generator, dtype=DOUBLE)
+    if sparse:
+        second, first = (
+            w * (torch.rand(w.shape, generator=generator) < 0.5) for w in (second, first)
+        )
+    return torch.einsum("ik,kj->ijk", second, first).reshape(outputs * inputs, width)
+
+
+def random_target(outputs, inputs, seed):
+    return torch.randn(
+        outputs, inputs, generator=torch.Generator().manual_seed(100 + seed), dtype=DOUBLE
+    )
+
+
+def by_the_listing(missing, target, tie=0.0):
+    """A.3's svd_permute_fc, candidate by candidate from the singular vectors. Of outputs with the same weight the first goes first.
+
+    ``tie``: errors that differ by less are the same, where rounding would decide between candidates.
+    """
+    outputs, inputs = target.shape
+    vectors = missing.reshape(outputs, inputs, -1)
+    permutation, free = torch.arange(outputs), torch.arange(outputs)
+    weight = vectors.square().sum((1, 2)).sqrt().numpy().round(10)
+    for output in sorted(range(outputs), key=lambda output: -weight[output]):
+        total = torch.einsum("ijk,ij->k", vectors, target[permutation])
+        held = int(permutation[output])
+        without = total - torch.einsum("jk,j->k", vectors[output], target[held])
+        now = float(total.square().sum())
+        least, best, place = now, held, output
+        for row in free.tolist():
+            other = int((permutation == row).nonzero()[0])
+            changed = (
+                without
+                + torch.einsum("jk,j->k", vectors[output], target[row])
+                + torch.einsum("jk,j->k", vectors[other], target[held])
+            )
+            error = float(
+                (changed - torch.einsum("jk,j->k", vectors[other], target[row])).square().sum()
+            )
+            if error < least - tie * now:
+                least, best, place = error, row, other
+        permutation[output], permutation[place] = best, held
+        free = free[free != best]
+    return permutation
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("shape", [(6, 5, 24), (5, 7, 30), (8, 4, 25)])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_search_gives_the_listings_answer(seed, shape, sparse):
+    outputs, inputs, width = shape
+    missing = complement(khatri_rao(outputs, inputs, width, seed, sparse))
+    target = random_target(outputs, inputs, seed)
+    permutation, error = greedy_permutation(missing, target)
+    assert torch.equal(permutation, by_the_listing(missing, target))
+    assert sorted(permutation.tolist()) == list(range(outputs))
+    assert error == pytest.approx(alignment_error(row_scores(missing, target), permutation))
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+@pytest.mark.parametrize("density", [None, 0.05, 0.2, 0.5])
+def test_the_search_gives_the_listings_answer_for_every_distribution(name, density):
+    """Masks are full of ties, which sparse ID cond features meet without rounding."""
+    for seed in range(3):
+        missing = complement(feature_matrix(name, LayerShape(20, 20), 360, seed))
+        target = random_target(20, 20, seed) if density is None else bernoulli(20, density, seed)
+        exact = density is None or name == "id_cond"
+        assert torch.equal(
+            greedy_permutation(missing, target)[0],
+            by_the_listing(missing, target, 0.0 if exact else TIE),
+        )
+
+
+def fastest(call, times):
+    seconds = []
+    for _ in range(times):
+        started = time.process_time()
+        call()
+        seconds.append(time.process_time() - started)
+    return min(seconds)
+
+
+def test_the_search_is_at_least_twenty_times_as_fast_as_the_listing(one_thread):
+    """At Figure 4's size; both from the same complement."""
+    missing = complement(khatri_rao(50, 50, 2400, 0))
+    target = random_target(50, 50, 0)
+    ours, listing = (
+        fastest(lambda: greedy_permutation(missing, target), 20),
+        fastest(lambda: by_the_listing(missing, target), 5),
+    )
+    print(f"the search is {listing / ours:.0f} times as fast as the listing")
+    assert listing > 20 * ours
+    assert torch.equal(greedy_permutation(missing, target)[0], by_the_listing(missing, target))
+
+
+def test_the_complement_is_that_of_the_full_svd_in_a_fraction_of_the_time(one_thread):
+    """At Figure 4's size."""
+    matrix = khatri_rao(50, 50, 2400, 0)
+    started = time.process_time()
+    left = torch.linalg.svd(matrix)[0][:, 2400:]
+    full, ours = time.process_time() - started, fastest(lambda: complement(matrix), 1)
+    print(f"the complement takes 1/{full / ours:.0f} of the full SVD's time")
+    assert full > 8 * ours
+    basis = complement(matrix)
+    torch.testing.assert_close(basis @ (basis.T @ left), left)  # the same space
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_error_is_that_of_least_squares(sparse):
+    """Theorem 4.1 against a least-squares solve with singular values."""
+    matrix, target = khatri_rao(6, 5, 22, 1, sparse), random_target(6, 5, 1)
+    missing = complement(matrix)
+    for permutation in (
+        torch.arange(6),
+        torch.randperm(6, generator=torch.Generator().manual_seed(2)),
+    ):
+        wanted = target[permutation].reshape(-1)
+        solution = torch.linalg.lstsq(matrix, wanted[:, None], driver="gelsd").solution[:, 0]
+        residual = float((matrix @ solution - wanted).norm())
+        assert alignment_error(row_scores(missing, target), permutation) == pytest.approx(
+            residual, rel=1e-9
+        )
+
+
+def test_the_projection_onto_the_last_n_minus_r_components_and_not_the_last_r():
+    """Theorem 4.1 prints I_r and "its last r components"; the projector has rank n - r."""
+    matrix, target = khatri_rao(5, 4, 14, 3), random_target(5, 4, 3).reshape(-1)
+    left = torch.linalg.svd(matrix)[0]
+    residual = float((target - matrix @ torch.linalg.pinv(matrix) @ target).norm())
+    assert float((left[:, 14:].T @ target).norm()) == pytest.approx(residual)
+    assert float((left[:, -14:].T @ target).norm()) != pytest.approx(residual, rel=0.01)
+
+
+def test_dependent_features_widen_the_complement():
+    """Empty and repeated features: the complement of the true range, where the listing counts columns."""
+    matrix = khatri_rao(5, 4, 12, 4)
+    matrix[:, 3] = 0
+    matrix[:, 7] = 2 * matrix[:, 5]
+    basis = complement(matrix)
+    assert basis.shape == (20, 10)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(10, dtype=DOUBLE))
+    assert (matrix.T @ basis).abs().max() < 1e-12
+    assert complement(khatri_rao(4, 4, 20, 0)).shape == (16, 0)
+
+
+def test_dependence_that_no_pivot_shows_is_found_too():
+    triangle = torch.eye(60, dtype=DOUBLE) - torch.ones(60, 60, dtype=DOUBLE).triu(
+        1
+    )  # pivots of 1, a singular value of 2^-59
+    matrix = torch.cat([triangle, torch.zeros(5, 60, dtype=DOUBLE)])
+    assert complement(matrix).shape == (65, 6)
+    low = khatri_rao(5, 4, 4, 0) @ random_target(4, 15, 0)
+    assert complement(low).shape == (20, 16)
+    assert complement(khatri_rao(5, 4, 15, 0).float()).dtype == DOUBLE
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: greedy_permutation(torch.zeros(20, 5), torch.zeros(5, 2)), "(5, 2) with (20, 5)"),
+        (lambda: row_scores(torch.zeros(20, 5), torch.zeros(20)), "(20,) with (20, 5)"),
+        (lambda: complement(torch.zeros(20)), "(20,)"),
+        (lambda: complement(torch.zeros(20, 0)), "(20, 0)"),
+        (lambda: overlap_permutation(torch.ones(3, 4), torch.ones(5, 4)), "(3, 4) for (5, 4)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_assignment_is_the_best_of_all_permutations(seed):
+    generator = torch.Generator().manual_seed(seed)
+    mask = (torch.rand(6, 4, generator=generator) < 0.5).double()
+    target = random_target(6, 4, seed)
+    permutation, error = overlap_permutation(mask, target)
+    brute = (
+        min(
+            float((((1 - mask) * target[list(order)]) ** 2).sum())
+            for order in itertools.permutations(range(6))
+        )
+        ** 0.5
+    )
+    assert error == pytest.approx(brute)
+    left = torch.eye(24, dtype=DOUBLE)[:, mask.reshape(-1) == 0]
+    assert alignment_error(row_scores(left, target), permutation) == pytest.approx(error)
+    assert error <= greedy_permutation(left, target)[1] + 1e-12
+
+
+def test_the_best_of_random_permutations_is_the_best_of_those():
+    missing, target = complement(khatri_rao(6, 5, 24, 0)), random_target(6, 5, 0)
+    scores = row_scores(missing, target)
+    generator = torch.Generator().manual_seed(9)
+    errors = [alignment_error(scores, torch.randperm(6, generator=generator)) for _ in range(20)]
+    assert best_random_permutation(missing, target, 20, seed=9)[1] == pytest.approx(min(errors))

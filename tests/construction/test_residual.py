@@ -1,0 +1,220 @@
+"""Residual source blocks: both positions of the second normalization (Burkholz 2024, Sect. 2.2, Eq. 3)."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lively import NETWORKS, enliven, outputs
+from torch import nn
+
+from bnrecon import load_source, reconstruct
+from bnrecon.construction.residual import layer_system, minimum_width
+from bnrecon.construction.two_layer import TargetLayer, composed_weight
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.reconstruction.source_file import collapse, source_layers
+from bnrecon.runtime.errors import UserError
+
+CPU = torch.device("cpu")
+SHAPES = [
+    LayerShape(4, 4, (3, 3)),
+    LayerShape(5, 3, (3, 3)),
+    LayerShape(4, 6),
+    LayerShape(3, 2, (2, 4)),
+]
+
+
+def random_target(shape):
+    weight = torch.randn(
+        shape.outputs,
+        shape.inputs,
+        *shape.kernel,
+        generator=torch.Generator().manual_seed(7),
+        dtype=torch.float64,
+    )
+    return TargetLayer("layer", weight, torch.zeros(shape.outputs, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", sorted(set(DISTRIBUTIONS) - {"cauchy"}))
+@pytest.mark.parametrize("skip", ["inner", "outer"])
+def test_a_block_with_a_skip_connection_composes_to_the_target(skip, name, shape):
+    """Against an independent sum over features, the skip's kernel at the centre tap."""
+    target = random_target(shape)
+    least = minimum_width(shape, skip)
+    for width in {
+        "id_cond": [shape.equations],
+        "ortho_cond": [shape.equations],
+        "sparse_id_cond": [shape.equations],
+    }.get(name, [least, shape.equations + 5]):
+        features = draw(name, shape, width, seed=1, layer=2, skip=skip)
+        system = layer_system(target, features, CPU, DISTRIBUTIONS[name].orthogonal)
+        matrix = system.operator.dense()
+        scales = system.scales(
+            torch.linalg.lstsq(matrix, system.rhs[:, None], driver="gelsd").solution[:, 0]
+        )
+        first, second = (weight.double() for weight in features.weights())
+        pair = torch.einsum("il...,l,lj->ij...", second, scales.inner, first)
+        kernel = torch.zeros_like(pair)
+        kernel[:, :, shape.kernel[0] // 2, shape.kernel[1] // 2] = features.skip_weight.double()
+        outer = scales.outer[:, None, None, None]
+        built = outer * (pair + kernel) if skip == "outer" else outer * pair + kernel
+        assert (built - target.weight).norm() < 1e-8 * target.weight.norm()
+        assert (
+            composed_weight(system.matrix, scales, features) - built
+        ).norm() < 1e-12 * built.norm()
+
+
+@pytest.mark.parametrize("name", ["he_normal", "orthogonal", "sparse_he_normal"])
+def test_inside_the_normalization_a_skip_connection_saves_one_feature_and_no_more(name):
+    """N - c2 equations: solvable for n - c2 features, for one less only by chance; without a skip n - c2 + 1 are needed."""
+    shape = LayerShape(4, 4, (3, 3))
+    target, least = random_target(shape), minimum_width(shape, "outer")
+    assert least == shape.equations - shape.outputs == minimum_width(shape, "inner") - 1
+    for width, solvable in ((least, True), (least - 1, False)):
+        system = layer_system(target, draw(name, shape, width, 0, 0, skip="outer"), CPU, False)
+        solution = torch.linalg.lstsq(
+            system.operator.dense(), system.rhs[:, None], driver="gelsd"
+        ).solution[:, 0]
+        residual = (system.operator.dense() @ solution - system.rhs).norm() / system.rhs.norm()
+        assert (residual < 1e-9) == solvable
+
+
+def test_without_the_last_term_of_the_right_hand_side_the_target_is_not_rebuilt():
+    """All that can be read of Eq. (3) is c = (w_r / w_p) s_p: without - s_r a solution of M γ = c is not the target's."""
+    shape = LayerShape(3, 3, (3, 3))
+    target, features = random_target(shape), draw("he_normal", shape, 78, 0, 0, skip="outer")
+    system = layer_system(target, features, CPU, False)
+    pivoted = system.operator
+    legible = (pivoted.ratios * pivoted.skip.gather(1, pivoted.pivots[:, None]))[pivoted.others]
+    for rhs, rebuilt in ((system.rhs, True), (legible, False)):
+        scales = system.scales(torch.linalg.solve(pivoted.dense(), rhs))
+        error = (
+            composed_weight(system.matrix, scales, features) - target.weight
+        ).norm() / target.weight.norm()
+        assert (error < 1e-8) == rebuilt
+
+
+@pytest.mark.parametrize("features", ["he_normal", "id_cond"])
+@pytest.mark.parametrize("width", ["minimum", "maximum"])
+@pytest.mark.parametrize("skip", ["inner", "outer"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks_of_residual_blocks_compute_the_targets_function(
+    network, skip, width, features, tmp_path
+):
+    make, shape = NETWORKS[network]
+    model = enliven(make(), shape)
+    images = torch.randn(16, *shape, generator=torch.Generator().manual_seed(1))
+    rebuilt = reconstruct(model, features, width=width, images=images, skip=skip, tolerance=1e-9)
+    wanted = outputs(model, shape)
+    bound = 1e-4 * wanted.abs().max()
+    assert all(layer.relative_error < 1e-8 for layer in rebuilt.layers)
+    assert (outputs(rebuilt.network, shape) - wanted).abs().max() < 30 * bound
+    assert (outputs(collapse(rebuilt.network), shape) - wanted).abs().max() < bound
+    again = load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    assert torch.equal(outputs(again, shape), outputs(rebuilt.network, shape))
+    digests = [layer.frozen_digest() for layer in source_layers(again).values()]
+    assert digests == [layer.digest for layer in rebuilt.layers]
+
+
+@pytest.mark.parametrize("skip", ["inner", "outer"])
+def test_the_second_normalization_holds_the_statistics_of_what_it_sees(skip):
+    model = enliven(
+        nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
+        (3, 9, 9),
+    )
+    images = torch.randn(32, 3, 9, 9, generator=torch.Generator().manual_seed(2))
+    layer = reconstruct(model, images=images, skip=skip).network[0]
+    seen = []
+    layer.second_norm.register_forward_hook(
+        lambda module, inputs, output: seen.append(inputs[0].double())
+    )
+    with torch.no_grad():
+        layer(images)
+    variance, mean = torch.var_mean(seen[0], dim=(0, 2, 3))
+    torch.testing.assert_close(layer.second_norm.running_mean.double(), mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        layer.second_norm.running_var.double(), variance, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_the_skip_connection_reads_what_the_kernels_centre_reads():
+    """Strides, dilation and paddings of any kind: a 1x1 kernel at the centre tap of a zero kernel does the same."""
+    convolution = nn.Conv2d(
+        2,
+        3,
+        (3, 5),
+        stride=(2, 3),
+        padding=(2, 1),
+        dilation=(2, 1),
+        padding_mode="reflect",
+        bias=False,
+    )
+    skip, x = torch.randn(3, 2), torch.randn(4, 2, 11, 12)
+    with torch.no_grad():
+        convolution.weight.zero_()[:, :, 1, 2] = skip
+    wanted, geometry = convolution(x), geometry_of(convolution)
+    read = centre(pad(x, geometry), (3, 5), geometry, wanted.shape[2:])
+    torch.testing.assert_close(
+        F.conv2d(read, skip[:, :, None, None], stride=geometry.stride), wanted
+    )
+
+
+def test_the_pivoted_system_with_a_skip_is_its_own_dense_matrix():
+    shape = LayerShape(4, 3, (3, 3))
+    system = layer_system(
+        random_target(shape), draw("he_normal", shape, 104, 0, 0, skip="outer"), CPU, False
+    )
+    operator, dense = system.operator, system.operator.dense()
+    assert isinstance(system.matrix, KhatriRao)
+    x, y = torch.randn(104, dtype=torch.float64), torch.randn(104, dtype=torch.float64)
+    torch.testing.assert_close(operator.matvec(x), dense @ x)
+    torch.testing.assert_close(operator.rmatvec(y), dense.T @ y)
+    torch.testing.assert_close(operator.row_norms(), dense.norm(dim=1))
+    torch.testing.assert_close(operator.leading(50).dense(), dense[:, :50])
+
+
+def test_what_no_skip_connection_can_do_is_said():
+    model = nn.Conv2d(2, 3, 3).eval()
+    with pytest.raises(UserError, match="skip='outside': did you mean 'outer'"):
+        reconstruct(model, skip="outside")
+    with pytest.raises(UserError, match=r"take features\.skip=inner"):
+        reconstruct(model, skip="outer", activation="tanh", images=torch.randn(2, 2, 5, 5))
+    with pytest.raises(
+        UserError, match=r"below the minimum width n - c2 = 51 \(Burkholz 2024, Eq. 3\)"
+    ):
+        reconstruct(model, width=50, skip="outer")
+
+
+@pytest.mark.parametrize("skip", ["inner", "outer"])
+def test_a_target_small_beside_the_skip_connection_still_converges(skip):
+    """The solver's tolerance is of W - s, the layer's of W: here a thousandth of it. In float32 the cancelling shows, and is said."""
+    model = enliven(nn.Conv2d(6, 6, 3), (6, 5, 5))
+    with torch.no_grad():
+        model.weight.mul_(1e-3)
+    rounded = reconstruct(model, skip=skip).layers[0]
+    assert not rounded.converged
+    assert "rounding to float32" in rounded.diagnosis
+    layer = reconstruct(model.double(), skip=skip).layers[0]
+    assert layer.converged
+    assert layer.relative_error < 1e-10
+
+
+def test_one_entry_an_output_leaves_no_equation():
+    model = enliven(nn.Linear(1, 5), (1,))
+    rebuilt = reconstruct(model, width="minimum", skip="outer")
+    x = torch.randn(7, 1)
+    torch.testing.assert_close(rebuilt.network(x), model(x))
+    assert rebuilt.layers[0].converged
+
+
+@pytest.mark.parametrize("features", ["he_normal", "id_cond", "ortho_cond"])
+def test_a_changed_skip_connection_is_noticed(features):
+    network = reconstruct(enliven(nn.Conv2d(3, 3, 3), (3, 5, 5)), features, skip="inner").network
+    before = network.frozen_digest()
+    with torch.no_grad():
+        network.skip[0, 0] += 1
+    assert network.frozen_digest() != before
+    assert torch.equal(network.features.skip_weight, torch.eye(3))

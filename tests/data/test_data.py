@@ -1,0 +1,855 @@
+"""Data sets: the same pixels whichever way they lie, and one clear line for everything that can be wrong with them."""
+
+import functools
+import hashlib
+import http.server
+import io
+import os
+import pickle
+import re
+import resource
+import shutil
+import socket
+import struct
+import tarfile
+import tempfile
+import threading
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import EpsImagePlugin, Image
+from torchvision import datasets
+
+from bnrecon.data import DataSpec, load, refuse_unused_root
+from bnrecon.data.image_file import read_image
+from bnrecon.data.load import CIFAR10_CLASSES
+from bnrecon.runtime.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def tree(root, classes=("ant", "bee"), train=6, test=3, side=8, seed=0):
+    """A small image tree of random pictures; returns its root."""
+    generator = np.random.default_rng(seed)
+    for split, count in (("train", train), ("test", test)):
+        for name in classes:
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 256, (side, side, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
+    return root
+
+
+def archive(root, data, name="cifar10"):
+    np.savez(
+        root / f"{name}.npz",
+        train_x=data.train_x.numpy(),
+        train_y=data.train_y.numpy(),
+        test_x=data.test_x.numpy(),
+        test_y=data.test_y.numpy(),
+        classes=list(data.classes),
+    )
+
+
+def test_digits_are_embedded_and_always_the_same(digits):
+    assert digits.sizes == (1437, 360)
+    assert digits.shape == (1, 8, 8)
+    assert digits.train_x.dtype == torch.uint8
+    assert digits.train_x.max() == 255
+    assert torch.bincount(digits.test_y).min() >= 34
+    assert digits.checksum()[:12] == "aa7e9cc0169d"  # scikit-learn 1.9's load_digits
+
+
+def test_a_folder_tree_is_read(tmp_path):
+    data = load(DataSpec("folder", str(tree(tmp_path))))
+    assert data.classes == ("ant", "bee")
+    assert data.sizes == (12, 6)
+    assert data.shape == (3, 8, 8)
+
+
+def test_order_on_disk_does_not_matter(tmp_path):
+    tree(tmp_path / "a")
+    first = load(DataSpec("folder", str(tmp_path / "a")))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    names = sorted((tmp_path / "b" / "train" / "ant").iterdir())
+    for number, file in enumerate(names):
+        file.rename(file.with_name(f"z{len(names) - number}.png"))
+    assert load(DataSpec("folder", str(tmp_path / "b"))).checksum() == first.checksum()
+
+
+def test_cifar_is_accepted_as_a_tree_and_as_an_archive_with_the_same_pixels(tmp_path):
+    root = tree(tmp_path / "cifar10", CIFAR10_CLASSES, train=2, test=1, side=32).parent
+    data = load(DataSpec("cifar10", str(root)))
+    assert data.classes == CIFAR10_CLASSES
+    (tmp_path / "npz").mkdir()
+    archive(tmp_path / "npz", data)
+    assert load(DataSpec("cifar10", str(tmp_path / "npz"))).checksum() == data.checksum()
+
+
+# Channel means and deviations as published with the data sets.
+PUBLISHED = {
+    "cifar10": ([0.49140, 0.48216, 0.44653], [0.24703, 0.24349, 0.26159]),
+    "cifar100": ([0.50708, 0.48655, 0.44092], [0.26733, 0.25644, 0.27615]),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_real_cifar_has_the_published_moments(name):
+    if f"BNRECON_{name.upper()}" not in os.environ:
+        pytest.skip(f"BNRECON_{name.upper()} names no folder with the real data set")
+    data = load(DataSpec(name, os.environ[f"BNRECON_{name.upper()}"]))
+    mean, deviation = data.moments()
+    assert torch.allclose(mean, torch.tensor(PUBLISHED[name][0]), atol=1e-5)
+    assert torch.allclose(deviation, torch.tensor(PUBLISHED[name][1]), atol=1e-5)
+    assert data.sizes == (50_000, 10_000)
+
+
+def test_moments_are_exact(digits):
+    mean, deviation = digits.moments()
+    scaled = digits.train_x.double() / 255
+    assert mean.item() == pytest.approx(scaled.mean().item(), rel=1e-6)
+    assert deviation.item() == pytest.approx(scaled.std(correction=0).item(), rel=1e-6)
+
+
+def test_batches_are_normalized_channels_last_and_cover_every_image_once(digits):
+    batches = list(digits.train_batches(64, seed=0, epoch=0, device=CPU))
+    assert len(batches) == 22 == digits.batches(64)
+    x, y = batches[0]
+    assert x.shape == (64, 1, 8, 8)
+    assert y.shape == (64,)
+    total = torch.cat([y for _, y in batches])
+    assert (torch.bincount(total) <= torch.bincount(digits.train_y)).all()
+
+
+def test_an_epoch_taken_up_in_its_middle_goes_on_as_it_would_have(digits):
+    whole = list(digits.train_batches(64, 3, 5, CPU))
+    rest = list(digits.train_batches(64, 3, 5, CPU, start=15))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[15:], rest, strict=True))
+    other = next(iter(digits.train_batches(64, 3, 6, CPU)))
+    assert not torch.equal(other[0], whole[0][0])
+
+
+def test_crops_and_flips_move_pixels_and_nothing_else(tmp_path):
+    data = load(DataSpec("folder", str(tree(tmp_path, train=1)), crop_padding=2, flip=True))
+    mean, deviation = data.moments()
+    originals = torch.nn.functional.pad(data.train_x, (0, 0, 2, 2, 2, 2)).permute(0, 3, 1, 2)
+    seen = set()
+    for epoch in range(20):
+        for x, y in data.train_batches(2, 0, epoch, CPU):
+            pixels = (
+                ((x * deviation[:, None, None] + mean[:, None, None]) * 255).round().to(torch.uint8)
+            )
+            for image, label in zip(pixels, y, strict=True):
+                places = [
+                    (dy, dx, flip)
+                    for dy in range(5)
+                    for dx in range(5)
+                    for flip in (False, True)
+                    for original, wanted in zip(originals, data.train_y, strict=True)
+                    if wanted == label
+                    and torch.equal(
+                        image.flip(2) if flip else image, original[:, dy : dy + 8, dx : dx + 8]
+                    )
+                ]
+                assert places
+                seen.add(places[0])
+    assert len(seen) > 15
+
+
+def test_limits_take_a_sample_of_all_classes():
+    data = load(DataSpec("digits", train_limit=200, test_limit=50))
+    assert data.sizes == (200, 50)
+    assert torch.bincount(data.train_y, minlength=10).min() > 5
+
+
+def test_images_of_several_sizes_need_a_side(tmp_path):
+    tree(tmp_path)
+    Image.fromarray(np.zeros((5, 9, 3), np.uint8)).save(tmp_path / "train" / "ant" / "0.png")
+    with pytest.raises(UserError, match=r"data\.side=32"):
+        load(DataSpec("folder", str(tmp_path)))
+    assert load(DataSpec("folder", str(tmp_path), side=16)).shape == (3, 16, 16)
+
+
+def test_a_broken_image_of_a_streamed_set_is_one_line_from_a_worker_too(tmp_path):
+    tree(tmp_path, side=40)
+    (tmp_path / "train" / "bee" / "3.png").write_bytes(b"rubbish")
+    data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=1))
+    with pytest.raises(UserError, match=r"3\.png is not a readable image") as raised:
+        list(data.train_batches(4, 0, 1, CPU))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"train_y": np.array([0, 1])}, r"train_y is .*\(10,\)"),
+        ({"test_y": np.full(10, 10)}, "runs from 10 to 10"),
+        ({"test_x": np.zeros((10, 8, 8, 3), np.uint8)}, r"must be \(N, 32, 32, 3\)"),
+        ({"classes": ["a", "b"]}, "not those of cifar10"),
+        ({"train_x": np.zeros((10, 32, 32, 3), np.float32)}, "must be uint8"),
+        ({"train_y": np.arange(10) - 1}, "runs from -1 to 8"),
+        ({"train_y": np.full(10, np.nan)}, r"train_y is float64 .*whole numbers"),
+        ({"test_x": np.array([None] * 10)}, "is damaged or not"),
+    ],
+)
+def test_a_wrong_archive_is_one_line(tmp_path, change, line):
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)
+    good = {
+        "train_x": pixels,
+        "train_y": np.arange(10),
+        "test_x": pixels,
+        "test_y": np.arange(10),
+        "classes": CIFAR10_CLASSES,
+    }
+    np.savez(tmp_path / "cifar10.npz", **(good | change))
+    with pytest.raises(UserError, match=line):
+        load(DataSpec("cifar10", str(tmp_path)))
+
+
+def test_labels_of_any_byte_order_are_the_same_data(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)
+    found = []
+    for kind in ("<i8", ">i2", "u1"):
+        labels = np.arange(10).astype(kind)
+        np.savez(
+            tmp_path / "cifar10.npz",
+            classes=CIFAR10_CLASSES,
+            train_x=images,
+            train_y=labels,
+            test_x=images,
+            test_y=labels,
+        )
+        found.append(load(DataSpec("cifar10", str(tmp_path))).checksum())
+    assert len(set(found)) == 1
+
+
+def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):
+    tree(tmp_path, side=40)
+    (tmp_path / "test").rename(tmp_path / "val")
+    data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=0))
+    assert data.shape == (3, 32, 32)
+    first, again = (list(data.train_batches(4, 0, 1, CPU)) for _ in range(2))
+    assert len(first) == 3
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
+    rest = list(data.train_batches(4, 0, 1, CPU, start=2))
+    assert torch.equal(rest[0][0], first[2][0])
+    assert sum(len(y) for _, y in data.test_batches(4, CPU)) == 6
+    assert len(data.checksum()) == 64
+
+
+def problem(tmp_path, what):
+    root = tree(tmp_path)
+    if what == "no split":
+        shutil.rmtree(root / "test")
+    elif what == "missing class":
+        shutil.rmtree(root / "test" / "bee")
+    elif what == "empty class":
+        for file in (root / "train" / "bee").iterdir():
+            file.unlink()
+    elif what == "empty image":
+        (root / "train" / "bee" / "0.png").write_bytes(b"")
+    elif what == "unreadable image":
+        (root / "train" / "bee" / "0.png").write_bytes(b"not a picture")
+    elif what == "cut image":
+        file = root / "train" / "bee" / "0.png"
+        file.write_bytes(file.read_bytes()[:60])
+    return root
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("no split", r"test is missing; data\.root must hold"),
+        ("missing class", r"test: the class folders .*\(missing bee\)"),
+        ("empty class", r"train/bee holds no images"),
+        ("empty image", r"train/bee/0\.png is empty; replace or remove"),
+        ("unreadable image", r"0\.png is not a readable image"),
+        ("cut image", r"0\.png is not a readable image"),
+    ],
+)
+def test_a_broken_tree_is_one_line_that_says_what_and_where(tmp_path, what, line):
+    with pytest.raises(UserError, match=line) as raised:
+        load(DataSpec("folder", str(problem(tmp_path, what))))
+    assert "\n" not in str(raised.value)
+
+
+def test_missing_and_damaged_cifar_is_one_line(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="no such folder"):
+        load(DataSpec("cifar10", str(tmp_path / "nowhere")))
+    with pytest.raises(UserError, match=r"is not in .*give data\.root.*data\.download=true"):
+        load(DataSpec("cifar10", str(tmp_path), download=False))
+
+    def refuse(*_, **__):
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    with pytest.raises(UserError, match=r"could not be downloaded .*give data\.root"):
+        load(DataSpec("cifar10", str(tmp_path)))
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"rubbish")
+    with pytest.raises(UserError, match=r"cifar-10-batches-py is not complete, or damaged"):
+        load(DataSpec("cifar10", str(tmp_path), download=False))
+    (tmp_path / "cifar100.npz").write_bytes(b"PK rubbish")
+    with pytest.raises(UserError, match=r"cifar100\.npz is damaged"):
+        load(DataSpec("cifar100", str(tmp_path)))
+    wrong = tree(tmp_path / "wrong")
+    with pytest.raises(UserError, match="has 100"):
+        load(DataSpec("cifar100", str(wrong)))
+
+
+def test_files_at_hand_are_read_without_a_download_or_a_lock(tmp_path, monkeypatch):
+    class AtHand:
+        base_folder = "cifar-10-batches-py"
+        classes = tuple("0123456789")
+
+        def __init__(self, root, train, download=False):
+            assert not download
+            self.data, self.targets = (
+                np.full((10, 32, 32, 3), int(train), np.uint8),
+                list(range(10)),
+            )
+
+    monkeypatch.setattr(datasets, "CIFAR10", AtHand)
+    assert load(DataSpec("cifar10", str(tmp_path))).sizes == (10, 10)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_archive_with_a_pickle_in_it_is_refused(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "exploded",)
+
+    np.savez(
+        tmp_path / "cifar10.npz",
+        classes=np.array([Bomb()], dtype=object),
+        train_x=0,
+        train_y=0,
+        test_x=0,
+        test_y=0,
+    )
+    with pytest.raises(UserError, match="damaged or not an archive"):
+        load(DataSpec("cifar10", str(tmp_path)))
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_an_unknown_data_set_is_named_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'digits'"):
+        load(DataSpec("digit"))
+
+
+def refused(spec, line):
+    """Load; the refusal is one printable line that matches."""
+    with pytest.raises(UserError, match=line) as raised:
+        load(spec)
+    assert str(raised.value).isprintable()
+    return str(raised.value)
+
+
+def png(width, height, depth, colour, rows, **chunks):
+    """A PNG file of these raw rows, each with its filter byte in front."""
+
+    def chunk(name, content):
+        body = name + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    between = b"".join(chunk(name.encode(), content) for name, content in chunks.items())
+    parts = (
+        chunk(b"IHDR", header) + between + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    )
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+LEVELS = np.array([[0, 255, 256], [0x1234, 0x8080, 65535]], np.uint16)
+UPPER = np.array([[0, 0, 1], [0x12, 0x80, 255]])
+
+
+def test_grey_of_16_bits_keeps_its_upper_8_as_colour_of_16_bits_does(tmp_path):
+    Image.fromarray(LEVELS).save(tmp_path / "grey.png")
+    Image.fromarray(LEVELS).save(tmp_path / "grey.tif")
+    big = Image.new("I;16B", (3, 2))
+    big.frombytes(LEVELS.astype(">u2").tobytes())
+    big.save(tmp_path / "big.tif")
+    for channels, colour in ((2, 4), (3, 2), (4, 6)):  # grey with alpha, RGB, RGBA
+        rows = [
+            b"\0" + np.repeat(row[:, None], channels, 1).astype(">u2").tobytes() for row in LEVELS
+        ]
+        (tmp_path / f"{channels}.png").write_bytes(png(3, 2, 16, colour, b"".join(rows)))
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 6
+    for file in files:
+        picture = read_image(file)
+        assert picture.mode == "RGB"
+        assert np.array_equal(np.asarray(picture), np.repeat(UPPER[..., None], 3, 2)), file.name
+
+
+def test_pixels_whose_range_is_not_known_are_refused_with_their_mode(tmp_path):
+    for name, pixels, mode in (
+        ("float.tif", LEVELS / 65535, "F"),
+        ("whole.tif", LEVELS.astype(np.int32), "I"),
+        ("signed.tif", LEVELS.astype(np.int16), "I"),
+    ):
+        Image.fromarray(pixels.astype(np.float32) if mode == "F" else pixels).save(tmp_path / name)
+        with pytest.raises(
+            UserError, match=rf"{name} has pixels of mode {mode}, .*save it with 8 or 16 bits"
+        ):
+            read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize(("tag", "value"), [(258, 12), (262, 0)])  # 12 bits a sample; 0 is white
+def test_grey_tiffs_of_other_ranges_are_refused(tmp_path, tag, value):
+    file = tmp_path / "grey.tif"
+    Image.fromarray(LEVELS).save(file)
+    content = file.read_bytes()
+    entry = content.index(struct.pack("<HHI", tag, 3, 1))
+    file.write_bytes(content[: entry + 8] + struct.pack("<H", value) + content[entry + 10 :])
+    with pytest.raises(
+        UserError, match=r"grey\.tif is grey of .* bits .*save it with 8 or 16 bits, 0 for black"
+    ):
+        read_image(file)
+
+
+def test_other_modes_are_converted_and_transparency_is_dropped(tmp_path):
+    palette = {"PLTE": bytes([10, 20, 30, 40, 50, 60]), "tRNS": bytes([0, 128])}
+    (tmp_path / "palette.png").write_bytes(png(2, 1, 8, 3, b"\0\0\1", **palette))
+    (tmp_path / "alpha.png").write_bytes(
+        png(2, 1, 8, 6, b"\0" + bytes([10, 20, 30, 0, 40, 50, 60, 255]))
+    )
+    (tmp_path / "bits.png").write_bytes(png(2, 1, 1, 0, b"\0\x40"))
+    Image.new("CMYK", (1, 1), (255, 0, 0, 0)).save(tmp_path / "cmyk.tif")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = {
+            file.stem: np.asarray(read_image(file)).reshape(-1, 3).tolist()
+            for file in tmp_path.iterdir()
+        }
+    colours = [[10, 20, 30], [40, 50, 60]]
+    assert found == {
+        "palette": colours,
+        "alpha": colours,
+        "bits": [[0] * 3, [255] * 3],
+        "cmyk": [[0, 255, 255]],
+    }
+
+
+def test_a_file_of_several_images_is_refused_but_a_cameras_previews_are_not(tmp_path):
+    pictures = [Image.new("RGB", (8, 8), (40 * i, 0, 0)) for i in range(3)]
+    for suffix in ("tif", "png", "webp"):
+        file = tmp_path / f"stack.{suffix}"
+        pictures[0].save(file, save_all=True, append_images=pictures[1:], lossless=True)
+        with pytest.raises(UserError, match=rf"stack\.{suffix} holds 3 images; save each"):
+            read_image(file)
+    pictures[2].save(
+        tmp_path / "camera.jpg", format="MPO", save_all=True, append_images=pictures[:1]
+    )
+    assert abs(read_image(tmp_path / "camera.jpg").getpixel((0, 0))[0] - 80) < 4
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("side", [30_000, 10_000])  # where Pillow raises, and where it only warns
+def test_a_decompression_bomb_is_named_and_not_unpacked(tmp_path, side):
+    before = Image.MAX_IMAGE_PIXELS, list(warnings.filters)
+    (tree(tmp_path) / "train" / "ant" / "3.png").write_bytes(png(side, side, 8, 2, b"\0"))
+    refused(
+        DataSpec("folder", str(tmp_path)),
+        r"3\.png has more than 89,478,485 pixels, the most that are read; make it",
+    )
+    assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters)) == before
+
+
+@pytest.mark.parametrize(
+    "what", ["pipe", "socket", "folder", "device", "broken link", "link to itself"]
+)
+@pytest.mark.parametrize("name", ["folder", "imagenet"])
+def test_only_regular_files_are_opened(tmp_path, name, what):
+    tree(tmp_path)
+    file = tmp_path / "train" / "bee" / "9.png"
+    if what == "pipe":
+        os.mkfifo(file)
+    elif what == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            here = os.open(file.parent, os.O_RDONLY)  # a socket's own path may have 107 bytes
+            listener.bind(f"/proc/self/fd/{here}/{file.name}")
+            os.close(here)
+    elif what == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to(
+            {"device": "/dev/zero", "broken link": "nowhere.png", "link to itself": file.name}[what]
+        )
+    refused(
+        DataSpec(name, str(tmp_path)),
+        r"train/bee/9\.png is neither a regular file nor a link to one; remove it",
+    )
+
+
+def test_links_to_images_and_to_class_folders_are_followed_and_hidden_files_are_not_images(
+    tmp_path,
+):
+    tree(tmp_path / "real")
+    (tmp_path / "linked" / "train").mkdir(parents=True)
+    shutil.copytree(tmp_path / "real" / "test", tmp_path / "linked" / "test")
+    (tmp_path / "linked" / "train" / "ant").symlink_to(tmp_path / "real" / "train" / "ant")
+    (tmp_path / "linked" / "train" / "bee").mkdir()
+    for file in (tmp_path / "real" / "train" / "bee").iterdir():
+        (tmp_path / "linked" / "train" / "bee" / file.name.upper()).symlink_to(file)
+    (tmp_path / "linked" / "train" / "bee" / "._0.png").write_bytes(
+        b"what macOS leaves beside a copy"
+    )
+    (tmp_path / "linked" / "train" / ".DS_Store").write_bytes(b"")
+    linked, real = (load(DataSpec("folder", str(tmp_path / name))) for name in ("linked", "real"))
+    assert linked.checksum() == real.checksum()
+
+
+def test_names_that_are_not_utf8_are_read_and_printable_in_messages(tmp_path):
+    tree(tmp_path)
+    os.rename(
+        tmp_path / "train" / "ant" / "0.png",
+        os.fsencode(tmp_path / "train" / "ant") + b"/gr\xf6\xdfe\n.png",
+    )
+    assert load(DataSpec("folder", str(tmp_path))).sizes == (12, 6)
+    streamed = load(DataSpec("imagenet", str(tmp_path), side=8, workers=0))
+    assert len(streamed.checksum()) == 64
+    Path(os.fsdecode(os.fsencode(tmp_path / "train" / "ant") + b"/gr\xf6\xdfe\n.png")).write_bytes(
+        b"rubbish"
+    )
+    line = r"gr\\udcf6\\udcdfe\\n\.png is not a readable image"
+    refused(DataSpec("folder", str(tmp_path)), line)
+    with pytest.raises(UserError, match=line):
+        list(streamed.train_batches(12, 0, 0, CPU))
+    shutil.rmtree(tmp_path / "train" / "ant")
+    refused(
+        DataSpec("folder", os.fsdecode(os.fsencode(tmp_path) + b"/\xff")),
+        r"\\udcff: no such folder",
+    )
+    Path(os.fsdecode(os.fsencode(tmp_path / "test") + b"/\xff")).mkdir()
+    refused(DataSpec("folder", str(tmp_path)), r"missing ant|not known .*udcff")
+
+
+@pytest.mark.parametrize("name", ["folder", "cifar10", "imagenet", "digits"])
+@pytest.mark.parametrize(
+    ("root", "line"),
+    [
+        ("x" * 300, "File name too long"),
+        ("x/" * 3000, "File name too long"),
+        ("a\0b", r"a\\x00b: no such folder \(embedded null byte"),
+        ("", "is empty"),
+        ("~nobody-of-that-name", "no such folder"),
+        (__file__, "no such folder .Not a directory"),
+    ],
+)
+def test_a_root_that_no_system_can_open_is_one_line(name, root, line):
+    refused(DataSpec(name, root), rf"^data\.root.*{line}")
+
+
+@pytest.mark.parametrize("where", [".", "train", "train/bee", "train/bee/3.png"])
+def test_what_may_not_be_read_is_named(where):
+    with tempfile.TemporaryDirectory() as name:  # not tmp_path, which nobody else may enter
+        os.chmod(name, 0o755)
+        closed = tree(Path(name) / "mine") / where
+        closed.chmod(0)
+        root = os.geteuid() == 0
+        try:
+            if root:
+                os.seteuid(65534)
+            line = refused(DataSpec("folder", f"{name}/mine"), r"\(Permission denied\)")
+        finally:
+            if root:
+                os.seteuid(0)
+            closed.chmod(0o755)
+    assert str(closed.relative_to(name)) in line
+
+
+def test_an_image_of_no_pixels_is_named(tmp_path):
+    (tree(tmp_path) / "train" / "ant" / "0.png").write_bytes(png(0, 5, 8, 0, b""))
+    refused(DataSpec("folder", str(tmp_path)), r"ant/0\.png is not a readable image")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "webp", "bmp", "ppm"])
+def test_an_image_cut_anywhere_is_named(tmp_path, suffix):
+    file = tmp_path / f"0.{suffix}"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(file)
+    whole = file.read_bytes()
+    for length in range(0, len(whole) * 2 // 3, 1 + len(whole) // 40):
+        file.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=rf"0\.{suffix} is (empty|not a readable image)"):
+            read_image(file)
+
+
+def test_a_program_is_never_started_for_an_image(tmp_path, monkeypatch):
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # Pillow looks for Ghostscript anew
+    (tmp_path / "0.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    )
+    with pytest.raises(UserError, match=r"0\.png is not a readable image"):
+        read_image(tmp_path / "0.png")
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"side": 10**6}, r"data\.side=1000000: at most 4096"),
+        ({"side": 0}, r"data\.side=0: must be 1 or above"),
+        ({"workers": 10**6}, r"data\.workers=1000000: at most \d+ on \d+ cores"),
+        ({"workers": -1}, r"data\.workers=-1: must be 0"),
+        (
+            {"crop_padding": 10**12},
+            r"data\.crop_padding=1000000000000: must be below 8 for images of 8x8",
+        ),
+        ({"crop_padding": 8}, "must be below 8"),
+        ({"crop_padding": -1}, r"data\.crop_padding=-1: must be 0"),
+        ({"train_limit": 0}, r"data\.train_limit=0"),
+        ({"test_limit": 0}, r"data\.test_limit=0"),
+    ],
+)
+def test_an_option_beyond_sense_is_named_with_its_limit(tmp_path, options, line):
+    refused(DataSpec("folder", str(tree(tmp_path)), **options), line)
+
+
+def test_images_that_would_not_fit_into_memory_are_refused_before_they_are_read(tmp_path):
+    tree(tmp_path, classes=("ant",), train=1, test=1)
+    for number in range(1000):
+        os.link(tmp_path / "train" / "ant" / "0.png", tmp_path / "train" / "ant" / f"{number}b.png")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    if before[1] == resource.RLIM_INFINITY:  # then on a machine of any size
+        resource.setrlimit(resource.RLIMIT_AS, (90 * 10**9, before[1]))
+    try:
+        line = refused(
+            DataSpec("folder", str(tmp_path), side=4096),
+            r"1,001 images of 4096x4096 take 100\.8 GB to read and",
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert "give a smaller data.side" in line
+
+
+@pytest.mark.parametrize("name", ["folder", "imagenet"])
+def test_a_single_training_image_is_refused_and_a_single_class_is_not(tmp_path, name):
+    refused(
+        DataSpec(name, str(tree(tmp_path / "one", ("ant",), train=1))),
+        "1 training image; training needs two or more",
+    )
+    assert load(DataSpec(name, str(tree(tmp_path / "two", ("ant",), train=2)))).sizes == (2, 3)
+
+
+def test_a_folder_for_a_data_set_without_files_is_refused_on_request(tmp_path):
+    refuse_unused_root(DataSpec("digits"))
+    refuse_unused_root(DataSpec("folder", "mine"))
+    with pytest.raises(
+        UserError,
+        match=r"data\.root=mine: data=digits has no files; .*give data=folder data\.root=mine",
+    ):
+        refuse_unused_root(DataSpec("digits", "mine"))
+    assert load(DataSpec("digits", str(tmp_path), train_limit=20)).sizes == (
+        20,
+        360,
+    )  # a study gives one root to all its runs
+
+
+def pixels(count, seed):
+    return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+
+
+HUNDRED = tuple(f"c{number:02}" for number in range(100))
+KINDS = {"cifar10": (datasets.CIFAR10, CIFAR10_CLASSES), "cifar100": (datasets.CIFAR100, HUNDRED)}
+
+
+def torchvision_files(root, monkeypatch, name):
+    """Write a small CIFAR as torchvision's files and have torchvision expect their checksums; returns the archive of them."""
+    kind, classes = KINDS[name]
+    folder = root / kind.base_folder
+    folder.mkdir(parents=True)
+    labels = "labels" if name == "cifar10" else "fine_labels"
+
+    def write(file, content):
+        (folder / file).write_bytes(pickle.dumps(content))
+        return hashlib.md5((folder / file).read_bytes()).hexdigest()
+
+    for split in ("train", "test"):
+        x = pixels(len(classes), split == "train").transpose(0, 3, 1, 2).reshape(-1, 3072)
+        checksum = write(split, {"data": x, labels: list(range(len(classes)))})
+        monkeypatch.setattr(kind, f"{split}_list", [[split, checksum]])
+    monkeypatch.setattr(
+        kind,
+        "meta",
+        {"filename": "meta", "key": "names", "md5": write("meta", {"names": list(classes)})},
+    )
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        tar.add(folder, kind.base_folder)
+    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.getvalue()).hexdigest())
+    return archive.getvalue()
+
+
+def lay_out(root, layout, name, monkeypatch):
+    _, classes = KINDS[name]
+    count = len(classes)
+    if layout == "torchvision":
+        torchvision_files(root, monkeypatch, name)
+    elif layout == "archive":
+        np.savez(
+            root / f"{name}.npz",
+            classes=classes,
+            train_x=pixels(count, 1),
+            train_y=np.arange(count),
+            test_x=pixels(count, 0),
+            test_y=np.arange(count),
+        )
+    else:
+        folder = root / name if layout == "tree" else root
+        for split, seed in (("train", 1), ("test", 0)):
+            for picture, label in zip(pixels(count, seed), classes, strict=True):
+                (folder / split / label).mkdir(parents=True)
+                Image.fromarray(picture).save(folder / split / label / "0.png")
+
+
+@pytest.mark.parametrize("second", ["torchvision", "archive", "tree"])
+@pytest.mark.parametrize("first", ["torchvision", "archive", "tree", "bare tree"])
+def test_one_folder_holds_both_cifars(tmp_path, monkeypatch, first, second):
+    lay_out(tmp_path, first, "cifar10", monkeypatch)
+    lay_out(tmp_path, second, "cifar100", monkeypatch)
+    ten, hundred = (
+        load(DataSpec(name, str(tmp_path), download=False)) for name in ("cifar10", "cifar100")
+    )
+    assert (ten.classes, ten.sizes) == (CIFAR10_CLASSES, (10, 10))
+    assert (hundred.classes, hundred.sizes) == (HUNDRED, (100, 100))
+    assert torch.equal(ten.train_x[ten.train_y.argsort()], torch.from_numpy(pixels(10, 1)))
+
+
+def test_a_tree_of_the_other_cifar_is_said_to_be_that_and_where_this_one_goes(
+    tmp_path, monkeypatch
+):
+    lay_out(tmp_path, "bare tree", "cifar10", monkeypatch)
+    line = refused(
+        DataSpec("cifar100", str(tmp_path)), r"train holds 10 class folders; cifar100 has 100"
+    )
+    assert re.search(
+        r"holds cifar100\.npz, cifar100/\{train,test\}/<class>/\* images, or .*cifar-100-python",
+        line,
+    )
+    assert "the same folder can hold cifar10 in the same way" in line
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Answers every request with the same bytes, a whole answer or not."""
+
+    def __init__(self, answer, *arguments):
+        self.answer = answer
+        super().__init__(*arguments)
+
+    def do_GET(self):
+        self.wfile.write(self.answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Make torchvision download a CIFAR from a server on this machine that gives this answer."""
+    monkeypatch.setenv("no_proxy", "*")
+    servers = []
+
+    def start(answer, kind=datasets.CIFAR10):
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Server, answer)
+        )
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        monkeypatch.setattr(kind, "url", f"http://127.0.0.1:{server.server_port}/{kind.filename}")
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def answer(body, length=None):
+    return (
+        b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) if length is None else length)
+        + body
+    )
+
+
+def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serve):
+    serve(answer(torchvision_files(tmp_path / "published", monkeypatch, "cifar10")))
+    for damaged in (None, "train", "meta"):
+        if damaged:
+            (tmp_path / "mine" / "cifar-10-batches-py" / damaged).write_bytes(b"rubbish")
+            refused(
+                DataSpec("cifar10", str(tmp_path / "mine"), download=False),
+                "is not complete, or damaged",
+            )
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        assert load(DataSpec("cifar10", str(tmp_path / "mine"))).classes == CIFAR10_CLASSES
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["other bytes", "cut on the way", "no web server", "not found", "cut archive", "no archive"],
+)
+def test_a_download_that_arrives_damaged_is_one_line(tmp_path, monkeypatch, serve, what):
+    archive = torchvision_files(tmp_path / "published", monkeypatch, "cifar10")
+    if what in (
+        "cut archive",
+        "no archive",
+    ):  # with the right checksum, to see what unpacking raises
+        archive = archive[: len(archive) // 2] if what == "cut archive" else b"rubbish"
+        monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", hashlib.md5(archive).hexdigest())
+    serve(
+        {
+            "other bytes": answer(b"<html>log in first</html>"),
+            "cut on the way": answer(archive[:1000], len(archive)),
+            "no web server": b"SSH-2.0-OpenSSH_9.6\r\n",
+            "not found": b"HTTP/1.0 404 Not Found\r\n\r\n",
+        }.get(what, answer(archive))
+    )
+    (tmp_path / "mine").mkdir()
+    line = refused(
+        DataSpec("cifar10", str(tmp_path / "mine")),
+        r"could not be downloaded from http://127.* \(.+\); give data\.root",
+    )
+    assert "cifar10.npz, cifar10/{train,test}" in line
+
+
+def test_a_damaged_file_of_torchvision_is_never_unpickled(tmp_path, monkeypatch):
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "exploded",)
+
+    torchvision_files(tmp_path, monkeypatch, "cifar10")
+    folder = tmp_path / "cifar-10-batches-py"
+    for name in ("train", "test", "meta"):
+        good = (folder / name).read_bytes()
+        (folder / name).write_bytes(pickle.dumps(Bomb()))
+        refused(DataSpec("cifar10", str(tmp_path), download=False), "is not complete, or damaged")
+        (folder / name).write_bytes(good)
+    assert not (tmp_path / "exploded").exists()
+    assert load(DataSpec("cifar10", str(tmp_path), download=False)).sizes == (10, 10)
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "cifar10.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("classes", "train_x", "train_y", "test_x", "test_y"):
+            archive.writestr(f"{name}.npy", b"")
+    content = (tmp_path / "cifar10.npz").read_bytes()
+    place = (
+        content.index(b"PK\1\2") + 24
+    )  # the first entry's unpacked size, in the directory at the end
+    (tmp_path / "cifar10.npz").write_bytes(
+        content[:place] + struct.pack("<I", 2**31) + content[place + 4 :]
+    )
+    refused(
+        DataSpec("cifar10", str(tmp_path)),
+        r"cifar10\.npz is damaged or not an archive .*over 1\.0 GB unpacked",
+    )

@@ -1,0 +1,195 @@
+"""Feature distributions: reproducible to the bit, of the stated law, complete where the theorems need it."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.special import ndtri
+
+from bnrecon.features.drawing import draw
+from bnrecon.features.portable_random import BLOCK, Stream, normal_quantile
+from bnrecon.features.register import DISTRIBUTIONS, choose_width
+from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.errors import UserError
+
+SHAPE = LayerShape(6, 4, (3, 3))
+ALL = [
+    "he_normal",
+    "he_uniform",
+    "orthogonal",
+    "sparse_he_normal",
+    "er_sign",
+    "id_cond",
+    "sparse_id_cond",
+    "ortho_cond",
+]
+
+# Drawn once by this code (numpy 2.4, x86-64 with AVX-512); any machine must draw the same bits.
+GOLDEN = {
+    "he_normal": "80700b9c5476925f",
+    "he_uniform": "c204b7f99266747c",
+    "sparse_he_normal": "88caaedda76c0f3b",
+    "er_sign": "ef28fc37cfdf8f76",
+    "sparse_id_cond": "8ebd941dbd837e3a",
+}
+
+
+def one(name, seed=0, layer=0, shape=SHAPE, **options):
+    return draw(name, shape, choose_width(name, shape), seed, layer, **options)
+
+
+def dense(features):
+    first, second = (w.double() for w in features.weights())
+    return torch.einsum("ilm,lc->imcl", second.flatten(2), first).reshape(
+        features.shape.equations, -1
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_one_seed_gives_one_draw_and_another_seed_or_layer_another(name):
+    same = [
+        torch.equal(a, b) for a, b in zip(one(name).weights(), one(name).weights(), strict=True)
+    ]
+    assert all(same)
+    if name not in ("id_cond", "sparse_id_cond"):  # of width n both are the whole identity
+        assert one(name).digest() != one(name, seed=1).digest()
+        assert one(name).digest() != one(name, layer=1).digest()
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_draws_are_the_recorded_bits(name):
+    assert one(name).digest()[:16] == GOLDEN[name]
+
+
+def test_a_long_draw_begins_like_a_short_one():
+    """Blocks have keys of their own: any part can be drawn alone, in parallel."""
+    stream = Stream(3, 2)
+    assert torch.equal(stream.normal((BLOCK + 5,), "w")[:100], stream.normal((100,), "w"))
+
+
+def test_normal_quantiles_agree_with_scipy():
+    p = np.concatenate([np.linspace(1e-6, 1 - 1e-6, 20001), 2.0 ** -np.arange(2, 33)])
+    exact = ndtri(p)
+    apart = exact != 0
+    assert np.abs(normal_quantile(p)[apart] / exact[apart] - 1).max() < 2e-7
+
+
+def test_normals_and_uniforms_have_their_laws():
+    stream = Stream(0, 0)
+    assert stats.kstest(stream.normal((200_000,), "n").numpy(), "norm").pvalue > 1e-3
+    assert stats.kstest((stream.uniform((200_000,), "u").numpy() + 1) / 2, "uniform").pvalue > 1e-3
+
+
+def test_he_variances_are_two_over_fan_in():
+    shape = LayerShape(32, 16, (3, 3))
+    for name in ("he_normal", "he_uniform"):
+        features = draw(name, shape, 4000, 0, 0)
+        assert features.first.var() == pytest.approx(2 / 16, rel=0.02)
+        assert features.second.var() == pytest.approx(2 / (4000 * 9), rel=0.02)
+
+
+def test_orthogonal_weights_are_orthonormal_as_flattened():
+    features = one("orthogonal")
+    assert torch.allclose(features.first.T @ features.first, torch.eye(4), atol=1e-5)
+    flat = features.second.flatten(1)
+    assert torch.allclose(flat @ flat.T, torch.eye(6), atol=1e-5)
+
+
+def test_half_of_sparse_entries_are_zero():
+    features = draw("sparse_he_normal", LayerShape(32, 64, (3, 3)), 2000, 0, 0)
+    assert (features.first == 0).float().mean() == pytest.approx(0.5, abs=0.01)
+    assert (features.second == 0).float().mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_er_signs_are_of_one_magnitude_half_of_them_zero_and_as_often_negative():
+    features = draw("er_sign", LayerShape(32, 64, (3, 3)), 2000, 0, 0)
+    for weight, fan_in in ((features.first, 64), (features.second, 2000 * 9)):
+        magnitude = (2 / fan_in) ** 0.5
+        assert torch.isin(weight, torch.tensor([-magnitude, 0, magnitude])).all()
+        assert (weight == 0).float().mean() == pytest.approx(0.5, abs=0.01)
+        assert (weight > 0).float().mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_dead_sparse_features_are_redrawn_and_counted_unless_strict():
+    rgb = LayerShape(8, 3, (3, 3))
+    kept = draw("sparse_he_normal", rgb, 2000, 0, 0, strict=True)
+    dead = int((kept.first == 0).all(1).sum())
+    assert kept.redrawn == 0
+    assert 180 < dead < 320  # 2000 / 8
+    live = draw("sparse_he_normal", rgb, 2000, 0, 0)
+    assert live.redrawn >= dead
+    assert not (live.first == 0).all(1).any()
+    untouched = ~(kept.first == 0).all(1)
+    assert torch.equal(live.first[untouched], kept.first[untouched])
+
+
+def test_strict_sparse_features_lack_rank_at_the_minimum_width():
+    rgb = LayerShape(4, 3, (3, 3))
+    strict, live = (
+        draw("sparse_he_normal", rgb, rgb.minimum_width, 0, 0, strict=s) for s in (True, False)
+    )
+    assert torch.linalg.matrix_rank(dense(strict)) < rgb.minimum_width
+    assert torch.linalg.matrix_rank(dense(live)) == rgb.minimum_width
+
+
+def test_id_cond_is_the_identity_and_ortho_cond_is_orthogonal():
+    assert torch.equal(dense(one("id_cond")), torch.eye(SHAPE.equations, dtype=torch.float64))
+    matrix = dense(one("ortho_cond"))
+    assert torch.allclose(
+        matrix @ matrix.T, torch.eye(SHAPE.equations, dtype=torch.float64), atol=1e-5
+    )
+
+
+def test_id_cond_of_minimum_width_shares_one_feature():
+    features = draw("id_cond", SHAPE, SHAPE.minimum_width, 0, 0)
+    matrix = dense(features)
+    assert matrix.shape == (216, 211)
+    assert matrix.sum(0).tolist() == [6.0] + [1.0] * 210
+    assert torch.equal(matrix.sum(1), torch.ones(216, dtype=torch.float64))
+    assert matrix[:, 0].nonzero()[:, 0].tolist() == [
+        0,
+        36,
+        72,
+        108,
+        144,
+        180,
+    ]  # one weight of every output, c0 · 9 rows apart
+
+
+def test_sparse_id_cond_is_a_random_part_of_the_identity():
+    def matrix(seed, width=43):
+        return dense(draw("sparse_id_cond", SHAPE, width, seed, 0))
+
+    assert matrix(0).shape == (216, 43)
+    assert torch.equal(matrix(0).T @ matrix(0), torch.eye(43, dtype=torch.float64))
+    assert torch.equal(matrix(0).sum(0), torch.ones(43, dtype=torch.float64))
+    assert not torch.equal(matrix(0), matrix(1))
+    assert torch.equal(matrix(0, 216), torch.eye(216, dtype=torch.float64))
+    share = torch.stack([matrix(seed).sum(1) for seed in range(200)]).mean(
+        0
+    )  # every entry as likely as the others
+    assert float((share - 43 / 216).abs().max()) < 5 * (0.2 * 0.8 / 200) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("id_cond", 100), ("id_cond", 217), ("ortho_cond", 211), ("sparse_id_cond", 217)],
+)
+def test_widths_that_a_distribution_does_not_have_are_refused(name, width):
+    with pytest.raises(UserError, match="were asked for"):
+        draw(name, SHAPE, width, 0, 0)
+
+
+def test_widths_are_resolved():
+    assert choose_width("he_normal", SHAPE) == 324
+    assert choose_width("id_cond", SHAPE) == 216
+    assert choose_width("he_normal", SHAPE, oversampling=1.1) == 238
+    assert choose_width("he_normal", SHAPE, excess=-5) == 211
+    assert choose_width("he_normal", SHAPE, width="minimum") == SHAPE.minimum_width == 211
+    assert choose_width("he_normal", SHAPE, width="77") == 77
+
+
+def test_the_registry_holds_what_the_papers_use():
+    assert set(ALL) <= set(DISTRIBUTIONS)
+    with pytest.raises(UserError, match="did you mean 'he_normal'"):
+        draw("henormal", SHAPE, 10, 0, 0)

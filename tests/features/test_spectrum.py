@@ -1,0 +1,104 @@
+"""The law of singular values (Random features for normalization layers, Thm 2.2) against quadrature, simulation and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate
+
+from bnrecon.features import spectrum
+from bnrecon.features.shapes import LayerShape
+from bnrecon.studies.random_features.feature_matrices import feature_matrix
+from bnrecon.studies.random_features.singular_values import condition_numbers, normalized
+
+
+@pytest.mark.parametrize("aspect", [0.25, 0.8, 1.0, 1.2, 3.0])
+def test_the_law_is_a_probability_with_the_second_moment_of_the_matrix(aspect):
+    """E x² over min(n, c1) values is ‖M‖² / min(n, c1) = max(1, λ), entries having variance 1 / n."""
+    low, high = spectrum.edges(aspect)
+    mass, _ = integrate.quad(
+        lambda x: float(spectrum.density(np.array([x]), aspect)[0]), low, high, limit=200
+    )
+    second, _ = integrate.quad(
+        lambda x: x * x * float(spectrum.density(np.array([x]), aspect)[0]), low, high, limit=200
+    )
+    assert mass == pytest.approx(1, abs=1e-6)
+    assert second == pytest.approx(max(1, aspect), rel=1e-6)
+
+
+@pytest.mark.parametrize("aspect", [0.5, 1.0, 1.3])
+def test_distribution_and_quantile_are_the_integral_and_its_inverse(aspect):
+    low, high = spectrum.edges(aspect)
+    for x in np.linspace(low + 1e-3, high - 1e-3, 7):
+        integral, _ = integrate.quad(
+            lambda t: float(spectrum.density(np.array([t]), aspect)[0]), low, x, limit=200
+        )
+        assert spectrum.distribution(np.array([x]), aspect)[0] == pytest.approx(integral, abs=1e-6)
+    shares = np.linspace(0.01, 0.99, 9)
+    np.testing.assert_allclose(
+        spectrum.distribution(spectrum.quantile(shares, aspect), aspect), shares, atol=1e-9
+    )
+
+
+def test_at_an_aspect_of_one_it_is_the_quarter_circle():
+    x = np.linspace(0.01, 1.99, 50)
+    np.testing.assert_allclose(spectrum.density(x, 1.0), np.sqrt(4 - x**2) / math.pi, rtol=1e-12)
+    quarter = (x * np.sqrt(4 - x**2) / 2 + 2 * np.arcsin(x / 2)) / math.pi
+    np.testing.assert_allclose(spectrum.distribution(x, 1.0), quarter, atol=1e-8)
+
+
+@pytest.mark.parametrize("aspect", [0.6, 1.0, 1.5])
+def test_independent_entries_follow_the_law(aspect):
+    n = 600
+    matrix = np.random.default_rng(0).normal(0, n**-0.5, (n, int(aspect * n)))
+    assert spectrum.distance(np.linalg.svd(matrix, compute_uv=False), aspect) < 0.01
+    assert spectrum.distance(np.linalg.svd(matrix, compute_uv=False), 1.1 * aspect) > 0.02
+
+
+@pytest.mark.parametrize(
+    "name, far",
+    [("he_normal", 0.03), ("orthogonal", 0.03), ("er_sign", 0.03), ("sparse_he_normal", 0.08)],
+)
+def test_feature_matrices_follow_the_law(name, far):
+    """Entries of M are products and dependent; the law is a limit. n = 900, at c1 = n and 1.2 n."""
+    for aspect in (1.0, 1.2):
+        matrix = normalized(feature_matrix(name, LayerShape(30, 30), round(aspect * 900), seed=0))
+        distance = spectrum.distance(np.linalg.svd(matrix.numpy(), compute_uv=False), aspect)
+        assert distance < far
+
+
+@pytest.mark.parametrize("name", ["he_normal", "orthogonal", "er_sign", "sparse_he_normal"])
+def test_condition_numbers_peak_at_as_many_features_as_equations(name):
+    def condition(width):
+        return condition_numbers(feature_matrix(name, LayerShape(12, 12), width, seed=0))[
+            "condition"
+        ]
+
+    assert condition(144) > 4 * max(condition(115), condition(173))
+
+
+def test_the_printed_formula_is_no_probability():
+    """λ in the place of min(1, λ) and λ+² = 1 + sqrt(λ) as in print, at c1 = 3000, n = 2500."""
+    aspect = 3000 / 2500
+    low, high = 1 - math.sqrt(aspect), math.sqrt(1 + math.sqrt(aspect))
+    mass, _ = integrate.quad(
+        lambda x: math.sqrt(max(0, (x**2 - low**2) * (high**2 - x**2))) / (aspect * math.pi * x),
+        abs(low),
+        high,
+        limit=200,
+    )
+    assert abs(mass - 1) > 0.3
+
+
+@pytest.mark.parametrize("condition", [2, 1541601, 1e9])
+def test_quantiles_reach_both_edges(condition):
+    low, high = spectrum.quantile(np.array([0.0, 1.0]), spectrum.aspect_of_condition(condition))
+    assert high / low == pytest.approx(condition, rel=1e-6)
+
+
+@pytest.mark.parametrize("condition", [1.5, 5413, 10123, 1541601])
+def test_aspects_give_the_condition_numbers_asked_for(condition):
+    aspect = spectrum.aspect_of_condition(condition)
+    assert aspect < 1
+    assert spectrum.condition_of_aspect(aspect) == pytest.approx(condition, rel=1e-6)
+    assert spectrum.condition_of_aspect(1 / aspect) == pytest.approx(condition, rel=1e-6)

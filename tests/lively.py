@@ -1,0 +1,64 @@
+"""Small networks that tests rebuild, their normalization not the initial one."""
+
+import torch
+from torch import nn
+
+from bnrecon.targets.models import build
+
+__all__ = ["NETWORKS", "Residual", "enliven", "outputs"]
+
+
+def enliven(network, shape, seed=0):
+    """Give a network running statistics and normalization parameters that are not the initial ones, and
+    fix it."""
+    torch.manual_seed(seed)
+    network.train()
+    for _ in range(3):
+        network(torch.randn(16, *shape))
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.affine:
+            nn.init.normal_(module.weight, 1, 0.3)
+            nn.init.normal_(module.bias)
+    return network.eval()
+
+
+def outputs(network, shape, seed=5):
+    with torch.no_grad():
+        return network(torch.randn(6, *shape, generator=torch.Generator().manual_seed(seed)))
+
+
+class Residual(nn.Module):
+    """A user's own CNN: strides, dilation, paddings, bias and none, a residual addition, an unfolded norm, flatten."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(2, 5, (2, 3), padding=(1, 2), stride=(2, 1), bias=True)
+        self.inner = nn.Conv2d(5, 5, 3, padding=2, dilation=2, bias=False)
+        self.norm = nn.BatchNorm2d(5)
+        self.mirror = nn.Conv2d(5, 4, 3, padding=1, padding_mode="reflect", bias=True)
+        self.alone = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4 * 4 * 4, 6)
+        self.head_norm = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        x = torch.tanh(x + self.norm(self.inner(x)))
+        x = self.alone(torch.sigmoid(self.mirror(x)))
+        return self.head_norm(self.head(nn.functional.adaptive_avg_pool2d(x, 4).flatten(1)))
+
+
+NETWORKS = {
+    "residual": (Residual, (2, 9, 8)),
+    "vgg": (
+        lambda: build("vgg", (3, 8, 8), 10, width=4, groups=[1, 1], activation="leaky_relu"),
+        (3, 8, 8),
+    ),
+    "mlp": (lambda: build("mlp", (1, 4, 4), 5, width=6, depth=2, activation="tanh"), (1, 4, 4)),
+    "even kernel, same padding": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 4, padding="same"), nn.ReLU(), nn.Conv2d(3, 2, 1, stride=2)
+        ),
+        (1, 7, 7),
+    ),
+    "bare layer": (lambda: nn.Linear(7, 3), (7,)),
+}

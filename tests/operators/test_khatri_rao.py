@@ -1,0 +1,257 @@
+"""The operators against their dense forms and against PyTorch's own convolutions."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bnrecon.construction.kernel_composition import embed, kernel_composition_system
+from bnrecon.construction.two_layer import (
+    TargetLayer,
+    composed_weight,
+    linear_system,
+    two_layer_system,
+)
+from bnrecon.features.drawing import draw
+from bnrecon.features.matrix import feature_operator
+from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.composed import Convolved
+from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.system import Scales
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32
+
+CPU = torch.device("cpu")
+SHAPES = [
+    LayerShape(4, 3, (3, 3)),
+    LayerShape(5, 2, (1, 4)),
+    LayerShape(7, 6),
+    LayerShape(1, 5, (2, 2)),
+    LayerShape(3, 1, (5, 5)),
+]
+
+
+def gaussian(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def random_sides(seed):
+    """Outputs, inputs, width and the sides of both kernels."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        int(torch.randint(1, top + 1, (1,), generator=generator)) for top in (5, 5, 30, 3, 3, 3, 3)
+    ]
+
+
+def convolved(seed):
+    c2, c0, c1, k1h, k1w, k2h, k2w = random_sides(seed)
+    return Convolved.of(
+        gaussian(c1, c0, k1h, k1w, seed=seed),
+        gaussian(c2, c1, k2h, k2w, seed=seed + 100),
+        torch.float64,
+        CPU,
+    )
+
+
+def operators():
+    for number, shape in enumerate(SHAPES):
+        features = draw("he_normal", shape, shape.equations + number, seed=number, layer=0)
+        matrix = feature_operator(features, torch.float64, CPU)
+        weight = gaussian(shape.outputs, shape.equations // shape.outputs, seed=1)
+        if number == 2:
+            weight[3] = 0  # an output that is switched off
+        yield pytest.param(matrix, id=f"khatri-rao-{number}")
+        yield pytest.param(Pivoted(matrix, weight), id=f"pivoted-{number}")
+        for name, width in (
+            ("id_cond", "equations"),
+            ("id_cond", "minimum_width"),
+            ("ortho_cond", "equations"),
+        ):
+            pattern = feature_operator(
+                draw(name, shape, getattr(shape, width), 0, 0), torch.float64, CPU
+            )
+            yield pytest.param(pattern, id=f"{name}-{width}-{number}")
+    for seed in range(12):
+        operator = convolved(seed)
+        yield pytest.param(operator, id=f"convolved-{seed}")
+        outputs = random_sides(seed)[0]
+        weight = gaussian(outputs, operator.shape[0] // outputs, seed=seed)
+        yield pytest.param(Pivoted(operator, weight), id=f"pivoted-convolved-{seed}")
+
+
+@pytest.mark.parametrize("operator", list(operators()))
+def test_products_agree_with_the_dense_form(operator):
+    dense = operator.dense()
+    rows, columns = operator.shape
+    assert dense.shape == operator.shape
+    for many in ((), (1,), (4,)):
+        x, y = gaussian(columns, *many), gaussian(rows, *many, seed=1)
+        assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(operator.rmatvec(y), dense.T @ y, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(operator.columns(slice(1, 3)), dense.T[1:3])
+    if not isinstance(operator, Pivoted):
+        assert torch.allclose(operator.column_norms(), dense.norm(dim=0))
+        assert torch.allclose(operator.row_norms(), dense.norm(dim=1))
+    x, y = gaussian(columns, seed=2), gaussian(rows, seed=3)
+    assert torch.allclose(operator.matvec(x) @ y, x @ operator.rmatvec(y), rtol=1e-11)
+
+
+@pytest.mark.parametrize("operator", list(operators()))
+def test_every_operator_goes_to_float32(operator):
+    rounded = operator.to(FLOAT32)
+    x = gaussian(operator.shape[1])
+    assert rounded.dtype == rounded.dense().dtype == torch.float32
+    expected = operator.matvec(x)
+    assert (rounded.matvec(x.float()).double() - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_m_x_is_what_two_convolutions_with_larger_kernels_do(seed):
+    """Burkholz 2024, Eq. 2, against PyTorch: the composed kernel is what the pair does to a padded image."""
+    c2, c0, c1, k1h, k1w, k2h, k2w = random_sides(seed)
+    first, second, x = (
+        gaussian(c1, c0, k1h, k1w),
+        gaussian(c2, c1, k2h, k2w, seed=1),
+        gaussian(c1, seed=2),
+    )
+    operator = Convolved.of(first, second, torch.float64, CPU)
+    height, width = k1h + k2h - 1, k1w + k2w - 1
+    composed = operator.matvec(x).reshape(c2, height, width, c0).permute(0, 3, 1, 2)
+    image = gaussian(2, c0, 8, 9, seed=3)
+    expected = F.conv2d(F.conv2d(image, first) * x[:, None, None], second)
+    assert torch.allclose(F.conv2d(image, composed), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("chunk_bytes", [1, 500, None])
+def test_two_convolutions_in_a_row_are_the_composed_weight(shape, chunk_bytes):
+    """What M x means: PyTorch runs A, the scales and B one after the other, independently of the operator."""
+    features = draw("he_uniform", shape, 23, seed=5, layer=1)
+    operator = KhatriRao.of(*features.weights(), torch.float64, CPU, chunk_bytes)
+    inner, outer = gaussian(23, seed=2), gaussian(shape.outputs, seed=3)
+    image = gaussian(2, shape.inputs, 9, 8, seed=4)
+    first, second = (w.double() for w in features.weights())
+    hidden = F.conv2d(image, first[:, :, None, None]) * inner[:, None, None]
+    expected = F.conv2d(hidden, second) * outer[:, None, None]
+    composed = composed_weight(operator, Scales(inner, outer), features)
+    assert torch.allclose(F.conv2d(image, composed), expected, rtol=1e-10, atol=1e-12)
+    weight = gaussian(*composed.shape, seed=5)
+    assert torch.allclose(
+        operator.rmatvec(weight.permute(0, 2, 3, 1).reshape(-1)),
+        torch.einsum("oluv,ocuv,lc->l", second, weight, first),
+    )
+
+
+@pytest.mark.parametrize("many", [1, 5])
+@pytest.mark.parametrize("chunk_bytes", [4000, 50_000])
+def test_temporaries_stay_below_the_bound(chunk_bytes, many, monkeypatch):
+    operator = KhatriRao(gaussian(300, 12), gaussian(300, 6), chunk_bytes=chunk_bytes)
+    largest, multiply = 0, torch.Tensor.__mul__
+
+    def watched(a, b):
+        nonlocal largest
+        product = multiply(a, b)
+        largest = max(largest, product.numel() * product.element_size())
+        return product
+
+    monkeypatch.setattr(torch.Tensor, "__mul__", watched)
+    operator.matvec(gaussian(300, many))
+    assert 0 < largest <= chunk_bytes
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_gram_matrix_is_a_hadamard_product_for_a_first_kernel_of_one(seed):
+    operator = KhatriRao(gaussian(20, 12, seed=seed), gaussian(20, 6, seed=seed + 50))
+    dense = operator.dense()
+    assert torch.allclose(operator.gram(), dense.T @ dense)
+    larger = convolved(seed)
+    assert torch.allclose(larger.gram(), larger.dense().T @ larger.dense())
+
+
+def test_the_hadamard_form_fails_for_larger_kernels():
+    operator = Convolved.of(gaussian(6, 2, 2, 2), gaussian(3, 6, 2, 2, seed=1), torch.float64, CPU)
+    assert not torch.allclose(operator.product.gram(), operator.gram(), rtol=0.1)
+
+
+def test_the_leading_part_has_the_first_columns():
+    for operator in (KhatriRao(gaussian(20, 12), gaussian(20, 6, seed=1)), convolved(3)):
+        count = operator.shape[1] // 2
+        assert torch.equal(operator.leading(count).dense(), operator.dense()[:, :count])
+
+
+def test_dense_forms_are_stored_by_columns_for_lapack():
+    operator = KhatriRao(gaussian(40, 12), gaussian(40, 6))
+    weight = gaussian(4, 18, seed=3)
+    for matrix in (operator, Pivoted(operator, weight)):
+        assert matrix.dense().T.is_contiguous()
+
+
+def test_bf16_products_are_within_its_rounding():
+    operator = KhatriRao(gaussian(400, 24), gaussian(400, 8, seed=1))
+    rounded = operator.to(BFLOAT16)
+    for exact, product, vector in (
+        (operator.matvec, rounded.matvec, gaussian(400, 2)),
+        (operator.rmatvec, rounded.rmatvec, gaussian(192, 2)),
+    ):
+        expected, found = exact(vector), product(vector.float())
+        assert found.dtype == torch.float32
+        assert 1e-5 < (found.double() - expected).norm() / expected.norm() < 1e-2
+
+
+def test_a_dead_output_and_a_single_weight_pass_the_elimination():
+    weight = torch.zeros(3, 4, 1, 1, dtype=torch.float64)
+    weight[0, 2] = 1.5
+    target = TargetLayer("t", weight, torch.zeros(3))
+    shape = target.shape
+    features = draw("he_normal", shape, shape.minimum_width, 0, 0)
+    system = two_layer_system(target, features, CPU, orthogonal=False)
+    x = torch.linalg.solve(system.operator.dense(), system.rhs)
+    scales = system.scales(x)
+    assert torch.allclose(composed_weight(system.matrix, scales, features), weight, atol=1e-10)
+
+
+@pytest.mark.parametrize("excess", [0, 3])
+@pytest.mark.parametrize(
+    ("k1", "k2", "kt"), [(1, 3, 3), (3, 3, 5), (2, 2, 3), (3, 3, 3), (3, 1, 1)]
+)
+def test_a_target_is_rebuilt_in_the_composed_kernel(k1, k2, kt, excess):
+    """N = c2 c0 |dim(k2, k1)|: n - c2 + 1 features suffice, also where the kernels compose to more than the target's (Δk > 0)."""
+    c2, c0, side = 3, 2, k1 + k2 - 1
+    n = c2 * c0 * side**2
+    width = n - c2 + 1 + excess
+    first, second = gaussian(width, c0, k1, k1), gaussian(c2, width, k2, k2, seed=1)
+    target = gaussian(c2, c0, kt, kt, seed=2)
+    system = kernel_composition_system(target, first, second, CPU)
+    scales = system.scales(
+        torch.linalg.lstsq(system.operator.dense(), system.rhs[:, None], driver="gelsd").solution[
+            :, 0
+        ]
+    )
+    image = gaussian(1, c0, 12, 12, seed=3)
+    reached = (
+        F.conv2d(F.conv2d(image, first) * scales.inner[:, None, None], second)
+        * scales.outer[:, None, None]
+    )
+    expected = F.conv2d(image, embed(target, (side, side)))
+    assert torch.allclose(reached, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_embedded_target_lies_in_the_middle():
+    weight = gaussian(2, 3, 3, 1)
+    wide = embed(weight, (5, 4))
+    assert torch.equal(wide[:, :, 1:4, 1:2], weight)
+    assert wide.abs().sum() == weight.abs().sum()
+    with pytest.raises(UserError, match="cannot hold a target kernel of 3x1"):
+        embed(weight, (2, 4))
+
+
+def test_below_the_minimum_width_second_scales_stay_one():
+    matrix = KhatriRao(gaussian(9, 6), gaussian(9, 2))
+    system = linear_system(matrix, gaussian(3, 4))
+    assert not isinstance(system.operator, Pivoted)
+    assert (system.scales(torch.zeros(9, dtype=torch.float64)).outer == 1).all()
+
+
+def test_mismatched_factors_are_refused():
+    with pytest.raises(ValueError, match="matrices of c1 rows"):
+        KhatriRao(torch.zeros(3, 2), torch.zeros(4, 2))

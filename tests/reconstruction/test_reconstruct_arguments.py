@@ -1,0 +1,401 @@
+"""What `reconstruct` is given: every argument that cannot be is named, and numbers that overflow or tell nothing are no success."""
+
+import itertools
+import re
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from lively import enliven
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bnrecon
+from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
+from bnrecon.runtime.errors import RunError, UserError
+
+
+def small():
+    torch.manual_seed(0)
+    return enliven(
+        nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten()
+        ),
+        (2, 6, 6),
+    )
+
+
+def some(count=8, channels=2):
+    return torch.randn(count, channels, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"seed": -1}, "seed=-1: must be a whole number"),
+        ({"seed": None}, "seed=None: must be a whole number"),
+        ({"seed": "x"}, "seed='x': must be a whole number"),
+        ({"seed": 2**63}, "must be a whole number from 0 to 2\\^63 - 1"),
+        ({"oversampling": float("nan")}, "oversampling=nan: oversampling must be a number above 0"),
+        ({"oversampling": "much"}, "oversampling=much: oversampling must be a number"),
+        ({"excess": 1.5}, "excess=1.5: excess must be a whole number"),
+        (
+            {"width": "x"},
+            "width=x: width must be a number of features above 0, 'minimum' or 'maximum'",
+        ),
+        ({"excess": 3, "oversampling": 2}, "oversampling=2, excess=3: give one of"),
+        ({"unsupported": "ignore"}, "unsupported='ignore': Allowed: keep, raise"),
+        ({"tolerance": "small"}, "tolerance=small: must be above 0"),
+        ({"max_iterations": 0}, "max_iterations=0: must be a whole number above 0"),
+        ({"images": torch.zeros(0, 2, 6, 6)}, "images: there is no image in it"),
+        ({"images": []}, "images: there is no image in it"),
+        (
+            {"images": some(channels=3)},
+            r"images of shape \(3, 6, 6\): the model does not take them",
+        ),
+        ({"images": some().to(torch.uint8)}, "images are uint8, the model is float32"),
+        ({"images": some().double()}, "images are float64, the model is float32"),
+        ({"images": np.zeros((4, 2, 6, 6), np.float32)}, "images=numpy.ndarray: give a tensor"),
+        ({"images": [np.zeros((4, 2, 6, 6), np.float32)]}, "images: a batch is numpy.ndarray"),
+        ({"images": 5}, "images=int: give a tensor"),
+        (
+            {"images": [some(), some(channels=3)]},
+            r"images of shape \(3, 6, 6\): the model does not take them",
+        ),
+        ({"images": some().to("meta")}, "images: they are on the meta device"),
+        ({"images": [some(), some() / 0]}, "images: some of their numbers are not finite"),
+        (
+            {"images": (1 / 0 for _ in range(2))},
+            r"images: going through them ended in an error \(ZeroDivisionError",
+        ),
+        ({"features": 3}, "features=3: Allowed: er_sign"),
+        ({"features": "he_norm"}, "features='he_norm': did you mean 'he_normal'"),
+        ({"solver": None}, "solver=None: Allowed: auto"),
+        ({"activation": None}, "activation=None: Allowed: identity"),
+        ({"skip": None}, "skip=None: did you mean 'none'"),
+        ({"strict": "x"}, "strict='x': must be True or False"),
+        ({"allow_below_minimum": "no"}, "allow_below_minimum='no': must be True or False"),
+        ({"moments": 3}, "moments: must map layers' names, not be int"),
+        ({"solved": 3}, "solved: must map layers' names, not be int"),
+        ({"on_layer": 3}, "on_layer=3: must be a function"),
+        (
+            {"width": 3},
+            "layer 0: 3 features are below the minimum width .* say allow_below_minimum=True",
+        ),
+        (
+            {"width": 10**30},
+            r"its 1e\+30 features take 2e\+23 GB, .*; .*\(features=id_cond needs the least memory; unsupp",
+        ),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named(arguments, named):
+    with pytest.raises(UserError, match=named) as caught:
+        bnrecon.reconstruct(small(), **arguments)
+    assert len(str(caught.value)) < 400
+    assert "features." not in str(caught.value)
+
+
+def test_what_is_no_module_or_holds_no_numbers_is_named():
+    with pytest.raises(UserError, match=r"model is function; it must be a torch\.nn\.Module"):
+        bnrecon.reconstruct(lambda x: x)
+    with pytest.raises(UserError, match="model: some of its tensors are on the meta device"):
+        bnrecon.reconstruct(nn.Linear(3, 2, device="meta").eval())
+    lazy = nn.Sequential(nn.LazyConv2d(3, 3)).eval()
+    for unsupported in ("raise", "keep"):
+        with pytest.raises(
+            UserError, match="0: a lazy module has no weights yet; run the network once before"
+        ):
+            bnrecon.reconstruct(lazy, unsupported=unsupported)
+    assert len(bnrecon.reconstruct(lazy, images=some()).layers) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("images", [None, some()], ids=["trace", "run"])
+def test_what_torch_jit_compiled_is_refused(images):
+    with pytest.raises(
+        UserError, match=r"the model is compiled by torch\.jit.*give the module it was made of"
+    ):
+        bnrecon.reconstruct(torch.jit.script(small()), images=images)
+    partly = nn.Sequential(torch.jit.script(small()[0]), *small()[1:])
+    with pytest.raises(
+        UserError, match=r"0: compiled by torch\.jit, what it computes cannot be followed"
+    ):
+        bnrecon.reconstruct(partly.eval(), images=images)
+
+
+@pytest.mark.parametrize("what", ["weight", "bias"])
+def test_a_target_that_holds_no_numbers_is_named(what):
+    model = small()
+    with torch.no_grad():
+        getattr(model[3], what)[0] = float("nan")
+    kind = {"weight": "weights", "bias": "bias"}[what]
+    with pytest.raises(
+        UserError, match=f"layer 3: its {kind}, normalization folded in, are not all finite"
+    ):
+        bnrecon.reconstruct(model)
+
+
+def test_a_refused_model_is_called_the_model():
+    model = nn.Conv2d(4, 4, 3, groups=2).eval()
+    with pytest.raises(UserError, match="cannot be rebuilt: the model: a grouped convolution"):
+        bnrecon.reconstruct(model)
+    with pytest.raises(UserError, match="the model: 3 features are below the minimum width"):
+        bnrecon.reconstruct(nn.Conv2d(2, 3, 3).eval(), width=3)
+
+
+def test_a_data_loader_of_images_and_labels_gives_the_statistics_of_its_images():
+    model, x = small(), some(12)
+    whole = bnrecon.reconstruct(model, images=x)
+    loader = DataLoader(TensorDataset(x, torch.arange(12)), batch_size=5)
+    batches = bnrecon.reconstruct(model, images=loader)
+    assert torch.allclose(
+        whole.network[0].first_norm.running_var,
+        batches.network[0].first_norm.running_var,
+        rtol=1e-5,
+    )
+    assert batches.difference.images == 5
+    assert batches.difference.largest < 1e-4 * batches.difference.size
+
+
+def test_outputs_that_are_far_off_though_every_layer_is_rebuilt_are_a_failure():
+    """Here a part of the network asks what kind of layer it has."""
+
+    class Asks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layer(x) * (1 if isinstance(self.layer, nn.Linear) else 5)
+
+    with pytest.raises(RunError, match="every layer is rebuilt, and yet outputs differ"):
+        bnrecon.reconstruct(Asks().eval(), images=torch.randn(5, 4))
+
+
+class Around(nn.Module):
+    """Layers, and what a function makes of their output."""
+
+    def __init__(self, then, *layers):
+        super().__init__()
+        self.layers, self.then = nn.Sequential(*layers), then
+
+    def forward(self, x):
+        return self.then(self, self.layers(x))
+
+
+def around(then):
+    torch.manual_seed(0)
+    return Around(then, nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+
+
+RUNS = itertools.count(5)
+
+
+def rows(count=20):
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_outputs_that_are_a_little_off_are_noted():
+    rebuilt = bnrecon.reconstruct(
+        around(lambda self, y: y + (0.02 if type(self.layers[0]) is nn.Linear else 0)),
+        images=rows(),
+    )
+    assert rebuilt.difference.largest == pytest.approx(0.02, abs=1e-4)
+    assert any(
+        "every layer is rebuilt, and yet outputs differ by 2.0e-02" in note
+        for note in rebuilt.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        (lambda _, y: nn.functional.dropout(y, 0.5), "from one run to the next"),
+        (lambda _, y: 1e7 * y % 1, "differ by .* when its images change by 1e-04"),
+        (lambda _, y: y.flatten()[: next(RUNS)], "another shape from one run to the next"),
+        (lambda _, y: y.argmax(1), "puts out no floating-point tensors"),
+    ],
+    ids=["random", "jumps", "shape", "integers"],
+)
+def test_outputs_that_cannot_be_compared_are_no_failure(then, why):
+    rebuilt = bnrecon.reconstruct(around(then), images=rows())
+    assert rebuilt.difference is None
+    assert [
+        note for note in rebuilt.notes if re.search(f"outputs were not compared: .*{why}", note)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("then", "named"),
+    [
+        (
+            lambda self, y: y[:, : 3 if type(self.layers[0]) is nn.Linear else 2],
+            r"outputs are of shape \(20, 2\) where the model's are \(20, 3\)",
+        ),
+        (
+            lambda self, y: y * (1 if type(self.layers[0]) is nn.Linear else 5),
+            "every layer is rebuilt, and yet outputs differ",
+        ),
+        (
+            lambda self, y: y + self.layers[0].mine,
+            r"does not run \(AttributeError: 'SourceLayer' object has no attribute 'mine'\)",
+        ),
+        (
+            lambda self, y: y / (type(self.layers[0]) is nn.Linear),
+            "outputs are not finite, the model's are",
+        ),
+    ],
+    ids=["shape", "far off", "attribute", "not finite"],
+)
+def test_a_failed_comparison_says_what_happened_and_keeps_what_was_rebuilt(then, named):
+    model = around(then)
+    model.layers[0].mine = 0.0
+    with pytest.raises(RunError, match=named) as caught:
+        bnrecon.reconstruct(model, images=rows())
+    rebuilt = caught.value.reconstruction
+    assert [layer.converged for layer in rebuilt.layers] == [True, True]
+    assert torch.allclose(rebuilt.network.layers(rows()), model.layers(rows()), atol=1e-5)
+
+
+def test_outputs_in_a_dataclass_are_compared():
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+
+    rebuilt = bnrecon.reconstruct(around(lambda _, y: Output(y)), images=rows())
+    assert 0 < rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
+
+
+def test_a_forward_with_gradients_inside_is_run_and_what_it_caches_can_be_used():
+    model = around(lambda _, y: y)
+    model.layers.append(Remembers().eval())
+    rebuilt = bnrecon.reconstruct(model, images=rows())
+    assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
+    assert not model.layers[-1].seen.is_inference()
+
+
+class Remembers(nn.Module):
+    """Puts out its input's square's gradient, and remembers its input."""
+
+    def forward(self, x):
+        self.seen = x
+        with torch.enable_grad():
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad(x.square().sum(), x)[0]
+
+
+def test_what_cannot_be_copied_is_named_before_any_layer_is_solved():
+    model, solved = small(), []
+    model.append(nn.Identity().eval())
+    model[5].lock = threading.Lock()
+    with pytest.raises(UserError, match=r"layer 5: its lock cannot be copied \(cannot pickle"):
+        bnrecon.reconstruct(model, on_layer=lambda *given: solved.append(given))
+    assert solved == []
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_images_that_tell_no_range_are_refused_where_the_range_matters(size, activation):
+    with pytest.raises(
+        UserError, match=r"layer 0: on the images its inputs are at most .* which tells no range"
+    ):
+        bnrecon.reconstruct(small(), activation=activation, images=size * some())
+    assert bnrecon.reconstruct(small(), images=size * some()).layers[0].converged
+
+
+@pytest.mark.parametrize("where", ["weight", "images"])
+def test_numbers_that_overflow_are_a_failure_and_not_converged(where):
+    model, x = small(), some()
+    if where == "weight":
+        with torch.no_grad():
+            model[0].weight.mul_(1e37)
+            model[1].running_var.fill_(1e-3)
+    else:
+        x = 1e30 * x
+    with pytest.raises((RunError, UserError), match=r"overflows float32|not finite"):
+        bnrecon.reconstruct(model, images=x)
+
+
+def test_a_source_in_double_precision_is_loaded_again(tmp_path):
+    model, x = small().double(), some().double()
+    for activation in ("identity", "relu", "tanh"):
+        rebuilt = bnrecon.reconstruct(model, images=x, activation=activation)
+        path = rebuilt.save(tmp_path / "source.safetensors")
+        loaded = bnrecon.load_source(path, small().double())
+        assert float((loaded(x) - rebuilt.network(x)).detach().abs().max()) < 1e-12
+        assert loaded(x).dtype == torch.float64
+    large = small().double()
+    with torch.no_grad():
+        large[0].weight.mul_(1e30)
+    rebuilt = bnrecon.reconstruct(large, images=x)  # what float32 cannot hold, statistics included
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "large.safetensors"), large)
+    assert float((loaded(x) - large(x)).detach().abs().max()) < 1e-8 * float(
+        large(x).detach().abs().max()
+    )
+
+
+def test_all_that_is_no_normalization_is_frozen_and_said(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.PReLU(), nn.LayerNorm(6), nn.Bilinear(3, 3, 2), nn.Linear(6, 3)
+    )
+    model[3].forward = lambda x: x
+    rebuilt = bnrecon.reconstruct(model.eval(), unsupported="keep")
+    trainable = {name for name, value in rebuilt.network.named_parameters() if value.requires_grad}
+    assert trainable == {
+        f"{n}.{norm}.{part}"
+        for n in (0, 4)
+        for norm in ("first_norm", "second_norm")
+        for part in ("weight", "bias")
+    } | {
+        "2.weight",
+        "2.bias",
+    }
+    assert any(
+        "frozen with the convolutions, being no normalization: 1.weight, 3.weight, 3.bias" in note
+        for note in rebuilt.notes
+    )
+    assert model[1].weight.requires_grad
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    assert {name for name, value in loaded.named_parameters() if value.requires_grad} == trainable
+
+
+def test_at_minimum_width_rounding_to_float32_belongs_to_the_judgement():
+    torch.manual_seed(3)
+    model, found = enliven(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
+    for seed in (0, 1, 27, 37):
+        layer = bnrecon.reconstruct(model, width="minimum", seed=seed).layers[0]
+        assert layer.converged == (
+            layer.relative_error <= 1e-10 and layer.assembled_error <= 1e3 * 2.0**-23
+        )
+        found.append(layer)
+    rounded = [layer for layer in found if layer.relative_error <= 1e-10 and not layer.converged]
+    assert rounded
+    assert all("rounding to float32 leaves" in layer.diagnosis for layer in rounded)
+
+
+def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
+    model = nn.Sequential(*(nn.Linear(width, width) for width in (24, 8, 24, 8))).eval()
+    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: 900_000)
+    with pytest.raises(UserError, match="the network's 4 layers need"):
+        plan_layers(model, "he_normal")
+    plan = plan_layers(model, "he_normal", unsupported="keep")
+    assert [layer.found.name for layer in plan.layers] == ["0", "1", "3"]
+    assert any(
+        note.startswith("2 is left as it is: with the other layers it does not fit")
+        for note in plan.notes
+    )
+
+
+def test_where_memory_suffices_for_no_layer_that_is_said(monkeypatch):
+    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: 1000)
+    with pytest.raises(
+        RefusedLayers,
+        match=r"none of the network's 2 layers can be rebuilt \(0: its 162 features take",
+    ) as caught:
+        plan_layers(small(), "he_normal", unsupported="keep", width=162)
+    assert set(caught.value.refused) == {"0", "3"}
+    assert "is a source already" not in str(caught.value)

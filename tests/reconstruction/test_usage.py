@@ -1,0 +1,391 @@
+"""What a network does with its weights besides calling its layers: seen, and refused or kept; never lost unsaid."""
+
+import copy
+
+import pytest
+import torch
+import torchvision
+from lively import enliven
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+
+import bnrecon
+from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
+from bnrecon.reconstruction.usage import find_usage
+from bnrecon.runtime.errors import UserError
+
+
+def chain(first=lambda layer: layer):
+    return nn.Sequential(
+        first(nn.Conv2d(2, 4, 3)), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten()
+    )
+
+
+def images(count=8, channels=2, side=6):
+    return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(1))
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+class Functional(nn.Module):
+    """A convolution by a weight of its own behind a mask, then a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 2, 3, 3))
+        self.register_buffer("mask", torch.ones(4, 1, 1, 1))
+        self.layer = nn.Conv2d(4, 3, 3)
+
+    def forward(self, x):
+        return self.layer(F.conv2d(x, self.weight * self.mask))
+
+
+class Transposed(nn.Module):
+    """A linear layer as transformers' Conv1D writes it."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(inputs, outputs)),
+            nn.Parameter(torch.zeros(outputs)),
+        )
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x, self.weight)
+
+
+class Untraceable(nn.Module):
+    """Control flow that depends on the numbers."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = nn.Sequential(*parts)
+        self.position = nn.Parameter(torch.randn(1, 4, 6))
+
+    def forward(self, x):
+        return self.parts(x + self.position[:, 0, :1]) if x.sum() == x.sum() else x
+
+
+class ReadsWeight(nn.Module):
+    """Applies a layer by a function, and asks for its type, as attention layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.called = nn.Linear(6, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = x.to(self.called.weight.dtype)
+        return self.called(F.linear(x, self.read.weight, self.read.bias))
+
+
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_layer_with_a_forward_hook_is_refused_and_kept_with_its_hook(hook):
+    model = enliven(chain(), (2, 6, 6))
+    double = (
+        (lambda _module, inputs, output: 2 * output)
+        if hook == "register_forward_hook"
+        else (lambda _module, inputs: 2 * inputs[0])
+    )
+    getattr(model[3], hook)(double)
+    with pytest.raises(UserError, match="3: its forward hooks would be lost"):
+        bnrecon.reconstruct(model)
+    kept = bnrecon.reconstruct(model, unsupported="keep", images=images())
+    assert [layer.name for layer in kept.layers] == ["0"]
+    assert kept.difference.largest < 1e-5 * kept.difference.size
+
+
+def test_a_normalization_with_a_hook_is_not_folded():
+    model = enliven(chain(), (2, 6, 6))
+    model[1].register_forward_hook(lambda _module, inputs, output: output + inputs[0])
+    rebuilt = bnrecon.reconstruct(model, images=images())
+    assert isinstance(rebuilt.network[1], nn.BatchNorm2d)
+    assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_kept_module_that_cannot_be_copied_is_named_with_the_way_out():
+    model = nn.Sequential(weight_norm(nn.Conv2d(2, 4, 3, groups=2)), nn.Conv2d(4, 3, 3)).eval()
+    with pytest.raises(
+        UserError,
+        match=r"layer 0: its weight cannot be copied .*run the model once under torch\.no_grad",
+    ):
+        bnrecon.reconstruct(model, unsupported="keep")
+    with torch.no_grad():
+        model(images())
+    assert [layer.name for layer in bnrecon.reconstruct(model, unsupported="keep").layers] == ["1"]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize(
+    "computed",
+    [
+        weight_norm,
+        spectral_norm,
+        parametrizations.weight_norm,
+        parametrizations.spectral_norm,
+        parametrizations.orthogonal,
+        lambda layer: prune.random_unstructured(layer, "weight", 0.3),
+        lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
+        lambda layer: parametrize.register_parametrization(layer, "bias", Doubled()),
+    ],
+    ids=[
+        "weight_norm",
+        "spectral_norm",
+        "new weight_norm",
+        "new spectral_norm",
+        "orthogonal",
+        "pruned",
+        "weight",
+        "bias",
+    ],
+)
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+def test_weights_that_are_computed_are_rebuilt_as_they_are_computed(computed, given):
+    """Before any forward pass: a hook has not yet computed the weight that the layer will have."""
+    torch.manual_seed(0)
+    model = chain(computed).eval()
+    for name in (
+        "weight_g",
+        "weight_orig",
+    ):  # what a loaded state would change behind the hook's back
+        if hasattr(model[0], name):
+            with torch.no_grad():
+                getattr(model[0], name).mul_(3)
+    rebuilt = bnrecon.reconstruct(model, images=given)
+    assert rebuilt.notes == []
+    copy.deepcopy(model)
+    with torch.no_grad():
+        ours, theirs = rebuilt.network(images()), model(images())
+    assert float((ours - theirs).abs().max()) < 1e-5 * float(theirs.abs().max())
+
+
+class Tied(nn.Module):
+    """Two layers share a weight, a third has its from an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.first, self.second = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        return self.head(self.second(self.first(self.words(x.argmax(1))).relu()))
+
+
+@pytest.mark.parametrize("given", [None, torch.randn(8, 7)], ids=["trace", "run"])
+def test_layers_that_share_a_weight_are_rebuilt_each(given):
+    torch.manual_seed(0)
+    model, x = Tied().eval(), torch.randn(5, 7)
+    rebuilt = bnrecon.reconstruct(model, images=given)
+    assert [layer.name for layer in rebuilt.layers] == ["first", "second", "head"]
+    assert torch.allclose(rebuilt.network(x), model(x), atol=1e-5)
+    kept = bnrecon.reconstruct(model, images=given, unsupported="keep")
+    assert not any("is left as it is" in note for note in kept.notes)
+
+
+def test_all_layers_of_a_shared_weight_that_is_read_elsewhere_are_refused():
+    model = ReadsWeight()
+    model.other = nn.Linear(6, 4)
+    model.other.weight = model.read.weight
+    with pytest.raises(RefusedLayers) as caught:
+        bnrecon.reconstruct(model.eval(), images=torch.randn(8, 6))
+    assert set(caught.value.refused) == {"read", "other"}
+
+
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+def test_of_a_compiled_model_the_module_inside_is_rebuilt(given, tmp_path):
+    model = enliven(chain(), (2, 6, 6))
+    compiled = torch.compile(model, backend="eager")
+    rebuilt = bnrecon.reconstruct(compiled, images=given)
+    assert [layer.name for layer in rebuilt.layers] == ["0", "3"]
+    assert (
+        "the model is compiled, the source network is not: torch.compile it again" in rebuilt.notes
+    )
+    assert torch.allclose(rebuilt.network(images()), model(images()), atol=1e-5)
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), compiled)
+    assert torch.equal(loaded(images()), rebuilt.network(images()))
+
+
+@pytest.mark.parametrize("part", ["whole", "layer"])
+def test_a_model_that_is_compiled_in_place_or_in_part_is_watched_all_the_same(part):
+    model = enliven(chain(), (2, 6, 6))
+    plain = bnrecon.reconstruct(model, images=images()).network
+    (model if part == "whole" else model[3]).compile(backend="eager")
+    rebuilt = bnrecon.reconstruct(model, images=images())
+    assert [layer.name for layer in rebuilt.layers] == ["0", "3"]
+    for place in (0, 3):
+        assert torch.equal(
+            rebuilt.network[place].first_norm.running_var, plain[place].first_norm.running_var
+        )
+    assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+        "register_state_dict_post_hook",
+        "register_state_dict_pre_hook",
+        "register_load_state_dict_pre_hook",
+        "register_load_state_dict_post_hook",
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_hooks_that_change_no_output_are_noted(hook, place):
+    model = enliven(chain(), (2, 6, 6))
+    getattr(model[place], hook)(lambda *_: None)
+    notes = bnrecon.reconstruct(model).notes
+    assert notes == [
+        f"not taken over: backward and state-dict hooks of {place}; no output depends on them"
+    ]
+
+
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+def test_a_source_of_a_source_is_refused(given):
+    source = bnrecon.reconstruct(enliven(chain(), (2, 6, 6))).network
+    with pytest.raises(
+        RefusedLayers, match="0: it is a source layer already; 3: it is a source layer already"
+    ):
+        bnrecon.reconstruct(source, images=given)
+    longer = nn.Sequential(source, nn.Linear(12, 4)).eval()
+    kept = bnrecon.reconstruct(longer, images=given, unsupported="keep")
+    assert [layer.name for layer in kept.layers] == ["1"]
+    assert torch.allclose(kept.network(images()), longer(images()), atol=1e-5)
+    with pytest.raises(RefusedLayers, match="the model: it is a source layer already"):
+        bnrecon.reconstruct(source[0])
+
+
+class Asks(nn.Module):
+    """Scales by what it asks its layers for."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.line = nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.Linear(36, 3)
+
+    def forward(self, x):
+        conv, line = self.conv, self.line
+        x = (
+            x * conv.in_channels * conv.kernel_size[0] / conv.out_channels
+            + conv.stride[1]
+            - conv.groups
+        )
+        x = conv(x.to(conv.weight.dtype)) * (conv.padding[0] + conv.dilation[1]) + len(
+            conv.padding_mode
+        )
+        return line(x.flatten(1)) / line.in_features * line.out_features
+
+
+def test_a_source_layer_has_the_constants_of_the_layer_it_replaces(tmp_path):
+    model = enliven(Asks(), (2, 6, 6))
+    rebuilt = bnrecon.reconstruct(model, images=images())
+    assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    for network in (loaded, bnrecon.collapse(loaded)):
+        assert torch.allclose(network(images()), model(images()), atol=1e-4)
+
+
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+def test_weights_of_a_function_call_are_named(given):
+    model = Functional().eval()
+    with pytest.raises(
+        RefusedLayers, match="weight: used by a call of conv2d, not by a module"
+    ) as caught:
+        bnrecon.reconstruct(model, images=given)
+    assert set(caught.value.refused) == {"weight"}
+    assert [
+        layer.name for layer in bnrecon.reconstruct(model, unsupported="keep", images=given).layers
+    ] == ["layer"]
+
+
+@pytest.mark.parametrize("given", [None, torch.randn(8, 6)], ids=["trace", "run"])
+def test_a_linear_layer_of_another_kind_is_named(given):
+    model = nn.Sequential(Transposed(6, 4), nn.ReLU(), nn.Linear(4, 3)).eval()
+    with pytest.raises(RefusedLayers, match=r"0\.weight: used by a call of addmm"):
+        bnrecon.reconstruct(model, images=given)
+
+
+@pytest.mark.parametrize("given", [None, torch.randn(8, 6)], ids=["trace", "run"])
+def test_a_layer_whose_weight_is_read_elsewhere_is_refused_and_its_type_may_be_asked_for(given):
+    model = ReadsWeight().eval()
+    with pytest.raises(
+        RefusedLayers, match="read: its weight is read outside of the layer, by linear"
+    ) as caught:
+        bnrecon.reconstruct(model, images=given)
+    assert set(caught.value.refused) == {"read"}
+    kept = bnrecon.reconstruct(model, unsupported="keep")
+    x = torch.randn(5, 6)
+    assert torch.allclose(kept.network(x), model(x), atol=1e-5)
+
+
+def test_a_source_layers_weight_is_that_of_the_layer_it_amounts_to():
+    model = enliven(nn.Sequential(nn.Conv2d(2, 4, 3, bias=False)), (2, 6, 6))
+    network = bnrecon.reconstruct(model).network
+    assert torch.allclose(network[0].weight, model[0].weight, atol=1e-6)
+    with torch.no_grad():
+        network[0].second_norm.weight.mul_(2)
+        network[0].second_norm.bias.add_(1)
+    assert torch.allclose(network[0].weight, 2 * model[0].weight, atol=1e-5)
+    assert torch.allclose(network[0].bias, torch.ones(4), atol=1e-5)
+    network[0].second_norm.weight.data.mul_(2)  # as moving averages of weights are written
+    assert torch.allclose(network[0].weight, 4 * model[0].weight, atol=1e-5)
+    network[0].second_norm.running_var.data = network[0].second_norm.running_var.data * 4
+    assert torch.allclose(network[0].weight, 2 * model[0].weight, atol=1e-4)
+
+
+def test_torchvisions_swin_is_rebuilt_but_for_what_it_reads():
+    torch.manual_seed(0)
+    model = torchvision.models.SwinTransformer(
+        [2, 2], 8, [1, 1], [1, 2], [2, 2], num_classes=3
+    ).eval()
+    x = images(2, 3, 8)
+    with pytest.raises(RefusedLayers, match=r"attn\.qkv: its weight is read outside of the layer"):
+        bnrecon.reconstruct(model, images=x)
+    kept = bnrecon.reconstruct(model, unsupported="keep", images=x)
+    assert kept.difference.largest < 1e-4 * kept.difference.size
+    assert not any("qkv" in layer.name for layer in kept.layers)
+    assert any("mlp" in layer.name for layer in kept.layers)
+
+
+def test_what_was_not_looked_at_is_said():
+    model = Untraceable(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
+    with pytest.raises(RefusedLayers, match="position: cannot be followed: give images"):
+        bnrecon.reconstruct(model)
+    notes = bnrecon.reconstruct(model, unsupported="keep").notes
+    assert any("was not looked at (images would show it)" in note for note in notes)
+    seen = bnrecon.reconstruct(model, images=torch.randn(8, 6))
+    assert len(seen.layers) == 2
+    assert not any("not looked at" in note for note in seen.notes)
+    assert any("kept, not folded" in note for note in seen.notes)
+
+
+def test_a_convolution_that_overrides_its_inner_part_is_refused():
+    class Standardised(nn.Conv2d):
+        def _conv_forward(self, x, weight, bias):
+            return super()._conv_forward(x, weight - weight.mean(), bias)
+
+    with pytest.raises(RefusedLayers, match="Standardised computes something of its own"):
+        bnrecon.reconstruct(nn.Sequential(Standardised(2, 3, 3)).eval())
+    model = nn.Sequential(nn.Linear(3, 3)).eval()
+    model[0].forward = lambda x: x
+    with pytest.raises(RefusedLayers, match="Linear computes something of its own"):
+        bnrecon.reconstruct(model)
+
+
+def test_watching_leaves_no_hooks_behind():
+    model = enliven(chain(), (2, 6, 6))
+    find_usage(model, images())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_many_refused_layers_are_listed_in_the_error_and_three_in_its_message():
+    model = nn.Sequential(*(nn.Conv2d(4, 4, 3, groups=2) for _ in range(30))).eval()
+    with pytest.raises(RefusedLayers, match="and 27 more") as caught:
+        plan_layers(model, "he_normal")
+    assert len(str(caught.value)) < 400
+    assert len(caught.value.refused) == 30

@@ -1,0 +1,528 @@
+"""One contract for every feature distribution, solver and layer shape, checked by an independent computation."""
+
+import io
+import sys
+
+import pytest
+import torch
+
+from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS, choose_width
+from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.solvers import SOLVERS, SolverOptions, Unsuitable, choose, solve
+
+CPU = torch.device("cpu")
+SHAPES = [LayerShape(6, 5, (3, 3)), LayerShape(8, 3, (3, 3)), LayerShape(10, 12)]
+FEATURES = [
+    "he_normal",
+    "he_uniform",
+    "orthogonal",
+    "sparse_he_normal",
+    "er_sign",
+    "id_cond",
+    "ortho_cond",
+]
+# Largest relative error of the weight, per solver: float64 solvers against float32 LBFGS as the paper has it.
+TOLERANCE = {
+    "lu": 1e-9,
+    "refined": 1e-9,
+    "matrix_free": 1e-9,
+    "minimum_norm": 1e-9,
+    "least_squares": 1e-9,
+    "closed_form": 1e-12,
+    "lbfgs": 1e-4,
+    "lu_lbfgs": 3e-2,
+    "svd_lbfgs": 1e-3,
+    "svd_lu_lbfgs": 1e-3,
+}
+SQUARE = {"lu", "refined", "lu_lbfgs"}
+
+
+def problem(name, shape, width, seed=0):
+    weight = torch.randn(
+        shape.outputs,
+        shape.inputs,
+        *shape.kernel,
+        dtype=torch.float64,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
+    features = draw(name, shape, width, seed, 0)
+    return target, features, two_layer_system(target, features, CPU, DISTRIBUTIONS[name].orthogonal)
+
+
+def independent_error(target, features, scales):
+    """‖outer ∘ Σ_l B_l γ_l A_l - W‖ / ‖W‖ written out, without the operator."""
+    first, second = (w.double() for w in features.weights())
+    reached = torch.einsum("o,oluv,l,lc->ocuv", scales.outer, second, scales.inner, first)
+    return float((reached - target.weight).norm() / target.weight.norm())
+
+
+def combinations():
+    for name in FEATURES:
+        orthogonal = DISTRIBUTIONS[name].orthogonal
+        for solver in TOLERANCE:
+            if (solver == "closed_form") != orthogonal and solver == "closed_form":
+                continue
+            for shape in SHAPES:
+                yield pytest.param(
+                    name,
+                    solver,
+                    shape,
+                    id=f"{name}-{solver}-{shape.outputs}x{shape.inputs}x{shape.taps}",
+                )
+
+
+@pytest.mark.parametrize(("name", "solver", "shape"), list(combinations()))
+def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver, shape):
+    width = (
+        choose_width(name, shape, width="maximum")
+        if solver in SQUARE
+        else choose_width(name, shape)
+    )
+    target, features, system = problem(name, shape, width)
+    solution = solve(solver, system)
+    scales = system.scales(solution.scale)
+    error = independent_error(target, features, scales)
+    assert error < TOLERANCE[solver]
+    report = solution.report
+    assert report.relative_residual == pytest.approx(error, rel=1e-2, abs=1e-12)
+    assert report.converged == (error <= 1e-10)
+    assert report.solver == solver
+    assert solution.scale.dtype == torch.float64
+    assert report.seconds > 0
+    assert report.norm
+
+
+@pytest.mark.parametrize(
+    "name", ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal", "id_cond"]
+)
+@pytest.mark.parametrize("solver", ["lu", "refined"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_minimum_width_suffices(name, solver, shape):
+    """Burkholz 2024, Thm 2.2: n - c2 + 1 features and the second scales."""
+    target, features, system = problem(name, shape, shape.minimum_width)
+    assert system.operator.shape == (shape.minimum_width, shape.minimum_width)
+    scales = system.scales(solve(solver, system).scale)
+    assert independent_error(target, features, scales) < 1e-8
+    assert (scales.outer != 1).any()
+
+
+def test_the_closed_form_of_eq_3_is_exact():
+    shape = SHAPES[0]
+    target, features, system = problem("id_cond", shape, shape.minimum_width)
+    assert (
+        independent_error(target, features, system.scales(solve("closed_form", system).scale))
+        < 1e-14
+    )
+
+
+def test_a_pathological_target_of_eq_3_is_named():
+    shape = LayerShape(3, 4)
+    weight = torch.ones(3, 4, 1, 1, dtype=torch.float64)
+    weight[1, 0] = 0
+    features = draw("id_cond", shape, shape.minimum_width, 0, 0)
+    system = two_layer_system(
+        TargetLayer("t", weight, torch.zeros(3)), features, CPU, orthogonal=True
+    )
+    with pytest.raises(RunError, match="pathological"):
+        solve("closed_form", system)
+
+
+def test_one_feature_fewer_than_the_minimum_does_not_suffice():
+    shape = SHAPES[0]
+    target, features, system = problem("he_normal", shape, shape.minimum_width - 1)
+    solution = solve("matrix_free", system, SolverOptions(max_iterations=1000))
+    assert not solution.report.converged
+    assert independent_error(target, features, system.scales(solution.scale)) > 1e-4
+
+
+def test_a_solver_that_falls_short_says_so():
+    _, _, system = problem("he_normal", SHAPES[0], 405)
+    report = solve("matrix_free", system, SolverOptions(max_iterations=3)).report
+    assert not report.converged
+    assert report.iterations == 3
+    assert report.relative_residual > 1e-3
+
+
+def test_lu_of_a_wide_system_is_refused_with_the_way_out():
+    _, _, system = problem("he_normal", SHAPES[0], 405)
+    for solver in SQUARE:
+        with pytest.raises(Unsuitable, match=r"features\.width=maximum"):
+            solve(solver, system)
+
+
+def test_the_closed_form_is_refused_where_m_is_not_orthogonal():
+    _, _, system = problem("he_normal", SHAPES[0], 270)
+    with pytest.raises(Unsuitable, match="closed_form"):
+        solve("closed_form", system)
+
+
+def test_a_singular_system_is_a_clear_failure():
+    shape = LayerShape(4, 3, (3, 3))
+    target = TargetLayer("t", torch.randn(4, 3, 3, 3, dtype=torch.float64), torch.zeros(4))
+    features = draw("sparse_he_normal", shape, shape.equations, 0, 0, strict=True)
+    system = two_layer_system(target, features, CPU, orthogonal=False)
+    with pytest.raises(RunError, match="singular"):
+        solve("lu", system)
+
+
+def test_an_unknown_solver_is_named_with_the_nearest():
+    _, _, system = problem("he_normal", SHAPES[2], 180)
+    with pytest.raises(UserError, match="did you mean 'matrix_free'"):
+        solve("matrixfree", system)
+
+
+def test_refined_lu_reaches_float64_on_a_hundred_draws():
+    """Plain refinement fails on some draws; GMRES preconditioned by the float32 factors must not."""
+    shape = LayerShape(6, 6, (3, 3))
+    for seed in range(100):
+        _, _, system = problem("he_normal", shape, shape.equations, seed)
+        assert solve("refined", system).report.relative_residual < 1e-10, seed
+
+
+def test_auto_takes_the_cheapest_exact_solver_and_says_why():
+    memory = 16 * 10**9
+
+    def picked(rows, columns, orthogonal=False, memory=memory):
+        choice = choose(rows, columns, orthogonal, memory)
+        assert choice.reason
+        return choice.solver, choice.features
+
+    assert picked(36864, 55296) == ("matrix_free", 55296)
+    assert picked(36864, 37601) == ("matrix_free", 37601)
+    assert picked(36864, 37000) == ("refined", 36864)  # an oversampling of 1.004
+    assert picked(1000, 1000, orthogonal=True) == ("closed_form", 1000)
+    assert picked(1000, 1000) == ("lu", 1000)
+    assert picked(20000, 20000) == ("refined", 20000)
+    assert picked(1000, 900) == ("least_squares", 900)
+    assert picked(36864, 36864, memory=5 * 10**9) == ("matrix_free", 36864)
+    assert "5.5 GB" in choose(36864, 36864, False, 5 * 10**9).reason
+    assert picked(90000, 90000, memory=10**15) == ("matrix_free", 90000)
+    assert "too many for a dense LU" in choose(90000, 90000, False, 10**15).reason
+    assert set(TOLERANCE) <= set(SOLVERS)
+
+
+def test_a_few_features_more_than_equations_are_factorized_not_iterated():
+    shape = LayerShape(8, 8, (3, 3))
+    target, features, system = problem("he_normal", shape, shape.equations + 5)
+    solution = solve("auto", system)
+    assert solution.report.solver == "lu"
+    assert solution.report.converged
+    assert (solution.scale[-5:] == 0).all()
+    assert independent_error(target, features, system.scales(solution.scale)) < 1e-9
+
+
+def test_a_system_too_large_for_the_machine_is_refused_beforehand(monkeypatch):
+    from bnrecon.solvers import base
+
+    monkeypatch.setattr(base, "available_memory", lambda device: 10_000)
+    _, _, system = problem("he_normal", SHAPES[0], 270)
+    with pytest.raises(RunError, match=r"needs .* are free; use solver=matrix_free"):
+        solve("lu", system)
+
+
+WIDE = LayerShape(8, 12, (3, 3))  # 864 equations
+
+
+def pseudo_inverse(system):
+    return torch.linalg.pinv(system.operator.dense()) @ system.rhs
+
+
+@pytest.mark.parametrize("name", ["he_normal", "orthogonal", "sparse_he_normal"])
+@pytest.mark.parametrize("shape", [WIDE, LayerShape(6, 3, (3, 3)), LayerShape(9, 20)])
+def test_minimum_norm_is_the_pseudo_inverse_in_any_arithmetic(name, shape, every_rung):
+    """X = M^T (M M^T)^-1 b to float64 accuracy, although the inner solves run in bf16."""
+    _, _, system = problem(name, shape, round(1.6 * shape.equations))
+    solution = solve("minimum_norm", system)
+    expected = pseudo_inverse(system)
+    assert solution.report.arithmetic.startswith("bfloat16")
+    assert solution.report.norm == "minimum norm of the scales"
+    assert (solution.scale - expected).norm() < 1e-8 * expected.norm()
+
+
+def test_matrix_free_in_bf16_is_near_the_minimum_norm_and_says_so(every_rung):
+    _, _, system = problem("he_normal", WIDE, 1296)
+    solution = solve("matrix_free", system)
+    expected = pseudo_inverse(system)
+    assert solution.report.converged
+    assert solution.report.norm == "near the minimum norm of the scales"
+    assert 1e-6 < (solution.scale - expected).norm() / expected.norm() < 0.05
+
+
+def test_columns_are_scaled_where_their_norms_spread(every_rung):
+    _, _, system = problem("he_normal", LayerShape(12, 3, (3, 3)), 486)
+    report = solve("matrix_free", system).report
+    assert "times their columns' norms" in report.norm
+    norms = system.operator.column_norms()
+    scaled, plain = (
+        torch.linalg.cond(m) for m in (system.operator.dense() / norms, system.operator.dense())
+    )
+    assert scaled < 0.8 * plain
+
+
+@pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
+def test_the_arithmetic_goes_up_where_bf16_stalls(solver, every_rung):
+    _, _, system = problem("he_normal", WIDE, 868)
+    report = solve(solver, system).report
+    assert report.arithmetic.startswith("bfloat16 then float32")
+    assert report.converged
+
+
+def test_bf16_stands_at_an_oversampling_of_1_02(every_rung):
+    _, _, system = problem("he_normal", LayerShape(16, 16, (3, 3)), 2351)
+    report = solve("matrix_free", system).report
+    assert report.arithmetic == "bfloat16"
+    assert report.converged
+
+
+@pytest.fixture
+def every_rung(monkeypatch):
+    """All arithmetics of a processor with bf16, at any size, whatever this one has: without units of its own bf16 is emulated."""
+    from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
+    from bnrecon.solvers import iterative
+
+    monkeypatch.setattr(iterative, "ladder", lambda device: [BFLOAT16, FLOAT32, FLOAT64])
+    monkeypatch.setattr(iterative, "SMALL", 0)
+
+
+def test_minimum_norm_of_too_few_features_is_refused():
+    _, _, system = problem("he_normal", SHAPES[0], 200)
+    with pytest.raises(Unsuitable, match="270 equations of 200 unknowns"):
+        solve("minimum_norm", system)
+
+
+@pytest.mark.parametrize("width", [200, 270, 300])
+def test_least_squares_of_any_rank_is_the_pseudo_inverse(width):
+    """Repeated and dead features: rank is lacking, and the answer is still the least-squares one of minimum norm."""
+    _, _, system = deficient(width)
+    solution = solve("least_squares", system)
+    expected = pseudo_inverse(system)
+    assert torch.allclose(
+        solution.scale, expected, rtol=1e-6, atol=1e-8 * float(expected.abs().max())
+    )
+    assert not solution.report.converged
+
+
+def deficient(width):
+    """A system of 270 equations with 3 dead features and 30 repeated ones."""
+    from bnrecon.construction.two_layer import linear_system
+    from bnrecon.operators.khatri_rao import KhatriRao
+
+    target, features, system = problem("he_normal", SHAPES[0], width)
+    transposed, first = system.matrix.transposed.clone(), system.matrix.first.clone()
+    transposed[:3] = 0
+    transposed[40:70], first[40:70] = 2 * transposed[10:40], -first[10:40]
+    return target, features, linear_system(KhatriRao(transposed, first), target.rows())
+
+
+def test_large_least_squares_run_without_the_dense_form(monkeypatch):
+    from bnrecon.solvers import least_squares
+
+    monkeypatch.setattr(least_squares, "LARGEST", 10)
+    _, _, system = deficient(200)
+    expected = pseudo_inverse(system)
+    reached = system.operator.matvec(solve("least_squares", system).scale)
+    assert torch.allclose(reached, system.operator.matvec(expected), atol=1e-7)
+
+
+def test_a_hopeless_system_is_diagnosed():
+    _, _, system = deficient(300)
+    report = solve("matrix_free", system, SolverOptions(max_iterations=3000)).report
+    assert not report.converged
+    assert "3 of 300 features are wholly zero" in report.diagnosis
+    assert "30 of 300 features repeat others up to a factor" in report.diagnosis
+    assert "rank 267 of 270 equations" in report.diagnosis
+    with pytest.raises(RunError, match="3 of 270 features are wholly zero") as raised:
+        solve("lu", deficient(270)[2])
+    assert "solver=least_squares" in str(raised.value)
+
+
+def test_features_that_are_not_finite_are_refused():
+    from bnrecon.construction.two_layer import linear_system
+    from bnrecon.operators.khatri_rao import KhatriRao
+
+    _, _, system = problem("he_normal", SHAPES[0], 405)
+    first = system.matrix.first.clone()
+    first[7, 1] = float("inf")
+    with pytest.raises(UserError, match="features are not all finite"):
+        solve("auto", linear_system(KhatriRao(system.matrix.transposed, first), system.weight))
+
+
+def test_weights_that_no_feature_reaches_are_counted():
+    from bnrecon.construction.two_layer import linear_system
+    from bnrecon.operators.khatri_rao import KhatriRao
+
+    first = torch.randn(90, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    first[:, 2] = 0
+    transposed = torch.randn(
+        90, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    system = linear_system(KhatriRao(transposed, first), torch.ones(4, 15, dtype=torch.float64))
+    report = solve("matrix_free", system).report
+    assert "12 weights that are not zero are reached by no feature" in report.diagnosis
+    assert report.relative_residual == pytest.approx((12 / 60) ** 0.5)
+
+
+def test_a_converged_system_needs_no_diagnosis():
+    assert solve("matrix_free", problem("he_normal", SHAPES[0], 405)[2]).report.diagnosis == ""
+
+
+def test_a_target_of_zeros_has_zero_scales():
+    from bnrecon.construction.two_layer import linear_system
+    from bnrecon.operators.khatri_rao import KhatriRao
+
+    generator = torch.Generator().manual_seed(0)
+    transposed, first = (
+        torch.randn(90, k, dtype=torch.float64, generator=generator) for k in (12, 5)
+    )
+    system = linear_system(KhatriRao(transposed, first), torch.zeros(4, 15, dtype=torch.float64))
+    for solver in ("matrix_free", "minimum_norm", "least_squares", "lbfgs", "auto"):
+        solution = solve(solver, system)
+        assert solution.report.converged
+        assert not solution.scale.any()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_target_that_is_not_finite_is_refused(bad):
+    from bnrecon.construction.two_layer import linear_system
+
+    _, _, system = problem("he_normal", SHAPES[0], 405)
+    weight = system.weight.clone()
+    weight[0, 0] = bad
+    with pytest.raises(UserError, match="not all finite"):
+        solve("auto", linear_system(system.matrix, weight))
+
+
+def test_refined_lu_at_minimum_width_on_a_hundred_draws():
+    """The pivoted system is worse conditioned than M itself."""
+    shape = LayerShape(6, 6, (3, 3))
+    for seed in range(100):
+        _, _, system = problem("he_normal", shape, shape.minimum_width, seed)
+        assert solve("refined", system).report.relative_residual < 1e-10, seed
+
+
+def test_lu_works_in_the_memory_of_the_matrix():
+    from bnrecon.solvers.dense import factorize
+
+    matrix = torch.randn(50, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).T
+    copy = matrix.clone()
+    factors, pivots = factorize(matrix)
+    assert factors.data_ptr() == matrix.data_ptr()
+    assert torch.allclose(
+        copy @ torch.linalg.lu_solve(factors, pivots, torch.eye(50, dtype=torch.float64)),
+        torch.eye(50).double(),
+    )
+    with pytest.raises(ValueError, match="not stored by columns"):
+        factorize(copy.contiguous())
+
+
+def test_dense_lu_beyond_32_bit_indexing_is_refused():
+    from bnrecon.solvers.base import lookup
+
+    for solver in ("lu", "refined", "lu_lbfgs"):
+        lookup(solver).check(46_340, 46_340, False)
+        with pytest.raises(
+            Unsuitable, match=r"46341 unknowns has more than 2\^31 entries.*matrix_free"
+        ):
+            lookup(solver).check(46_341, 46_341, False)
+    for solver in ("svd_lbfgs", "svd_lu_lbfgs"):
+        with pytest.raises(Unsuitable, match=r"workspace of more than 2\^31"):
+            lookup(solver).check(20_001, 20_001, False)
+
+
+def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
+    """id_cond of both widths and ortho_cond: the closed forms never form A or B."""
+    from bnrecon.features import pair
+
+    drawn = {
+        (name, word): draw(name, WIDE, choose_width(name, WIDE, width=word), 0, 0)
+        for name, word in (
+            ("id_cond", "maximum"),
+            ("id_cond", "minimum"),
+            ("ortho_cond", "maximum"),
+        )
+    }
+    weights = {key: features.weights() for key, features in drawn.items()}
+
+    def refuse(*_):
+        raise AssertionError("feature tensors were formed")
+
+    monkeypatch.setattr(pair.Features, "weights", refuse)
+    target = TargetLayer("t", torch.randn(8, 12, 3, 3, dtype=torch.float64), torch.zeros(8))
+    for key, features in drawn.items():
+        assert features.first is None
+        system = two_layer_system(target, features, CPU, orthogonal=True)
+        solution = solve("auto", system)
+        scales = system.scales(solution.scale)
+        assert solution.report.solver == "closed_form"
+        first, second = (w.double() for w in weights[key])
+        reached = torch.einsum("o,oluv,l,lc->ocuv", scales.outer, second, scales.inner, first)
+        assert (reached - target.weight).norm() < 1e-10 * target.weight.norm(), key
+
+
+def test_svd_preconditioning_repairs_lbfgs():
+    """Random features for normalization layers, Fig. 2: at c1 = n LBFGS alone falls short, after an SVD it does not."""
+    _, _, system = problem("he_normal", LayerShape(20, 20), 400)
+    alone, preconditioned = (
+        solve(name, system).report.relative_residual for name in ("lbfgs", "svd_lbfgs")
+    )
+    assert preconditioned < 0.1 * alone
+
+
+def test_the_papers_solvers_say_that_they_fall_short():
+    _, _, system = problem("he_normal", SHAPES[0], SHAPES[0].minimum_width)
+    for solver in ("lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"):
+        report = solve(solver, system).report
+        assert not report.converged
+        assert report.arithmetic == "float32"
+
+
+def test_lbfgs_improves_on_the_float32_lu():
+    shape = LayerShape(16, 16, (3, 3))
+    _, _, system = problem("he_normal", shape, shape.equations)
+    alone = torch.linalg.solve(system.operator.dense().float(), system.rhs.float()).double()
+    before = float((system.operator.matvec(alone) - system.rhs).norm() / system.rhs.norm())
+    assert (
+        solve("lu_lbfgs", system, SolverOptions(max_iterations=300)).report.relative_residual
+        < 0.5 * before
+    )
+
+
+class Terminal(io.StringIO):
+    """A standard error that says whether it is a terminal."""
+
+    def __init__(self, terminal):
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_drawn_on_terminals_only(terminal, monkeypatch):
+    from bnrecon.solvers import progress
+
+    screen = Terminal(terminal)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert solve("matrix_free", problem("he_normal", SHAPES[0], 405)[2]).report.converged
+    assert ("solving 270 x 405" in screen.getvalue()) == terminal
+
+
+def test_the_bar_counts_digits_and_shows_the_residual(monkeypatch):
+    from bnrecon.solvers.progress import ResidualBar, clock
+
+    monkeypatch.setattr(sys, "stderr", Terminal(True))
+    with ResidualBar("solving", 1e-10) as bar:
+        bar.show(5, 1e-3)
+        assert bar.bar.n == pytest.approx(3)
+        bar.show(9, 1e-2)  # residuals of some methods go up at times; the bar does not
+        assert bar.bar.n == pytest.approx(3)
+        assert "1.0e-02, 9 iterations" in bar.bar.postfix
+        assert bar.bar.total == 10
+    with clock("LU", 3.0):
+        pass

@@ -1,0 +1,91 @@
+"""Burkholz 2024, Thms 2.2 and 2.3 on small layers: the widths at which targets become reachable."""
+
+import pytest
+import torch
+
+from bnrecon.construction.kernel_composition import kernel_composition_system
+from bnrecon.studies.burkholz2024.width_threshold import (
+    SETTINGS,
+    SUCCESS,
+    Setting,
+    composed_error,
+    features,
+    pathological_target,
+    random_target,
+    success_rates,
+)
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(3, 2, 1, 1, 1),
+        Setting(4, 3, 3, 3, 1),
+        Setting(2, 2, 3, 2, 2),
+        Setting(3, 2, 1, 1, 3),
+    ],
+)
+def test_random_targets_are_reached_from_the_minimum_width_on(setting):
+    frame = success_rates((setting,), draws=5, below=2)
+    random = frame[frame["target"] == "random"]
+    enough = random["c1"] >= setting.minimum_width
+    assert (random["rebuilt"][enough] == 5).all()
+    assert (random["rebuilt"][~enough] == 0).all()
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_pathological_targets_are_reached_at_n_features_only(setting):
+    widths = [
+        width
+        for width in range(setting.minimum_width, setting.equations)
+        if setting.has_pathological(width)
+    ]
+    for width in (widths[0], widths[-1]):
+        target = pathological_target(setting, width, seed=1)
+        assert (
+            composed_error(kernel_composition_system(target, *features(setting, width, 1), CPU))
+            > 1e-2
+        )
+        maximum = kernel_composition_system(target, *features(setting, setting.equations, 1), CPU)
+        assert composed_error(maximum) < SUCCESS
+        # Not for its own sake: with features that know nothing of it the same target is reached at that width.
+        assert (
+            composed_error(kernel_composition_system(target, *features(setting, width, 2), CPU))
+            < SUCCESS
+        )
+
+
+def test_the_scales_of_a_pathological_target_leave_other_outputs_dead():
+    """The null space itself, from the singular values of Eq. 2's homogeneous rows: every vector in it has outputs at zero."""
+    setting = Setting(4, 3, 3, 3, 1)
+    width = setting.minimum_width + 1
+    target = pathological_target(setting, width, seed=3)
+    matrix = kernel_composition_system(target, *features(setting, width, 3), CPU).matrix.dense()
+    weight = target.permute(0, 2, 3, 1).flatten(1)
+    table = matrix.reshape(4, -1, width)
+    along = torch.einsum("oe,oew->ow", weight, table) / weight.square().sum(1, keepdim=True)
+    homogeneous = (table - weight[..., None] * along[:, None]).flatten(
+        0, 1
+    )  # Mγ minus its part along W, output by output
+    values, vh = torch.linalg.svd(homogeneous)[1:]
+    assert int((values > 1e-10 * values[0]).sum()) == width - 2  # a null space of c1 + c2 - n = 2
+    reached = torch.einsum("oew,kw->oek", table, vh[-2:]).norm(dim=1)
+    assert (reached[:2].norm(dim=1) > 1e-3).all()
+    assert (reached[2:] < 1e-9).all()
+
+
+def test_where_there_is_no_pathological_target_that_is_said():
+    for setting, width in (
+        (Setting(4, 3, 1, 1, 3), 105),
+        (Setting(4, 3, 3, 3, 1), 108),
+        (Setting(4, 3, 1, 1, 1), 9),
+    ):
+        with pytest.raises(ValueError, match="no pathological target"):
+            pathological_target(setting, width, 0)
+
+
+def test_targets_do_not_depend_on_the_features():
+    assert torch.equal(random_target(SETTINGS[0], 4), random_target(SETTINGS[0], 4))
+    assert not torch.equal(random_target(SETTINGS[0], 4), random_target(SETTINGS[0], 5))
