@@ -8,13 +8,59 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from PIL import Image
 
 from bnrecon.runtime import files
 
-__all__ = ["canvas", "is_whole", "layer_errors"]
+__all__ = [
+    "COLUMN",
+    "PAGE",
+    "PALETTE",
+    "canvas",
+    "image",
+    "is_whole",
+    "layer_errors",
+    "new_figure",
+    "style",
+]
+
+
+PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd")
+STYLE = Path(__file__).parent / "bnrecon.mplstyle"
+COLUMN, PAGE = 3.4, 7.0  # inches: a figure across one column, and across both
+
+
+def style() -> contextlib.AbstractContextManager[None]:
+    """The style that every figure is made and saved in; the caller's own settings come back after it."""
+    return matplotlib.style.context([STYLE])
+
+
+def new_figure(
+    rows: int = 1, columns: int = 1, size: tuple[float, float] = (COLUMN, 2.6), **options: Any
+) -> tuple[Figure, Any]:
+    """A figure of ``size`` inches and its axes, known to no window or global state.
+
+    ``options`` go to ``Figure.subplots``. Draw within ``style()``.
+
+    >>> with style():
+    ...     figure, axes = new_figure()
+    ...     lines = axes.plot([1, 2])
+    >>> image(figure, "png")[1:4]
+    b'PNG'
+    """
+    figure = Figure(figsize=size)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def image(figure: Figure, kind: str) -> bytes:
+    """A figure as a file of this kind (png, svg): the same bytes for the same drawing."""
+    file = io.BytesIO()
+    with style():
+        figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return file.getvalue()
 
 
 @contextlib.contextmanager

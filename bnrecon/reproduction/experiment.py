@@ -1,0 +1,68 @@
+"""An experiment of a paper: what it is called, its tasks, and how their rows become a table and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["Experiment", "Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The smallest piece of work that is computed, stored and resumed on its own.
+
+    Args:
+        name: what it is called in progress and messages, unique within its experiment.
+        function: called with ``arguments`` by name, and with ``options`` where it has any; returns
+            the task's rows: a frame whose columns are snake_case and whose cells are numbers, words,
+            truth values or missing (NaN, None).
+        arguments: JSON values; with the experiment's name and what ``options`` change they are the
+            task's key.
+        options: overrides of the runs whose targets the task trains or reads; ``None`` for a task
+            that has no such runs.
+    """
+
+    name: str
+    function: Callable[..., pd.DataFrame]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] | None = None
+
+    def compute(self) -> pd.DataFrame:
+        """Do the work and return its rows."""
+        given = {} if self.options is None else {"options": self.options}
+        return self.function(**self.arguments, **given)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What stands in one file of a paper's folder, bound there to the name ``PART``.
+
+    Args:
+        where: where in the paper, as "Figure 2".
+        title: what is shown.
+        tasks: called with the scale and the user's options; naming tasks costs nothing. Raises
+            ``UserError`` for an option that the experiment itself sets.
+        summary: makes the printed table of all tasks' rows; cells may be ``Interval`` objects.
+        caption: what the reader has to know, or a function that computes it from the rows.
+        draw: makes the figure of the rows.
+        options: the overrides that the experiment gives its own runs at a scale; ``None`` where it
+            has none and the user's options change nothing.
+    """
+
+    where: str
+    title: str
+    tasks: Callable[[str, Sequence[str]], Sequence[Task]]
+    summary: Callable[[pd.DataFrame], pd.DataFrame]
+    caption: str | Callable[[pd.DataFrame], str]
+    draw: Callable[[pd.DataFrame], Figure] | None = None
+    options: Callable[[str], Sequence[str]] | None = None
+
+    def caption_for(self, rows: pd.DataFrame) -> str:
+        """The caption, computed from the rows where it depends on them."""
+        return self.caption if isinstance(self.caption, str) else self.caption(rows)
