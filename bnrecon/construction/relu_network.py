@@ -1,0 +1,227 @@
+"""Two random layers for each layer of a ReLU network (Giannou et al.
+
+2023, Theorem 1, Corollary 1, Theorem 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bnrecon.construction.random_linear import random_linear, random_norm, set_affine, solve_scales
+from bnrecon.construction.relu_target import LinearTarget, read_relu_network
+from bnrecon.features.portable_random import Stream
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["RebuiltLayer", "RebuiltNetwork", "functional_error", "low_rank_factors", "relu_network"]
+
+
+@dataclass(frozen=True)
+class RebuiltLayer:
+    """One target layer: its size, the random layers' width, and ||V diag(γ) W - W*|| / ||W*||.
+
+    ``radius`` bounds the norm of the inputs for which all inner ReLUs stay open.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    width: int
+    radius: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class RebuiltNetwork:
+    """A random network that computes the target's function on ||x|| <= ``radius``.
+
+    ``functional_error`` is the largest difference of an output over 1,024 inputs in that ball,
+    relative to the target's largest output there, both networks in float64.
+    """
+
+    network: nn.Sequential
+    layers: tuple[RebuiltLayer, ...]
+    radius: float
+    functional_error: float
+
+
+def relu_network(
+    model: nn.Sequential,
+    *,
+    width: int | None = None,
+    rank: int | None = None,
+    density: float = 1.0,
+    radius: float = 1.0,
+    seed: int = 0,
+) -> RebuiltNetwork:
+    """Rebuild a ReLU network of linear layers by the normalizations of a random one (Theorem 1).
+
+    A target layer W* (m, k) becomes a random W (c, k), a normalization that opens all ReLUs by its
+    shift, a ReLU, a random V (m, c), and a normalization that takes the shift off again. The scales
+    γ of the first solve V diag(γ) W = W*: m k equations, c = m k scales. The result has real
+    ``BatchNorm1d`` modules with random frozen statistics (Lemma 7) and is float64.
+
+    Args:
+        model: ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` (eval mode) and ``ReLU``.
+        width: c of every layer; m k by default. With fewer the pseudo-inverse's scales are the best
+            approximation in the least-squares sense, as in Figure 4 (right).
+        rank: factorize each target layer into (m, rank) (rank, k) and rebuild the factors one after
+            the other: four layers of width rank · max(m, k) at most (Corollary 1).
+        density: share of nonzero entries of the random weights (Theorem 3).
+        radius: inputs are rebuilt for ||x|| <= ``radius``; for later layers it is propagated as
+            R <- ||W*|| R + ||b*||.
+        seed: from which all weights and statistics are drawn.
+
+    Returns:
+        The random network, a report for each layer, and the error of the function.
+
+    Raises:
+        UserError: the model is none of these, ``width``, ``density`` or ``radius`` is out of range,
+            or a layer's rank is above ``rank``.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    >>> rebuilt = relu_network(net, seed=0)
+    >>> [layer.width for layer in rebuilt.layers], rebuilt.functional_error < 1e-9
+    ([12, 8], True)
+    """
+    targets = read_relu_network(model)
+    check_options(width, density, radius)
+    stages = [stage for target in targets for stage in _stages(target, rank)]
+    modules: list[nn.Module] = []
+    reports = []
+    reach, offset = radius, None
+    for number, (target, follows) in enumerate(stages):
+        stream = Stream(seed, number)
+        pair, report, offset = _two_layers(target, width, density, reach, offset, follows, stream)
+        modules += pair
+        reports.append(report)
+        reach = target.next_radius(reach)
+        if number + 1 < len(stages):
+            modules.append(nn.ReLU())
+    if isinstance(list(model)[-1], nn.ReLU):
+        modules.append(nn.ReLU())
+    network = nn.Sequential(*modules).eval()
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.requires_grad_(True)
+    error = functional_error(network, model, targets[0].weight.shape[1], radius, seed)
+    return RebuiltNetwork(network, tuple(reports), radius, error)
+
+
+def check_options(width: int | None, density: float, radius: float) -> None:
+    """Raise ``UserError`` for a value out of range."""
+    if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
+        raise UserError(f"width={width!r}: must be a whole number above 0, or None")
+    if not 0 < density <= 1:
+        raise UserError(f"density={density}: must be above 0 and at most 1")
+    if not 0 < radius < float("inf"):
+        raise UserError(f"radius={radius}: must be above 0 and finite")
+
+
+def low_rank_factors(weight: torch.Tensor, rank: int, name: str = "") -> tuple[torch.Tensor, ...]:
+    """W* = A* B* by singular values: A* (m, rank), B* (rank, k).
+
+    Raises ``UserError`` where W* has a higher rank.
+
+    >>> a, b = low_rank_factors(torch.ones(3, 3, dtype=torch.float64), 1)
+    >>> bool(torch.allclose(a @ b, torch.ones(3, 3, dtype=torch.float64)))
+    True
+    """
+    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    if rank < len(values) and float(values[rank]) > 1e-12 * float(values[0]):
+        real = int((values > 1e-12 * values[0]).sum())
+        raise UserError(f"rank={rank}: layer {name} has rank {real}; give at least that")
+    root = values[:rank].sqrt()
+    return left[:, :rank] * root, root[:, None] * right[:rank]
+
+
+def _stages(target: LinearTarget, rank: int | None) -> list[tuple[LinearTarget, bool]]:
+    """A target layer as the stages it is rebuilt in; whether another linear stage follows each.
+
+    Between the two factors of Corollary 1 the random network has a ReLU and the target has none.
+    """
+    if rank is None:
+        return [(target, False)]
+    if rank < 1:
+        raise UserError(f"rank={rank}: must be a whole number above 0")
+    outer, inner = low_rank_factors(target.weight, rank, target.name)
+    first = LinearTarget(f"{target.name}, first factor", inner, torch.zeros(len(inner)).double())
+    second = LinearTarget(f"{target.name}, second factor", outer, target.bias)
+    return [(first, True), (second, False)]
+
+
+def _two_layers(
+    target: LinearTarget,
+    width: int | None,
+    density: float,
+    radius: float,
+    offset: torch.Tensor | None,
+    follows: bool,
+    stream: Stream,
+) -> tuple[list[nn.Module], RebuiltLayer, torch.Tensor | None]:
+    """Two random layers that compute ``target`` for ||x|| <= ``radius``.
+
+    Args:
+        target: W* (m, k) and b* (m,).
+        width: c, m k by default.
+        density: share of nonzero weights.
+        radius: bound of the norm of x.
+        offset: what the input carries beside x and is taken off: the shift that kept the ReLU open
+            between two factors (k,).
+        follows: the ReLU behind these layers has to stay open, too: the outputs get such a shift.
+        stream: random numbers.
+
+    Returns:
+        The modules, the report, and the shift that the outputs carry.
+    """
+    outputs, inputs = target.weight.shape
+    count = outputs * inputs if width is None else width
+    first = random_linear(inputs, count, stream, "first", density)
+    second = random_linear(count, outputs, stream, "second", density)
+    w, v = first.weight, second.weight
+    scale = solve_scales(v, w, target.weight)
+    # The smallest shift that opens the ReLU of γ w.x: |γ| ||w|| R, where the proof takes a bound of
+    # it.
+    opening = scale.abs() * w.norm(dim=1) * radius
+    inside, outside = random_norm(count, stream, "first"), random_norm(outputs, stream, "second")
+    carried = torch.zeros_like(opening) if offset is None else scale * (w @ offset)
+    set_affine(inside, scale, opening - carried)
+    lift = target.weight.norm(dim=1) * radius if follows else None
+    shift = target.bias - v @ opening + (0 if lift is None else lift)
+    set_affine(outside, torch.ones(outputs, dtype=torch.float64), shift)
+    norm = float(target.weight.norm())
+    error = float(((v * scale) @ w - target.weight).norm()) / (norm or 1.0)
+    report = RebuiltLayer(target.name, inputs, outputs, count, radius, error)
+    return [first, inside, nn.ReLU(), second, outside], report, lift
+
+
+def functional_error(
+    network: nn.Module, model: nn.Module, inputs: int, radius: float, seed: int
+) -> float:
+    """The largest difference of an output, relative to the largest output of ``model``.
+
+    Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(1024, inputs, generator=generator, dtype=torch.float64)
+    x *= radius / x.norm(dim=1, keepdim=True)
+    inside = torch.rand(512, 1, generator=generator, dtype=torch.float64) ** (1 / inputs)
+    x[:512] *= inside
+    with torch.no_grad():
+        wanted = _evaluate(model, x)
+        return float((network(x) - wanted).abs().max() / wanted.abs().max())
+
+
+def _evaluate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The target's outputs in float64, the model itself left as it is."""
+    layers = {target.name: target for target in read_relu_network(model)}
+    for name, module in model.named_children():
+        if name in layers:
+            x = x @ layers[name].weight.T + layers[name].bias
+        elif isinstance(module, nn.ReLU):
+            x = torch.relu(x)
+    return x

@@ -1,0 +1,215 @@
+"""Narrow, deep random networks with skip connections (Giannou et al. 2023, Theorem 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bnrecon.construction.random_linear import (
+    khatri_rao,
+    random_linear,
+    random_norm,
+    scale_of,
+    set_affine,
+    solve_scales,
+)
+from bnrecon.construction.relu_network import check_options, functional_error
+from bnrecon.construction.relu_target import LinearTarget, read_relu_network
+from bnrecon.features.portable_random import Stream
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["RebuiltChain", "RebuiltSegment", "SkipChain", "block_sizes", "skip_chain"]
+
+
+@dataclass(frozen=True)
+class RebuiltSegment:
+    """One block of columns of one target layer, solved by one layer of the chain.
+
+    ``relative_error`` is ||P diag(γ) W A - W*_i|| / ||W*_i||, P all that follows; ``condition`` the
+    2-norm condition number of the system for γ, ``None`` if it was not asked for.
+    """
+
+    name: str
+    block: int
+    width: int
+    relative_error: float
+    condition: float | None
+
+
+@dataclass(frozen=True)
+class RebuiltChain:
+    """A narrow random network that computes the target's function on ||x|| <= ``radius``."""
+
+    network: nn.Sequential
+    segments: tuple[RebuiltSegment, ...]
+    radius: float
+    functional_error: float
+
+
+class Segment(nn.Module):
+    """One layer of a chain, x -> Γ W (x + A z) + β for its block z of the input.
+
+    ``lift`` is A (c, k), ``mix`` is W (c, c), both frozen; ``norm`` holds Γ and β.
+    """
+
+    lift: nn.Linear
+    mix: nn.Linear
+    norm: nn.BatchNorm1d
+
+    def __init__(self, size: int, width: int, stream: Stream, number: int):
+        super().__init__()
+        self.lift = random_linear(size, width, stream, f"A{number}")
+        self.mix = random_linear(width, width, stream, f"W{number}")
+        self.norm = random_norm(width, stream, f"norm{number}")
+
+    def forward(self, block: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        """(batch, k) and, behind the first segment, (batch, c) -> (batch, c)."""
+        lifted = self.lift(block)
+        return self.norm(self.mix(lifted if x is None else x + lifted))
+
+
+class SkipChain(nn.Module):
+    """The random layers in the place of one target layer; z_1 ... z_K are the blocks of its input.
+
+    L_1 = Γ_1 W_1 A_1 z_1 + β_1, L_i = Γ_i W_i (σ(L_(i-1)) + A_i z_i) + β_i, and at last W L_K.
+    Print omits A_1; without it the sizes of W_1 and z_1 do not fit.
+    """
+
+    out: nn.Linear
+
+    def __init__(self, sizes: list[int], outputs: int, width: int, stream: Stream):
+        super().__init__()
+        self.sizes = sizes
+        self.chain = nn.ModuleList(
+            Segment(size, width, stream, number) for number, size in enumerate(sizes)
+        )
+        self.out = random_linear(width, outputs, stream, "out")
+
+    def segments(self) -> list[Segment]:
+        """The layers L_1 ... L_K."""
+        return [module for module in self.chain if isinstance(module, Segment)]
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        """(batch, inputs) -> (batch, outputs)."""
+        x: torch.Tensor | None = None
+        for segment, block in zip(self.segments(), z.split(self.sizes, dim=1), strict=True):
+            x = segment(block, None if x is None else torch.relu(x))
+        return self.out(x)
+
+
+def block_sizes(inputs: int, block: int) -> list[int]:
+    """Sizes of the blocks that an input is cut into: the first is smaller where they do not fit.
+
+    The first block's scales are found last and nothing is built on them.
+
+    >>> block_sizes(8, 4), block_sizes(7, 3)
+    ([4, 4], [1, 3, 3])
+    """
+    whole, rest = divmod(inputs, block)
+    return ([rest] if rest else []) + [block] * whole
+
+
+def skip_chain(
+    model: nn.Sequential,
+    block: int = 1,
+    *,
+    radius: float = 1.0,
+    seed: int = 0,
+    refinements: int = 2,
+    conditions: bool = False,
+) -> RebuiltChain:
+    """Rebuild a ReLU network by the normalizations of a narrow, deep random one (Theorem 2).
+
+    A target layer W* (m, k) is cut into K = ceil(k / block) blocks of columns. Each gets one layer
+    of width m · block, whose scales are found from the last block to the first:
+
+        P_i diag(γ_i) (W_i A_i) = W*_i   with   P_i = W Γ_K W_K ... Γ_(i+1) W_(i+1).
+
+    All inner ReLUs are opened by the shifts, whose effect the next shifts take off. P_i is a
+    product of ever more random factors: the systems' condition grows with K, and float64 ends it.
+
+    Args:
+        model: ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` (eval mode) and ``ReLU``.
+        block: size of the input blocks, the theorem's k: 1 is the deepest and narrowest network,
+            the number of inputs gives one layer of full width.
+        radius: inputs are rebuilt for ||x|| <= ``radius``, propagated as in ``relu_network``.
+        seed: from which all weights and statistics are drawn.
+        refinements: corrections of each LU solution.
+        conditions: compute each system's condition number, too.
+
+    Returns:
+        The random network, a report for each segment, and the error of the function.
+
+    Raises:
+        UserError: the model is none of these, or ``block`` or ``radius`` is out of range.
+
+    >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    >>> rebuilt = skip_chain(net, block=2, seed=0)
+    >>> [segment.width for segment in rebuilt.segments], rebuilt.functional_error < 1e-9
+    ([8, 8, 4, 4], True)
+    """
+    targets = read_relu_network(model)
+    check_options(None, 1.0, radius)
+    least = min(target.weight.shape[1] for target in targets)
+    if isinstance(block, bool) or not isinstance(block, int) or not 1 <= block <= least:
+        raise UserError(f"block={block!r}: must be a whole number from 1 to {least}")
+    modules: list[nn.Module] = []
+    segments: list[RebuiltSegment] = []
+    reach = radius
+    for number, target in enumerate(targets):
+        outputs, inputs = target.weight.shape
+        sizes = block_sizes(inputs, block)
+        chain = SkipChain(sizes, outputs, outputs * block, Stream(seed, number))
+        segments += _set_scales(chain, target, refinements, conditions)
+        _set_shifts(chain, target, reach)
+        reach = target.next_radius(reach)
+        modules += [chain, nn.ReLU()]
+    if not isinstance(list(model)[-1], nn.ReLU):
+        modules.pop()
+    network = nn.Sequential(*modules).eval()
+    error = functional_error(network, model, targets[0].weight.shape[1], radius, seed)
+    return RebuiltChain(network, tuple(segments), radius, error)
+
+
+def _set_scales(
+    chain: SkipChain, target: LinearTarget, refinements: int, conditions: bool
+) -> list[RebuiltSegment]:
+    """Find Γ_K ... Γ_1 and keep them in the normalizations, whose shifts are set later."""
+    after: torch.Tensor = chain.out.weight
+    found = []
+    columns = target.weight.split(chain.sizes, dim=1)
+    segments = chain.segments()
+    for i in reversed(range(len(segments))):
+        segment, wanted = segments[i], columns[i]
+        before = segment.mix.weight @ segment.lift.weight
+        scale = solve_scales(after, before, wanted, refinements)
+        set_affine(segment.norm, scale, torch.zeros_like(scale))
+        error = float(((after * scale) @ before - wanted).norm() / (float(wanted.norm()) or 1.0))
+        condition = float(torch.linalg.cond(khatri_rao(after, before))) if conditions else None
+        found.append(RebuiltSegment(target.name, i, len(scale), error, condition))
+        after = (after * scale) @ segment.mix.weight
+    return found[::-1]
+
+
+def _set_shifts(chain: SkipChain, target: LinearTarget, radius: float) -> None:
+    """Open every inner ReLU on ||z|| <= ``radius`` and take the openings off again.
+
+    L_i is linear in z up to its opening t_i, the norm of its rows times the radius: β_i = t_i - Γ_i
+    W_i t_(i-1). The last layer has no ReLU: its β is the shortest with W β = b*, the effect of
+    t_(K-1) taken off.
+    """
+    linear = torch.zeros(chain.out.in_features, 0, dtype=torch.float64)
+    opening = torch.zeros(chain.out.in_features, dtype=torch.float64)
+    segments = chain.segments()
+    for i, segment in enumerate(segments):
+        scale = scale_of(segment.norm)
+        mix = segment.mix.weight
+        linear = scale[:, None] * (mix @ torch.cat([linear, segment.lift.weight], dim=1))
+        carried = scale * (mix @ opening)
+        if i + 1 < len(segments):
+            opening = linear.norm(dim=1) * radius
+        else:
+            opening = torch.linalg.pinv(chain.out.weight) @ target.bias
+        set_affine(segment.norm, scale, opening - carried)

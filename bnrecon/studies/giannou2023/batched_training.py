@@ -1,0 +1,169 @@
+"""Many small networks trained at once: runs and learning rates are batch dimensions of one tensor.
+
+Losses of independent networks are summed, so that one backward pass gives each its own gradient.
+Shapes: S runs, Q settings of the optimizer, B samples, d inputs, c the source's width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bnrecon.studies.giannou2023.teacher import Samples, mean_squared_error
+
+__all__ = [
+    "LEARNING_RATES",
+    "SCHEDULES",
+    "DenseNetworks",
+    "Optimizer",
+    "SourceNetworks",
+    "all_optimizers",
+    "evaluate",
+    "train",
+]
+
+LEARNING_RATES = (1e-3, 1e-2, 1e-1)  # the paper states none
+MOMENTUM, BATCH = 0.9, 256
+EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
+# The learning rate's factor at the fraction t of the training that is done.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda _: 1.0,
+    "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
+    "exponential": lambda t: 0.01**t,
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """SGD's learning rate and its schedule."""
+
+    rate: float
+    schedule: str
+
+
+def all_optimizers() -> list[Optimizer]:
+    """The nine settings that one is selected from."""
+    return [Optimizer(rate, schedule) for schedule in SCHEDULES for rate in LEARNING_RATES]
+
+
+class SourceNetworks(nn.Module):
+    """f(x) = sum relu(norm(V relu(norm(W x)))), of which only scales and shifts are trained.
+
+    Args:
+        first: W (S, c, d), frozen.
+        second: V (S, d, c), frozen.
+        settings: Q.
+        normalization: ``batch`` or ``layer``.
+    """
+
+    def __init__(
+        self, first: torch.Tensor, second: torch.Tensor, settings: int, normalization: str = "batch"
+    ):
+        super().__init__()
+        runs, width, side = first.shape
+        self.normalization = normalization
+        self.first, self.second = first.float(), second.float()[:, None]
+        self.scales = nn.ParameterList(
+            torch.ones(runs, settings, 1, size) for size in (width, side)
+        )
+        self.shifts = nn.ParameterList(
+            torch.zeros(runs, settings, 1, size) for size in (width, side)
+        )
+        # The first layer's inputs to its normalization are the same for all settings of a run.
+        self.means = [torch.zeros(runs, 1, 1, width), torch.zeros(runs, settings, 1, side)]
+        self.variances = [torch.ones(runs, 1, 1, width), torch.ones(runs, settings, 1, side)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(S, B, d) -> (S, Q, B)."""
+        hidden = self._normalized(0, (x @ self.first.mT)[:, None])
+        hidden = torch.relu(torch.addcmul(self.shifts[0], hidden, self.scales[0]))
+        hidden = self._normalized(1, hidden @ self.second.mT)
+        return torch.relu(torch.addcmul(self.shifts[1], hidden, self.scales[1])).sum(-1)
+
+    def _normalized(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Zero mean and unit variance over samples (``batch``) or over units (``layer``)."""
+        if self.normalization == "layer":
+            variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+        elif self.training:
+            variance, mean = torch.var_mean(x, -2, correction=0, keepdim=True)
+            unbiased = variance.detach() * (x.shape[-2] / (x.shape[-2] - 1))
+            self.means[layer].lerp_(mean.detach(), STATISTICS_MOMENTUM)
+            self.variances[layer].lerp_(unbiased, STATISTICS_MOMENTUM)
+        else:
+            mean, variance = self.means[layer], self.variances[layer]
+        return (x - mean) * (variance + EPS).rsqrt()
+
+
+class DenseNetworks(nn.Module):
+    """Students of the teacher's own form, f(x) = sum_i relu(w_i .
+
+    X), of which the weights are trained.
+    """
+
+    def __init__(self, runs: Sequence[int], side: int, settings: int):
+        super().__init__()
+        start = [
+            torch.randn(side, side, generator=torch.Generator().manual_seed(31_337 + run))
+            for run in runs
+        ]
+        weight = torch.stack(start)[:, None] / side**0.5
+        self.weight = nn.Parameter(weight.repeat(1, settings, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(S, B, d) -> (S, Q, B)."""
+        return torch.relu(x[:, None] @ self.weight.mT).sum(-1)
+
+
+def train(
+    networks: nn.Module,
+    optimizers: Sequence[Optimizer],
+    samples: Samples,
+    epochs: int,
+    seed: int = 0,
+) -> None:
+    """Train all networks by SGD with momentum on the mean squared error, in place.
+
+    Args:
+        networks: called with (S, B, d), returns (S, Q, B).
+        optimizers: the Q settings; each has its own learning rate and schedule.
+        samples: the S runs' data.
+        epochs: passes over the training samples, in batches of 256.
+        seed: of the samples' order, the same for all settings.
+    """
+    x, y = samples.x["train"], samples.y["train"].float()
+    count = x.shape[1]
+    batch = min(BATCH, count)
+    total = epochs * (count // batch)
+    generator = torch.Generator().manual_seed(seed)
+    parameters = list(networks.parameters())
+    velocities = [torch.zeros_like(parameter) for parameter in parameters]
+    networks.train()
+    step = 0
+    for _ in range(epochs):
+        order = torch.randperm(count, generator=generator)
+        for start in range(0, count - batch + 1, batch):
+            chosen = order[start : start + batch]
+            loss = (networks(x[:, chosen]) - y[:, None, chosen]).square().mean(-1).sum()
+            gradients = torch.autograd.grad(loss, parameters)
+            rates = torch.tensor([o.rate * SCHEDULES[o.schedule](step / total) for o in optimizers])
+            rates = rates[None, :, None, None]
+            with torch.no_grad():
+                for parameter, velocity, gradient in zip(
+                    parameters, velocities, gradients, strict=True
+                ):
+                    velocity.mul_(MOMENTUM).add_(gradient)
+                    parameter.sub_(rates * velocity)
+            step += 1
+    networks.eval()
+
+
+def evaluate(networks: nn.Module, samples: Samples, part: str) -> torch.Tensor:
+    """Mean squared errors (S, Q) on a part of the samples; infinite where training diverged."""
+    with torch.inference_mode():
+        outputs = [networks(chunk) for chunk in samples.x[part].split(4096, dim=1)]
+    error = mean_squared_error(torch.cat(outputs, -1), samples.y[part][:, None])
+    return error.nan_to_num(nan=math.inf, posinf=math.inf)

@@ -1,0 +1,79 @@
+"""Beyond the paper.
+
+Does SGD on the scales reach the construction where the features are well conditioned?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PALETTE, new_figure
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.studies.giannou2023.comparison import middle_range
+from bnrecon.studies.giannou2023.figure4_left import SIDES
+from bnrecon.studies.giannou2023.variants import FEATURES, compare_features
+
+__all__ = ["PART", "draw", "summarize"]
+
+CAPTION = (
+    "SGD on scales and shifts alone, the frozen weights drawn as random as in Figure 4, or so that "
+    "the system of Theorem 1 is perfectly conditioned: ID cond has M = I (a scale is a weight), "
+    "Ortho cond an orthogonal M. The dense network is trained by SGD on its weights. Condition: of "
+    "M, mean over runs. Geometric mean of the middle runs, their range in brackets."
+)
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """One task per teacher width."""
+    return [
+        Task(f"d = {side}", compare_features, {"side": side, "scale": scale})
+        for side in SIDES[scale]
+    ]
+
+
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per teacher width and kind of features."""
+    lines = []
+    for (side, kind), group in rows.groupby(["side", "features"], sort=False):
+        middle, low, high = middle_range(group["mse"])
+        condition = group["condition"].mean()
+        lines.append(
+            {
+                "teacher width d": side,
+                "trained": FEATURES[kind],
+                "condition": "" if pd.isna(condition) else f"{condition:.2g}",
+                "test MSE": f"{middle:.1e} ({low:.1e} to {high:.1e})",
+                "share of the variance": f"{(group['mse'] / group['variance']).mean():.3f}",
+                "optimizer": f"{group['learning_rate'].iloc[0]:g}, {group['schedule'].iloc[0]}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Test error against the teacher's width, a line per kind of features."""
+    figure, axes = new_figure()
+    for (kind, part), colour in zip(rows.groupby("features", sort=False), PALETTE, strict=False):
+        found = {side: middle_range(group["mse"]) for side, group in part.groupby("side")}
+        middle = [m for m, _, _ in found.values()]
+        bars = [[m - low for m, low, _ in found.values()], [h - m for m, _, h in found.values()]]
+        label = FEATURES[kind]
+        axes.errorbar(list(found), middle, bars, marker="o", capsize=2, color=colour, label=label)
+    axes.set_yscale("log")
+    axes.set_xlabel("width d of the teacher (source width d²)")
+    axes.set_ylabel("test MSE")
+    axes.legend()
+    return figure
+
+
+PART = Experiment(
+    "beyond the paper",
+    "Training the scales of well-conditioned features",
+    tasks,
+    summarize,
+    CAPTION,
+    draw,
+)

@@ -1,0 +1,45 @@
+"""Scales and shifts of the source from a teacher or a learnt student (the proof of Theorem 1)."""
+
+from __future__ import annotations
+
+import torch
+
+from bnrecon.construction.random_linear import solve_scales
+from bnrecon.studies.giannou2023.teacher import Samples, mean_squared_error
+
+__all__ = ["constructed_error"]
+
+
+def constructed_error(
+    first: torch.Tensor, second: torch.Tensor, weights: torch.Tensor, samples: Samples
+) -> list[tuple[float, float]]:
+    """Rebuild each run's weights and evaluate the source on the test samples, all in float64.
+
+    V diag(γ) W = W* is solved, by the pseudo-inverse where the system is not regular. The shift
+    opens every ReLU for the norms seen in training: |γ| ||w|| max ||x||. Inputs are Gaussian here,
+    outside the theorem's unit ball. What the normalizations do with their statistics is left out:
+    scale and shift undo any (Proposition 1).
+
+    Args:
+        first: W (S, c, d).
+        second: V (S, d, c).
+        weights: W* (S, d, d), the teacher's or the student's.
+        samples: inputs and labels.
+
+    Returns:
+        For each run the test error and ||V diag(γ) W - W*|| / ||W*||.
+    """
+    found = []
+    for run, (w, v, weight) in enumerate(zip(first, second, weights.double(), strict=True)):
+        scale = solve_scales(v, w, weight)
+        radius = float(samples.x["train"][run].norm(dim=1).max())
+        opening = scale.abs() * w.norm(dim=1) * radius
+        closing = v @ opening
+        outputs = []
+        for x in samples.x["test"][run].split(4096):
+            hidden = torch.relu(torch.addmm(opening, x.double(), (scale[:, None] * w).T))
+            outputs.append(torch.relu(hidden @ v.T - closing).sum(1))
+        error = mean_squared_error(torch.cat(outputs), samples.y["test"][run])
+        residual = ((v * scale) @ w - weight).norm() / weight.norm()
+        found.append((float(error), float(residual)))
+    return found

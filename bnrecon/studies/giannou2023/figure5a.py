@@ -1,0 +1,9 @@
+"""Figure 5 (a): 20% of the frozen weights are not zero."""
+
+from __future__ import annotations
+
+from bnrecon.studies.giannou2023.sparse_sources import sparse_experiment
+
+__all__ = ["PART"]
+
+PART = sparse_experiment("Figure 5 (a)", 0.2)

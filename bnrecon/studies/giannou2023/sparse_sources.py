@@ -1,0 +1,68 @@
+"""Figure 5: the panels of Figure 4 side by side, with most frozen weights zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.studies.giannou2023.comparison import draw_methods, summarize_methods
+from bnrecon.studies.giannou2023.figure4_left import side_tasks
+from bnrecon.studies.giannou2023.figure4_right import TEACHER, width_tasks
+
+__all__ = ["sparse_experiment"]
+
+
+def sparse_experiment(where: str, density: float) -> Experiment:
+    """Both panels for frozen weights of which a share ``density`` is not zero."""
+    return Experiment(
+        where,
+        f"The same with {density:.0%} of the frozen weights nonzero",
+        _tasks(density),
+        summarize,
+        "As in Figure 4. The construction takes the pseudo-inverse's scales where the system is "
+        "singular. With a share p of nonzero weights a column of the system is zero with "
+        "probability 1 - (1 - (1 - p)^d)².",
+        draw,
+    )
+
+
+def _tasks(density: float) -> Callable[[str, Sequence[str]], list[Task]]:
+    def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+        left, right = side_tasks(scale, density), width_tasks(scale, density)
+        known = [task.arguments for task in left]
+        return left + [task for task in right if task.arguments not in known]
+
+    return tasks
+
+
+def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of the left panel, source width d², and of the right one, a single d."""
+    left = rows[rows["width"] == rows["side"] ** 2].drop_duplicates(["side", "method", "run"])
+    side = TEACHER["laptop"] if (rows["side"] == TEACHER["laptop"]).any() else TEACHER["smoke"]
+    right = rows[rows["side"] == side].drop_duplicates(["width", "method", "run"])
+    return left, right
+
+
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
+    """The lines of both panels, one after the other."""
+    left, right = split_panels(rows)
+    upper = summarize_methods(left, "side", "teacher width d")
+    lower = summarize_methods(right, "width", "source width")
+    lower.insert(0, "teacher width d", int(right["side"].iloc[0]))
+    return pd.concat([upper, lower], ignore_index=True)
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """The paper's two panels."""
+    figure, (first, second) = new_figure(1, 2, (PAGE, 2.6))
+    left, right = split_panels(rows)
+    draw_methods(first, left, "side")
+    first.set_xlabel("width d of the teacher (source width d²)")
+    draw_methods(second, right, "width")
+    second.set_xlabel(f"width c of the source (teacher width {int(right['side'].iloc[0])})")
+    first.legend()
+    return figure

@@ -1,0 +1,26 @@
+"""The study of Giannou et al. 2023: names of its parts, each a module of this folder."""
+
+from __future__ import annotations
+
+from bnrecon.reproduction.study import Study
+
+__all__ = ["STUDY"]
+
+STUDY = Study(
+    "giannou2023",
+    "Giannou et al. 2023",
+    parts=(
+        "theorem1",
+        "corollary1",
+        "theorem2",
+        "theorem3",
+        "lemma10",
+        "figure4_left",
+        "figure4_right",
+        "figure5a",
+        "figure5b",
+        "layer_norm",
+        "conditioned",
+        "batching",
+    ),
+)

@@ -1,0 +1,96 @@
+"""The data of Appendix E: a random one-layer ReLU teacher with summed output, Gaussian inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["SIZES", "Samples", "Sizes", "draw_samples", "draw_source", "mean_squared_error"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many samples and epochs an experiment has at a scale, and how many runs."""
+
+    train: int
+    validation: int
+    test: int
+    epochs: int
+    runs: int
+
+
+# The paper: 1,000,000 training and 1,000,000 test samples, 5 runs. It states no validation set.
+SIZES = {
+    "smoke": Sizes(1024, 256, 512, 2, 3),
+    "laptop": Sizes(50_000, 10_000, 50_000, 20, 5),
+    "paper": Sizes(1_000_000, 100_000, 1_000_000, 20, 5),
+}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of several runs: float32 ``x`` (runs, samples, d), float64 ``y`` (runs, samples).
+
+    ``teachers`` are the runs' W* (runs, d, d), float64.
+    """
+
+    teachers: torch.Tensor
+    x: dict[str, torch.Tensor]
+    y: dict[str, torch.Tensor]
+
+
+def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
+    """Draw teachers g(x) = sum_i relu(w_i . x), w_i of variance 1/d, and standard normal inputs.
+
+    Each run has a teacher and samples of its own, drawn from its number.
+
+    >>> samples = draw_samples(3, SIZES["smoke"], [0, 1])
+    >>> samples.x["train"].shape, samples.y["test"].shape
+    (torch.Size([2, 1024, 3]), torch.Size([2, 512]))
+    """
+    teachers: list[torch.Tensor] = []
+    x: dict[str, list[torch.Tensor]] = {}
+    y: dict[str, list[torch.Tensor]] = {}
+    for run in runs:
+        generator = torch.Generator().manual_seed(1_000_003 * side + run)
+        teachers.append(torch.randn(side, side, generator=generator).double() / side**0.5)
+        for part in ("train", "validation", "test"):
+            inputs = torch.randn(getattr(sizes, part), side, generator=generator)
+            x.setdefault(part, []).append(inputs)
+            outputs = torch.cat(
+                [
+                    torch.relu(chunk.double() @ teachers[-1].T).sum(1)
+                    for chunk in inputs.split(65_536)
+                ]
+            )
+            y.setdefault(part, []).append(outputs)
+    return Samples(
+        torch.stack(teachers),
+        {part: torch.stack(parts) for part, parts in x.items()},
+        {part: torch.stack(parts) for part, parts in y.items()},
+    )
+
+
+def draw_source(
+    side: int, width: int, density: float, runs: range | list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frozen random weights of the source: W (runs, width, d), V (runs, d, width), float64.
+
+    Normal with variance 1 / fan-in; each entry is zero with probability 1 - ``density``.
+    """
+    first: list[torch.Tensor] = []
+    second: list[torch.Tensor] = []
+    for run in runs:
+        generator = torch.Generator().manual_seed(7_000_003 * side + 101 * width + run)
+        for found, shape in ((first, (width, side)), (second, (side, width))):
+            weight = torch.randn(*shape, generator=generator).double() / shape[1] ** 0.5
+            if density < 1:
+                weight *= torch.rand(*shape, generator=generator) < density
+            found.append(weight)
+    return torch.stack(first), torch.stack(second)
+
+
+def mean_squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean over samples, the last dimension, in float64."""
+    return (outputs.double() - labels.double()).square().mean(-1)

@@ -1,0 +1,91 @@
+"""Variants of the source that the paper does not have: another normalization, other features."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+
+from bnrecon.construction.random_linear import khatri_rao
+from bnrecon.features import LayerShape, draw
+from bnrecon.studies.giannou2023.selection import train_sources, train_students
+from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
+
+__all__ = ["FEATURES", "compare_features", "compare_normalizations"]
+
+FEATURES = {
+    "random": "scales of random features",
+    "ortho_cond": "scales of Ortho cond features",
+    "id_cond": "scales of ID cond features",
+    "dense": "weights of a dense network",
+}
+
+
+def compare_normalizations(side: int, scale: str) -> pd.DataFrame:
+    """One row per normalization and run: test error after training scales and shifts by SGD."""
+    sizes = SIZES[scale]
+    runs = range(sizes.runs)
+    samples = draw_samples(side, sizes, runs)
+    first, second = draw_source(side, side**2, 1.0, runs)
+    rows = []
+    for name in ("batch", "layer"):
+        errors, chosen = train_sources(first, second, samples, sizes.epochs, name)
+        rows += [
+            {
+                "normalization": name,
+                "side": side,
+                "run": run,
+                "mse": error,
+                "learning_rate": chosen.rate,
+                "schedule": chosen.schedule,
+            }
+            for run, error in enumerate(errors)
+        ]
+    return pd.DataFrame(rows)
+
+
+def compare_features(side: int, scale: str) -> pd.DataFrame:
+    """One row per kind of frozen features and run; ``dense`` trains the weights themselves.
+
+    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``.
+    """
+    sizes = SIZES[scale]
+    runs = list(range(sizes.runs))
+    samples = draw_samples(side, sizes, runs)
+    variance = samples.y["test"].double().var(dim=1).tolist()
+    rows = []
+    for kind in FEATURES:
+        conditions = [float("nan")] * len(runs)
+        if kind == "dense":
+            errors, chosen, _ = train_students(side, runs, samples, sizes.epochs)
+        else:
+            first, second = _frozen(kind, side, runs)
+            errors, chosen = train_sources(first, second, samples, sizes.epochs)
+            conditions = [
+                float(torch.linalg.cond(khatri_rao(v, w)))
+                for w, v in zip(first, second, strict=True)
+            ]
+        rows += [
+            {
+                "features": kind,
+                "side": side,
+                "run": run,
+                "mse": errors[run],
+                "variance": variance[run],
+                "condition": conditions[run],
+                "learning_rate": chosen.rate,
+                "schedule": chosen.schedule,
+            }
+            for run in runs
+        ]
+    return pd.DataFrame(rows)
+
+
+def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """W (S, d², d) and V (S, d, d²) of these features."""
+    if kind == "random":
+        return draw_source(side, side**2, 1.0, runs)
+    shape = LayerShape(side, side)
+    drawn = [draw(kind, shape, shape.equations, run, 0).weights() for run in runs]
+    first = torch.stack([a.double() for a, _ in drawn])
+    second = torch.stack([b.double().reshape(side, side**2) for _, b in drawn])
+    return first, second

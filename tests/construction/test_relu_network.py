@@ -1,0 +1,208 @@
+"""Theorem 1, Corollary 1 and Theorem 2 of Giannou et al.
+
+2023 on ReLU networks, against an independent evaluation.
+"""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from bnrecon.construction.random_linear import khatri_rao, random_norm, set_affine, solve_scales
+from bnrecon.construction.relu_network import low_rank_factors, relu_network
+from bnrecon.construction.skip_chain import SkipChain, block_sizes, skip_chain
+from bnrecon.features.portable_random import Stream
+from bnrecon.runtime.errors import UserError
+
+SHAPES = {
+    "square": [6, 6, 6],
+    "widths that differ": [3, 7, 2, 5],
+    "one layer": [4, 3],
+    "eight layers": [5] * 9,
+}
+KINDS = {"plain": (False, False), "normalized": (True, False), "ReLU at the end": (True, True)}
+
+
+def relu_target(sizes, normalized=False, relu_at_end=False, seed=0):
+    torch.manual_seed(seed)
+    modules = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        modules.append(nn.Linear(inputs, outputs, bias=not normalized))
+        if normalized:
+            modules.append(nn.BatchNorm1d(outputs))
+        modules.append(nn.ReLU())
+    network = nn.Sequential(*(modules if relu_at_end else modules[:-1]))
+    for _ in range(3):
+        network(torch.randn(64, sizes[0]))
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            nn.init.normal_(module.weight)
+            nn.init.normal_(module.bias)
+    return network.eval().double()
+
+
+def in_the_ball(inputs, radius, count=256):
+    x = torch.randn(count, inputs, generator=torch.Generator().manual_seed(9)).double()
+    return x * radius / x.norm(dim=1, keepdim=True) * torch.rand(count, 1).double().sqrt()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+def test_a_random_network_becomes_the_target_by_its_normalizations(build, shape, kind):
+    sizes = SHAPES[shape]
+    target = relu_target(sizes, *KINDS[kind])
+    options = {"block": 2} if build is skip_chain else {}
+    rebuilt = build(target, radius=2.0, seed=3, **options)
+    x = in_the_ball(sizes[0], 2.0)
+    with torch.no_grad():
+        wanted = target(x)
+        difference = (rebuilt.network(x) - wanted).abs().max() / wanted.abs().max()
+    assert difference < 1e-8
+    assert rebuilt.functional_error < 1e-8
+
+
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+def test_only_normalizations_are_trainable_and_their_statistics_are_random(build):
+    network = build(relu_target([4, 4, 4])).network
+    norms = {name for name, m in network.named_modules() if isinstance(m, nn.BatchNorm1d)}
+    trainable = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert {name.rpartition(".")[0] for name in trainable} == norms
+    for name, module in network.named_modules():
+        if name in norms:
+            assert module.running_mean.abs().min() > 0
+            assert (module.running_var != 1).all()
+
+
+def test_the_source_has_twice_the_depth_and_the_square_of_the_width():
+    network = relu_network(relu_target([5, 5, 5, 5])).network
+    linear = [m for m in network.modules() if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in linear] == [(5, 25), (25, 5)] * 3
+    assert sum(isinstance(m, nn.ReLU) for m in network.modules()) == 5
+
+
+def test_the_chain_has_the_theorems_depth_and_width():
+    network = skip_chain(relu_target([6, 6]), block=2).network
+    (chain,) = [m for m in network.modules() if isinstance(m, SkipChain)]
+    mixes = [segment.mix for segment in chain.segments()]
+    lifts = [segment.lift for segment in chain.segments()]
+    assert [tuple(m.weight.shape) for m in mixes] == [(12, 12)] * 3
+    assert [tuple(m.weight.shape) for m in lifts] == [(12, 2)] * 3
+    assert tuple(chain.out.weight.shape) == (6, 12)
+
+
+def test_all_inner_relus_are_open_in_the_ball_and_some_close_outside():
+    target, radius = relu_target([4, 4, 4]), 1.5
+    network = relu_network(target, radius=radius).network
+    x = in_the_ball(4, radius)
+    assert (network[:2](x) >= 0).all()
+    assert (network[:2](-20 * x) < 0).any()
+
+
+def test_low_rank_layers_need_a_width_of_rank_times_their_size():
+    target = relu_target([6, 6, 6])
+    with torch.no_grad():
+        for number in (0, 2):
+            a = torch.randn(6, 2, generator=torch.Generator().manual_seed(number)).double()
+            target[number].weight.copy_(a @ a.T @ target[number].weight)
+    rebuilt = relu_network(target, rank=2)
+    assert [layer.width for layer in rebuilt.layers] == [12, 12, 12, 12]
+    assert rebuilt.functional_error < 1e-10
+    with pytest.raises(UserError, match="rank=1: layer 0 has rank 2"):
+        relu_network(target, rank=1)
+
+
+def test_low_rank_factors_multiply_to_the_weight():
+    weight = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).double()
+    left, right = low_rank_factors(weight, 5)
+    assert torch.allclose(left @ right, weight, atol=1e-12)
+
+
+def test_fewer_scales_than_equations_give_the_best_approximation():
+    """The residual is orthogonal to what the scales can reach; the report says how large it is."""
+    generator = torch.Generator().manual_seed(1)
+    v, w, weight = (
+        torch.randn(*size, generator=generator, dtype=torch.float64)
+        for size in ((4, 9), (9, 4), (4, 4))
+    )
+    matrix = khatri_rao(v, w)
+    scale = solve_scales(v, w, weight)
+    residual = matrix @ scale - weight.reshape(-1)
+    assert (matrix.T @ residual).norm() < 1e-10
+    report = relu_network(relu_target([4, 4]), width=9).layers[0]
+    assert 0.01 < report.relative_error < 1
+
+
+def test_every_entry_of_the_product_is_the_sum_that_lemma_1_names():
+    generator = torch.Generator().manual_seed(2)
+    c, x, b = (
+        torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((3, 6), (6,), (6, 2))
+    )
+    assert torch.allclose(khatri_rao(c, b) @ x, (c @ torch.diag(x) @ b).reshape(-1))
+
+
+def test_scale_and_shift_do_not_depend_on_the_frozen_statistics():
+    y = torch.randn(5, 3, dtype=torch.float64)
+    scale, shift = torch.randn(2, 3, dtype=torch.float64)
+    for layer in range(3):
+        norm = random_norm(3, Stream(0, layer), "first")
+        set_affine(norm, scale, shift)
+        assert torch.allclose(norm(y), scale * y + shift)
+
+
+def test_blocks_cover_the_input_where_they_do_not_divide_it():
+    for inputs in range(1, 12):
+        for block in range(1, inputs + 1):
+            sizes = block_sizes(inputs, block)
+            assert sum(sizes) == inputs
+            assert max(sizes) == block
+            assert len(sizes) == -(-inputs // block)
+
+
+def test_conditions_grow_along_the_chain_from_its_last_layer_to_its_first():
+    segments = skip_chain(relu_target([10, 10]), block=1, conditions=True).segments
+    assert segments[0].condition > 1e4 * segments[-1].condition
+    assert segments[-1].relative_error < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (nn.Linear(3, 3), {}, "model is Linear; it must be an nn.Sequential"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Tanh()), {}, "layer 1 is Tanh"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), {}, "layer 1: there is no ReLU"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(3, 3)), {}, "layer 0 is ReLU"),
+        (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(3, 3)), {}, "3 inputs behind 4"),
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), {}, "call model.eval"),
+        (nn.Sequential(), {}, "no linear layer"),
+        (nn.Sequential(nn.Linear(3, 3)), {"radius": 0.0}, "radius=0.0: must be above 0"),
+    ],
+)
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+def test_what_cannot_be_rebuilt_is_named(build, model, options, message):
+    with pytest.raises(UserError, match=message):
+        build(model, **options)
+
+
+def test_options_out_of_range_are_named():
+    target = relu_target([3, 3])
+    for options, message in [
+        ({"width": 0}, "width=0"),
+        ({"width": 2.5}, "width=2.5"),
+        ({"density": 0.0}, "density=0.0"),
+        ({"rank": 0}, "rank=0"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            relu_network(target, **options)
+    for block in (0, 4, 1.5):
+        with pytest.raises(UserError, match=f"block={block}: must be a whole number from 1 to 3"):
+            skip_chain(target, block=block)
+
+
+def test_weights_that_are_not_finite_are_named():
+    target = relu_target([3, 3])
+    with torch.no_grad():
+        target[0].weight[0, 0] = float("nan")
+    with pytest.raises(UserError, match="layer 0: its weight or bias is not finite"):
+        relu_network(target)

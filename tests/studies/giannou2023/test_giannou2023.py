@@ -1,0 +1,169 @@
+"""Giannou et al. 2023: parts at smoke scale, batched training against PyTorch."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from bnrecon.construction.relu_network import relu_network
+from bnrecon.construction.skip_chain import skip_chain
+from bnrecon.reporting.figures import image, style
+from bnrecon.studies.giannou2023 import theorem3
+from bnrecon.studies.giannou2023.batched_training import (
+    MOMENTUM,
+    SCHEDULES,
+    DenseNetworks,
+    Optimizer,
+    SourceNetworks,
+    all_optimizers,
+    evaluate,
+    train,
+)
+from bnrecon.studies.giannou2023.comparison import compare_methods, middle_range
+from bnrecon.studies.giannou2023.constructive import constructed_error
+from bnrecon.studies.giannou2023.study import STUDY
+from bnrecon.studies.giannou2023.teacher import SIZES, Sizes, draw_samples, draw_source
+from bnrecon.studies.giannou2023.theorem1 import random_target
+from bnrecon.studies.giannou2023.theorem2 import solve_in_digits
+
+TINY = Sizes(512, 128, 256, 2, 2)
+
+
+@pytest.mark.parametrize("name", STUDY.parts)
+def test_every_part_makes_a_table_and_a_figure_at_smoke_scale(name):
+    part = STUDY.part(name)
+    tasks = part.tasks("smoke", ())
+    assert len({task.name for task in tasks}) == len(tasks)
+    rows = pd.concat([task.compute() for task in tasks], ignore_index=True)
+    assert all(column == column.lower() and " " not in column for column in rows.columns)
+    table = part.summary(rows)
+    assert len(table) > 0
+    assert not table.isna().all(axis=1).any()
+    assert part.caption_for(rows)
+    if part.draw is not None:
+        with style():
+            assert image(part.draw(rows), "svg").startswith(b"<?xml")
+
+
+def _reference(first, second, normalization):
+    """The source as PyTorch writes it."""
+    width, side = first.shape
+    norms = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[normalization]
+    layers = nn.Linear(side, width, bias=False), nn.Linear(width, side, bias=False)
+    for layer, weight in zip(layers, (first, second), strict=True):
+        layer.weight = nn.Parameter(weight.float(), requires_grad=False)
+    return nn.Sequential(layers[0], norms(width), nn.ReLU(), layers[1], norms(side), nn.ReLU())
+
+
+@pytest.mark.parametrize("normalization", ["batch", "layer"])
+def test_batched_training_is_pytorchs_own_for_every_network(normalization):
+    """Two runs, all optimizers: the same test error as nn modules under torch.optim.SGD."""
+    samples, optimizers = draw_samples(4, TINY, [0, 1]), all_optimizers()
+    first, second = draw_source(4, 16, 1.0, [0, 1])
+    networks = SourceNetworks(first, second, len(optimizers), normalization)
+    train(networks, optimizers, samples, TINY.epochs, seed=3)
+    found = evaluate(networks, samples, "test")
+    for run in (0, 1):
+        for number, optimizer in enumerate(optimizers):
+            network = _reference(first[run], second[run], normalization)
+            _train_alone(network, optimizer, samples, run)
+            with torch.no_grad():
+                outputs = network(samples.x["test"][run]).sum(1)
+            expected = (outputs - samples.y["test"][run]).square().mean()
+            assert found[run, number].item() == pytest.approx(expected.item(), rel=1e-3)
+
+
+def _train_alone(network, optimizer, samples, run):
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    sgd = torch.optim.SGD(parameters, optimizer.rate, momentum=MOMENTUM)
+    x, y = samples.x["train"][run], samples.y["train"][run].float()
+    generator, step, total = torch.Generator().manual_seed(3), 0, TINY.epochs * 2
+    for _ in range(TINY.epochs):
+        for chosen in torch.randperm(512, generator=generator).split(256):
+            for group in sgd.param_groups:
+                group["lr"] = optimizer.rate * SCHEDULES[optimizer.schedule](step / total)
+            sgd.zero_grad()
+            (network(x[chosen]).sum(1) - y[chosen]).square().mean().backward()
+            sgd.step()
+            step += 1
+    network.eval()
+
+
+def test_a_network_that_diverges_counts_as_infinitely_wrong_and_harms_no_other():
+    samples = draw_samples(4, TINY, [0])
+    networks = DenseNetworks([0], 4, 2)
+    train(networks, [Optimizer(1e6, "constant"), Optimizer(0.01, "constant")], samples, 30)
+    errors = evaluate(networks, samples, "test")[0]
+    assert math.isinf(errors[0])
+    assert errors[1] < samples.y["test"].var()
+
+
+def test_the_constructed_source_is_the_network_of_theorem_1():
+    """Its error is that of real modules whose normalizations hold random statistics."""
+    samples = draw_samples(4, TINY, [0])
+    first, second = draw_source(4, 16, 1.0, [0])
+    (error, residual), *_ = constructed_error(first, second, samples.teachers, samples)
+    assert error < 1e-20
+    assert residual < 1e-10
+    teacher = nn.Sequential(nn.Linear(4, 4, bias=False, dtype=torch.float64), nn.ReLU())
+    with torch.no_grad():
+        teacher[0].weight.copy_(samples.teachers[0])
+    x = samples.x["test"][0].double()
+    rebuilt = relu_network(teacher, radius=float(x.norm(dim=1).max()))
+    outputs = rebuilt.network(x).sum(1)
+    assert (outputs - samples.y["test"][0]).square().mean() < 1e-20
+
+
+def test_with_too_few_scales_the_constructed_source_is_off():
+    rows = compare_methods(5, 15, "smoke", methods=["teacher"])
+    assert (rows["mse"] > 1e-3).all()
+    assert (rows["residual"] > 0.1).all()
+
+
+def test_labels_are_the_teachers():
+    samples = draw_samples(3, TINY, [5])
+    outputs = torch.relu(samples.x["test"][0].double() @ samples.teachers[0].T).sum(1)
+    assert torch.allclose(outputs, samples.y["test"][0])
+
+
+def test_a_share_of_the_frozen_weights_is_zero():
+    first, second = draw_source(20, 400, 0.05, [0])
+    for weight in (first, second):
+        assert float((weight != 0).double().mean()) == pytest.approx(0.05, abs=0.01)
+
+
+def test_the_smallest_and_the_largest_run_are_left_out():
+    middle, low, high = middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0]))
+    assert (low, high) == (2.0, 5.0)
+    assert middle == pytest.approx((2 * 3 * 5) ** (1 / 3))
+
+
+def test_the_theorem_holds_where_float64_has_ended():
+    """At d = 12, k = 1 float64 is lost, a hundred digits are not."""
+    target = random_target(12, 1, 0)
+    assert max(s.relative_error for s in skip_chain(target, 1).segments) > 1e-6
+    exact, rounded = solve_in_digits(target[0].weight.detach(), 1, 0, 100)
+    assert exact < 1e-60
+    assert rounded > exact
+
+
+def test_the_chain_in_digits_is_the_same_chain():
+    """Where float64 suffices both find the same scales: rounded ones have float64's error."""
+    target = random_target(6, 1, 1)
+    exact, rounded = solve_in_digits(target[0].weight.detach(), 3, 1, 50)
+    assert exact < 1e-30
+    assert 1e-17 < rounded < 1e-12
+
+
+def test_the_crossing_of_one_half_is_interpolated():
+    densities, shares = np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.25, 0.75])
+    assert theorem3.crossing(densities, shares) == pytest.approx(0.25)
+    assert math.isnan(theorem3.crossing(densities, shares / 2))
+
+
+def test_a_scale_has_the_papers_numbers():
+    assert (SIZES["paper"].train, SIZES["paper"].test, SIZES["paper"].runs) == (10**6, 10**6, 5)
+    assert SIZES["laptop"].runs == 5
