@@ -1,40 +1,53 @@
-"""Rebuild trained networks from frozen random convolutions by their normalization parameters alone."""
+"""Rebuild trained networks from frozen random convolutions by their normalization parameters."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from bnrecon.runtime.lazy import import_on_use
+
 if TYPE_CHECKING:
-    from bnrecon.features import register_features
-    from bnrecon.reconstruction import Reconstruction, reconstruct
+    from bnrecon.features import FeatureSpec, register_features
+    from bnrecon.reconstruction import (
+        Reconstruction,
+        assemble,
+        plan_layers,
+        reconstruct,
+        solve_layer,
+    )
     from bnrecon.reconstruction.source_file import collapse, load_source
-    from bnrecon.solvers import register_solver
-    from bnrecon.targets.models import register_target
+    from bnrecon.solvers import SolverSpec, register_solver
+    from bnrecon.targets.register import register_target
 
 __all__ = [
+    "FeatureSpec",
     "Reconstruction",
+    "SolverSpec",
+    "assemble",
     "collapse",
     "load_source",
+    "plan_layers",
     "reconstruct",
     "register_features",
     "register_solver",
     "register_target",
+    "solve_layer",
 ]
 
-_HOMES = {
-    "Reconstruction": "reconstruction",
-    "reconstruct": "reconstruction",
-    "collapse": "reconstruction.source_file",
-    "load_source": "reconstruction.source_file",
-    "register_features": "features",
-    "register_solver": "solvers",
-    "register_target": "targets.models",
-}
-
-
-def __getattr__(name: str):
-    """Import on first use: tab completion and --help need no torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'bnrecon' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"bnrecon.{_HOMES[name]}"), name)
+__getattr__ = import_on_use(
+    __name__,
+    {
+        "FeatureSpec": "features",
+        "Reconstruction": "reconstruction",
+        "SolverSpec": "solvers",
+        "assemble": "reconstruction",
+        "collapse": "reconstruction.source_file",
+        "load_source": "reconstruction.source_file",
+        "plan_layers": "reconstruction",
+        "reconstruct": "reconstruction",
+        "register_features": "features",
+        "register_solver": "solvers",
+        "register_target": "targets.register",
+        "solve_layer": "reconstruction",
+    },
+)

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""The solvers against each other and against what else there is, on one machine, in one run, as one table.
+"""Solvers against each other and against alternatives, on one machine, as one table.
 
-    python scripts/bench_solvers.py                      # everything: about 45 minutes on two cores, 12 GB
+    python scripts/bench_solvers.py                      # everything: 45 min on two cores, 12 GB
     python scripts/bench_solvers.py products oversampled # some sections only
-    python scripts/bench_solvers.py --quick              # the same at small sizes, into outputs/solvers/quick: about a minute
+    python scripts/bench_solvers.py --quick              # small sizes, outputs/solvers/quick: 1 min
     python scripts/bench_solvers.py --fresh              # forget what was measured before
 
-Sections: products, oversampled, square, frontier, scaling, whole. Each row runs in a process of its own, which measures its peak
-memory, on an otherwise idle machine, please. Rows that are in the results already are not measured again, so a run that was
-stopped goes on. Residuals are recomputed from the operator in float64, at the minimum width as ‖W' - W‖ / ‖W‖ with both scales; the
-target is standard normal, the features he_normal from seed 0. Results: outputs/solvers/<device>/{bench.json,bench.md,bench.csv,
+Sections: products, oversampled, square, frontier, scaling, whole. Each row runs in a process of its
+own, which measures its peak memory; the machine should be idle. Resumable: rows that are in the
+results are not measured again. Residuals are recomputed from the operator in float64, at the
+minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features
+he_normal from seed 0. Results: outputs/solvers/<device>/{bench.json,bench.md,bench.csv,
 frontier.*,scaling.*}.
 """
 
@@ -27,7 +28,7 @@ SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole")
 
 
 def plan(quick: bool) -> list[dict]:
-    """The rows to measure: a section, a method, the layer's width (c0 = c2, 3x3) and the oversampling."""
+    """The rows to measure: section, method, width of the layer (c0 = c2, 3x3), oversampling."""
     width, small = (16, 8) if quick else (64, 32)
     rows = [
         {"section": "products", "method": name, "width": width, "oversampling": 1.5}
@@ -166,9 +167,8 @@ def measure(row: dict) -> dict:
         wanted = system.weight.cpu()
         row["residual"] = float((reached - wanted).norm() / wanted.norm())
     if row["section"] == "oversampled" and found.get("arithmetic") in ("float32", "bfloat16"):
-        row["bare"] = products(system, found["arithmetic"])[
-            "seconds"
-        ]  # right after: machines are not equally fast all the time
+        # Right after: machines are not equally fast all the time.
+        row["bare"] = products(system, found["arithmetic"])["seconds"]
     return row | found
 
 
@@ -186,7 +186,7 @@ def small_system(device):
 
 
 def products(system, name: str) -> dict:
-    """The bare pair of matrix products of one iteration, in one arithmetic, both operands laid out as that product likes best."""
+    """The bare pair of matrix products of one iteration, each in its fastest memory layout."""
     import torch
 
     dtype = getattr(torch, name)
@@ -215,9 +215,9 @@ def registered(system, name: str):
     import torch
 
     from bnrecon.runtime.precision import FLOAT32, FLOAT64
-    from bnrecon.solvers import dense, iterative, solve
+    from bnrecon.solvers import SolverSpec, dense, iterative, solve
 
-    name, _, arithmetic = name.partition(" ")
+    name, _, precision = name.partition(" ")
     factorize, apart = dense.factorize, {}
 
     def timed(matrix):
@@ -233,21 +233,23 @@ def registered(system, name: str):
             )
         return factors
 
-    rungs = (lambda device: [FLOAT32, FLOAT64]) if arithmetic else iterative.ladder
+    schedule = iterative.precision_schedule
+    if precision:
+        schedule = lambda _device: [FLOAT32, FLOAT64]  # noqa: E731 (a stand-in for a function)
     with (
         mock.patch.object(dense, "factorize", timed),
-        mock.patch.object(iterative, "ladder", rungs),
+        mock.patch.object(iterative, "precision_schedule", schedule),
     ):
-        found = solve(name, system)
+        found = solve(system, SolverSpec(name))
     report = found.report
-    note = report.arithmetic
+    note = report.precision
     if apart:
         note += f"; the LU alone {apart['LU seconds']:.1f} s"
         note += f", residual {apart['LU residual']:.1e}" if "LU residual" in apart else ""
     return found.scale, {
         "iterations": report.iterations,
         "forecast": report.memory,
-        "arithmetic": report.arithmetic,
+        "arithmetic": report.precision,
         "note": note,
         **apart,
     }
@@ -300,11 +302,11 @@ SOLVE = {
 
 
 def whole(row: dict, device) -> dict:
-    """A whole VGG18, its initial weights as the target: what is solved does not depend on what the weights say."""
+    """A whole VGG18 with its initial weights: the time does not depend on their values."""
     import torch
 
     import bnrecon
-    from bnrecon.targets.models import build
+    from bnrecon.targets.register import build
 
     torch.manual_seed(0)
     model = (
@@ -316,14 +318,15 @@ def whole(row: dict, device) -> dict:
     rebuilt = bnrecon.reconstruct(model, "he_normal", oversampling=row["oversampling"])
     seconds = time.perf_counter() - started
     solving = sum(layer.seconds for layer in rebuilt.layers)
-    solvers = sorted({f"{layer.solver} ({layer.arithmetic})" for layer in rebuilt.layers})
+    solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in rebuilt.layers})
     return {
         "n": max(layer.equations for layer in rebuilt.layers),
         "c1": max(layer.width for layer in rebuilt.layers),
         "seconds": seconds,
         "residual": max(layer.relative_error for layer in rebuilt.layers),
         "iterations": sum(layer.iterations for layer in rebuilt.layers),
-        "note": f"{len(rebuilt.layers)} layers, {solving:.1f} s of them solving; largest layer error; {', '.join(solvers)}",
+        "note": f"{len(rebuilt.layers)} layers, {solving:.1f} s of them solving; "
+        f"largest layer error; {', '.join(solvers)}",
     }
 
 
@@ -379,7 +382,10 @@ def takeover(rows: list[dict]) -> list[str]:
     lu = direct[0]["seconds"]
     faster = sorted(row["oversampling"] for row in points if row["seconds"] < lu)
     slower = sorted(row["oversampling"] for row in points if row["seconds"] >= lu)
-    line = f"n = {points[0]['n']:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an oversampling of {faster[0]} on"
+    line = (
+        f"n = {points[0]['n']:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
+        f"oversampling of {faster[0]} on"
+    )
     return (
         [
             line
@@ -473,12 +479,14 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
         if "bare" in row:
             share = row["seconds"] / (row["iterations"] * row["bare"])
             lines.append(
-                f"{row['method']} takes {share:.2f} times the bare {row['arithmetic']} products of its {row['iterations']} iterations "
+                f"{row['method']} takes {share:.2f} times the bare {row['arithmetic']} products of "
+                f"its {row['iterations']} iterations "
                 f"({1e3 * row['bare']:.1f} ms a pair, timed right after it)."
             )
         if "LU seconds" in row and row["method"] == "refined":
             lines.append(
-                f"refined, n = {row['n']:,}: {row['seconds'] / row['LU seconds']:.2f} times its own float32 LU."
+                f"refined, n = {row['n']:,}: {row['seconds'] / row['LU seconds']:.2f} times "
+                "its own float32 LU."
             )
     lines += takeover(rows)
     scaling = [row for row in rows if row["section"] == "scaling" and "seconds" in row]
@@ -486,12 +494,14 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
         seconds = exponent([(row["n"], row["seconds"]) for row in scaling[-3:]])
         memory = exponent([(row["n"], row["memory"]) for row in scaling[-3:]])
         lines.append(
-            f"Over the three largest sizes, seconds grow as n^{seconds:.2f} and memory as n^{memory:.2f}."
+            f"Over the three largest sizes, seconds grow as n^{seconds:.2f} and memory as "
+            f"n^{memory:.2f}."
         )
     devices = sorted({f"{row['device']}, torch {row['torch']}" for row in rows})
     lines += [
         "",
-        f"Command: `{command}`. Device: {'; '.join(devices)}. Memory: peak beyond the system itself (float64 factors).",
+        f"Command: `{command}`. Device: {'; '.join(devices)}. Memory: peak beyond the system "
+        "itself (float64 factors).",
         "",
     ]
     files.write_text(folder / "bench.md", "\n".join(lines))
@@ -543,7 +553,8 @@ def main() -> None:
         if key(row) in done or (args.sections and row["section"] not in args.sections):
             continue
         print(
-            f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} c1/n {row['oversampling']}",
+            f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} "
+            f"c1/n {row['oversampling']}",
             end="",
             flush=True,
         )
@@ -557,7 +568,8 @@ def main() -> None:
             continue
         row = done[key(row)] = json.loads(child.stdout.splitlines()[-1])
         print(
-            f"   {row.get('seconds', math.nan):.3g} s, residual {row.get('residual', math.nan):.1e}, {row.get('note', '')}",
+            f"   {row.get('seconds', math.nan):.3g} s, "
+            f"residual {row.get('residual', math.nan):.1e}, {row.get('note', '')}",
             flush=True,
         )
         files.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})

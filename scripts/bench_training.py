@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""Training throughput of VGG18 beside a plain DataLoader loop, both measured in this run; with --pairs, of collapsed pairs.
+"""Training throughput of VGG18 beside a plain DataLoader loop, both measured in this run.
 
-    python scripts/bench_training.py [--width 64] [--batch 128] [--seconds 20] [--device cpu] [--precision auto]
+    python scripts/bench_training.py [--width 64] [--batch 128] [--seconds 20] [--device cpu]
+        [--precision auto]
     python scripts/bench_training.py --pairs --width 16 --batch 16
 
---pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions collapsed into one, beside the same
-network with its n + 100 intermediate maps a layer, which at width 16 take 10 MB a layer and image. Takes about a minute. Each loop runs
-in a process of its own, since the allocator's settings hold for a whole process. The images are random pixels of CIFAR's size:
-throughput does not depend on what they show, and nothing need be downloaded. The first steps, which compile and fill caches, are not counted.
+--pairs trains normalizations alone (Burkholz 2024, Sect. 3.2), each pair of frozen convolutions
+collapsed into one, beside the same network with its n + 100 intermediate maps a layer, which at
+width 16 take 10 MB a layer and image. Takes about a minute. Each loop runs in its own process,
+since the allocator's settings hold for a whole process. The images are random pixels of CIFAR's
+size: throughput does not depend on what they show, and nothing is downloaded. The first steps,
+which compile and fill caches, are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import time
@@ -34,7 +38,7 @@ def random_images():
 
 def vgg18(width: int):
     """The papers' VGG18."""
-    from bnrecon.targets.models import build
+    from bnrecon.targets.register import build
 
     return build("vgg", (3, 32, 32), 10, width=width, groups=[2, 3, 4, 4, 4], activation="relu")
 
@@ -47,8 +51,10 @@ def pairs(args: argparse.Namespace, collapsed: bool) -> float:
     import torch
 
     from bnrecon.targets.collapsed_pair import CollapsedPair
-    from bnrecon.targets.models import build
-    from bnrecon.targets.trainer import Trainer, TrainingPlan
+    from bnrecon.targets.plan import TrainingPlan
+    from bnrecon.targets.register import build
+    from bnrecon.targets.spec import TrainSpec
+    from bnrecon.targets.step import Step
 
     device = hardware.resolve_device(args.device)
     network = build(
@@ -65,22 +71,8 @@ def pairs(args: argparse.Namespace, collapsed: bool) -> float:
     for module in network.modules():
         if isinstance(module, CollapsedPair):
             module.collapsed = collapsed
-    data = random_images()
-    trainer = Trainer(
-        network,
-        data,
-        TrainingPlan(1, 1e-3, 0.9, 5e-4, False, args.batch, 0, 0, torch.float32),
-        device,
-    )
-    trainer.network.train()
-
-    def batches():
-        while True:
-            yield from data.train_batches(args.batch, 0, 0, device)
-
-    return throughput(
-        lambda x, y: trainer._one_step(trainer.network, x, y), batches(), args, device
-    )
+    plan = TrainingPlan(TrainSpec(lr=1e-3, batch_size=args.batch), torch.float32)
+    return train_steps(Step, network, plan, args, device)
 
 
 def project_loop(args: argparse.Namespace) -> float:
@@ -88,31 +80,46 @@ def project_loop(args: argparse.Namespace) -> float:
     from bnrecon.runtime import hardware
 
     hardware.keep_freed_memory()
-    import torch
 
-    from bnrecon.targets.trainer import Trainer, TrainingPlan, autocast_dtype
+    from bnrecon.targets.plan import TrainingPlan, autocast_dtype
+    from bnrecon.targets.spec import TrainSpec
+    from bnrecon.targets.step import Step
 
     device = hardware.resolve_device(args.device)
     dtype = autocast_dtype(args.precision, device)
-    plan = TrainingPlan(1, 0.1, 0.9, 5e-4, False, args.batch, 0, 0, dtype, device.type == "cuda")
-    data = random_images()
-    trainer = Trainer(vgg18(args.width), data, plan, device)
-    trainer.network.train()
-    forward = (
-        torch.compile(trainer.network, mode="reduce-overhead") if plan.compile else trainer.network
+    plan = TrainingPlan(TrainSpec(batch_size=args.batch), dtype, device.type == "cuda")
+    return train_steps(Step, vgg18(args.width), plan, args, device)
+
+
+def train_steps(step_class, network, plan, args: argparse.Namespace, device) -> float:
+    """Images a second of the project's own steps."""
+    import torch
+
+    spec, data = plan.spec, random_images()
+    network = network.to(device, memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        spec.lr,
+        spec.momentum,
+        weight_decay=spec.weight_decay,
+        fused=True,
     )
+    step = step_class(network, optimizer, plan, device)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
 
     def batches():
-        epoch = 0
-        while True:
-            yield from data.train_batches(args.batch, 0, epoch, device, dtype=dtype)
-            epoch += 1
+        for epoch in itertools.count():
+            yield from data.train_batches(args.batch, 0, epoch, device, dtype=plan.dtype)
 
-    return throughput(lambda x, y: trainer._one_step(forward, x, y), batches(), args, device)
+    def one_step(x, y) -> None:
+        nonlocal sums
+        sums += step(x, y, spec.lr)
+
+    return throughput(one_step, batches(), args, device)
 
 
 def plain_loop(args: argparse.Namespace) -> float:
-    """Images a second of a loop as tutorials have it: DataLoader, torchvision transforms, float32, one worker a core."""
+    """Images a second of a tutorial's loop: DataLoader, torchvision transforms, float32."""
     import torch
     from torchvision.transforms import v2
 
@@ -155,7 +162,7 @@ def plain_loop(args: argparse.Namespace) -> float:
 
 
 def throughput(step, batches, args: argparse.Namespace, device) -> float:
-    """Run steps for the asked time after a warm-up and count images a second."""
+    """Run steps for --seconds after a warm-up and count images a second."""
     import torch
 
     warm = 30 if device.type == "cuda" else 3
@@ -176,7 +183,7 @@ def throughput(step, batches, args: argparse.Namespace, device) -> float:
 
 
 def main() -> None:
-    """Run both loops, each in a process of its own, and print them with their ratio."""
+    """Run both loops, each in its own process, and print them with their ratio."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -210,21 +217,19 @@ def main() -> None:
         )
     from bnrecon.runtime import hardware
 
-    device = hardware.resolve_device(args.device)
-    if args.pairs:
-        print(
-            f"VGG18 of width {args.width}, normalizations alone, batch {args.batch}, float32, {hardware.describe(device)}"
-        )
-        print(f"pairs as they stand   {figures['uncollapsed']:>10,.1f} images/s")
-        print(
-            f"collapsed pairs       {figures['collapsed']:>10,.1f} images/s   {figures['collapsed'] / figures['uncollapsed']:.0f} times as many"
-        )
-        return
-    print(f"VGG18 of width {args.width}, batch {args.batch}, {hardware.describe(device)}")
-    print(f"plain DataLoader loop, float32   {figures['plain']:>10,.0f} images/s")
-    print(
-        f"bnrecon's trainer                {figures['project']:>10,.0f} images/s   {figures['project'] / figures['plain']:.2f} times as many"
-    )
+    where = hardware.describe_device(hardware.resolve_device(args.device))
+    what = "normalizations alone, float32, " if args.pairs else ""
+    print(f"VGG18 of width {args.width}, batch {args.batch}, {what}{where}")
+    labels = {
+        "uncollapsed": "two convolutions a pair",
+        "collapsed": "collapsed pairs",
+        "plain": "plain DataLoader loop, float32",
+        "project": "bnrecon's trainer",
+    }
+    (_, slow), (_, fast) = figures.items()
+    for name, rate in figures.items():
+        print(f"{labels[name]:<32}{rate:>10,.1f} images/s")
+    print(f"{fast / slow:.2f} times as many")
 
 
 if __name__ == "__main__":

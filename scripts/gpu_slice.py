@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The next unfinished pieces of what wants a GPU, within a few minutes; run again, it goes on where it stopped.
+"""Compute the next tasks that want a GPU, within a few minutes; run it again to continue.
 
-    python scripts/gpu_slice.py [--minutes 9] [--data FOLDER] [--outputs outputs] [--device cuda] [--scale paper]
+    python scripts/gpu_slice.py [--minutes 9] [--data FOLDER] [--outputs outputs] [--device cuda]
+                                [--scale paper]
 
-Pieces, in order: throughput of training and solvers, the eight targets of Burkholz 2024 at the paper's scale with the exact column of Tables
-1 and 2, Table 1 by the paper's solver, relu first, training normalizations alone, the rest of the study. The benchmark of the solvers writes
-to outputs/solvers. Each is a command of its own, told
-to stop (SIGTERM, upon which it saves) when the time is over. What is left behind is small: source networks are not kept.
+In order: throughput of training and of solvers; of Burkholz 2024 the targets and the exact column
+of Tables 1 and 2, Table 1 by the paper's solver, training normalizations alone, all the rest. Each
+step is a command of its own, stopped by SIGTERM when the time is over, upon which it saves. Source
+networks are not kept, so that what is left behind is small.
 """
 
 from __future__ import annotations
@@ -17,52 +18,47 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-GRACE = 45  # seconds that a piece has to save what it is at
+GRACE = 45  # seconds that a step has to save its state
+STUDY = ("exact", "table1 paper", "scratch", "")  # parts of Burkholz 2024
 
 
-def pieces(args: argparse.Namespace) -> list[tuple[str, list[str], Path | None]]:
-    """Name, command, and the file whose presence says that a piece without memory of its own is done."""
-    bnrecon = [
-        sys.executable,
-        "-c",
-        "import sys; from bnrecon.cli.main import main; sys.exit(main())",
+@dataclass(frozen=True)
+class Step:
+    """A command; ``marker`` keeps the output of one that remembers nothing itself."""
+
+    name: str
+    command: list[str]
+    marker: Path | None = None
+
+
+def steps(args: argparse.Namespace) -> list[Step]:
+    """What there is to do, in order."""
+    here, device = Path(__file__).parent, ["--device", args.device]
+    benchmarks = [
+        Step(
+            "throughput of training",
+            [sys.executable, str(here / "bench_training.py"), *device],
+            Path(args.outputs) / "training" / f"{args.device}.txt",
+        ),
+        Step("solvers", [sys.executable, str(here / "bench_solvers.py"), *device]),
     ]
-    common = [
+    options = [
         f"scale={args.scale}",
         f"device={args.device}",
         f"outputs={args.outputs}",
         "keep_source=false",
+        *([f"data.root={args.data}"] if args.data else []),
     ]
-    common += [f"data.root={args.data}"] if args.data else []
-    here = Path(__file__).parent
-    training = Path(args.outputs) / "training" / f"{args.device}.txt"
-    found = [
-        (
-            "throughput of training",
-            [sys.executable, str(here / "bench_training.py"), "--device", args.device],
-            training,
-        ),
-        (
-            "solvers",
-            [sys.executable, str(here / "bench_solvers.py"), "--device", args.device],
-            None,
-        ),
-    ]
-    for parts in ("exact", "table1 paper", "scratch", ""):
-        found.append(
-            (
-                f"study {parts}".strip(),
-                [*bnrecon, "study", "burkholz2024", *parts.split(), *common],
-                None,
-            )
-        )
-    return found if args.device == "cuda" else found[2:]
+    study = [sys.executable, "-m", "bnrecon", "study", "burkholz2024"]
+    parts = [Step(f"study {part}".strip(), [*study, *part.split(), *options]) for part in STUDY]
+    return [*benchmarks, *parts] if args.device == "cuda" else parts
 
 
 def main() -> int:
-    """Run pieces until the time is over; exit with the worst code of those that ended by themselves."""
+    """Run steps until the time is over; the worst exit code of those that ended by themselves."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,36 +69,34 @@ def main() -> int:
     parser.add_argument("--scale", default="paper", choices=("smoke", "laptop", "paper"))
     args = parser.parse_args()
     worst = 0
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # by way of `run`, which takes its piece with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its step
     deadline = time.monotonic() + 60 * args.minutes
-    for name, command, marker in pieces(args):
-        if marker is not None and marker.exists():
+    for step in steps(args):
+        if step.marker is not None and step.marker.exists():
             continue
         left = deadline - time.monotonic() - GRACE
         if left <= 0:
-            print(f"the time is over before: {name}; run it again to go on", flush=True)
+            print(f"the time is over before: {step.name}; run this again to continue", flush=True)
             return 0
-        print(f"\n{name}: at most {left / 60:.1f} min", flush=True)
-        code = run(command, left, marker)
+        print(f"\n{step.name}: at most {left / 60:.1f} min", flush=True)
+        code = run(step, left)
         if code is None:
-            print(
-                f"the time is over during: {name}; what is done is saved, run it again to go on",
-                flush=True,
-            )
+            print(f"the time is over during: {step.name}; run this again to continue", flush=True)
             return 0
         if code:
-            print(f"{name} ended with exit code {code}; the others go on", flush=True)
+            print(f"{step.name} ended with exit code {code}; the others go on", flush=True)
             worst = max(worst, code)
-    print("nothing is left to do" if worst == 0 else "some pieces failed")
+    print("nothing is left to do" if worst == 0 else "some steps failed")
     return worst
 
 
-def run(command: list[str], seconds: float, marker: Path | None) -> int | None:
-    """Exit code of a command, ``None`` if it had to be stopped; what it prints goes to ``marker`` too once it is done."""
+def run(step: Step, seconds: float) -> int | None:
+    """The exit code of a step, ``None`` if it had to be stopped."""
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE if marker else None, text=True, start_new_session=True
+        step.command,
+        stdout=None if step.marker is None else subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=seconds)
@@ -116,11 +110,11 @@ def run(command: list[str], seconds: float, marker: Path | None) -> int | None:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    if marker is not None:
+    if step.marker is not None:
         print(output)
         if process.returncode == 0:
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            marker.write_text(output)
+            step.marker.parent.mkdir(parents=True, exist_ok=True)
+            step.marker.write_text(output)
     return process.returncode
 
 

@@ -1,30 +1,31 @@
 #!/usr/bin/env python3
-"""Bring a study's results from the outputs folder they were made in into another, to be committed: results, targets, tables.
+"""Bring a study's results from the folder they were made in into another, to be committed.
 
-    python scripts/ship_study.py FROM [--study burkholz2024] [--scale laptop] [--to outputs] [--targets NAME ...]
+    python scripts/ship_study.py FROM [--study burkholz2024] [--scale laptop] [--to outputs]
+                                 [--targets NAME ...]
 
-Of every finished run of the study's tables the result.json is taken, which is all that tables are made from, without the folders of the
-machine it was made on; of the targets named (their folders' names) the weights and the log; of experiments the pieces, beside those that
-shipped before. Then the tables are written anew from what was brought.
+Brought are the result.json of every finished run of the study's tables, without the folders of the
+machine that made it; the files of finished tasks; of the targets named (by their folders) the
+weights and the log. Then the tables and figures are written from what was brought.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
 
-import pandas as pd
-
-from bnrecon.config import composition
-from bnrecon.reproduction import experiments, running
-from bnrecon.run.naming import run_folder
-from bnrecon.runtime import files
+from bnrecon.reporting.result import RunResult
+from bnrecon.reproduction import engine, pages
+from bnrecon.reproduction.request import StudyRequest, read
+from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.studies import registry
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Copy, then write the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -34,61 +35,55 @@ def main() -> int:
     parser.add_argument("--scale", default="laptop")
     parser.add_argument("--to", type=Path, default=Path("outputs"))
     parser.add_argument("--targets", nargs="*", default=[])
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     study = registry.find(args.study)
-    found = running.collect(study, args.scale, words=[f"outputs={args.source}"])
-    made = args.source / "studies" / args.study
-    if not list(made.glob(f"*-{args.scale}.csv")) and not any(
-        cell.result for cells in found.values() for cell in cells
-    ):
+    made = read(args.study, [f"scale={args.scale}", f"outputs={args.source}"])
+    brought = bring(study, made, args.to)
+    if not brought:
         print(
-            f"{args.source}: no finished run and no experiment of {args.study} at scale {args.scale}",
+            f"{args.source}: nothing of {args.study} is finished at scale {args.scale}",
             file=sys.stderr,
         )
         return 2
-    names = []
-    for cell in (cell for cells in found.values() for cell in cells if cell.result):
-        name = run_folder(composition.compose(cell.words)).name
-        result = {key: value for key, value in cell.result.items() if key != "digest"}
-        (
-            result["config"]["data"]["root"],
-            result["config"]["outputs"],
-            result["config"]["targets"],
-        ) = None, "outputs", None
-        result["target"]["folder"] = f"outputs/targets/{Path(result['target']['folder']).name}"
-        files.write_json(args.to / "runs" / name / "result.json", result)
-        names.append(name)
     for name in args.targets:
+        brought.append(args.to / "targets" / name)
+        brought[-1].mkdir(parents=True, exist_ok=True)
         for file in ("target.json", "target.safetensors"):
-            (args.to / "targets" / name).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(
-                args.source / "targets" / name / file, args.to / "targets" / name / file
-            )
-    for name in study.experiments:
-        file = f"{name}-{args.scale}.csv"
-        if (made / file).exists():
-            bring(made / file, args.to / args.study / file)
-    # Commands for what is not run name no folder where it is the usual one: tables printed in a checkout are the shipped ones.
-    found = running.collect(
-        study, args.scale, words=[] if args.to == Path("outputs") else [f"outputs={args.to}"]
-    )
-    running.write_tables(study, args.scale, found, args.to / args.study)
-    listed = [f"{args.to}/runs/{name}/result.json" for name in names] + [
-        f"{args.to}/targets/{name}" for name in args.targets
-    ]
-    print(
-        f"{len(names)} runs, {len(args.targets)} targets; add them with:\ngit add -f {' '.join(listed)} {args.to}/{args.study}"
-    )
+            shutil.copyfile(args.source / "targets" / name / file, brought[-1] / file)
+    # The usual folder is not named: tables in a checkout are the shipped ones.
+    options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
+    pages.write(study, read(args.study, [f"scale={args.scale}", *options]), args.to / args.study)
+    paths = " ".join(map(str, (*brought, args.to / args.study)))
+    print(f"{len(brought)} results; add them with:\ngit add -f {paths}")
     return 0
 
 
-def bring(source: Path, target: Path) -> None:
-    """Write the sound pieces of both files to ``target``, those of ``source`` in the place of older ones of the same name."""
-    mine, before = experiments.rows(source), experiments.rows(target)
-    if before is not None:
-        before = before[~before["piece"].isin(set(mine["piece"]))]
-        mine = pd.concat([before, mine], ignore_index=True).fillna("")
-    files.write_text(target, mine.to_csv(index=False))
+def bring(study: Study, made: StudyRequest, to: Path) -> list[Path]:
+    """Copy the finished runs and tasks; return the new files."""
+    brought = []
+    for planned in engine.plan(study, made):
+        for work in planned.work:
+            result = work.result()
+            if isinstance(work, RunWork) and isinstance(result, RunResult):
+                path = to / "runs" / work.folder.name / "result.json"
+                without_folders(result).write(path)
+            elif isinstance(work, TaskWork) and work.path.exists() and result is not None:
+                path = to / study.name / work.path.relative_to(made.folder)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(work.path, path)
+            else:
+                continue
+            brought.append(path)
+    return brought
+
+
+def without_folders(result: RunResult) -> RunResult:
+    """The result as if it had been made in the usual folders."""
+    config = dict(result.config) | {"outputs": "outputs", "targets": None}
+    config["data"] = dict(config["data"]) | {"root": None}
+    folder = f"outputs/targets/{Path(result.target.folder).name}"
+    target = dataclasses.replace(result.target, folder=folder)
+    return dataclasses.replace(result, config=config, target=target)
 
 
 if __name__ == "__main__":

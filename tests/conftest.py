@@ -2,13 +2,27 @@
 
 import pytest
 
-from bnrecon.cli import main
-from bnrecon.data import DataSpec, load
+from bnrecon.cli.main import main
+from bnrecon.data import DATASETS, DataSpec, load
+from bnrecon.features import DISTRIBUTIONS
+from bnrecon.solvers import SOLVERS
+from bnrecon.targets.register import FAMILIES
 
 
 @pytest.fixture(scope="session")
 def digits():
     return load(DataSpec("digits", crop_padding=1, flip=False))
+
+
+@pytest.fixture(autouse=True)
+def restored_registers():
+    """What a test registers is gone after it."""
+    registers = [FAMILIES, DATASETS, DISTRIBUTIONS, SOLVERS]
+    before = [dict(register) for register in registers]
+    yield
+    for register, entries in zip(registers, before, strict=True):
+        register.clear()
+        register.update(entries)
 
 
 @pytest.fixture
@@ -17,9 +31,7 @@ def command(capsys):
 
     def run(*words):
         capsys.readouterr()
-        code = {"run": main._run, "train": main._train, "tables": main._tables}[words[0]](
-            list(words[1:])
-        )
+        code = main(list(words))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -3,14 +3,13 @@
 import torch
 from torch import nn
 
-from bnrecon.targets.models import build
+from bnrecon.targets.register import build
 
 __all__ = ["NETWORKS", "Residual", "enliven", "outputs"]
 
 
 def enliven(network, shape, seed=0):
-    """Give a network running statistics and normalization parameters that are not the initial ones, and
-    fix it."""
+    """Give a network other running statistics and normalizations than the initial ones."""
     torch.manual_seed(seed)
     network.train()
     for _ in range(3):
@@ -28,7 +27,7 @@ def outputs(network, shape, seed=5):
 
 
 class Residual(nn.Module):
-    """A user's own CNN: strides, dilation, paddings, bias and none, a residual addition, an unfolded norm, flatten."""
+    """A user's CNN: strides, dilation, paddings, bias or none, an addition, an unfolded norm."""
 
     def __init__(self):
         super().__init__()

@@ -186,21 +186,31 @@ class _Operations(TorchDispatchMode):
             if mixed:
                 gpu.wait("copy to the device" if on_device(args[0]) else "copy to the host")
         elif name in INDEXING:
-            values = [value for value in _tensors(args[2:]) if value.dim()]
-            if not all(map(on_device, (args[0], *values))):
-                raise _two_devices(func)
-            for index in _tensors(args[1]):
-                if index.dtype in (torch.bool, torch.uint8):
-                    gpu.wait("mask as index")
-                elif not on_device(index):
-                    gpu.wait("index from the host")
+            self._check_indices(func, args)
         elif mixed:
-            takes_numbers = torch.Tag.pointwise in func.tags or name in TAKES_NUMBERS
-            written = args[:1] if name.endswith("_") else _tensors(kwargs.get("out"))
-            for tensor in given:
-                is_number = tensor.dim() == 0 and all(tensor is not target for target in written)
-                if not (on_device(tensor) or (takes_numbers and is_number)):
-                    raise _two_devices(func)
+            self._check_devices(func, name, args, kwargs, given)
+
+    def _check_indices(self, func, args: tuple) -> None:
+        """Indices may lie on the host, and masks anywhere: both make the host wait."""
+        values = [value for value in _tensors(args[2:]) if value.dim()]
+        if not all(map(on_device, (args[0], *values))):
+            raise _two_devices(func)
+        for index in _tensors(args[1]):
+            if index.dtype in (torch.bool, torch.uint8):
+                self.gpu.wait("mask as index")
+            elif not on_device(index):
+                self.gpu.wait("index from the host")
+
+    def _check_devices(
+        self, func, name: str, args: tuple, kwargs: dict, given: list[torch.Tensor]
+    ) -> None:
+        """All tensors lie on the device, but for single numbers in elementwise operations."""
+        takes_numbers = torch.Tag.pointwise in func.tags or name in TAKES_NUMBERS
+        written = args[:1] if name.endswith("_") else _tensors(kwargs.get("out"))
+        for tensor in given:
+            is_number = tensor.dim() == 0 and all(tensor is not target for target in written)
+            if not (on_device(tensor) or (takes_numbers and is_number)):
+                raise _two_devices(func)
 
 
 def _two_devices(func: object) -> RuntimeError:

@@ -1,4 +1,4 @@
-"""What a GPU asks of the code, shown without one: devices apart, no needless waits, CUDA graphs."""
+"""What a GPU requires of the code, shown without one: one device, few waits, CUDA graphs."""
 
 import copy
 import dataclasses
@@ -16,21 +16,26 @@ from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import StopRequest
-from bnrecon.solvers import SolverOptions, solve
+from bnrecon.solvers import SolverSpec, solve
 from bnrecon.solvers.iterative import LOOK_EVERY, cgls, craig
 from bnrecon.targets import trainer as training
-from bnrecon.targets.accuracy import test_accuracy as accuracy
-from bnrecon.targets.models import build
-from bnrecon.targets.trainer import TrainingPlan, train
+from bnrecon.targets.accuracy import measure_accuracy
+from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.register import build
+from bnrecon.targets.spec import TrainSpec
+from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")
 DOUBLE = torch.float64
 SHAPE = LayerShape(6, 5, (3, 3))
-PLAN = TrainingPlan(2, 0.1, 0.9, 5e-4, True, 128, 0.5, 0, torch.float32)
-COMPILED = dataclasses.replace(PLAN, compile=True)
+SPEC = TrainSpec(epochs=2, nesterov=True, warmup_epochs=0.5, checkpoint_seconds=1e9)
+PLAN = TrainingPlan(SPEC, torch.float32)
+COMPILED = dataclasses.replace(PLAN, compiled=True)
+REQUIRED = TrainingPlan(dataclasses.replace(SPEC, compile="on"), torch.float32, True)
 
 
 @pytest.fixture
@@ -123,7 +128,7 @@ def small(seed=0):
 
 def trained(digits, tmp_path, plan=PLAN, device=CPU):
     network = small()
-    log, _ = train(network, digits, plan, device, tmp_path / "checkpoint", 1e9, StopRequest())
+    log, _ = train(network, digits, plan, device, tmp_path / "checkpoint", StopRequest())
     (tmp_path / "checkpoint").unlink()
     return network, log
 
@@ -146,10 +151,11 @@ def test_training_waits_only_where_it_looks(digits, tmp_path, gpu, dtype, family
         torch.manual_seed(0)
         options = {"width": 4, "groups": [1, 1], "activation": "relu", **TRAINED[family]}
         network = build(family, (1, 8, 8), 10, **options)
-        plan = dataclasses.replace(PLAN, epochs=1, lr=0.01, batch_size=batch_size, dtype=dtype)
+        spec = dataclasses.replace(SPEC, epochs=1, lr=0.01, batch_size=batch_size)
+        plan = TrainingPlan(spec, dtype)
         checkpoint = tmp_path / f"{device} {batch_size} {every}"
         gpu.waits.clear()
-        log, _ = train(network, few, plan, device, checkpoint, 1e9, StopRequest())
+        log, _ = train(network, few, plan, device, checkpoint, StopRequest())
         return network, log, gpu.waits.total()
 
     trained_on(gpu.device, 128, 4)  # moves the images
@@ -236,13 +242,12 @@ def failing(network, calls, in_backward):
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_where_compiling_or_capturing_fails_training_goes_on_to_the_same_numbers(
-    digits, tmp_path, monkeypatch, capsys, call, in_backward
+    digits, tmp_path, monkeypatch, caplog, call, in_backward
 ):
     whole, log = trained(digits, tmp_path)
     monkeypatch.setattr(torch, "compile", lambda network, mode: failing(network, call, in_backward))
-    capsys.readouterr()
     network, other_log = trained(digits, tmp_path, COMPILED)
-    said = [line for line in capsys.readouterr().err.splitlines() if "compile" in line]
+    said = [line for line in caplog.messages if "compile" in line]
     assert len(said) == 1
     assert said[0].startswith("torch.compile fails here (RuntimeError: ")
     assert said[0].endswith("; training goes on uncompiled")
@@ -251,13 +256,13 @@ def test_where_compiling_or_capturing_fails_training_goes_on_to_the_same_numbers
     assert same(network, whole)
 
 
-def test_without_a_c_compiler_training_goes_on_uncompiled(digits, tmp_path, capsys):
+def test_without_a_c_compiler_training_goes_on_uncompiled(digits, tmp_path, caplog):
     """Inductor itself, with a compiler that is not there."""
     from torch._inductor import config
 
     with config.patch({"cpp.cxx": ("/nowhere/compiler",)}):
         network, _ = trained(digits, tmp_path, COMPILED)
-    said = capsys.readouterr().err
+    said = caplog.text
     assert "torch.compile fails here (InvalidCxxCompiler: No working C++ compiler found" in said
     assert "Traceback" not in said
     assert network.features.norm1_1.num_batches_tracked == 22
@@ -270,24 +275,22 @@ def test_a_failure_is_an_error_where_compiling_was_asked_for(
     monkeypatch.setattr(torch, "compile", lambda network, mode: failing(network, 2, in_backward))
     said = r"train\.compile=on: torch\.compile fails here .*or =off$"
     with pytest.raises(UserError, match=said) as error:
-        trained(digits, tmp_path, dataclasses.replace(COMPILED, compile_required=True))
+        trained(digits, tmp_path, REQUIRED)
     assert "\n" not in str(error.value)
 
 
-def test_a_mistake_of_the_network_is_not_blamed_on_compiling(digits, tmp_path, monkeypatch, capsys):
+def test_a_mistake_of_the_network_is_not_blamed_on_compiling(digits, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(torch, "compile", lambda network, mode: network)
-    required = dataclasses.replace(COMPILED, compile_required=True)
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         train(
             nn.Sequential(nn.Flatten(), nn.Linear(7, 10)),
             digits,
-            required,
+            REQUIRED,
             CPU,
             tmp_path / "c",
-            1e9,
             StopRequest(),
         )
-    assert "compile" not in capsys.readouterr().err
+    assert "compile" not in caplog.text
 
 
 # Solvers.
@@ -329,7 +332,7 @@ WIDTHS = {"minimum": SHAPE.minimum_width, "maximum": SHAPE.equations, "wide": 40
 )
 def test_solvers_work_on_the_device(gpu, solver, features, width):
     posed = system(features, WIDTHS[width], gpu.device)
-    solution = solve(solver, posed)
+    solution = solve(posed, SolverSpec(solver))
     assert on_device(solution.scale)
     scales = posed.scales(solution.scale)
     assert on_device(scales.inner)
@@ -341,9 +344,9 @@ def test_solvers_work_on_the_device(gpu, solver, features, width):
 def test_krylov_methods_wait_less_than_once_in_two_iterations(gpu, solver):
     posed = system("he_normal", 405, gpu.device)
     gpu.waits.clear()
-    report = solve(solver, posed).report
+    report = solve(posed, SolverSpec(solver)).report
     assert report.converged
-    assert report.arithmetic == "tf32"
+    assert report.precision == "tf32"
     assert report.iterations > 80
     assert gpu.waits.total() < 0.5 * report.iterations, gpu.waits
 
@@ -367,12 +370,13 @@ def test_iterations_beyond_an_exact_solution_stand_still(gpu, inner, dtype):
 @pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
 def test_iterations_are_counted_as_they_were_done(gpu, solver):
     """The CPU looks at every iteration, a GPU at every tenth; no more are done than allowed."""
-    here = solve(solver, system("er_sign", 405, CPU)).report
-    there = solve(solver, system("er_sign", 405, gpu.device)).report
+    here = solve(system("er_sign", 405, CPU), SolverSpec(solver)).report
+    there = solve(system("er_sign", 405, gpu.device), SolverSpec(solver)).report
     assert here.converged
     assert there.converged
     assert there.iterations % LOOK_EVERY == 0 != here.iterations % LOOK_EVERY
-    few = solve(solver, system("er_sign", 405, gpu.device), SolverOptions(max_iterations=37)).report
+    limited = SolverSpec(solver, max_iterations=37)
+    few = solve(system("er_sign", 405, gpu.device), limited).report
     assert few.iterations == 37
     assert not few.converged
 
@@ -418,8 +422,9 @@ def test_deep_sources_are_solved_on_the_targets_device_from_the_same_draws(gpu):
 def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options):
     target = enliven(small(), (1, 8, 8)).to(gpu.device)
     images, _ = next(iter(digits.test_batches(100, gpu.device)))
-    source = reconstruct(target, features, images=images, **options).network
+    source = reconstruct(target, FeatureSpec(features, **options), images=images).network
     assert all(on_device(tensor) for tensor in (*source.parameters(), *source.buffers()))
     with torch.no_grad():
         assert float((source(images) - target(images)).abs().max()) < 1e-3
-    assert accuracy(source, digits, gpu.device) == accuracy(target, digits, gpu.device)
+    rebuilt = measure_accuracy(source, digits, gpu.device)
+    assert rebuilt == measure_accuracy(target, digits, gpu.device)

@@ -1,9 +1,10 @@
-"""What ships and what scripts rely on: names of runs and targets, options, keys, library calls; whatever is rebuilt around them."""
+"""What ships and what scripts rely on: names of runs and targets, options, keys, library calls."""
 
 import dataclasses
 import inspect
 import json
 import tomllib
+import typing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 import bnrecon
 from bnrecon.config import composition, schema
-from bnrecon.reporting import tables
+from bnrecon.reporting.result import RunResult
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 from bnrecon.targets.store import target_folder
@@ -40,14 +41,16 @@ def test_a_shipped_run_is_found_again_by_its_command(name):
 def test_a_shipped_target_is_found_again_by_its_command(name):
     about = SHIPPED["targets"][name]
     found = target_folder(
-        composition.compose(about["words"]), Pixels(about["pixels"]), torch.device("cpu")
+        composition.compose(about["words"]).target_request,
+        Pixels(about["pixels"]),
+        torch.device("cpu"),
     )
     assert found.name == name
 
 
 def test_everything_that_ships_is_known_here_and_can_be_read():
     runs = {
-        path.parent.name: tables.read_result(path)
+        path.parent.name: RunResult.read(path).to_json()
         for path in (ROOT / "outputs/runs").glob("*/result.json")
     }
     targets = {
@@ -70,12 +73,11 @@ def test_everything_that_ships_is_known_here_and_can_be_read():
 
 def option_names(kind, prefix=""):
     """Dotted names of all options of a dataclass."""
-    for field in dataclasses.fields(kind):
-        inner = field.default_factory
+    for name, inner in typing.get_type_hints(kind).items():
         if dataclasses.is_dataclass(inner):
-            yield from option_names(inner, f"{prefix}{field.name}.")
+            yield from option_names(inner, f"{prefix}{name}.")
         else:
-            yield prefix + field.name
+            yield prefix + name
 
 
 def test_options_that_scripts_give_are_still_options():

@@ -1,113 +1,154 @@
-"""Sweeps: one process at a time at each, and one table of all runs, whichever launcher ran them."""
+"""A sweep: one process at a time works on it, and one table shows all its runs."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from bnrecon.runtime.interruption import loaded
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
 
-__all__ = ["SweepTable", "end_workers", "outcome", "release"]
+from bnrecon.runtime.interruption import finish_loading
 
-
-outcome: list[int] = []  # the exit code of the job or the sweep that ran in this process
-
-
-# Of this process and not of the callback, which launchers copy into others: the sweep's lock, the
-# folders made for it, its launcher.
-_held = contextlib.ExitStack()
+__all__ = ["Sweep", "SweepCallback", "SweepOutcome", "record_job", "watch"]
 
 
-_made: list[Path] = []
+@dataclass(frozen=True)
+class SweepOutcome:
+    """What a finished sweep gives: the worst exit code, the runs' table, what went wrong."""
+
+    code: int
+    table: str | None
+    problems: list[str]
 
 
-_launcher: list[str] = []
+@dataclass
+class Sweep:
+    """The sweep of a ``watch`` block. ``folder`` is ``None`` until Hydra starts a sweep."""
 
+    folder: Path | None = None
+    launcher: str = ""
+    _made: list[Path] = field(default_factory=list)
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-class SweepTable:
-    """A Hydra callback. It fails by ``SystemExit(error)``: of other exceptions Hydra makes warnings."""
-
-    def on_multirun_start(self, config, **_: object) -> None:
-        """Wait for another process at the same sweep; then forget what an earlier one left."""
+    def start(self, config: DictConfig) -> None:
+        """Wait for another process at the same sweep, then remove an earlier one's records."""
         from bnrecon.config.checks import require_folder
         from bnrecon.runtime import locks
 
-        loaded()  # jobs may run in other processes, and this one only waits for them
-        _launcher[:] = [config.hydra.runtime.choices["hydra/launcher"]]
-        try:
-            folder = Path(config.hydra.sweep.dir)
-            require_folder("outputs", config.outputs)
-            require_folder("hydra.sweep.dir", config.hydra.sweep.dir)
-            _made[:] = [place for place in (folder, *folder.parents) if not place.exists()]
-            _held.enter_context(locks.exclusive(folder, f"the sweep {folder.name}"))
-            for file in folder.glob("job-*.json"):
-                file.unlink()
-        except Exception as error:
-            raise SystemExit(error) from None
+        finish_loading()  # jobs may run in other processes, and this one only waits for them
+        self.launcher = config.hydra.runtime.choices["hydra/launcher"]
+        folder = Path(config.hydra.sweep.dir)
+        require_folder("outputs", config.outputs)
+        require_folder("hydra.sweep.dir", config.hydra.sweep.dir)
+        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
+        self._held.enter_context(locks.lock_folder(folder, f"the sweep {folder.name}"))
+        self.folder = folder
+        for file in folder.glob("job-*.json"):
+            file.unlink()
 
-    def on_multirun_end(self, config, **_: object) -> None:
-        """Write and print the table of all jobs with a readable record; name the others."""
-        from bnrecon.reporting import tables
+    def finish(self) -> SweepOutcome:
+        """Write the table of all jobs that have a readable record and result; name the others."""
+        from bnrecon.reporting import run_tables
+        from bnrecon.reporting.result import RunResult
         from bnrecon.runtime import files
 
-        folder = Path(config.hydra.sweep.dir)
-        records, results, lost = [], [], []
-        found = {int(re.sub(r"\D", "", file.stem)): file for file in folder.glob("job-*[0-9].json")}
-        for number in range(max(found, default=0) + 1):
-            file = found.get(number, folder / f"job-{number}.json")
+        assert self.folder is not None, "no sweep was started"
+        records, results, problems = [], [], []
+        for file in self._record_files():
             try:
                 records.append(files.read_json(file))
-                if records[-1]["folder"]:
-                    results.append(files.read_json(Path(records[-1]["folder"]) / "result.json"))
+                if (folder := records[-1]["folder"]) is not None:
+                    results.append(RunResult.read(Path(folder) / "result.json"))
+            except FileNotFoundError as error:
+                problems.append(f"left out: job {_number(file)}: {error.filename} is missing")
             except (ValueError, OSError) as error:
-                missing = isinstance(error, FileNotFoundError)
-                lost.append(
-                    f"left out: job {number}: {f'{error.filename} is missing' if missing else error}"
-                )
-        outcome[:] = [max([*(record["code"] for record in records), bool(lost)])]
-        try:
-            if results:
-                table = tables.markdown(tables.summary(results))
-                files.write_text(folder / "table.md", table + "\n")
-                print(f"\n{table}")
-        except Exception as error:
-            raise SystemExit(error) from None
-        lost += [
+                problems.append(f"left out: job {_number(file)}: {error}")
+        code = max([*(record["code"] for record in records), bool(problems)])
+        problems += [
             f"failed (exit code {record['code']}): {' '.join(record['overrides'])}"
             for record in records
             if record["code"]
         ]
-        print("".join(f"{line}\n" for line in lost), end="", file=sys.stderr)
-        print(f"\n{folder}")
+        table = run_tables.markdown(results) if results else None
+        if table is not None:
+            files.write_text(self.folder / "table.md", table + "\n")
+        return SweepOutcome(code, table, problems)
 
-    def __getattr__(self, name: str):
-        if name.startswith("on_"):
-            return lambda *_, **__: None
-        raise AttributeError(name)
+    def _record_files(self) -> list[Path]:
+        """The records of jobs 0, 1, ... up to the last one found, missing ones included."""
+        assert self.folder is not None
+        last = max(map(_number, self.folder.glob("job-*[0-9].json")), default=0)
+        return [self.folder / f"job-{number}.json" for number in range(last + 1)]
+
+    def release(self) -> None:
+        """Release the lock; if no job ended, remove the folders that were made for the sweep."""
+        if self._made and not any(self._made[0].glob("job-*.json")):
+            with contextlib.suppress(OSError):  # a folder that holds something stays
+                for name in ("multirun.yaml", ".holder", ".lock"):
+                    (self._made[0] / name).unlink(missing_ok=True)
+                for place in self._made:
+                    place.rmdir()
+        self._made.clear()
+        self._held.close()
+
+    def end_workers(self) -> str:
+        """After an interruption: end joblib's processes; return a note on jobs that go on."""
+        loky = sys.modules.get("joblib.externals.loky.reusable_executor")
+        if loky is not None and loky._executor is not None:
+            loky._executor.shutdown(wait=True, kill_workers=True)
+        if self.launcher == "submitit_slurm":
+            return "; submitted jobs go on: squeue --me lists them, scancel JOB ends one"
+        if self.launcher == "submitit_local":
+            return "; submitted jobs go on as processes of their own: kill PID ends one"
+        return ""
 
 
-def release() -> None:
-    """Let the sweep go; where no job came to an end, remove the folders that were made for it."""
-    if _made and not any(_made[0].glob("job-*.json")):
-        with contextlib.suppress(OSError):  # a folder that something lies in stays
-            for name in ("multirun.yaml", ".holder", ".lock"):
-                (_made[0] / name).unlink(missing_ok=True)
-            for place in _made:
-                place.rmdir()
-    _made.clear()
-    _launcher.clear()
-    _held.close()
+def _number(file: Path) -> int:
+    return int(re.sub(r"\D", "", file.stem))
 
 
-def end_workers() -> str:
-    """After an interruption: end joblib's processes; return what to say of jobs that go on."""
-    loky = sys.modules.get("joblib.externals.loky.reusable_executor")
-    if loky is not None and loky._executor is not None:
-        loky._executor.shutdown(wait=True, kill_workers=True)
-    if _launcher == ["submitit_slurm"]:
-        return "; jobs that were submitted go on: squeue --me lists them, scancel JOB ends one"
-    if _launcher == ["submitit_local"]:
-        return "; jobs that were submitted go on as processes of their own: kill PID ends one"
-    return ""
+def record_job(folder: Path, number: int, record: dict[str, Any]) -> None:
+    """Write one job's record, from whichever process the launcher ran it in."""
+    from bnrecon.runtime import files
+
+    files.write_json(folder / f"job-{number}.json", record)
+
+
+_current: ContextVar[Sweep | None] = ContextVar("_current", default=None)
+
+
+@contextlib.contextmanager
+def watch() -> Iterator[Sweep]:
+    """Tell of the sweep that Hydra starts within the block, if it starts one; release it then."""
+    sweep = Sweep()
+    token = _current.set(sweep)
+    try:
+        yield sweep
+    finally:
+        _current.reset(token)
+        sweep.release()
+
+
+class SweepCallback(Callback):
+    """Tells the current ``watch`` block that Hydra starts a sweep.
+
+    It fails by ``SystemExit(error)``: Hydra turns other exceptions of a callback into warnings.
+    """
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Start the sweep."""
+        if (sweep := _current.get()) is not None:
+            try:
+                sweep.start(config)
+            except Exception as error:
+                raise SystemExit(error) from None
+
+
+SweepTable = SweepCallback  # alias until configs/run.yaml is renamed

@@ -1,1 +1,1 @@
-"""Everything a user can say, typed and checked; beside the command line the only room that knows Hydra."""
+"""Everything a user can set, typed and checked; with the command line the rooms that know Hydra."""

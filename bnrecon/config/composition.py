@@ -1,60 +1,95 @@
-"""From the words of the command line to a checked configuration."""
+"""From the command line's overrides to a checked configuration."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bnrecon.config.checks import check
 from bnrecon.config.explanation import explain
-from bnrecon.config.schema import GROUPS, RunConfig, register_schema
+from bnrecon.config.schema import (
+    GROUPS,
+    SPECS,
+    RunConfig,
+    field_names,
+    register_schema,
+    spec_classes,
+)
 from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.options import name_fields
 
-__all__ = ["as_overrides", "compose", "from_hydra"]
+__all__ = ["as_overrides", "compose", "from_hydra", "option_names"]
 
 
 FOLDERS = ("outputs", "targets", "data.root", "hydra.sweep.dir")
 
 
 def from_hydra(composed: DictConfig) -> RunConfig:
-    """Turn what Hydra composed into the schema's dataclasses, every value checked.
+    """Make the specs of what Hydra composed; each checks its own values.
 
-    Raises ``UserError`` with one line for the first impossible value.
+    Raises:
+        UserError: for the first value that is not possible, by its name on the command line.
     """
     _reject_unknown(composed, RunConfig, "")
     try:
-        config = OmegaConf.to_object(composed)
+        own: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        specs: dict[str, Any] = {}
+        for group in SPECS:
+            with option_names(group):
+                specs[group] = OmegaConf.to_object(composed[group])
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from None
-    check(config)
-    return config
+    return RunConfig(**(own | specs))
 
 
-def compose(words: Sequence[str]) -> RunConfig:
-    """The configuration that ``bnrecon run WORDS`` would run.
+@contextlib.contextmanager
+def option_names(group: str) -> Iterator[None]:
+    """Raise a ``UserError`` that names a spec's fields with the names of the command line.
 
-    Raises ``UserError`` for words that make none.
+    A choice is named without ``.name``, as in ``data=folder``.
+
+    >>> with option_names("train"):
+    ...     raise UserError("lr=0: must be above 0")
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: train.lr=0: must be above 0
     """
-    return copy.deepcopy(_composed(tuple(words)))
+    names = {name for kind in spec_classes(group) for name in field_names(kind)}
+    try:
+        with name_fields(f"{group}.", names):
+            yield
+    except UserError as error:
+        line = str(error)
+        line = line if group == "target" else line.replace(f"{group}.name=", f"{group}=")
+        raise UserError(line) from None
 
 
-@functools.lru_cache(
-    maxsize=1024
-)  # a study asks for each of its cells several times, and Hydra takes a tenth of a second
-def _composed(words: tuple[str, ...]) -> RunConfig:
+def compose(overrides: Sequence[str]) -> RunConfig:
+    """The configuration that ``bnrecon run OVERRIDES`` would run.
+
+    Raises:
+        UserError: for overrides that make none.
+    """
+    return copy.deepcopy(_composed(tuple(overrides)))
+
+
+# A study composes each of its cells several times, and Hydra takes a tenth of a second.
+@functools.lru_cache(maxsize=1024)
+def _composed(overrides: tuple[str, ...]) -> RunConfig:
     register_schema()
     with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
         try:
-            composed = hydra.compose("run", overrides=as_overrides(words))
+            composed = hydra.compose("run", overrides=as_overrides(overrides))
         except Exception as error:  # Python's own too, where Hydra does not look
             raise UserError(explain(error)) from None
         return from_hydra(composed)
@@ -63,8 +98,8 @@ def _composed(words: tuple[str, ...]) -> RunConfig:
 def as_overrides(words: Sequence[str], sweep: bool = False) -> list[str]:
     """Quote folders and the choices of groups, so that Hydra's grammar takes them for plain text.
 
-    ``~`` in front is the home folder. What is quoted already stays. In a ``sweep`` commas part the
-    values, and what has quotes or brackets is left to the grammar.
+    A leading ``~`` is the home folder. What is quoted stays as it is. In a ``sweep`` commas
+    separate values, and what has quotes or brackets is left to the grammar.
 
     >>> as_overrides(["data.root=größe", "target=18", "seeds=[0,1]"])
     ["data.root='größe'", "target='18'", 'seeds=[0,1]']
@@ -75,7 +110,7 @@ def as_overrides(words: Sequence[str], sweep: bool = False) -> list[str]:
 def _as_override(word: str, sweep: bool) -> str:
     name, equals, value = word.partition("=")
     if not name.strip("+~"):
-        raise UserError(f"{word!r}: an option lacks its name; write name=value, as in target=vgg18")
+        raise UserError(f"{word!r}: an option has no name; write name=value, as in target=vgg18")
     if name.lstrip("+") not in (*FOLDERS, *GROUPS) or (sweep and re.search("""[('"]""", value)):
         return word
     quoted = _folder if name.lstrip("+") in FOLDERS else _choice
@@ -104,7 +139,7 @@ def _choice(text: str) -> str:
 
 
 def _reject_unknown(node: DictConfig, schema: type, prefix: str) -> None:
-    """Raise ``UserError`` for keys that no schema has: Hydra lets `+target.extra=3` past a schema."""
+    """Raise ``UserError`` for keys that no spec has: Hydra lets `+target.extra=3` past a schema."""
     allowed = [field.name for field in dataclasses.fields(schema)]
     for name in node:
         if name not in allowed:
@@ -113,5 +148,8 @@ def _reject_unknown(node: DictConfig, schema: type, prefix: str) -> None:
                 f"{full} is not an option: {nearest(full, [prefix + word for word in allowed])}"
             )
         child = node._get_node(name)
-        if isinstance(child, DictConfig) and dataclasses.is_dataclass(OmegaConf.get_type(child)):
-            _reject_unknown(child, OmegaConf.get_type(child), f"{prefix}{name}.")
+        if not isinstance(child, DictConfig):
+            continue
+        kind = OmegaConf.get_type(child)
+        if kind is not None and dataclasses.is_dataclass(kind):
+            _reject_unknown(child, kind, f"{prefix}{name}.")

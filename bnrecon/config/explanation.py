@@ -2,133 +2,155 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from collections.abc import Callable
 
 import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from bnrecon.config.schema import GROUPS, RunConfig, TargetConfig, schema_classes
+from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig, field_names, spec_classes
 from bnrecon.runtime.errors import nearest
+from bnrecon.runtime.options import KINDS
 
-__all__ = ["explain"]
-
-
-def explain(error: BaseException) -> str:
-    """Say in one line what an error of Hydra, OmegaConf or yaml means, with the nearest right word."""
-    causes = [error]
-    while causes[-1].__cause__ is not None:
-        causes.append(causes[-1].__cause__)
-    if isinstance(error, RecursionError):
-        return "the defaults of yaml files name each other in a circle; look into your own ones"
-    if isinstance(causes[-1], yaml.YAMLError):
-        return _about_yaml(causes[-1])
-    text = "\n".join(str(cause) for cause in causes)
-    if match := re.search(r"Key '([^']+)' (?:is )?not in '(\w+)'", text):
-        full = re.search(r"full_key: (\S+)", text) or re.search(
-            r"(?:override|appending) '?\+?([\w.]+)", text
-        )
-        where = full[1] if full else match[1]
-        prefix = where.rpartition(".")[0]
-        node = next((c for c in schema_classes() if c.__name__ == match[2]), None)
-        allowed = [f.name for f in dataclasses.fields(node)] if node else []
-        allowed = [f"{prefix}.{name}" if prefix else name for name in allowed]
-        return f"{where} is not an option: {_instead(where) or nearest(where, allowed if prefix else _top_level())}"
-    if match := re.search(
-        r"Could not find '(.*?)'\s+Available options in '([^']+)':\s+(.*?)(?:Config search path|$)",
-        text,
-        re.DOTALL,
-    ):
-        group, given = match[2], match[1].removeprefix(f"{match[2]}/")
-        options = [
-            word for word in match[3].split() if "/" not in word and not word.endswith("schema")
-        ]
-        hint = "own yaml files are found with --config-dir"
-        if group == "hydra/launcher":
-            hint = "others come with: pip install 'bnrecon[launchers]'"
-        elif "," in given:
-            hint = "several are a sweep, with -m"
-        return f"{group}={given}: {nearest(given, options)}; {hint}"
-    if match := re.search(r"In '([^']+)': Could not load '([^']+)'", text):
-        return f"{match[1]}.yaml names {match[2]} in its defaults, and there is no {match[2]}.yaml"
-    if (
-        match := re.search(r"Could not (?:override|delete) '([^']*)'", text)
-    ) and "No match in the defaults list" in text:
-        return (
-            f"{match[1]} is not an option: {_instead(match[1]) or nearest(match[1], _top_level())}"
-        )
-    if match := re.search(r"Ambiguous value for argument '([^'=]+)=([^']*)'", text):
-        return f"{match[1]}={match[2]}: write a list as {match[1]}=[{match[2]}]; several values are a sweep, with -m"
-    if match := re.search(
-        r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", text, re.DOTALL
-    ):
-        key = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
-        return f"{key[1] if key else 'an option'}={match[1]}: must be {_ARTICLES.get(match[2], match[2])}"
-    if match := re.search(r"Error merging override (\S+)\n.*is not a valid bool", text, re.DOTALL):
-        return f"{match[1]}: must be true or false"
-    if match := re.search(
-        r"Error merging override (\S+)\n.*is not a ListConfig, list or tuple", text, re.DOTALL
-    ):
-        name, _, given = match[1].partition("=")
-        return f"{match[1]}: must be a list, as in {name}=[{given or '0,1,2'}]"
-    if match := re.search(r"Error merging override (\S+)\n.*is not Optional", text, re.DOTALL):
-        return f"{match[1]}: must have a value"
-    if "missing mandatory value" in text and (match := re.search(r"full_key: (\S+)", text)):
-        return f"{match[1]} has no value: choose a complete yaml (the *_schema ones are what own yaml files build on)"
-    if "missing EQUAL" in text:
-        return "an option lacks its value: write name=value without spaces, as in target=vgg18"
-    if re.search(
-        "mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", text
-    ):
-        where = re.search(r"LexerNoViableAltException: (.*)", text) or re.search(
-            r"input '([^']*)'", text
-        )
-        return f"could not read {where[1] if where else _first(text)!r}; write options as name=value, lists as [1,2], and quote what the shell would take"
-    return _first(text) or type(error).__name__
-
-
-def _about_yaml(error: yaml.YAMLError) -> str:
-    """File, line and column of a yaml error, and what is wrong there."""
-    if mark := getattr(error, "problem_mark", None):
-        return f"{mark.name}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    if isinstance(error, yaml.reader.ReaderError):
-        return f"{error.name}: character {error.position + 1}: {error.reason}"
-    return _first(str(error))
-
-
-def _top_level() -> set[str]:
-    return {*GROUPS, *(f.name for f in dataclasses.fields(RunConfig))}
-
-
-_ARTICLES = {
-    "Integer": "a whole number",
-    "Float": "a number",
-    "Boolean": "true or false",
-    "String": "a word",
-}
-
-
-def _first(text: str) -> str:
-    return " ".join(re.sub(r"See https://\S+ for details", "", text.split("\n\n")[0]).split())[:300]
-
+__all__ = ["CONFIG_ERRORS", "explain"]
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
 
 
-def _instead(given: str) -> str:
-    """The options whose last word was given without the first, as in ``width``."""
-    groups = {field.name: field.default_factory for field in dataclasses.fields(RunConfig)}
-    classes = {name: [kind] for name, kind in groups.items() if dataclasses.is_dataclass(kind)}
-    classes["target"] = [kind for kind in schema_classes() if issubclass(kind, TargetConfig)]
+def explain(error: BaseException) -> str:
+    """Say in one line what an error means, with the nearest name that is allowed."""
+    causes = [error]
+    while causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    if isinstance(error, RecursionError):
+        return "the defaults of yaml files name each other in a circle; check your own files"
+    if isinstance(causes[-1], yaml.YAMLError):
+        return _explain_yaml(causes[-1])
+    text = "\n".join(str(cause) for cause in causes)
+    for pattern, explanation in _RULES:
+        if (match := re.search(pattern, text, re.DOTALL)) and (line := explanation(match, text)):
+            return line
+    return _first_paragraph(text) or type(error).__name__
+
+
+def _explain_yaml(error: yaml.YAMLError) -> str:
+    """File, line and column of a yaml error, and what is wrong there."""
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+        return f"{mark.name}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"{error.name}: character {error.position + 1}: {error.reason}"
+    return _first_paragraph(str(error))
+
+
+def _unknown_key(match: re.Match[str], text: str) -> str:
+    given = re.search(r"full_key: (\S+)", text) or re.search(
+        r"(?:override|appending) '?\+?([\w.]+)", text
+    )
+    name = given[1] if given else match[1]
+    prefix = name.rpartition(".")[0]
+    if not prefix:
+        return _unknown_option(name)
+    classes = {kind.__name__: kind for kind in (*SPECS.values(), *TARGETS.values())}
+    allowed = field_names(classes[match[2]]) if match[2] in classes else []
+    return f"{name} is not an option: {nearest(name, [f'{prefix}.{field}' for field in allowed])}"
+
+
+def _unknown_choice(match: re.Match[str], _: str) -> str:
+    group, given = match[2], match[1].removeprefix(f"{match[2]}/")
+    words = match[3].split()
+    allowed = [word for word in words if "/" not in word and not word.endswith("schema")]
+    hint = "your own yaml files are found with --config-dir"
+    if group == "hydra/launcher":
+        hint = "others come with: pip install 'bnrecon[launchers]'"
+    elif "," in given:
+        hint = "several are a sweep, with -m"
+    return f"{group}={given}: {nearest(given, allowed)}; {hint}"
+
+
+def _missing_default(match: re.Match[str], _: str) -> str:
+    return f"{match[1]}.yaml names {match[2]} in its defaults, and there is no {match[2]}.yaml"
+
+
+def _unknown_group(match: re.Match[str], text: str) -> str:
+    return _unknown_option(match[1]) if "No match in the defaults list" in text else ""
+
+
+def _several_values(match: re.Match[str], _: str) -> str:
+    name, given = match[1], match[2]
+    return f"{name}={given}: write a list as {name}=[{given}]; several values are a sweep, with -m"
+
+
+def _wrong_type(match: re.Match[str], text: str) -> str:
+    name = re.search(r"full_key: (\S+)", text) or re.search(r"override '?([\w.]+)=", text)
+    kinds = {"Integer": int, "Float": float, "Boolean": bool, "String": str}
+    wanted = KINDS[kinds[match[2]]] if match[2] in kinds else match[2]
+    return f"{name[1] if name else 'an option'}={match[1]}: must be {wanted}"
+
+
+def _not_a_list(match: re.Match[str], _: str) -> str:
+    name, _, given = match[1].partition("=")
+    return f"{match[1]}: must be a list, as in {name}=[{given or '0,1,2'}]"
+
+
+def _no_value(_: re.Match[str], text: str) -> str:
+    name = re.search(r"full_key: (\S+)", text)
+    if name is None:
+        return ""
+    return (
+        f"{name[1]} has no value: choose a complete yaml file (*_schema are for your own to extend)"
+    )
+
+
+def _unreadable(_: re.Match[str], text: str) -> str:
+    where = re.search(r"LexerNoViableAltException: (.*)", text)
+    where = where or re.search(r"input '([^']*)'", text)
+    given = where[1] if where else _first_paragraph(text)
+    advice = "write options as name=value, lists as [1,2], and quote what the shell would change"
+    return f"could not read {given!r}; {advice}"
+
+
+_RULES: tuple[tuple[str, Callable[[re.Match[str], str], str]], ...] = (
+    (r"Key '([^']+)' (?:is )?not in '(\w+)'", _unknown_key),
+    (
+        r"Could not find '(.*?)'\s+Available options in '([^']+)':\s+(.*?)(?:Config search path|$)",
+        _unknown_choice,
+    ),
+    (r"In '([^']+)': Could not load '([^']+)'", _missing_default),
+    (r"Could not (?:override|delete) '([^']*)'", _unknown_group),
+    (r"Ambiguous value for argument '([^'=\n]+)=([^'\n]*)'", _several_values),
+    (r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", _wrong_type),
+    (
+        r"Error merging override (\S+)\n[^\n]*is not a valid bool",
+        lambda match, _: f"{match[1]}: must be true or false",
+    ),
+    (r"Error merging override (\S+)\n[^\n]*is not a ListConfig, list or tuple", _not_a_list),
+    (
+        r"Error merging override (\S+)\n[^\n]*is not Optional",
+        lambda match, _: f"{match[1]}: must have a value",
+    ),
+    (r"[Mm]issing mandatory value", _no_value),
+    (
+        "missing EQUAL",
+        lambda *_: "an option has no value: write name=value without spaces, as in target=vgg18",
+    ),
+    ("mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", _unreadable),
+)
+
+
+def _unknown_option(name: str) -> str:
+    """The error for a name without a group, with the options that end in it, as ``width``."""
     found = {
-        f"{name}.{given}"
-        for name, kinds in classes.items()
-        for kind in kinds
-        if given in _names(kind)
+        f"{group}.{name}"
+        for group in SPECS
+        for kind in spec_classes(group)
+        if name in field_names(kind)
     }
-    return f"did you mean {' or '.join(sorted(found))}?" if found else ""
+    hint = nearest(name, {*GROUPS, *field_names(RunConfig)})
+    if found:
+        hint = f"did you mean {' or '.join(sorted(found))}?"
+    return f"{name} is not an option: {hint}"
 
 
-def _names(kind: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(kind)}
+def _first_paragraph(text: str) -> str:
+    return " ".join(re.sub(r"See https://\S+ for details", "", text.split("\n\n")[0]).split())[:300]

@@ -1,8 +1,9 @@
-"""An activation after the first source layer (Burkholz 2024, Theorem 2.4): scale and shift into the region where it is linear."""
+"""An activation after the first source layer, used where it is linear (Burkholz 2024, Thm 2.4)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -26,10 +27,11 @@ __all__ = [
 class FirstActivation:
     """An activation that is close to ``slope`` · x + ``offset`` somewhere.
 
-    ``one_sided`` ones are exactly so for all x >= 0. The others are odd about 0 with an error of at most ``cubic`` · |x|³ there.
+    ``one_sided`` ones are exactly so for all x >= 0. The others are odd about 0, with an error of
+    at most ``cubic`` · |x|³ there.
     """
 
-    module: type[nn.Module] | object
+    module: Callable[[], nn.Module]
     slope: float = 1.0
     offset: float = 0.0
     cubic: float = 0.0
@@ -51,21 +53,26 @@ FIRST_ACTIVATIONS = {
 
 
 def check_activation(name: str, skip: str = "none") -> None:
-    """Raise ``UserError`` for an activation that no theorem covers, alone or with this skip connection."""
+    """Raise ``UserError`` for an activation that no theorem covers with this skip connection."""
     if name not in FIRST_ACTIVATIONS:
-        raise UserError(f"features.activation={name}: {nearest(name, FIRST_ACTIVATIONS)}")
+        raise UserError(f"activation={name}: {nearest(name, FIRST_ACTIVATIONS)}")
     if skip == "outer" and not FIRST_ACTIVATIONS[name].exact:
         raise UserError(
-            f"features.skip=outer with features.activation={name}: the second normalization would have to undo the small scale of the "
-            "first, which the skip connection lacks; take features.skip=inner or features.activation=relu"
+            f"skip=outer: not possible with activation={name}; take skip=inner or activation=relu"
         )
 
 
 @dataclass(frozen=True)
 class LinearRegion:
-    """Where an activation is used: the intermediate channels are scaled by ``factor`` (v) and moved by ``shift`` (b, (c1,)).
+    """Where an activation is used.
 
-    Inputs within their bounds then stay in [``low``, ``high``]; what falls outside is counted.
+    Inputs within their bounds stay in [``low``, ``high``]; what falls outside is counted.
+
+    Args:
+        factor: v, the scale of the intermediate channels.
+        shift: b (c1,), their shift.
+        low: the region's lower end.
+        high: its upper end.
     """
 
     factor: float
@@ -77,10 +84,19 @@ class LinearRegion:
 def theorem_constants(
     features: Features, scales: Scales, largest_input: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """The theorem's Q1, feature by feature, and Q2: reach of the intermediate channels, and what an error in them does at the output.
+    """The theorem's Q1, feature by feature, and Q2.
 
-    Q1_l = |γ1_l| Σ_j |A_lj| X_j (c1,) with |x_j| <= X_j, ``largest_input`` (c0,), where the theorem has inputs in [-1, 1]; its Q1 is
-    the largest. Q2 = max_i |γ2_i| Σ_lp |B_ilp|.
+    Q1_l = |γ1_l| Σ_j |A_lj| X_j, the reach of the intermediate channels for |x_j| <= X_j, where
+    the theorem has inputs in [-1, 1]; its Q1 is the largest. Q2 = max_i |γ2_i| Σ_lp |B_ilp|, the
+    effect of their errors at the output.
+
+    Args:
+        features: the frozen pair.
+        scales: γ1 (c1,) and γ2 (c2,).
+        largest_input: X (c0,).
+
+    Returns:
+        Q1 (c1,) and Q2.
     """
     if features.identity:
         reach = largest_input.repeat(features.width // len(largest_input))
@@ -105,16 +121,27 @@ def linear_region(
     largest_input: torch.Tensor | None,
     epsilon: float,
 ) -> LinearRegion:
-    """Choose v and b so that S differs from the target layer by at most ``epsilon`` for inputs within ``largest_input`` (c0,).
+    """Choose v and b so that S differs from the target layer by at most ``epsilon``.
 
-    relu, leaky_relu: v = 1 and b_l = Q1_l: exact. tanh, sigmoid: b = 0 and |φ(v x) - (m v x + c)| <= κ (v Q1)³ has to stay below
-    ε m v / Q2, so that v = min(sqrt(ε m / (κ Q2 Q1³)), 1 / Q1), κ = 1/3 and m = 1 for tanh, κ = 1/48 and m = 1/4 for sigmoid.
-    The printed v = min((3 ε / Q2)^(1/2), 1 / Q1) lacks Q1³: with Q1 > 1 it violates the theorem's own hypothesis once ε is small.
+    relu, leaky_relu: v = 1 and b_l = Q1_l: exact. tanh, sigmoid: b = 0, and
+    |φ(v x) - (m v x + c)| <= κ (v Q1)³ has to stay below ε m v / Q2, so that
+    v = min(sqrt(ε m / (κ Q2 Q1³)), 1 / Q1), with κ = 1/3 and m = 1 for tanh, κ = 1/48 and m = 1/4
+    for sigmoid. The printed v = min((3 ε / Q2)^(1/2), 1 / Q1) lacks Q1³: with Q1 > 1 it violates
+    the theorem's own hypothesis once ε is small.
+
+    Args:
+        name: of the activation.
+        features: the frozen pair.
+        scales: γ1 (c1,) and γ2 (c2,).
+        largest_input: (c0,), the bound of |x| by channel; not needed for the identity.
+        epsilon: the largest error at the output.
     """
     activation = FIRST_ACTIVATIONS[name]
     shift = torch.zeros_like(scales.inner)
     if name == "identity":
         return LinearRegion(1.0, shift, -math.inf, math.inf)
+    if largest_input is None:
+        raise ValueError(f"activation={name} needs the range of its inputs")
     reach, q2 = theorem_constants(features, scales, largest_input)
     if activation.one_sided:
         return LinearRegion(1.0, reach, 0.0, math.inf)

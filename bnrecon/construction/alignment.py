@@ -1,4 +1,4 @@
-"""Permuting a target's outputs so that too few features fit it (Random features for normalization layers, Sect. 4 and A.3)."""
+"""Permuting outputs so that too few features fit a target (Random features, Sect. 4 and A.3)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ __all__ = [
     "row_scores",
 ]
 
-TIE = 1e-10  # errors that differ by less are the same
+TIE = 1e-10  # errors that differ by less count as equal
 
 
 def complement(matrix: torch.Tensor) -> torch.Tensor:
-    """Orthonormal basis (n, n - r) of what M (n, c1) cannot reach: the last n - r left singular vectors, up to a rotation.
+    """Orthonormal basis (n, n - r) of the complement of M's range, in float64.
 
-    The last n - r columns of Householder's Q, in which the reflections are applied to n - r unit vectors and Q is never formed; where M's
-    columns turn out dependent (empty or repeated features), from singular values. In float64. Raises ``ValueError`` for what is no matrix.
+    The last n - r left singular vectors, up to a rotation: the last n - r columns of Householder's
+    Q, in which the reflections are applied to n - r unit vectors and Q is never formed. Where M's
+    columns turn out to be dependent (empty or repeated features), they come from singular values.
+
+    Args:
+        matrix: M (n, c1).
+
+    Raises:
+        ValueError: ``matrix`` is no matrix.
 
     >>> _ = torch.manual_seed(0)
     >>> matrix = torch.randn(8, 5, dtype=torch.float64)
@@ -48,7 +55,7 @@ def complement(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _smallest(triangle: torch.Tensor) -> float:
-    """About the smallest singular value of R: inverse iteration, since pivots need not show it. 0 where a pivot is."""
+    """About the smallest singular value of R, by inverse iteration; 0 where a pivot is 0."""
     if not float(triangle.diagonal().abs().min()) > 0:
         return 0.0
     vector, value = triangle.new_ones(len(triangle), 1), 0.0
@@ -61,32 +68,46 @@ def _smallest(triangle: torch.Tensor) -> float:
 
 
 def row_scores(missing: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """G (c2, c2, n - r): what target row p, (c2, c0), leaves unreached when it stands at output i; ``missing`` (n, n - r).
+    """What target row p leaves unreached at output i: G (c2, c2, n - r), G[i, p] for each pair.
 
-    The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Thm 4.1): U2^T vec(P W), summed by rows. Raises ``ValueError`` where they do not fit.
+    The error of a permutation π is ‖Σ_i G[i, π(i)]‖ (Thm 4.1): U2^T vec(P W), summed by rows.
+
+    Args:
+        missing: (c2 c0, n - r), from ``complement``.
+        target: (c2, c0).
+
+    Raises:
+        ValueError: the shapes do not fit.
     """
     if target.ndim != 2 or missing.ndim != 2 or target.numel() != len(missing):
         raise ValueError(
-            f"a target (c2, c0) goes with a complement (c2 c0, n - r), not {tuple(target.shape)} with {tuple(missing.shape)}"
+            "a target (c2, c0) goes with a complement (c2 c0, n - r), not "
+            f"{tuple(target.shape)} with {tuple(missing.shape)}"
         )
     outputs, inputs = target.shape
     return target.to(missing) @ missing.reshape(outputs, inputs, -1)
 
 
 def alignment_error(scores: torch.Tensor, permutation: torch.Tensor) -> float:
-    """min_γ ‖M γ - vec(P W)‖ for the target whose output i is row ``permutation[i]`` (Thm 4.1)."""
+    """min_γ ‖M γ - vec(P W)‖ where output i of P W is row ``permutation[i]`` of W (Thm 4.1)."""
     return float(scores[torch.arange(len(permutation)), permutation].sum(0).norm())
 
 
 def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """The greedy search of A.3 (svd_permute_fc): outputs in the order of their weight in the complement take their best free row.
+    """The greedy search of A.3 (svd_permute_fc): each output takes its best free row.
 
-    Output i exchanges rows with the output that holds row p, for the p still free that lowers the error most; of those that lower
-    it alike, to ten digits, the first, as of outputs of the same weight, so that rounding decides nothing. The listing computes
-    each candidate's error from the singular vectors; here all candidates of an output are one subtraction of rows of G, at least
-    twenty times as fast.
+    Outputs come in the order of their weight in the complement. Output i exchanges rows with the
+    output that holds row p, for the p still free that lowers the error most. Of rows that lower it
+    equally, to ten digits, it is the first, as of outputs of equal weight, so that rounding
+    decides nothing. The listing computes each candidate's error from the singular vectors; here
+    all candidates of an output are one subtraction of rows of G.
 
-    Returns π (c2,) with output i given row π(i), and the error.
+    Args:
+        missing: (c2 c0, n - r), from ``complement``.
+        target: W (c2, c0).
+
+    Returns:
+        π (c2,), output i being given row π(i), and the error.
 
     >>> _ = torch.manual_seed(0)
     >>> missing = complement(torch.randn(20, 15, dtype=torch.float64))
@@ -126,12 +147,18 @@ def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[tor
 def overlap_permutation(
     available: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """The best permutation for sparse ID cond features, M = diag(mask): a linear assignment, solved exactly.
+    """The best permutation for sparse ID cond features, M = diag(mask): a linear assignment.
 
-    What output i cannot reach of row p is Σ_j (1 - mask_ij) w_pj², a sum over outputs: the listing's id_permute searches for its minimum
-    greedily and by the distance of thresholded masks, which the assignment cannot do worse than. ``available`` (c2, c0) is the mask.
+    What output i cannot reach of row p is Σ_j (1 - mask_ij) w_pj², a sum over outputs, whose
+    minimum is found exactly. The listing's id_permute searches greedily, by the distance of
+    thresholded masks.
 
-    Returns π as ``greedy_permutation`` does, and the error.
+    Args:
+        available: the mask (c2, c0).
+        target: W (c2, c0).
+
+    Returns:
+        π (c2,) as ``greedy_permutation`` does, and the error.
 
     >>> mask = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> overlap_permutation(mask, torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
@@ -139,7 +166,8 @@ def overlap_permutation(
     """
     if available.shape != target.shape or target.ndim != 2:
         raise ValueError(
-            f"the mask has the target's shape (c2, c0), not {tuple(available.shape)} for {tuple(target.shape)}"
+            f"the mask has the target's shape (c2, c0), not {tuple(available.shape)} for "
+            f"{tuple(target.shape)}"
         )
     cost = (1 - available.double()) @ target.double().square().T
     rows, columns = linear_sum_assignment(cost.cpu().numpy())
@@ -149,7 +177,14 @@ def overlap_permutation(
 def best_random_permutation(
     missing: torch.Tensor, target: torch.Tensor, tries: int, seed: int = 0
 ) -> tuple[torch.Tensor, float]:
-    """The baseline of A.3: the best of ``tries`` random permutations."""
+    """The baseline of A.3: the best of ``tries`` random permutations.
+
+    Args:
+        missing: (c2 c0, n - r), from ``complement``.
+        target: W (c2, c0).
+        tries: how many.
+        seed: of the permutations.
+    """
     scores, generator = row_scores(missing, target), torch.Generator().manual_seed(seed)
     drawn = [torch.randperm(len(target), generator=generator) for _ in range(tries)]
     errors = [alignment_error(scores, permutation) for permutation in drawn]

@@ -1,4 +1,4 @@
-"""More than two source layers for one target layer (Burkholz 2024, Theorem 2.5): a polynomial system, solved by Levenberg-Marquardt."""
+"""More than two source layers for one target layer (Burkholz 2024, Thm 2.5)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ __all__ = [
     "compose_deep",
     "deep_jacobian",
     "draw_deep",
+    "draw_starts",
     "generic_rank",
     "least_total_width",
     "solve_deep",
@@ -20,9 +21,11 @@ __all__ = [
 
 
 def least_total_width(equations: int, layers: int) -> int:
-    """N + L - 1: as many scales as equations, and one for each of the L - 1 places between layers where a factor can be moved.
+    """The total width n + L - 1 that the dimensions need.
 
-    The theorem asks for n + L, the last layer's c2 counted. For L = 2 this is Theorem 2.2's c1 + c2 >= n + 1.
+    As many scales as equations, and one for each of the L - 1 places between layers where a factor
+    can be moved. The theorem needs one more, n + L, the last layer's c2 counted. For L = 2 this is
+    Theorem 2.2's c1 + c2 >= n + 1.
 
     >>> least_total_width(108, 2) - 4 == 108 - 4 + 1
     True
@@ -31,12 +34,19 @@ def least_total_width(equations: int, layers: int) -> int:
 
 
 def balanced_widths(total: int, outputs: int, layers: int, fan_in: int = 1) -> tuple[int, ...]:
-    """Widths c_1 … c_L of that total: c_L = c2, the others as equal as can be with c_1 >= ``fan_in``.
+    """Widths c_1 … c_L of this total: c_L = c2, the others as equal as possible.
 
-    Two layers have to be wider than the theorem, whose (iii) asks for c_l >= c0, says. The rows of W' lie in the row space of C_1, which
-    no scale changes: general targets need c_1 >= c0 · taps, more than c0 where the first kernel is larger than 1x1. Its columns, up
-    to the c2 last scales, lie in the column space of C_L: with c_(L-1) < c2 only if c0 · taps · (c2 - c_(L-1)) < c2. The first is seen
-    to here, the second is the caller's: ``generic_rank`` tells.
+    Two layers have to be wider than condition (iii) of the theorem, c_l >= c0, says. The rows of W'
+    lie in the row space of C_1, which no scale changes: general targets need c_1 >= c0 · taps. Its
+    columns lie, up to the c2 last scales, in the column space of C_L: c_(L-1) < c2 is possible only
+    if c0 · taps · (c2 - c_(L-1)) < c2. The first condition is met here with ``fan_in``, the second
+    is the caller's: ``generic_rank`` tells.
+
+    Args:
+        total: the sum of all widths.
+        outputs: c2.
+        layers: L, at least 2.
+        fan_in: the smallest c_1.
 
     >>> balanced_widths(111, 4, 3), balanced_widths(57, 2, 4, fan_in=27)
     ((54, 53, 4), (27, 14, 14, 2))
@@ -49,9 +59,10 @@ def balanced_widths(total: int, outputs: int, layers: int, fan_in: int = 1) -> t
 
 
 def generic_rank(weights: Sequence[torch.Tensor], seed: int = 0) -> int:
-    """Rank of the Jacobian at random scales: the dimension of the set of targets that these weights can become.
+    """Rank of the Jacobian at random scales: the dimension of the set of targets within reach.
 
-    Below n almost no target is among them, whatever the solver. At n the set has interior; over the reals it need not be everything.
+    Below n almost no target is within reach, whatever the solver. At n the set has interior; over
+    the reals it need not be everything.
     """
     generator = torch.Generator().manual_seed(seed)
     draws = [
@@ -62,10 +73,19 @@ def generic_rank(weights: Sequence[torch.Tensor], seed: int = 0) -> int:
 
 
 def draw_deep(inputs: int, taps: int, widths: Sequence[int], seed: int) -> list[torch.Tensor]:
-    """He-normal weights of a chain whose first kernel covers the target's and whose others are 1x1; float64.
+    """He-normal weights of a chain, in float64.
 
-    The first is (c1, c0 · taps), the others are (c_l, c_(l-1)). They are drawn on the CPU, so that
-    the numbers are the seed's on every device that they are moved to.
+    The first kernel covers the target's, the others are 1x1. They are drawn on the CPU, so that the
+    numbers are the same on every device that they are moved to.
+
+    Args:
+        inputs: c0.
+        taps: kh · kw of the target's kernel.
+        widths: c_1 … c_L.
+        seed: of the draw.
+
+    Returns:
+        C_1 (c_1, c0 · taps) and C_l (c_l, c_(l-1)).
     """
     generator = torch.Generator().manual_seed(seed)
     columns = [inputs * taps, *widths[:-1]]
@@ -76,7 +96,7 @@ def draw_deep(inputs: int, taps: int, widths: Sequence[int], seed: int) -> list[
 
 
 def compose_deep(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]) -> torch.Tensor:
-    """W' = diag(γ_L) C_L diag(γ_(L-1)) … diag(γ_1) C_1, (…, c2, c0 · taps); scales (…, c_l)."""
+    """W' = diag(γ_L) C_L … diag(γ_1) C_1, (…, c2, c0 · taps), for scales (…, c_l)."""
     product = weights[0] * scales[0][..., None]
     for weight, scale in zip(weights[1:], scales[1:], strict=True):
         product = (weight @ product) * scale[..., None]
@@ -84,39 +104,62 @@ def compose_deep(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]
 
 
 def deep_jacobian(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Derivative of vec(W') in all scales, (…, n, Σ c_l): each layer's block is a column-wise Khatri-Rao product.
+    """Derivative of vec(W') in all scales, (…, n, Σ c_l).
 
-    Column j of layer l is what lies behind its channel j times what lies before it.
+    The block of each layer is a column-wise Khatri-Rao product: column j is what comes after its
+    channel j times what comes before it.
     """
-    before, product = [], None
-    for weight, scale in zip(weights, scales, strict=True):
-        reached = (
-            weight.expand(*scale.shape[:-1], *weight.shape) if product is None else weight @ product
-        )
+    before: list[torch.Tensor] = []
+    reached = weights[0].expand(*scales[0].shape[:-1], *weights[0].shape)
+    for number, scale in enumerate(scales):
+        if number:
+            reached = weights[number] @ reached
         before.append(reached)
-        product = reached * scale[..., None]
+        reached = reached * scale[..., None]
     outputs = weights[-1].shape[0]
-    behind = torch.eye(outputs, dtype=weights[0].dtype, device=weights[0].device)
-    behind = behind.expand(*scales[0].shape[:-1], outputs, outputs)
+    after = torch.eye(outputs, dtype=weights[0].dtype, device=weights[0].device)
+    after = after.expand(*scales[0].shape[:-1], outputs, outputs)
     blocks = []
     for number in reversed(range(len(weights))):
-        blocks.append(
-            (behind[..., :, None, :] * before[number].transpose(-1, -2)[..., None, :, :]).flatten(
-                -3, -2
-            )
-        )
-        behind = (behind * scales[number][..., None, :]) @ weights[number]
+        columns = after[..., :, None, :] * before[number].transpose(-1, -2)[..., None, :, :]
+        blocks.append(columns.flatten(-3, -2))
+        after = (after * scales[number][..., None, :]) @ weights[number]
     return torch.cat(blocks[::-1], -1)
 
 
 @dataclass(frozen=True)
 class DeepSolution:
-    """The best of several starts: scales (c_l,), ‖W' - W‖ / ‖W‖, each start's error, and the iterations taken."""
+    """The best of several starts.
+
+    Args:
+        scales: γ_l (c_l,) of each layer.
+        relative_error: ‖W' - W‖ / ‖W‖.
+        errors: (starts,), that of each start.
+        iterations: of Levenberg-Marquardt, all starts at once.
+    """
 
     scales: list[torch.Tensor]
     relative_error: float
     errors: torch.Tensor
     iterations: int
+
+
+def draw_starts(
+    target: torch.Tensor, weights: Sequence[torch.Tensor], starts: int, seed: int
+) -> torch.Tensor:
+    """Random scales (starts, Σ c_l) with which ‖W'‖ = ‖W‖; the same ones on every device.
+
+    Args:
+        target: W (c2, c0 · taps).
+        weights: C_1 … C_L.
+        starts: how many.
+        seed: of the draw.
+    """
+    widths = [len(weight) for weight in weights]
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64).to(target.device)
+    norms = compose_deep(weights, x.split(widths, -1)).flatten(1).norm(dim=1, keepdim=True)
+    return x * (target.norm() / norms) ** (1 / len(widths))
 
 
 def solve_deep(
@@ -127,47 +170,46 @@ def solve_deep(
     tolerance: float = 1e-10,
     seed: int = 0,
 ) -> DeepSolution:
-    """Find scales with which a chain of layers composes to ``target`` (c2, c0 · taps), from several random starts at once.
+    """Find scales with which a chain of layers composes to a target, from several random starts.
 
-    Levenberg-Marquardt: δ = -Jᵀ (J Jᵀ + λ I)⁻¹ r, the damping λ lowered after each step that helps and raised after each that does
-    not. Stops when one start has reached ``tolerance``. Other than for two layers nothing promises that there is a real solution, or
-    that it is found. Works on the target's device, from starts that are the same on every device.
+    The system is polynomial. Levenberg-Marquardt: δ = -Jᵀ (J Jᵀ + λ I)⁻¹ r, the damping λ lowered
+    after a step that helps and raised after one that does not. Unlike for two layers nothing
+    promises that there is a real solution, or that it is found.
 
-    Raises ``ValueError`` for a target that is zero or not finite.
+    Args:
+        target: W (c2, c0 · taps).
+        weights: C_1 (c_1, c0 · taps) and C_l (c_l, c_(l-1)).
+        starts: random starts, worked on at once on the target's device.
+        max_iterations: steps of all starts, at most.
+        tolerance: relative error of one start at which all stop.
+        seed: of the starts.
+
+    Raises:
+        ValueError: the target is zero or not finite.
 
     >>> _ = torch.manual_seed(0)
     >>> target = torch.randn(3, 4, dtype=torch.float64)
-    >>> solve_deep(target, draw_deep(4, 1, balanced_widths(16, 3, 3), 0)).relative_error < 1e-9
+    >>> weights = draw_deep(4, 1, balanced_widths(16, 3, 3), 0)
+    >>> solve_deep(target, weights).relative_error < 1e-9
     True
     """
     norm = target.norm()
     if not 0 < float(norm) < float("inf"):
-        raise ValueError("the target is zero or not finite: there is nothing to be solved for")
+        raise ValueError("the target is zero or not finite: there is nothing to solve for")
     weights = [weight.to(target.device) for weight in weights]
     widths = [len(weight) for weight in weights]
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(starts, sum(widths), generator=generator, dtype=torch.float64).to(target.device)
-    x *= (
-        norm / compose_deep(weights, x.split(widths, -1)).flatten(1).norm(dim=1, keepdim=True)
-    ) ** (1 / len(widths))
 
     def residual(x: torch.Tensor) -> torch.Tensor:
         return (compose_deep(weights, x.split(widths, -1)) - target).flatten(1) / norm
 
+    x = draw_starts(target, weights, starts, seed)
     r = residual(x)
     damping = torch.full((starts,), 1e-2, dtype=torch.float64, device=target.device)
-    eye = torch.eye(target.numel(), dtype=torch.float64, device=target.device)
     iterations = 0
     while iterations < max_iterations and float(r.norm(dim=1).min()) > tolerance:
         iterations += 1
         jacobian = deep_jacobian(weights, x.split(widths, -1)) / norm
-        gram = jacobian @ jacobian.transpose(1, 2)
-        scale = gram.diagonal(dim1=1, dim2=2).mean(1)
-        step = -(
-            jacobian.transpose(1, 2)
-            @ torch.linalg.solve(gram + (damping * scale)[:, None, None] * eye, r[..., None])
-        )[..., 0]
-        tried = x + step
+        tried = x + _step(jacobian, r, damping)
         reached = residual(tried)
         better = reached.norm(dim=1) < r.norm(dim=1)
         x, r = torch.where(better[:, None], tried, x), torch.where(better[:, None], reached, r)
@@ -175,3 +217,12 @@ def solve_deep(
     errors = r.norm(dim=1)
     best = int(errors.argmin())
     return DeepSolution(list(x[best].split(widths)), float(errors[best]), errors, iterations)
+
+
+def _step(jacobian: torch.Tensor, r: torch.Tensor, damping: torch.Tensor) -> torch.Tensor:
+    """δ (starts, Σ c_l) = -Jᵀ (J Jᵀ + λ I)⁻¹ r, λ in units of the mean diagonal entry of J Jᵀ."""
+    gram = jacobian @ jacobian.transpose(1, 2)
+    scale = gram.diagonal(dim1=1, dim2=2).mean(1)
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    damped = gram + (damping * scale)[:, None, None] * eye
+    return -(jacobian.transpose(1, 2) @ torch.linalg.solve(damped, r[..., None]))[..., 0]

@@ -1,4 +1,4 @@
-"""Both source kernels larger than 1x1 (Burkholz 2024, Eq. 2): the system of a target embedded in the composed kernel."""
+"""Both source kernels larger than 1x1 (Burkholz 2024, Eq. 2)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ __all__ = ["embed", "kernel_composition_system"]
 
 
 def embed(weight: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
-    """A target's weight (c2, c0, kh, kw) in the middle of a kernel of ``sides``, zeros around it.
+    """A target's weight (c2, c0, kh, kw) in the middle of a larger kernel, zeros around it.
 
-    Where the difference Δk is odd the extra row or column comes last. Raises ``UserError`` for a target kernel larger than that.
+    Where the difference Δk is odd the additional row or column comes last. Raises ``UserError``
+    for a target kernel larger than ``sides``.
     """
     height, width = sides[0] - weight.shape[2], sides[1] - weight.shape[3]
     if min(height, width) < 0:
         raise UserError(
-            f"two source kernels that compose to {sides[0]}x{sides[1]} cannot hold a target kernel of {weight.shape[2]}x{weight.shape[3]}"
+            f"two source kernels that compose to {sides[0]}x{sides[1]} cannot hold a target "
+            f"kernel of {weight.shape[2]}x{weight.shape[3]}"
         )
     pads = (width // 2, width - width // 2, height // 2, height - height // 2)
     return torch.nn.functional.pad(weight, pads)
@@ -29,15 +31,24 @@ def embed(weight: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
 def kernel_composition_system(
     weight: torch.Tensor, first: torch.Tensor, second: torch.Tensor, device: torch.device
 ) -> System:
-    """M γ = vec(W) for A (c1, c0, k1h, k1w), B (c2, c1, k2h, k2w) and a target (c2, c0, kh, kw), stride 1.
+    """The system M γ = vec(W) for two kernels and a target embedded in their composition, stride 1.
 
-    n = c2 · c0 · |dim(k2, k1)|, dim(k2, k1) = k1 + k2 - 1 a side: rows outside the target's kernel ask for zero.
+    n = c2 · c0 · |dim(k2, k1)|, dim(k2, k1) = k1 + k2 - 1 a side: rows outside the target's kernel
+    are zero on the right-hand side.
+
+    Args:
+        weight: (c2, c0, kh, kw).
+        first: A (c1, c0, k1h, k1w).
+        second: B (c2, c1, k2h, k2w).
+        device: where the system is set up.
 
     >>> A, B = torch.randn(20, 2, 1, 3), torch.randn(3, 20, 1, 2)
-    >>> kernel_composition_system(torch.randn(3, 2, 1, 2), A, B, torch.device("cpu")).operator.shape  # n - c2 + 1 = 22 > 20
+    >>> weight = torch.randn(3, 2, 1, 2)
+    >>> system = kernel_composition_system(weight, A, B, torch.device("cpu"))
+    >>> system.operator.shape  # n - c2 + 1 = 22 > 20
     (24, 20)
     """
     matrix = Convolved.of(first, second, torch.float64, device)
-    sides = tuple(a + b - 1 for a, b in zip(first.shape[2:], second.shape[2:], strict=True))
-    rows = embed(weight.to(device, torch.float64), sides).permute(0, 2, 3, 1).flatten(1)
+    height, width = (a + b - 1 for a, b in zip(first.shape[2:], second.shape[2:], strict=True))
+    rows = embed(weight.to(device, torch.float64), (height, width)).permute(0, 2, 3, 1).flatten(1)
     return linear_system(matrix, rows)

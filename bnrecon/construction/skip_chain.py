@@ -20,15 +20,22 @@ from bnrecon.construction.relu_target import LinearTarget, read_relu_network
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["RebuiltChain", "RebuiltSegment", "SkipChain", "block_sizes", "skip_chain"]
+__all__ = [
+    "RebuiltChain",
+    "RebuiltSegment",
+    "SkipChain",
+    "block_sizes",
+    "skip_chain",
+    "skip_chain_of",
+]
 
 
 @dataclass(frozen=True)
 class RebuiltSegment:
     """One block of columns of one target layer, solved by one layer of the chain.
 
-    ``relative_error`` is ||P diag(γ) W A - W*_i|| / ||W*_i||, P all that follows; ``condition`` the
-    2-norm condition number of the system for γ, ``None`` if it was not asked for.
+    ``relative_error`` is ||P diag(γ) W A - W*_i|| / ||W*_i||, P all that follows; ``condition``
+    the 2-norm condition number of the system for γ, ``None`` if it was not asked for.
     """
 
     name: str
@@ -71,7 +78,9 @@ class Segment(nn.Module):
 
 
 class SkipChain(nn.Module):
-    """The random layers in the place of one target layer; z_1 ... z_K are the blocks of its input.
+    """The random layers that compute one target layer.
+
+    z_1 ... z_K are the blocks of its input, of the coordinates ``columns``.
 
     L_1 = Γ_1 W_1 A_1 z_1 + β_1, L_i = Γ_i W_i (σ(L_(i-1)) + A_i z_i) + β_i, and at last W L_K.
     Print omits A_1; without it the sizes of W_1 and z_1 do not fit.
@@ -79,9 +88,14 @@ class SkipChain(nn.Module):
 
     out: nn.Linear
 
-    def __init__(self, sizes: list[int], outputs: int, width: int, stream: Stream):
+    columns: torch.Tensor
+
+    def __init__(
+        self, columns: torch.Tensor, sizes: list[int], outputs: int, width: int, stream: Stream
+    ):
         super().__init__()
         self.sizes = sizes
+        self.register_buffer("columns", columns)
         self.chain = nn.ModuleList(
             Segment(size, width, stream, number) for number, size in enumerate(sizes)
         )
@@ -94,7 +108,9 @@ class SkipChain(nn.Module):
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         """(batch, inputs) -> (batch, outputs)."""
         x: torch.Tensor | None = None
-        for segment, block in zip(self.segments(), z.split(self.sizes, dim=1), strict=True):
+        for segment, block in zip(
+            self.segments(), z[:, self.columns].split(self.sizes, dim=1), strict=True
+        ):
             x = segment(block, None if x is None else torch.relu(x))
         return self.out(x)
 
@@ -159,9 +175,7 @@ def skip_chain(
     segments: list[RebuiltSegment] = []
     reach = radius
     for number, target in enumerate(targets):
-        outputs, inputs = target.weight.shape
-        sizes = block_sizes(inputs, block)
-        chain = SkipChain(sizes, outputs, outputs * block, Stream(seed, number))
+        chain = skip_chain_of(target, block, Stream(seed, number))
         segments += _set_scales(chain, target, refinements, conditions)
         _set_shifts(chain, target, reach)
         reach = target.next_radius(reach)
@@ -173,13 +187,26 @@ def skip_chain(
     return RebuiltChain(network, tuple(segments), radius, error)
 
 
+def skip_chain_of(target: LinearTarget, block: int, stream: Stream) -> SkipChain:
+    """Draw the random layers for a target layer.
+
+    Inputs whose column of W* is zero get no block. With one, the theorem is false: Γ_i = 0 is the
+    only solution for a block of zeros and cuts off every earlier layer.
+    """
+    outputs, inputs = target.weight.shape
+    used = target.weight.abs().sum(dim=0).nonzero()[:, 0]
+    columns = used if len(used) else torch.arange(inputs)
+    sizes = block_sizes(len(columns), min(block, len(columns)))
+    return SkipChain(columns, sizes, outputs, outputs * block, stream)
+
+
 def _set_scales(
     chain: SkipChain, target: LinearTarget, refinements: int, conditions: bool
 ) -> list[RebuiltSegment]:
     """Find Γ_K ... Γ_1 and keep them in the normalizations, whose shifts are set later."""
     after: torch.Tensor = chain.out.weight
     found = []
-    columns = target.weight.split(chain.sizes, dim=1)
+    columns = target.weight[:, chain.columns].split(chain.sizes, dim=1)
     segments = chain.segments()
     for i in reversed(range(len(segments))):
         segment, wanted = segments[i], columns[i]
@@ -196,8 +223,8 @@ def _set_scales(
 def _set_shifts(chain: SkipChain, target: LinearTarget, radius: float) -> None:
     """Open every inner ReLU on ||z|| <= ``radius`` and take the openings off again.
 
-    L_i is linear in z up to its opening t_i, the norm of its rows times the radius: β_i = t_i - Γ_i
-    W_i t_(i-1). The last layer has no ReLU: its β is the shortest with W β = b*, the effect of
+    L_i is linear in z up to its opening t_i, the norm of its rows times the radius: β_i = t_i -
+    Γ_i W_i t_(i-1). The last layer has no ReLU: its β is the shortest with W β = b*, the effect of
     t_(K-1) taken off.
     """
     linear = torch.zeros(chain.out.in_features, 0, dtype=torch.float64)

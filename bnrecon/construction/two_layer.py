@@ -1,4 +1,4 @@
-"""Two source layers for one target layer: the linear system of Burkholz 2024, Lemma 2.1 and Theorems 2.2 and 2.3."""
+"""Two source layers for one target layer (Burkholz 2024, Lemma 2.1, Thms 2.2 and 2.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bnrecon.features.matrix import feature_operator, skip_rows
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.base import Operator
-from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.structured import Selection
 from bnrecon.operators.system import Scales, System
 
@@ -19,7 +19,13 @@ __all__ = ["TargetLayer", "composed_weight", "linear_system", "relative_error", 
 
 @dataclass(frozen=True)
 class TargetLayer:
-    """A convolution or linear layer with its normalization folded in: float64 ``weight`` (c2, c0, kh, kw), ``bias`` (c2,)."""
+    """A convolution or linear layer with its normalization folded in.
+
+    Args:
+        name: in the network.
+        weight: (c2, c0, kh, kw), float64.
+        bias: (c2,), float64.
+    """
 
     name: str
     weight: torch.Tensor
@@ -28,8 +34,8 @@ class TargetLayer:
     @property
     def shape(self) -> LayerShape:
         """Outputs, inputs and kernel."""
-        outputs, inputs, *kernel = self.weight.shape
-        return LayerShape(outputs, inputs, tuple(kernel))
+        outputs, inputs, height, width = self.weight.shape
+        return LayerShape(outputs, inputs, (height, width))
 
     def rows(self) -> torch.Tensor:
         """The weight in the order of M's rows: (c2, kh kw c0), taps before inputs."""
@@ -41,8 +47,8 @@ def two_layer_system(
 ) -> System:
     """Set up the system of a target layer and its features.
 
-    Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general case,
-    ``bnrecon.construction.residual.layer_system`` features with a skip connection too.
+    Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general
+    case, ``bnrecon.construction.residual.layer_system`` features with a skip connection too.
     """
     return linear_system(
         feature_operator(features, torch.float64, device),
@@ -52,20 +58,27 @@ def two_layer_system(
 
 
 def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = False) -> System:
-    """The system of a float64 feature matrix and a target as (c2, entries), entries in the order of M's rows.
+    """The system of a feature matrix and a target.
 
-    From c1 = n on the second scales stay 1 and M γ = vec(W) is solved as it stands (Thm 2.3). From the minimum width
-    n - c2 + 1 on they are eliminated (Lemma 2.1, Thm 2.2). With fewer features there is no exact solution in general, and
-    M γ = vec(W) is solved in the least-squares sense: a second scale fitted through its pivot alone would blow the rest up.
+    From c1 = n on the second scales stay 1 and M γ = vec(W) is solved as it is (Thm 2.3). From the
+    minimum width n - c2 + 1 on they are eliminated (Lemma 2.1, Thm 2.2). With fewer features there
+    is no exact solution in general, and M γ = vec(W) is solved in the least-squares sense: a
+    second scale fitted through its pivot alone would make the other entries far worse.
+
+    Args:
+        matrix: M (n, c1), float64.
+        weight: (c2, entries), entries in the order of M's rows.
+        orthogonal: whether M^T M = I at width n.
     """
     n, width = matrix.shape
     if not n - len(weight) + 1 <= width < n:
         return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
-    pivoted = Pivoted(matrix, weight)
-    # The elimination keeps orthogonality of no matrix but id_cond's, whose closed form is known (Eq. 3).
+    eliminated = Eliminated(matrix, weight)
+    # The elimination keeps orthogonality of no matrix but id_cond's, whose closed form is known
+    # (Eq. 3).
     return System(
-        pivoted,
-        pivoted.right_hand_side(),
+        eliminated,
+        eliminated.right_hand_side(),
         matrix,
         weight,
         orthogonal and isinstance(matrix, Selection),
@@ -73,10 +86,7 @@ def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = Fal
 
 
 def composed_weight(matrix: Operator, scales: Scales, features: Features) -> torch.Tensor:
-    """Collapse the pair: W' = outer ∘ (B diag(inner) A), (c2, c0, kh, kw), in the arithmetic of ``matrix``.
-
-    A skip connection of kernel S adds to it: outer ∘ (B diag(inner) A + S), or outer ∘ (B diag(inner) A) + S.
-    """
+    """Collapse the pair: W' = outer ∘ (B diag(inner) A), (c2, c0, kh, kw), in M's precision."""
     shape = features.shape
     table = matrix.matvec(scales.inner.to(matrix.device, matrix.dtype)).reshape(shape.outputs, -1)
     skip = 0 if features.skip == "none" else skip_rows(features).to(table)

@@ -1,10 +1,19 @@
-"""Image data sets: small ones in memory as uint8 tensors, ImageNet streamed from its folders."""
+"""Image data sets: small ones in memory as uint8 tensors, ImageNet streamed from its folders.
 
-from bnrecon.data.in_memory import InMemoryImages
-from bnrecon.data.load import DATASETS, DataSpec, load, refuse_unused_root
-from bnrecon.data.streaming import StreamedImages
+What needs torch is imported on first use, so that ``bnrecon.data.spec`` can be read without.
+"""
 
-Images = InMemoryImages | StreamedImages
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bnrecon.data.spec import DataSpec
+from bnrecon.runtime.lazy import import_on_use
+
+if TYPE_CHECKING:
+    from bnrecon.data.in_memory import InMemoryImages
+    from bnrecon.data.loading import DATASETS, Images, load, refuse_unused_root
+    from bnrecon.data.streaming import StreamedImages
 
 __all__ = [
     "DATASETS",
@@ -15,3 +24,15 @@ __all__ = [
     "load",
     "refuse_unused_root",
 ]
+
+__getattr__ = import_on_use(
+    __name__,
+    {
+        "InMemoryImages": "in_memory",
+        "StreamedImages": "streaming",
+        "DATASETS": "loading",
+        "Images": "loading",
+        "load": "loading",
+        "refuse_unused_root": "loading",
+    },
+)

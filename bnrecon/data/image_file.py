@@ -65,8 +65,9 @@ def _refused(picture: Image.Image) -> str | None:
     if picture.mode in ("F", "I", "La"):
         return f"has pixels of {mode}, of no known range; save it with 8 or 16 bits, grey or RGB"
     if picture.mode.startswith("I;16") and picture.format == "TIFF":
-        bits = picture.tag_v2.get(BITS_PER_SAMPLE, (16,))[0]
-        zero = picture.tag_v2.get(PHOTOMETRIC, BLACK_IS_ZERO)
+        tags = getattr(picture, "tag_v2", {})  # of TIFF alone
+        bits = tags.get(BITS_PER_SAMPLE, (16,))[0]
+        zero = tags.get(PHOTOMETRIC, BLACK_IS_ZERO)
         if bits != 16 or zero != BLACK_IS_ZERO:
             found = f"is grey of {bits} bits ({mode}, photometric {zero})"
             return f"{found}; save it with 8 or 16 bits, 0 for black"

@@ -1,24 +1,39 @@
-"""Small images held in memory as uint8, cropped, flipped and normalized as tensors, a batch by one indexing."""
+"""Small images held in memory as uint8; one indexing crops, flips and normalizes a batch."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 
-__all__ = ["InMemoryImages"]
+from bnrecon.data.spec import DataSpec, default_root
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["InMemoryImages", "from_arrays", "require_two_images"]
 
 
 @dataclass
 class InMemoryImages:
     """A classification data set of equally sized images.
 
-    ``train_x`` and ``test_x`` are uint8 of shape (N, H, W, C), channels last in memory so that a batch leaves here as a
-    channels-last tensor without a copy; ``train_y`` and ``test_y`` are int64 class numbers (N,). Training images are
-    padded by ``crop_padding`` zeros on each side, cropped at random and, with ``flip``, mirrored at random. All are
-    normalized by the training images' channel mean and deviation.
+    Training images are padded by ``crop_padding`` zeros on each side, cropped at random and, with
+    ``flip``, mirrored at random. All are normalized by the training images' channel mean and
+    deviation.
+
+    Attributes:
+        name: of the data set.
+        classes: names of the classes.
+        train_x: training images, uint8 (N, H, W, C). Channels come last in memory, so that a batch
+            becomes a channels-last tensor without a copy.
+        train_y: their class numbers, int64 (N,).
+        test_x: test images.
+        test_y: their class numbers.
+        crop_padding: zeros on each side of a training image.
+        flip: whether training images are mirrored at random.
     """
 
     name: str
@@ -29,7 +44,7 @@ class InMemoryImages:
     test_y: torch.Tensor
     crop_padding: int = 4
     flip: bool = True
-    _held: dict = field(default_factory=dict, repr=False)
+    _held: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -43,17 +58,20 @@ class InMemoryImages:
         return len(self.train_x), len(self.test_x)
 
     def checksum(self) -> str:
-        """SHA-256 of the pixels and labels of both splits, so that two runs can be known to have seen the same data."""
+        """SHA-256 of the pixels and labels of both splits: whether two runs saw the same data."""
         if "checksum" not in self._held:
             digest = hashlib.sha256()
             for tensor in (self.train_x, self.train_y, self.test_x, self.test_y):
                 digest.update(str(tuple(tensor.shape)).encode())
-                digest.update(tensor.contiguous().numpy())
+                digest.update(tensor.contiguous().numpy().data)
             self._held["checksum"] = digest.hexdigest()
         return self._held["checksum"]
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Channel mean and deviation of the training images in [0, 1], exact (integer histograms, float64)."""
+        """Channel mean and deviation (C,) of the training images in [0, 1], exact.
+
+        From integer histograms, in float64.
+        """
         if "moments" not in self._held:
             levels = torch.arange(256, dtype=torch.float64) / 255
             channels = self.train_x.shape[-1]
@@ -98,11 +116,20 @@ class InMemoryImages:
         dtype: torch.dtype = torch.float32,
         share: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches from number ``start`` on; with ``share`` (r, R) only every R-th image, from the r-th on.
+        """Yield the epoch's augmented batches: images (N, C, H, W) and class numbers (N,).
 
-        Order, crops and flips depend on ``seed`` and ``epoch`` alone, and all are drawn before the first batch: an epoch
-        taken up in its middle goes on exactly as it would have. The last, incomplete batch is left out, unless it is the
-        only one.
+        Order, crops and flips depend on ``seed`` and ``epoch`` alone, and all are drawn before the
+        first batch: an epoch resumed in its middle goes on exactly as it would have. The last,
+        incomplete batch is left out, unless it is the only one.
+
+        Args:
+            batch_size: images a batch.
+            seed: of the training.
+            epoch: its number, from 0.
+            device: where the batches go.
+            start: number of the first batch to yield.
+            dtype: of the images.
+            share: (r, R): only every R-th image of a batch, from the r-th on.
         """
         padded, labels = self._on(device)
         n, (_, height, width) = len(padded), self.shape
@@ -142,7 +169,59 @@ class InMemoryImages:
     def plain_train_batches(
         self, batch_size: int, device: torch.device, limit: int
     ) -> Iterator[torch.Tensor]:
-        """Yield up to ``limit`` training images, not augmented: what running statistics are taken from."""
+        """Yield up to ``limit`` training images, not augmented, for running statistics."""
         for first in range(0, min(limit, len(self.train_x)), batch_size):
             pixels = self.train_x[first : min(first + batch_size, limit)].to(device)
             yield self._normalize(pixels, torch.float32)
+
+
+def from_arrays(
+    spec: DataSpec,
+    classes: Sequence[str],
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+) -> InMemoryImages:
+    """Put arrays in their canonical order, up to the limits of the spec.
+
+    Args:
+        spec: limits, and how training images are cropped and mirrored.
+        classes: the names of the classes.
+        train: uint8 images (N, H, W, C) and class numbers (N,).
+        test: the same of the test images.
+
+    Raises:
+        UserError: for fewer than two training images, or a crop that could miss an image.
+    """
+    images = train[0]
+    require_two_images(len(images), spec)
+    height, width = images.shape[1:3]
+    if spec.crop_padding >= min(height, width):
+        raise UserError(
+            f"crop_padding={spec.crop_padding}: must be below {min(height, width)} for images of "
+            f"{width}x{height}, or a crop could miss the image"
+        )
+    train_x, train_y = _in_canonical_order(*train, spec.train_limit)
+    test_x, test_y = _in_canonical_order(*test, spec.test_limit)
+    return InMemoryImages(
+        spec.name, tuple(classes), train_x, train_y, test_x, test_y, spec.crop_padding, spec.flip
+    )
+
+
+def require_two_images(count: int, spec: DataSpec) -> None:
+    """Raise ``UserError`` for fewer training images than a batch normalization needs."""
+    if count < 2:
+        where = spec.root or default_root()
+        raise UserError(f"{where}: {count} training image; training needs two or more, add some")
+
+
+def _in_canonical_order(
+    images: np.ndarray, labels: np.ndarray, limit: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Order images by a digest of their pixels: the same data give the same run in every layout.
+
+    The order is as good as random, so that any leading part is a sample of all classes.
+    """
+    images = np.ascontiguousarray(images)
+    digests = [hashlib.blake2b(image, digest_size=16).digest() for image in images]
+    order = np.array(sorted(range(len(images)), key=digests.__getitem__))[:limit]
+    return torch.from_numpy(images[order]), torch.from_numpy(np.asarray(labels, np.int64)[order])

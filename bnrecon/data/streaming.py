@@ -1,4 +1,4 @@
-"""ImageNet-sized data: image folders read and transformed by worker processes, the same images in the same order anew."""
+"""ImageNet-sized data: images read and transformed by worker processes, reproducibly."""
 
 from __future__ import annotations
 
@@ -18,16 +18,26 @@ from bnrecon.runtime.errors import UserError
 __all__ = ["StreamedImages"]
 
 SAMPLE = 2000  # files whose content is read for the checksum
+Item = tuple[Path, int, int | None]  # an image file, its class number, the seed of its crop
 # torchvision's published ImageNet channel statistics.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass
 class StreamedImages:
-    """A classification data set read from files as it is used, with torchvision's standard ImageNet transforms.
+    """A classification data set read from files as it is used.
 
-    Training images are cropped by RandomResizedCrop to ``side`` and mirrored at random; test images are resized to 8/7 of
-    ``side`` and cropped in the centre.
+    With torchvision's standard ImageNet transforms: training images are cropped by
+    RandomResizedCrop to ``side`` and mirrored at random; test images are resized to 8/7 of ``side``
+    and cropped in the centre.
+
+    Attributes:
+        name: of the data set.
+        classes: names of the classes.
+        train_files: path and class number of each training image.
+        test_files: the same of the test images.
+        side: of the images as the network sees them.
+        workers: processes that read files.
     """
 
     name: str
@@ -49,10 +59,11 @@ class StreamedImages:
         return len(self.train_files), len(self.test_files)
 
     def checksum(self) -> str:
-        """SHA-256 over the files' class/name and size, and over the content of ``SAMPLE`` of them or more, evenly spread.
+        """SHA-256 of the files' class/name and size, and of the content of a sample of them.
 
-        Of fewer files all are read. Of ImageNet reading all would take an hour: an image that is replaced by another of the same
-        size in bytes goes unnoticed where it is not among those.
+        The sample is ``SAMPLE`` files or more, evenly spread; of fewer files all are read. To read
+        all of ImageNet would take an hour: an image outside the sample that is replaced by another
+        of the same size in bytes goes unnoticed.
         """
         if self._checksum is None:
             self._checksum = self._digest()
@@ -83,9 +94,18 @@ class StreamedImages:
         dtype: torch.dtype = torch.float32,
         share: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches from number ``start`` on; an image's crop depends on seed, epoch and place.
+        """Yield the epoch's augmented batches: images (N, C, H, W) and class numbers (N,).
 
-        With ``share`` (r, R) only every R-th image of a batch, from the r-th on.
+        An image's crop depends on ``seed``, ``epoch`` and its place in the order.
+
+        Args:
+            batch_size: images a batch.
+            seed: of the training.
+            epoch: its number, from 0.
+            device: where the batches go.
+            start: number of the first batch to yield.
+            dtype: of the images.
+            share: (r, R): only every R-th image of a batch, from the r-th on.
         """
         generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(len(self.train_files), generator=generator).tolist()
@@ -97,13 +117,12 @@ class StreamedImages:
             ]
         )
         first = start * batch_size
-        items = [
+        items: list[Item] = [
             (*self.train_files[i], (seed * 1_000_003 + epoch) * 10_000_019 + first + k)
             for k, i in enumerate(order)
         ]
-        items = items[
-            share[0] :: share[1]
-        ]  # a batch's number of images is a multiple of R, so that batches stay together
+        # The images of a batch are a multiple of R, so that batches stay together.
+        items = items[share[0] :: share[1]]
         for images, labels in self._read(_Files(items, augment), batch_size // share[1]):
             yield _to(images, device, dtype), labels.to(device, non_blocking=True)
 
@@ -111,7 +130,7 @@ class StreamedImages:
         self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the test images in order, from ``start`` up to ``limit``, not augmented."""
-        items = [(path, label, None) for path, label in self.test_files[start:limit]]
+        items: list[Item] = [(path, label, None) for path, label in self.test_files[start:limit]]
         for images, labels in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)
 
@@ -120,7 +139,8 @@ class StreamedImages:
     ) -> Iterator[torch.Tensor]:
         """Yield up to ``limit`` training images, evenly spread over the classes, not augmented."""
         step = max(1, len(self.train_files) // limit)
-        items = [(path, label, None) for path, label in self.train_files[::step][:limit]]
+        files = self.train_files[::step][:limit]
+        items: list[Item] = [(path, label, None) for path, label in files]
         for images, _ in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32)
 
@@ -154,20 +174,23 @@ def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch
 
 
 def _apart(_number: int) -> None:
-    """Take a worker out of its parent's group of processes: Ctrl-C and torchrun's signals are for the parent, which saves first."""
+    """Take a worker out of its parent's process group.
+
+    Ctrl-C and torchrun's signals are for the parent, which saves before it ends.
+    """
     os.setpgid(0, 0)
 
 
 def _collate(items: list) -> object:
-    """A batch, or the first item's complaint: an exception would come out of a worker process as a page of traceback."""
-    complaints = [item for item in items if isinstance(item, str)]
-    return complaints[0] if complaints else default_collate(items)
+    """A batch, or the first error: a worker's exception would arrive as a page of traceback."""
+    errors = [item for item in items if isinstance(item, str)]
+    return errors[0] if errors else default_collate(items)
 
 
 class _Files(Dataset):
-    """Images by file, each transformed under a seed of its own where it has one."""
+    """Images by file, each transformed under its own seed where it has one."""
 
-    def __init__(self, items: list[tuple[Path, int, int | None]], transform: transforms.Transform):
+    def __init__(self, items: list[Item], transform: transforms.Transform):
         self.items = items
         self.transform = transforms.Compose(
             [

@@ -9,11 +9,9 @@ import torch
 
 from bnrecon.features.pair import Features, identity_weights
 from bnrecon.features.portable_random import Stream
-from bnrecon.features.register import register_features
 from bnrecon.features.shapes import LayerShape
 
 
-@register_features("he_normal")
 def he_normal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal entries of variance 2 / fan-in (He et al. 2015)."""
     return (
@@ -24,7 +22,6 @@ def he_normal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tens
     )
 
 
-@register_features("he_uniform")
 def he_uniform(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
     """Entries uniform on ±sqrt(6 / fan-in) (He et al. 2015)."""
     return (
@@ -35,9 +32,8 @@ def he_uniform(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Ten
     )
 
 
-@register_features("orthogonal", portable=False)
 def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
-    """The flattened weights of ``torch.nn.init.orthogonal_``: orthonormal columns of A, orthonormal rows of B."""
+    """Orthonormal columns of A and rows of B, as ``torch.nn.init.orthogonal_`` draws them."""
     first = _orthonormal_columns(stream.normal((width, shape.inputs), "first"))
     flat = stream.normal((shape.outputs, width * shape.taps), "second")
     second = (
@@ -49,16 +45,18 @@ def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Ten
 
 
 def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
-    """Haar-distributed orthonormal columns (rows, if there are fewer): Q of a QR decomposition, signs from R's diagonal."""
+    """Haar-distributed orthonormal columns (rows, if there are fewer), from a QR decomposition.
+
+    The signs are those of R's diagonal.
+    """
     if normal.shape[0] < normal.shape[1]:
         return _orthonormal_columns(normal.T).T
     q, r = torch.linalg.qr(normal)
     return q * r.diagonal().sign()
 
 
-@register_features("sparse_he_normal", takes_strict=True)
 def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
-    """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2; the sequel's "ER normal")."""
+    """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2)."""
     return _masked(
         shape,
         width,
@@ -68,9 +66,8 @@ def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool
     )
 
 
-@register_features("er_sign", takes_strict=True)
 def er_sign(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
-    """Entries of one magnitude, sqrt(2 / fan-in), and random sign, each set to 0 with probability 1/2 (Random features, Sect. 2.1)."""
+    """Entries ±sqrt(2 / fan-in), half of them set to 0 (Random features, Sect. 2.1)."""
     return _masked(
         shape,
         width,
@@ -85,8 +82,8 @@ def _masked(
 ) -> Features:
     """Entries ``values(size, word, deviation)``, each set to 0 with probability 1/2.
 
-    Of A's rows a fraction 2^-c0 is wholly zero: 1/8 for an RGB image. Such a feature is dead and lowers the rank of M, so it
-    is drawn again and counted, unless ``strict``.
+    A fraction 2^-c0 of A's rows is all-zero: 1/8 for an RGB image. Such a feature lowers the rank
+    of M, so that it is drawn again and counted, unless ``strict``.
     """
 
     def masked(rows: int, columns: int, fan_in: int, word: str) -> torch.Tensor:
@@ -107,22 +104,22 @@ def _masked(
     return Features(shape, width, first, second, redrawn_first + redrawn_second)
 
 
-@register_features("id_cond", orthogonal=True, widths=("maximum", "minimum"))
-def id_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
-    """One feature for each entry of the target, so that M = I (Random features for normalization layers, Eq. 2).
+def id_cond(shape: LayerShape, width: int, _stream: Stream) -> Features:
+    """One feature for each entry of the target, so that M = I (Random features, Eq. 2).
 
-    At the minimum width n - c2 + 1 all outputs share the feature of the first input and tap (Eq. 3). Nothing is random.
+    At the minimum width n - c2 + 1 all outputs share the feature of the first input and tap (Eq.
+    3). Nothing is random.
     """
     return Features(shape, width, pattern="identity" if width == shape.equations else "shared")
 
 
-@register_features("sparse_id_cond", at_most_n=True)
 def sparse_id_cond(
     shape: LayerShape, width: int, stream: Stream
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A random c1 of id_cond's n features: an Erdős-Rényi mask of density p = c1 / n (Random features, Thm 4.2).
+    """A random c1 of the n features of id_cond: a mask of density c1/n (Random features, Thm 4.2).
 
-    The number of features is given, not drawn, so that a run says its width beforehand: masks of one size, each as likely.
+    The number of features is given, not drawn, so that a run knows its width beforehand: all masks
+    of one size are equally likely.
 
     >>> from bnrecon.features import draw
     >>> draw("sparse_id_cond", LayerShape(5, 4), width=4, seed=0, layer=0).weights()[0].sum()
@@ -131,9 +128,8 @@ def sparse_id_cond(
     return identity_weights(shape, stream.order(shape.equations, "kept")[:width].sort().values)
 
 
-@register_features("ortho_cond", portable=False, orthogonal=True, widths=("maximum",))
 def ortho_cond(shape: LayerShape, width: int, stream: Stream) -> Features:
-    """M = U2 ⊗ U1 with Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features for normalization layers, Sect. 3)."""
+    """M = U2 ⊗ U1, Haar-random orthogonal U2 (c2 kh kw) and U1 (c0) (Random features, Sect. 3)."""
     u1 = _orthonormal_columns(stream.normal((shape.inputs, shape.inputs), "first"))
     rows = shape.outputs * shape.taps
     u2 = _orthonormal_columns(stream.normal((rows, rows), "second"))

@@ -7,10 +7,11 @@ import math
 
 import torch
 
-from bnrecon.features.pair import SKIPS, Features
+from bnrecon.features.pair import Features
 from bnrecon.features.portable_random import Stream
 from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spec import SKIPS
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.own_code import blamed
 
@@ -18,9 +19,9 @@ __all__ = ["check_skip", "draw"]
 
 
 def check_skip(name: str) -> None:
-    """Raise ``UserError`` for a position of the skip connection that there is not."""
+    """Raise ``UserError`` for an unknown kind of skip connection."""
     if name not in SKIPS:
-        raise UserError(f"features.skip={name}: {nearest(name, SKIPS)}")
+        raise UserError(f"skip={name}: {nearest(name, SKIPS)}")
 
 
 def draw(
@@ -32,10 +33,19 @@ def draw(
     strict: bool = False,
     skip: str = "none",
 ) -> Features:
-    """Draw the features of layer number ``layer``.
+    """Draw the features of one layer.
 
-    ``strict`` keeps features of sparse distributions that came out wholly zero; ``skip`` adds a skip connection. Raises
-    ``UserError`` for a width that the distribution does not have.
+    Args:
+        name: a distribution in ``DISTRIBUTIONS``.
+        shape: of the target layer.
+        width: c1.
+        seed: of the network, 0 to 2^63 - 1.
+        layer: the number of the layer, which has draws of its own.
+        strict: keep features of sparse distributions that came out all-zero.
+        skip: ``inner`` or ``outer`` adds a skip connection.
+
+    Raises:
+        UserError: the distribution does not have this width, or is unknown.
 
     >>> draw("he_normal", LayerShape(2, 3), width=6, seed=0, layer=0).first.shape
     torch.Size([6, 3])
@@ -46,8 +56,8 @@ def draw(
     if kind.registered.own:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
     else:
-        drawn = kind.draw(shape, width, Stream(seed, layer), **options)
-        drawn = drawn if isinstance(drawn, Features) else Features(shape, width, *drawn)
+        given = kind.draw(shape, width, Stream(seed, layer), **options)
+        drawn = given if isinstance(given, Features) else Features(shape, width, *given)
     if skip == "none":
         return drawn
     return dataclasses.replace(
@@ -75,17 +85,20 @@ def _drawn_by_user(
     for (name, size), part in zip(wanted.items(), drawn, strict=True):
         if tuple(part.shape) != size:
             raise UserError(
-                f"features {kind.name}: {name} is of shape {tuple(part.shape)}; for this layer it must be {size}"
+                f"features {kind.name}: {name} is of shape {tuple(part.shape)}; "
+                f"for this layer it must be {size}"
             )
         if not part.is_floating_point() or not bool(part.isfinite().all()):
             raise UserError(
-                f"features {kind.name}: {name} must hold finite floating-point numbers ({part.dtype} given)"
+                f"features {kind.name}: {name} must hold finite floating-point numbers "
+                f"({part.dtype} given)"
             )
-    return Features(shape, width, *(part.detach().to("cpu", torch.float32) for part in drawn))
+    first, second = (part.detach().to("cpu", torch.float32) for part in drawn)
+    return Features(shape, width, first, second)
 
 
 def _skip_weight(shape: LayerShape, stream: Stream) -> torch.Tensor:
-    """S (c2, c0): ResNet's shortcuts, the identity where shapes agree and a 1x1 projection (here random and frozen) elsewhere."""
+    """S (c2, c0) as in a ResNet: the identity where shapes agree, else a random 1x1 projection."""
     if shape.outputs == shape.inputs:
         return torch.eye(shape.outputs)
     return stream.normal((shape.outputs, shape.inputs), "skip", math.sqrt(2 / shape.inputs))

@@ -13,7 +13,7 @@ __all__ = ["feature_operator", "skip_rows"]
 
 
 def feature_operator(features: Features, dtype: torch.dtype, device: torch.device) -> Operator:
-    """M of a pair of features in the given arithmetic; without forming the features where they follow a pattern."""
+    """M of a pair of features; features that follow a pattern are not formed."""
     if features.pattern == "identity":
         return Selection(torch.arange(features.width, device=device), features.width, dtype)
     if features.pattern == "shared":
@@ -26,8 +26,12 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
 
 
 def skip_rows(features: Features) -> torch.Tensor:
-    """The skip connection's kernel in the order of M's rows, (c2, kh kw c0): S at the kernel's centre, zero elsewhere."""
+    """The kernel of the skip connection in the order of M's rows, (c2, kh kw c0).
+
+    S stands at the kernel's centre; all else is zero.
+    """
     shape = features.shape
     table = torch.zeros(shape.outputs, *shape.kernel, shape.inputs, dtype=torch.float64)
-    table[:, shape.kernel[0] // 2, shape.kernel[1] // 2] = features.skip_weight.double()
+    if features.skip_weight is not None:
+        table[:, shape.kernel[0] // 2, shape.kernel[1] // 2] = features.skip_weight.double()
     return table.flatten(1)

@@ -9,27 +9,27 @@ import torch
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.digests import tensor_digest
 
-__all__ = ["SKIPS", "Features", "identity_weights", "shared_feature_rows"]
-
-
-SKIPS = (
-    "none",
-    "inner",
-    "outer",
-)  # where the second normalization stands relative to a skip connection
+__all__ = ["Features", "identity_weights", "shared_feature_rows"]
 
 
 @dataclass(frozen=True)
 class Features:
     """The frozen pair for one target layer.
 
-    ``first`` is A (c1, c0), ``second`` is B (c2, c1, kh, kw), both float32; ``redrawn`` counts features that came out wholly
-    zero and were drawn anew. Features that follow a ``pattern`` store neither; ``weights`` forms them when asked:
-    ``"identity"`` (id_cond of maximum width, M = I), ``"shared"`` (id_cond of minimum width), ``"kronecker"`` (ortho_cond, from its
-    ``factors`` U2 and U1).
+    Features that follow a ``pattern`` store neither A nor B; ``weights`` forms them on demand:
+    ``"identity"`` (id_cond of maximum width, M = I), ``"shared"`` (id_cond of minimum width) and
+    ``"kronecker"`` (ortho_cond, from its ``factors`` U2 and U1).
 
-    With ``skip="inner"`` or ``"outer"`` a frozen skip connection S (c2, c0), ``skip_weight``, runs beside the pair, at the kernel's
-    centre: the identity where c2 = c0, a random 1x1 convolution elsewhere.
+    Args:
+        shape: of the target layer.
+        width: c1.
+        first: A (c1, c0), float32.
+        second: B (c2, c1, kh, kw), float32.
+        redrawn: how many features came out all-zero and were drawn again.
+        pattern: see above; ``None`` for stored weights.
+        factors: U2 (c2 kh kw, c2 kh kw) and U1 (c0, c0).
+        skip: ``inner`` or ``outer`` for a frozen skip connection beside the pair.
+        skip_weight: S (c2, c0), at the kernel's centre: the identity where c2 = c0, else random.
     """
 
     shape: LayerShape
@@ -49,7 +49,7 @@ class Features:
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A (c1, c0) and B (c2, c1, kh, kw), formed from the pattern where they are not stored."""
-        if self.pattern is None:
+        if self.first is not None and self.second is not None:
             return self.first, self.second
         if self.pattern == "kronecker":
             return _kronecker_weights(self.shape, *self.factors)
@@ -61,17 +61,18 @@ class Features:
         return first, second
 
     def digest(self) -> str:
-        """SHA-256 of the weights, or of what their pattern is made of, by which a reload knows that it drew the same ones."""
+        """SHA-256 of the weights, or of what their pattern is made of: equal for equal draws."""
         skip = {} if self.skip_weight is None else {"skip": self.skip_weight}
-        if self.pattern is None:
+        if self.first is not None and self.second is not None:
             return tensor_digest({"first": self.first, "second": self.second} | skip)
-        size = f"{self.shape.outputs}x{self.shape.inputs}x{self.shape.kernel[0]}x{self.shape.kernel[1]}"
+        sides = (self.shape.outputs, self.shape.inputs, *self.shape.kernel)
+        size = "x".join(map(str, sides))
         factors = {f"factor {number}": factor for number, factor in enumerate(self.factors)} | skip
         return f"{self.pattern} {size}{f' {tensor_digest(factors)}' if factors else ''}"
 
 
 def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
-    """Which of M's n rows have a feature of their own at id_cond's minimum width (Eq. 3); the others share feature 0.
+    """Which of M's n rows have a feature of their own at id_cond's minimum width (Eq. 3).
 
     The first entries of all outputs share feature 0, which the first of them counts as its own.
     """
@@ -85,7 +86,7 @@ def shared_feature_rows(shape: LayerShape) -> torch.Tensor:
 def identity_weights(
     shape: LayerShape, kept: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Feature number l = (i, p, j) reads input j and writes output i at tap p; all n of them, or those ``kept``."""
+    """Feature l = (i, p, j) reads input j and writes output i at tap p; all n, or ``kept`` ones."""
     l = torch.arange(shape.equations) if kept is None else kept  # noqa: E741 (the papers' index)
     number = torch.arange(len(l))
     first = torch.zeros(len(l), shape.inputs)
@@ -98,7 +99,7 @@ def identity_weights(
 def _kronecker_weights(
     shape: LayerShape, u2: torch.Tensor, u1: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Feature number (q, d) reads the inputs by column d of U1 and writes the outputs and taps by column q of U2."""
+    """Feature (q, d) reads the inputs by column d of U1 and writes outputs and taps by q of U2."""
     first = u1.T.repeat(len(u2), 1)
     second = u2.repeat_interleave(shape.inputs, dim=1).reshape(
         shape.outputs, shape.taps, len(first)

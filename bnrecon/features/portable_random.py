@@ -1,8 +1,9 @@
 """Random numbers that come out bit for bit the same on any machine, any part of them in any order.
 
-torch's CPU normals differ between vector instruction sets, and mathematical libraries differ in the last bit of a
-logarithm. Here integers come from NumPy's counter-based Philox (its raw stream is guaranteed stable), and floats from them
-by additions, multiplications, divisions and square roots alone, which IEEE 754 defines to the last bit.
+torch's CPU normals differ between vector instruction sets, and mathematical libraries differ in the
+last bit of a logarithm. Here integers come from NumPy's counter-based Philox (its raw stream is
+guaranteed stable), and floats from them by additions, multiplications, divisions and square roots
+alone, which IEEE 754 defines to the last bit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,7 +28,7 @@ BLOCK = (
 
 @dataclass(frozen=True)
 class Stream:
-    """Independent sequences of numbers, told apart by a seed, a layer's number and a word.
+    """Independent sequences of numbers, one for each seed, layer number and word.
 
     >>> Stream(seed=0, layer=3).normal((2, 2), "first")
     tensor([[ 0.0630, -1.2832],
@@ -43,7 +45,7 @@ class Stream:
         return out
 
     def normal(self, shape: tuple[int, ...], word: str, deviation: float = 1.0) -> torch.Tensor:
-        """Draw float32 numbers of a normal distribution of mean 0, by inverting its distribution function."""
+        """Draw normal float32 numbers of mean 0, by inverting the distribution function."""
         out = np.empty(math.prod(shape), dtype=np.float32)
         self._fill(
             out,
@@ -76,7 +78,9 @@ class Stream:
         """Draw a permutation of 0 … count - 1."""
         return torch.from_numpy(np.argsort(self.bits(count, word), kind="stable"))
 
-    def _fill(self, out: np.ndarray, word: str, write) -> None:
+    def _fill(
+        self, out: np.ndarray, word: str, write: Callable[[np.ndarray, np.ndarray], object]
+    ) -> None:
         key = [self.seed, self.layer, zlib.crc32(word.encode())]
 
         def block(number: int) -> None:
@@ -101,8 +105,8 @@ def _open_unit(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.float64) + 0.5) * 2.0**-32
 
 
-# Wichura 1988, "Algorithm AS 241: the percentage points of the normal distribution", routine PPND7: rational
-# approximations with an accuracy of about 1 part in 10^7, lowest power first.
+# Wichura 1988, "Algorithm AS 241: the percentage points of the normal distribution", routine PPND7:
+# rational approximations with an accuracy of about 1 part in 10^7, lowest power first.
 _CENTRE = (
     (3.3871327179, 50.434271938, 159.29113202, 59.109374720),
     (1.0, 17.895169469, 78.757757664, 67.187563600),
@@ -155,7 +159,7 @@ _LOG_2, _ROOT_HALF = 0.6931471805599453, 0.7071067811865476
 
 
 def _log(x: np.ndarray) -> np.ndarray:
-    """Natural logarithm to about 1e-11 by elementary operations: log m = 2 artanh((m - 1)/(m + 1)), m in [√½, √2)."""
+    """Natural logarithm to about 1e-11: log m = 2 artanh((m - 1)/(m + 1)), m in [√½, √2)."""
     mantissa, exponent = np.frexp(x)
     low = mantissa < _ROOT_HALF
     mantissa = np.where(low, 2 * mantissa, mantissa)

@@ -5,30 +5,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from bnrecon.features import distributions
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape, named_width
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.own_code import Registered
 
-__all__ = ["DISTRIBUTIONS", "Distribution", "choose_width", "register_features"]
+__all__ = ["DISTRIBUTIONS", "Distribution", "choose_width", "distribution", "register_features"]
 
 
-Draw = Callable[..., "tuple[torch.Tensor, torch.Tensor] | Features"]
+Draw = Callable[..., tuple[torch.Tensor, torch.Tensor] | Features]
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A registered distribution: how to draw, whether draws are bit for bit portable, whether M is orthogonal."""
+    """A registered distribution.
+
+    Args:
+        name: what ``FeatureSpec.name`` calls it.
+        registered: the function that draws, and who registered it.
+        portable: draws are the same bit for bit on every machine; not after a matrix factorization.
+        orthogonal: M^T M = I at width n.
+        takes_strict: the function takes ``strict``.
+        widths: the only widths it has, ``minimum`` and ``maximum``; any, if empty.
+        at_most_n: it has n features at most.
+    """
 
     name: str
     registered: Registered
-    portable: bool
-    orthogonal: bool
-    takes_strict: bool
-    widths: tuple[str, ...]
+    portable: bool = True
+    orthogonal: bool = False
+    takes_strict: bool = False
+    widths: tuple[str, ...] = ()
     at_most_n: bool = False
 
     @property
@@ -38,28 +50,44 @@ class Distribution:
 
     @property
     def code(self) -> str | None:
-        """A fingerprint of a user's distribution, ``None`` for bnrecon's own: results of other code are others."""
+        """Fingerprint of a user's code, which tells results apart; ``None`` for built-in code."""
         return self.registered.fingerprint
 
     def check_width(self, shape: LayerShape, width: int) -> None:
         """Raise ``UserError`` for a width that this distribution does not have."""
         if self.at_most_n and width > shape.equations:
             raise UserError(
-                f"{self.name} is made of at most n = {shape.equations} features for a layer of this size; {width} were asked for: give "
-                "their density as features.oversampling (of a trained network: target.oversampling), 1 or below"
+                f"{self.name} has at most n = {shape.equations} features for a layer of this "
+                f"size, not {width}: "
+                "give their density as oversampling, 1 or below"
             )
-        allowed = {word: named_width(shape, word) for word in self.widths}
+        allowed = {name: named_width(shape, name) for name in self.widths}
         if allowed and width not in allowed.values():
-            choices = " or ".join(
-                f"{count} (features.width={word})" for word, count in allowed.items()
-            )
+            choices = " or ".join(f"{count} (width={name})" for name, count in allowed.items())
             size = "x".join(map(str, (shape.outputs, shape.inputs, *shape.kernel)))
             raise UserError(
-                f"{self.name} has {choices} features for a layer of {size}; {width} were asked for"
+                f"{self.name} has {choices} features for a layer of {size}, not {width}"
             )
 
 
-DISTRIBUTIONS: dict[str, Distribution] = {}
+def _built_in(function: Draw, **traits: Any) -> Distribution:
+    name = function.__name__
+    return Distribution(name, Registered(f"features {name}", function), **traits)
+
+
+DISTRIBUTIONS = {
+    kind.name: kind
+    for kind in (
+        _built_in(distributions.he_normal),
+        _built_in(distributions.he_uniform),
+        _built_in(distributions.orthogonal, portable=False),
+        _built_in(distributions.sparse_he_normal, takes_strict=True),
+        _built_in(distributions.er_sign, takes_strict=True),
+        _built_in(distributions.id_cond, orthogonal=True, widths=("maximum", "minimum")),
+        _built_in(distributions.sparse_id_cond, at_most_n=True),
+        _built_in(distributions.ortho_cond, portable=False, orthogonal=True, widths=("maximum",)),
+    )
+}
 
 
 def register_features(
@@ -72,22 +100,32 @@ def register_features(
     at_most_n: bool = False,
     version: str | None = None,
 ) -> Callable[[Draw], Draw]:
-    """Register a distribution under a name that ``features.name`` accepts.
+    """Register ``draw(shape, width, stream)``, which returns A (c1, c0) and B (c2, c1, kh, kw).
 
-    The function is called as ``draw(shape, width, stream)`` and returns A (c1, c0) and B (c2, c1, kh, kw); all its
-    randomness must come from ``stream``. ``portable=False`` for draws that pass through a matrix factorization, which
-    differs between machines. ``orthogonal=True`` promises M^T M = I at width n, which the closed form then uses. ``widths`` names
-    the only widths there are (``"minimum"``, ``"maximum"``); any, if empty; any up to n with ``at_most_n``. Results belong to the
-    source files of the module that registers and of your modules that it imports (a changed comment is a rerun), and to the values
-    bound to the function; with a ``version`` to that instead: change it when the draws change.
+    All its randomness must come from ``stream``, a ``bnrecon.features.portable_random.Stream``.
+    Results belong to the source files of the module that registers and of the user's modules that
+    it imports (a changed comment is a rerun), and to the values bound to the function; with a
+    ``version`` to that instead.
+
+    Args:
+        name: what ``features=name`` selects it by.
+        portable: ``False`` for draws that pass through a matrix factorization, which differs
+            between machines.
+        orthogonal: ``True`` promises M^T M = I at width n, which the closed form then uses.
+        takes_strict: the function takes a fourth argument ``strict``: keep all-zero features.
+        widths: the only widths there are, of ``"minimum"`` and ``"maximum"``; any, if empty.
+        at_most_n: there are n features at most.
+        version: to be changed when the draws change; without it the source files count.
 
     >>> @register_features("cauchy")
     ... def cauchy(shape, width, stream):
-    ...     a = stream.normal((width, shape.inputs), "a") / stream.normal((width, shape.inputs), "b")
-    ...     return a, stream.normal((shape.outputs, width, *shape.kernel), "c")
+    ...     a, b = (stream.normal((width, shape.inputs), word) for word in "ab")
+    ...     return a / b, stream.normal((shape.outputs, width, *shape.kernel), "c")
     >>> from bnrecon.features import draw
     >>> draw("cauchy", LayerShape(4, 3, (3, 3)), width=108, seed=0, layer=0).weights()[1].shape
     torch.Size([4, 108, 3, 3])
+    >>> DISTRIBUTIONS.pop("cauchy").portable
+    True
     """
 
     def add(function: Draw) -> Draw:
@@ -101,9 +139,12 @@ def register_features(
 
 
 def distribution(name: str) -> Distribution:
-    """Look a distribution up; raise ``UserError`` with the nearest name for an unknown one."""
+    """The distribution of that name.
+
+    Raises ``UserError`` with the nearest name for an unknown one.
+    """
     if name not in DISTRIBUTIONS:
-        raise UserError(f"features.name={name}: {nearest(name, DISTRIBUTIONS)}")
+        raise UserError(f"features={name}: {nearest(name, DISTRIBUTIONS)}")
     return DISTRIBUTIONS[name]
 
 
@@ -115,9 +156,19 @@ def choose_width(
     width: str | int | None = None,
     default: float = 1.5,
 ) -> int:
-    """Turn the one of ``oversampling`` (c1/n), ``excess`` (c1 - n) and ``width`` (c1) that is given into c1.
+    """Turn the one of ``oversampling``, ``excess`` and ``width`` that is given into c1.
 
-    With none given, n for distributions that have no more or need no more, ``default`` · n for the others.
+    Args:
+        name: of the distribution.
+        shape: of the target layer; n is its number of equations.
+        oversampling: c1 / n, rounded up.
+        excess: c1 - n.
+        width: c1 as a number, ``"minimum"`` or ``"maximum"``.
+        default: oversampling where none is given; 1 for distributions that have or need n features
+            at most.
+
+    >>> choose_width("he_normal", LayerShape(4, 3, (3, 3)))
+    162
     """
     n = shape.equations
     if width is not None:
@@ -125,7 +176,6 @@ def choose_width(
     if excess is not None:
         return n + excess
     if oversampling is None:
-        oversampling = (
-            1.0 if distribution(name).orthogonal or distribution(name).at_most_n else default
-        )
+        kind = distribution(name)
+        oversampling = 1.0 if kind.orthogonal or kind.at_most_n else default
     return math.ceil(oversampling * n)

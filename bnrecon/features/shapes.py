@@ -9,7 +9,13 @@ __all__ = ["LayerShape"]
 
 @dataclass(frozen=True)
 class LayerShape:
-    """A target layer's shape: ``outputs`` c2, ``inputs`` c0 and the kernel's sides; a linear layer's kernel is 1x1."""
+    """A target layer's shape; the kernel of a linear layer is 1x1.
+
+    Args:
+        outputs: c2.
+        inputs: c0.
+        kernel: (kh, kw).
+    """
 
     outputs: int
     inputs: int
@@ -22,12 +28,12 @@ class LayerShape:
 
     @property
     def equations(self) -> int:
-        """N = c2 · c0 · kh · kw: the number of entries of the target's weight (first source kernel 1x1)."""
+        """The number n = c2 · c0 · kh · kw of the weight's entries (first source kernel 1x1)."""
         return self.outputs * self.inputs * self.taps
 
     @property
     def minimum_width(self) -> int:
-        """N - c2 + 1 (Burkholz 2024, Thm 2.2)."""
+        """The smallest width, n - c2 + 1, that suffices (Burkholz 2024, Thm 2.2)."""
         return self.equations - self.outputs + 1
 
     def feature_bytes(self, width: int) -> int:
@@ -36,5 +42,5 @@ class LayerShape:
 
 
 def named_width(shape: LayerShape, word: str) -> int | None:
-    """The width that ``minimum`` (n - c2 + 1) or ``maximum`` (n) stands for."""
+    """The width named ``minimum`` (n - c2 + 1) or ``maximum`` (n), ``None`` for other words."""
     return {"minimum": shape.minimum_width, "maximum": shape.equations}.get(word)

@@ -1,11 +1,13 @@
-"""The law of the singular values of a random feature matrix (Random features for normalization layers, Theorem 2.2)."""
+"""The law of the singular values of a random feature matrix (Random features, Thm 2.2)."""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 from scipy.integrate import cumulative_simpson
+from scipy.stats import ks_1samp
 
 __all__ = [
     "aspect_of_condition",
@@ -22,7 +24,9 @@ GRID = 20_001
 
 
 def edges(aspect: float) -> tuple[float, float]:
-    """λ- and λ+ = |1 ∓ sqrt(λ)|, the smallest and largest singular value of M with λ = c1 / n and entries of variance 1 / n.
+    """The smallest and largest singular value of M, λ∓ = |1 ∓ sqrt(λ)|, with λ = c1 / n.
+
+    Entries of M have variance 1 / n.
 
     >>> edges(4.0)
     (1.0, 3.0)
@@ -31,9 +35,10 @@ def edges(aspect: float) -> tuple[float, float]:
 
 
 def density(x: np.ndarray, aspect: float) -> np.ndarray:
-    """p(x) = sqrt((x² - λ-²) (λ+² - x²)) / (π min(1, λ) x) on [λ-, λ+], of the min(n, c1) singular values; Marchenko and Pastur's law.
+    """Marchenko and Pastur's density of the min(n, c1) singular values of M.
 
-    In print λ stands in the place of min(1, λ), and the edges as λ- = 1 - sqrt(λ), λ+² = 1 + sqrt(λ): that p has no integral of 1.
+    p(x) = sqrt((x² - λ-²) (λ+² - x²)) / (π min(1, λ) x) on [λ-, λ+]. The paper prints λ for min(1,
+    λ), and the edges λ- = 1 - sqrt(λ), λ+² = 1 + sqrt(λ): the integral of that p is not 1.
 
     >>> round(float(density(np.array([1.0]), 1.0)[0]), 4)
     0.5513
@@ -47,7 +52,9 @@ def density(x: np.ndarray, aspect: float) -> np.ndarray:
 def _table(aspect: float) -> tuple[np.ndarray, np.ndarray]:
     """Abscissae and values of the distribution function.
 
-    With x² = 1 + λ + 2 sqrt(λ) cos θ = (1 - sqrt(λ))² + 4 sqrt(λ) cos²(θ/2), which does not cancel at the lower edge, the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ = 1.
+    With x² = 1 + λ + 2 sqrt(λ) cos θ = (1 - sqrt(λ))² + 4 sqrt(λ) cos²(θ/2), which does not cancel
+    at the lower edge, the law is 2 λ sin²θ / (π min(1, λ) x²) dθ, smooth at both edges and at λ =
+    1.
     """
     angle = np.linspace(math.pi, 0, GRID)
     squared = (1 - math.sqrt(aspect)) ** 2 + 4 * math.sqrt(aspect) * np.sin(
@@ -89,7 +96,7 @@ def condition_of_aspect(aspect: float) -> float:
 
 
 def aspect_of_condition(condition: float) -> float:
-    """The λ < 1 of which the law has this condition number: sqrt λ = (κ - 1) / (κ + 1); the other one is 1 / λ.
+    """The λ < 1 with this condition number, sqrt λ = (κ - 1) / (κ + 1); the other one is 1 / λ.
 
     >>> round(condition_of_aspect(aspect_of_condition(5413)))
     5413
@@ -98,8 +105,9 @@ def aspect_of_condition(condition: float) -> float:
 
 
 def distance(values: np.ndarray, aspect: float) -> float:
-    """Kolmogorov and Smirnov's distance of singular values from the law; no test, since singular values are not independent."""
-    values = np.sort(np.asarray(values, dtype=float))
-    law, count = distribution(values, aspect), len(values)
-    steps = np.arange(count + 1) / count
-    return float(max((steps[1:] - law).max(), (law - steps[:-1]).max()))
+    """Kolmogorov and Smirnov's distance of singular values from the law.
+
+    This is no test: singular values are not independent.
+    """
+    law = functools.partial(distribution, aspect=aspect)
+    return float(ks_1samp(np.asarray(values, dtype=float), law).statistic)

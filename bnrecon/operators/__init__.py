@@ -1,1 +1,1 @@
-"""The feature matrix M as an operator that is never formed: Khatri-Rao products, their eliminated and structured forms."""
+"""Feature matrices as operators that are never formed: Khatri-Rao, eliminated, structured."""

@@ -8,21 +8,25 @@ import torch
 
 from bnrecon.operators.base import form
 from bnrecon.operators.khatri_rao import KhatriRao
-from bnrecon.runtime.precision import Arithmetic
+from bnrecon.runtime.precision import Precision
 
 __all__ = ["Convolved"]
 
 
 class Convolved:
-    """M for two kernels larger than 1x1: column l is the full convolution of B[:, l] with A[l, :] (Burkholz 2024, Eq. 2).
+    """M for two kernels larger than 1x1 (Burkholz 2024, Eq. 2).
 
-    For A (c1, c0, k1h, k1w) and B (c2, c1, k2h, k2w) two convolutions in a row, stride 1, have the kernel
-    ``W'[i, j, k] = Σ_l x_l Σ_{p + q = k} B[i, l, p] A[l, j, q]`` of size dim(k2, k1) = k1 + k2 - 1 a side. M x is the product of
-    the Khatri-Rao operator of A' (c1, k1h k1w c0) and B' (c2 k2h k2w, c1), its n' = c2 c0 |k1| |k2| rows summed by p + q; M^T y
-    first copies y_{p+q} to all (p, q). Rows are in the order (i, k, j). The Hadamard form of the Gram matrix holds for the
-    rows before the sum, not for M.
+    Column l is the full convolution of B[:, l] with A[l, :].
 
-    >>> M = Convolved.of(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.float64, torch.device("cpu"))
+    For A (c1, c0, k1h, k1w) and B (c2, c1, k2h, k2w) two convolutions in a row, stride 1, have the
+    kernel ``W'[i, j, k] = Σ_l x_l Σ_{p + q = k} B[i, l, p] A[l, j, q]`` of size dim(k2, k1) = k1 +
+    k2 - 1 a side. M x is the product of the Khatri-Rao operator of A' (c1, k1h k1w c0) and B' (c2
+    k2h k2w, c1), its n' = c2 c0 |k1| |k2| rows summed by p + q; M^T y first copies y_{p+q} to all
+    (p, q). Rows are in the order (i, k, j). The Hadamard form of the Gram matrix holds for the rows
+    before the sum, not for M.
+
+    >>> pair = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2)
+    >>> M = Convolved.of(*pair, torch.float64, torch.device("cpu"))
     >>> M.matvec(torch.tensor([1.0], dtype=torch.float64))  # [1, 1] * [1, 1]
     tensor([1., 2., 1.], dtype=torch.float64)
     """
@@ -30,7 +34,7 @@ class Convolved:
     def __init__(self, product: KhatriRao, destination: torch.Tensor, rows: int):
         self.product, self.destination = product, destination
         self.shape = (rows, product.shape[1])
-        self.dtype, self.device, self.arithmetic = product.dtype, product.device, product.arithmetic
+        self.dtype, self.device, self.precision = product.dtype, product.device, product.precision
 
     @classmethod
     def of(
@@ -81,9 +85,9 @@ class Convolved:
         dense = self.dense()
         return dense.T @ dense
 
-    def to(self, arithmetic: Arithmetic) -> Convolved:
-        """The same features in another arithmetic."""
-        return Convolved(self.product.to(arithmetic), self.destination, self.shape[0])
+    def to(self, precision: Precision) -> Convolved:
+        """The same features in another precision."""
+        return Convolved(self.product.to(precision), self.destination, self.shape[0])
 
     def _parts(self) -> Iterator[slice]:
         return self.product._chunks(self.product.shape[0], self.product.chunk_bytes)
@@ -94,7 +98,10 @@ class Convolved:
 
     def row_norms(self) -> torch.Tensor:
         """Of columns formed in chunks."""
-        return sum(self.columns(part).square().sum(0) for part in self._parts()).sqrt()
+        total = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
+        for part in self._parts():
+            total += self.columns(part).square().sum(0)
+        return total.sqrt()
 
     def leading(self, count: int) -> Convolved:
         """The first ``count`` features."""

@@ -1,25 +1,27 @@
-"""The systems of the minimum width: second scales eliminated through a pivot in each output (Burkholz 2024, Lemma 2.1, Eq. 3)."""
+"""Systems of minimum width: second scales eliminated (Burkholz 2024, Lemma 2.1, Eq. 3)."""
 
 from __future__ import annotations
 
 import torch
 
 from bnrecon.operators.base import Operator, form
-from bnrecon.runtime.precision import Arithmetic
+from bnrecon.runtime.precision import Precision
 
-__all__ = ["Pivoted"]
+__all__ = ["Eliminated"]
 
 
-class Pivoted:
+class Eliminated:
     """M after the elimination of the second scales.
 
-    Output i's weights are reached up to its second scale when ``(M x)_r - (w_r / w_p) (M x)_p = 0`` for all its entries r but
-    the pivot p, the entry of largest magnitude: n - c2 homogeneous equations. One more, ``(M x)_q = w_q`` for the largest
-    pivot q, picks a solution out of the line of them. Outputs that are wholly zero ask (M x)_r = 0.
+    Output i's weights are reached up to its second scale when ``(M x)_r - (w_r / w_p) (M x)_p = 0``
+    for all its entries r but the pivot p, the entry of largest magnitude: n - c2 homogeneous
+    equations. One more, ``(M x)_q = w_q`` for the largest pivot q, picks a solution out of the line
+    of them. For outputs that are all-zero the equations are (M x)_r = 0.
 
-    With a skip connection of kernel s inside the second normalization (``skip``), W = outer ∘ (M x + s), the equations are
-    inhomogeneous, ``(M x)_r - (w_r / w_p) (M x)_p = (w_r / w_p) s_p - s_r``, and nothing is left to be fixed: n - c2 equations.
-    This is Burkholz 2024, Eq. (3), of which the text at hand leaves the last term illegible.
+    With a skip connection of kernel s inside the second normalization (``skip``), W = outer ∘ (M x
+    + s), the equations are inhomogeneous, ``(M x)_r - (w_r / w_p) (M x)_p = (w_r / w_p) s_p -
+    s_r``, and nothing is left to be fixed: n - c2 equations. This is Burkholz 2024, Eq. (3), of
+    which the text at hand leaves the last term illegible.
 
     ``weight`` is the target as (c2, entries), entries in the order of M's rows; ``skip`` likewise.
     """
@@ -45,8 +47,8 @@ class Pivoted:
             values == 0, torch.zeros_like(weight), weight / torch.where(values == 0, 1, values)
         )
         self.ratios = ratios.to(self.dtype)
-        # Positions by number, output and entry: a mask, or one number as an index, is read by the host
-        # in every product, which waits for the GPU to have it.
+        # Positions by number, output and entry: a mask, or one number as an index, is read by the
+        # host in every product, which waits for the GPU to have it.
         output = torch.arange(outputs, device=self.device)
         entry = torch.arange(entries - 1, device=self.device)
         entry = entry + (entry >= self.pivots[:, None])
@@ -57,7 +59,7 @@ class Pivoted:
         self.row_shape = (outputs, entries)
 
     def right_hand_side(self) -> torch.Tensor:
-        """Zeros, and the one pivot that is fixed; with a skip connection what its kernel asks for."""
+        """Zeros and the one pivot that is fixed; with a skip connection, what its kernel needs."""
         if self.skip is not None:
             at_pivots = self.skip.gather(1, self.pivots[:, None])
             return (self.ratios.double() * at_pivots - self.skip)[self.others]
@@ -105,35 +107,38 @@ class Pivoted:
         """The eliminated matrix."""
         return form(self)
 
-    def to(self, arithmetic: Arithmetic) -> Pivoted:
-        """The same in another arithmetic; the elimination's ratios keep the accuracy of vectors."""
-        return Pivoted(
-            self.operator.to(arithmetic), self.weight, self.pivots, self.fixed, self.skip
+    def to(self, precision: Precision) -> Eliminated:
+        """The same in another precision; the elimination's ratios keep the accuracy of vectors."""
+        return Eliminated(
+            self.operator.to(precision), self.weight, self.pivots, self.fixed, self.skip
         )
 
     def column_norms(self) -> torch.Tensor:
-        """Norms of M's own columns, which is all that scaling them needs; the eliminated ones are a little longer."""
+        """Norms of M's own columns, enough to scale them; eliminated ones are a little longer."""
         return self.operator.column_norms()
 
     def row_norms(self) -> torch.Tensor:
         """Of eliminated columns formed in chunks."""
         block = max(1, 2**22 // self.shape[0])
         parts = (slice(start, start + block) for start in range(0, self.shape[1], block))
-        return sum(self.columns(part).square().sum(0) for part in parts).sqrt()
+        total = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
+        for part in parts:
+            total += self.columns(part).square().sum(0)
+        return total.sqrt()
 
     @property
-    def arithmetic(self) -> Arithmetic:
+    def precision(self) -> Precision:
         """That of M."""
-        return self.operator.arithmetic
+        return self.operator.precision
 
-    def leading(self, count: int) -> Pivoted:
+    def leading(self, count: int) -> Eliminated:
         """The first ``count`` features."""
-        return Pivoted(
+        return Eliminated(
             self.operator.leading(count), self.weight, self.pivots, self.fixed, self.skip
         )
 
     def second_scales(self, product: torch.Tensor) -> torch.Tensor:
-        """Recover the second scale of each output from M x: the pivot asked for over the pivot reached."""
+        """The second scale of each output from M x: the pivot's target over its value in M x."""
         product = product.reshape(self.row_shape)
         if self.skip is not None:
             product = product + self.skip.to(product.dtype)
@@ -143,3 +148,6 @@ class Pivoted:
         return torch.where(
             wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached)
         )
+
+
+Pivoted = Eliminated  # alias until callers are renamed

@@ -1,4 +1,4 @@
-"""The feature matrix M as an operator: a column-wise Khatri-Rao product that is never formed, unless small."""
+"""The feature matrix M as a column-wise Khatri-Rao product, never formed unless small."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from bnrecon.operators.base import CHUNK_BYTES, form
-from bnrecon.runtime.precision import Arithmetic
+from bnrecon.runtime.precision import Precision
 
 __all__ = ["KhatriRao"]
 
@@ -18,20 +18,23 @@ CACHE_BYTES = (
 
 
 class KhatriRao:
-    """M (m c0, c1) whose column l is vec(B[:, l] A[l, :]), for B (m, c1) and A (c1, c0), m = c2 kh kw.
+    """M (m c0, c1) with columns vec(B[:, l] A[l, :]), B (m, c1), A (c1, c0), m = c2 kh kw.
 
-    With the target's weight as a matrix W (m, c0), row (i, p) and column j standing for output, tap and input,
-    ``M x = vec(B diag(x) A)`` and ``M^T y = rowsum((B^T Y) ∘ A)``: 2 · n · c1 flops each on c1 · (m + c0) numbers, where
-    dense M has n · c1 (Burkholz 2024, Eq. 2, for a first kernel of 1x1). ``M^T M = (B^T B) ∘ (A A^T)``.
+    With the target's weight as a matrix W (m, c0), row (i, p) and column j standing for output, tap
+    and input, ``M x = vec(B diag(x) A)`` and ``M^T y = rowsum((B^T Y) ∘ A)``: 2 · n · c1 flops each
+    on c1 · (m + c0) numbers, where dense M has n · c1 (Burkholz 2024, Eq. 2, for a first kernel of
+    1x1). ``M^T M = (B^T B) ∘ (A A^T)``.
 
     Args:
         transposed: B^T (c1, m), so that a run of features is one contiguous block.
         first: A (c1, c0).
-        arithmetic: what ``transposed`` and ``first`` are stored and multiplied in; vectors go in and out as
-            ``arithmetic.vectors``.
-        chunk_bytes: products work through blocks of features whose temporaries stay below this size.
+        precision: what ``transposed`` and ``first`` are stored and multiplied in; vectors go in and
+            out as ``precision.vectors``.
+        chunk_bytes: products work through blocks of features whose temporaries stay below this
+            size.
 
-    >>> M = KhatriRao(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([[1.0, 3.0], [5.0, 7.0]]))
+    >>> first = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
+    >>> M = KhatriRao(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), first)
     >>> M.matvec(torch.tensor([1.0, 1.0]))  # vec of [[1, 0], [2, 1]] @ [[1, 3], [5, 7]]
     tensor([ 1.,  3.,  7., 13.])
     """
@@ -40,19 +43,21 @@ class KhatriRao:
         self,
         transposed: torch.Tensor,
         first: torch.Tensor,
-        arithmetic: Arithmetic | None = None,
+        precision: Precision | None = None,
         chunk_bytes: int | None = None,
     ):
         if len(transposed) != len(first) or transposed.ndim != 2 or first.ndim != 2:
             raise ValueError(
-                f"B^T {tuple(transposed.shape)} and A {tuple(first.shape)} must both be matrices of c1 rows"
+                f"B^T {tuple(transposed.shape)} and A {tuple(first.shape)} must both be "
+                "matrices of c1 rows"
             )
-        self.arithmetic = arithmetic or Arithmetic.of(first.dtype)
+        self.precision = precision or Precision.of(first.dtype)
         self.transposed, self.first = transposed, first
         self.shape = (transposed.shape[1] * first.shape[1], len(first))
-        self.dtype, self.device = self.arithmetic.vectors, first.device
+        self.dtype, self.device = self.precision.vectors, first.device
         self.chunk_bytes = chunk_bytes or CHUNK_BYTES[self.device.type]
-        # On the CPU bf16 products want their long dimension contiguous: B (m, c1) is kept too, at half of float32's size.
+        # On the CPU bf16 products want their long dimension contiguous: B (m, c1) is kept too, at
+        # half of float32's size.
         twice = first.dtype == torch.bfloat16 and self.device.type == "cpu"
         self.second = transposed.T.contiguous() if twice else transposed.T
 
@@ -80,7 +85,7 @@ class KhatriRao:
         many = x.reshape(len(x), -1)
         m, c0, k = len(self.second), self.first.shape[1], many.shape[1]
         product = torch.zeros(m, k * c0, dtype=self.dtype, device=self.device)
-        with self.arithmetic.products():
+        with self.precision.products():
             for part in self._chunks(k * c0, self.chunk_bytes):
                 scaled = (
                     many[part, :, None].to(self.first.dtype) * self.first[part, None]
@@ -97,7 +102,7 @@ class KhatriRao:
         table = y.reshape(m, c0, k).transpose(1, 2).reshape(m, k * c0).to(self.first.dtype)
         product = torch.empty(len(self.first), k, dtype=self.dtype, device=self.device)
         size = min(self.chunk_bytes, CACHE_BYTES) if self.device.type == "cpu" else self.chunk_bytes
-        with self.arithmetic.products():
+        with self.precision.products():
             for part in self._chunks(k * c0, size):
                 reached = (
                     (self.transposed[part] @ table).reshape(-1, k, c0).mul_(self.first[part, None])
@@ -117,12 +122,12 @@ class KhatriRao:
         """M^T M = (B^T B) ∘ (A A^T), (c1, c1)."""
         return (self.transposed @ self.transposed.T).mul_(self.first @ self.first.T)
 
-    def to(self, arithmetic: Arithmetic) -> KhatriRao:
-        """The same features in another arithmetic."""
+    def to(self, precision: Precision) -> KhatriRao:
+        """The same features in another precision."""
         return KhatriRao(
-            self.transposed.to(arithmetic.factors),
-            self.first.to(arithmetic.factors),
-            arithmetic,
+            self.transposed.to(precision.factors),
+            self.first.to(precision.factors),
+            precision,
             self.chunk_bytes,
         )
 
@@ -142,5 +147,5 @@ class KhatriRao:
     def leading(self, count: int) -> KhatriRao:
         """The first ``count`` features."""
         return KhatriRao(
-            self.transposed[:count], self.first[:count], self.arithmetic, self.chunk_bytes
+            self.transposed[:count], self.first[:count], self.precision, self.chunk_bytes
         )

@@ -1,11 +1,11 @@
-"""Feature matrices that need no feature tensors: id_cond's (each row selects a feature) and ortho_cond's (a Kronecker product)."""
+"""Feature matrices without feature tensors: id_cond's selection, ortho_cond's Kronecker product."""
 
 from __future__ import annotations
 
 import torch
 
 from bnrecon.operators.base import form
-from bnrecon.runtime.precision import Arithmetic
+from bnrecon.runtime.precision import Precision
 
 __all__ = ["Kronecker", "Selection"]
 
@@ -13,10 +13,11 @@ __all__ = ["Kronecker", "Selection"]
 class Selection:
     """M with a single 1 in each row: ``(M x)_r = x[feature[r]]``.
 
-    id_cond at maximum width has ``feature`` = 0 … n - 1, M = I (Random features for normalization layers, Eq. 2); at minimum width
-    the first entries of all outputs share feature 0 (Eq. 3).
+    id_cond at maximum width has ``feature`` = 0 … n - 1, M = I (Random features for normalization
+    layers, Eq. 2); at minimum width the first entries of all outputs share feature 0 (Eq. 3).
 
-    >>> Selection(torch.tensor([0, 1, 0]), 2, torch.float64).matvec(torch.tensor([5.0, 7.0], dtype=torch.float64))
+    >>> x = torch.tensor([5.0, 7.0], dtype=torch.float64)
+    >>> Selection(torch.tensor([0, 1, 0]), 2, torch.float64).matvec(x)
     tensor([5., 7., 5.], dtype=torch.float64)
     """
 
@@ -25,9 +26,9 @@ class Selection:
         self.shape, self.dtype, self.device = (len(feature), columns), dtype, feature.device
 
     @property
-    def arithmetic(self) -> Arithmetic:
+    def precision(self) -> Precision:
         """That of vectors: there is nothing to multiply."""
-        return Arithmetic.of(self.dtype)
+        return Precision.of(self.dtype)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """X by row."""
@@ -48,9 +49,9 @@ class Selection:
         """The matrix of zeros and ones."""
         return form(self)
 
-    def to(self, arithmetic: Arithmetic) -> Selection:
+    def to(self, precision: Precision) -> Selection:
         """The same for other vectors."""
-        return Selection(self.feature, self.shape[1], arithmetic.vectors)
+        return Selection(self.feature, self.shape[1], precision.vectors)
 
     def column_norms(self) -> torch.Tensor:
         """Square roots of how many rows a feature has."""
@@ -70,7 +71,8 @@ class Selection:
 class Kronecker:
     """M = U2 ⊗ U1 for U2 (m, m) and U1 (c0, c0): ``M x = vec(U2 X U1^T)``, X = x as (m, c0).
 
-    ortho_cond's M, orthogonal as both factors are (Random features for normalization layers, Sect. 3). 2 n (m + c0) flops.
+    ortho_cond's M, orthogonal as both factors are (Random features for normalization layers, Sect.
+    3). 2 n (m + c0) flops.
     """
 
     def __init__(self, u2: torch.Tensor, u1: torch.Tensor):
@@ -79,9 +81,9 @@ class Kronecker:
         self.dtype, self.device = u2.dtype, u2.device
 
     @property
-    def arithmetic(self) -> Arithmetic:
+    def precision(self) -> Precision:
         """That of the factors."""
-        return Arithmetic.of(self.dtype)
+        return Precision.of(self.dtype)
 
     def _apply(self, left: torch.Tensor, right: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         table = x.reshape(left.shape[1], right.shape[1], -1)
@@ -105,9 +107,9 @@ class Kronecker:
         """The Kronecker product."""
         return form(self)
 
-    def to(self, arithmetic: Arithmetic) -> Kronecker:
-        """The same factors in another arithmetic; bf16 is not worth it here."""
-        return Kronecker(self.u2.to(arithmetic.vectors), self.u1.to(arithmetic.vectors))
+    def to(self, precision: Precision) -> Kronecker:
+        """The same factors in another precision; bf16 is not worth it here."""
+        return Kronecker(self.u2.to(precision.vectors), self.u1.to(precision.vectors))
 
     def column_norms(self) -> torch.Tensor:
         """Products of the factors' column norms."""

@@ -1,4 +1,4 @@
-"""The linear system of one layer, and the scales that its solution stands for."""
+"""The linear system of one layer, and the scales that solve it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass
 import torch
 
 from bnrecon.operators.base import Operator
-from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.eliminated import Eliminated
 
 __all__ = ["Scales", "System"]
 
 
 @dataclass(frozen=True)
 class Scales:
-    """A solution: ``inner`` (c1,) scales the first source layer's outputs, ``outer`` (c2,) the second's; float64."""
+    """A solution, in float64.
+
+    Args:
+        inner: (c1,), scales of the first source layer's outputs.
+        outer: (c2,), scales of the second one's.
+    """
 
     inner: torch.Tensor
     outer: torch.Tensor
@@ -24,8 +29,9 @@ class Scales:
 class System:
     """The linear system of one layer: ``operator`` x = ``rhs``, in float64.
 
-    ``matrix`` is M itself, without elimination; ``weight`` what M x is to be up to the second scales, as (c2, entries) in the order
-    of M's rows: the target, less a skip connection's kernel where that stands outside the second normalization.
+    ``matrix`` is M itself, without elimination; ``weight`` what M x is to be up to the second
+    scales, as (c2, entries) in the order of M's rows: the target, less a skip connection's kernel
+    where that stands outside the second normalization.
     """
 
     operator: Operator
@@ -36,6 +42,6 @@ class System:
 
     def scales(self, x: torch.Tensor) -> Scales:
         """Turn a solution into scales of both normalization layers."""
-        if isinstance(self.operator, Pivoted):
+        if isinstance(self.operator, Eliminated):
             return Scales(x, self.operator.second_scales(self.matrix.matvec(x)))
         return Scales(x, torch.ones(len(self.weight), dtype=x.dtype, device=x.device))

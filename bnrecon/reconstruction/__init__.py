@@ -1,6 +1,25 @@
-"""The library call: plan, solve, assemble; a source network from any target, saved and loaded by its seed."""
+"""The library call: plan, solve, assemble; a source network from any target.
 
-from bnrecon.reconstruction.assembly import reconstruct
+``reconstruct`` does all of it. The three calls that it is made of can be made one by one, for
+instance to store solutions between them:
+
+>>> import torch
+>>> from bnrecon.features import FeatureSpec
+>>> from bnrecon.reconstruction import assemble, plan_layers, solve_layer
+>>> _ = torch.manual_seed(0)
+>>> layers = [torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2)]
+>>> model = torch.nn.Sequential(*layers).eval()
+>>> plan = plan_layers(model, FeatureSpec("he_normal", oversampling=2.0), seed=0)
+>>> solutions = {layer.name: solve_layer(layer) for layer in plan.layers}
+>>> rebuilt = assemble(plan, solutions)
+>>> [(layer.name, layer.width, layer.converged) for layer in rebuilt.layers]
+[('0', 30, True), ('2', 20, True)]
+"""
+
+from bnrecon.reconstruction.assembly import assemble
+from bnrecon.reconstruction.building import solve_layer
+from bnrecon.reconstruction.library_call import reconstruct
+from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.planning import Plan, PlannedLayer, RefusedLayers, plan_layers
 from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
 
@@ -11,6 +30,9 @@ __all__ = [
     "PlannedLayer",
     "Reconstruction",
     "RefusedLayers",
+    "assemble",
+    "gather",
     "plan_layers",
     "reconstruct",
+    "solve_layer",
 ]

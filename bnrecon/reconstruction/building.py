@@ -1,10 +1,9 @@
-"""One target layer -> one source layer: draw, solve, set the normalizations, and see how far it is off."""
+"""One target layer: draw, solve; then set the normalizations, and see how far the layer is off."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,41 +11,30 @@ import torch
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, linear_region
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.features.register import distribution
 from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.collapse import layer_errors, shift_at_output
-from bnrecon.reconstruction.folding import FoundLayer, layer_label
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.planning import PlannedLayer
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.reconstruction.source_layer import AffineMap, SourceLayer
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers import Report, Solution, SolverOptions, solve
-from bnrecon.solvers.solving import relative_residual
+from bnrecon.solvers.base import Solution
+from bnrecon.solvers.solving import solve
 
-__all__ = ["BuildOptions", "BuiltLayer", "build_layer"]
+__all__ = ["BuiltLayer", "build_layer", "solve_layer"]
 
+# Units of rounding by which a layer may be off in the network's precision: 1.2e-4 in float32.
+ASSEMBLED = 1e3
 
-ASSEMBLED = 1e3  # units of rounding by which a layer may be off in the arithmetic the network runs in: 1.2e-4 in float32
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How every layer of a network is built; the names are those of ``reconstruct``'s arguments."""
-
-    solver: str = "auto"
-    seed: int = 0
-    strict: bool = False
-    skip: str = "none"
-    activation: str = "identity"
-    epsilon: float = 1e-3
-    margin: float = 2.0
-    tolerance: float = 1e-10
-    max_iterations: int | None = None
+UNREACHED_PIVOT = (
+    "the eliminated system is solved, but recovering the second scales amplifies what is left: "
+    "some output is hardly reached at its pivot (near to a pathological target of Burkholz 2024, "
+    "Thm 2.2); try a tighter tolerance, or one feature more"
+)
 
 
 class BuiltLayer(NamedTuple):
@@ -57,96 +45,106 @@ class BuiltLayer(NamedTuple):
     recipe: LayerRecipe
 
 
-def build_layer(
-    planned: PlannedLayer,
-    options: BuildOptions,
-    moments: LayerMoments | None = None,
-    solved: Solution | None = None,
-) -> tuple[BuiltLayer, Solution]:
-    """Build the source layer of one target layer; return it and the solution it was built of.
+def solve_layer(layer: PlannedLayer) -> Solution:
+    """Draw a layer's features and solve M γ = vec(W) for the scales γ (Burkholz 2024, Lemma 2.1).
 
-    ``moments`` of images give its running statistics; ``solved`` is a solution found earlier, which
-    is taken where it fits. Raises ``UserError`` and ``RunError`` that name the layer.
+    Args:
+        layer: one of ``Plan.layers``; it holds features, solver and seed.
+
+    Returns:
+        The scales (c1,) in float64, and the solver's report. A solution that does not reach the
+        tolerance has ``report.converged == False``.
+
+    Raises:
+        UserError: the solver does not apply to this system.
+        RunError: the system is singular, or memory does not suffice; both name the layer.
+
+    >>> from bnrecon.reconstruction.planning import plan_layers
+    >>> _ = torch.manual_seed(0)
+    >>> plan = plan_layers(torch.nn.Linear(3, 4).eval())
+    >>> solution = solve_layer(plan.layers[0])
+    >>> solution.scale.shape, solution.report.converged  # 1.5 n = 18
+    (torch.Size([18]), True)
     """
-    found, target = planned.found, planned.found.target
-    drawn = draw(
-        planned.features,
-        target.shape,
-        planned.width,
-        options.seed,
-        planned.number,
-        options.strict,
-        options.skip,
-    )
-    orthogonal = distribution(planned.features).orthogonal
-    system = layer_system(target, drawn, found.module.weight.device, orthogonal)
-    wanted = SolverOptions(options.tolerance * _share(system, target), options.max_iterations)
-    if solved is not None and len(solved.scale) == system.operator.shape[1]:
-        solution = _taken(system, solved, wanted.tolerance)
-    else:
-        solution = _solved(found.name, options.solver, system, wanted)
-    scales = system.scales(solution.scale)
+    target = layer.found.target
+    system = _system(layer, layer.draw())
+    tolerance = layer.solver.tolerance * _share(system, target)
+    try:
+        return solve(system, dataclasses.replace(layer.solver, tolerance=tolerance))
+    except (UserError, RunError) as error:
+        raise type(error)(f"{layer.label}: {error}") from None
+
+
+def build_layer(
+    planned: PlannedLayer, solution: Solution, moments: LayerMoments | None = None
+) -> BuiltLayer:
+    """Build the source layer of a target layer from its solution.
+
+    Args:
+        planned: the layer.
+        solution: scales (c1,) for it, from ``solve_layer``.
+        moments: of images, for its running statistics; mean 0 and variance 1 without them.
+
+    Raises:
+        UserError: the solution is of another layer.
+        RunError: a number overflows in the network's precision.
+    """
+    found, spec = planned.found, planned.features
+    drawn = planned.draw()
+    system = _system(planned, drawn)
+    if len(solution.scale) != system.operator.shape[1]:
+        raise UserError(
+            f"{planned.label}: its solution has {len(solution.scale)} scales, the layer has "
+            f"{system.operator.shape[1]} features; give the solution of this plan"
+        )
+    scales = system.scales(solution.scale.to(system.rhs))
     del system  # its float64 factors, before the layer's errors form others
-    layer = SourceLayer(drawn, found.module, options.activation)
+    layer = SourceLayer(drawn, found.module, spec.activation)
     layer.folded = found.norm is not None
-    _normalize(layer, scales, found, moments, options.activation, options.margin, options.epsilon)
+    _normalize(layer, scales, planned, moments)
     recipe = LayerRecipe(
         found.name,
         found.norm_name,
         planned.number,
-        planned.features,
-        options.seed,
-        options.strict,
+        spec.name,
+        planned.seed,
+        spec.strict,
         planned.width,
-        options.activation,
+        spec.activation,
         drawn.digest(),
-        options.skip,
-        None if FIRST_ACTIVATIONS[options.activation].exact else layer.region[1],
+        spec.skip,
+        None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1],
     )
-    report = _report(layer, found, solution.report, recipe, options.tolerance)
-    return BuiltLayer(layer, report, recipe), solution
+    return BuiltLayer(layer, _report(layer, planned, solution, recipe.digest), recipe)
+
+
+def _system(layer: PlannedLayer, drawn: Features) -> System:
+    orthogonal = distribution(layer.features.name).orthogonal
+    return layer_system(layer.found.target, drawn, layer.found.module.weight.device, orthogonal)
 
 
 def _share(system: System, target: TargetLayer) -> float:
-    """How much smaller the target is than the right-hand side, if it is: a skip connection that has to be cancelled can dwarf it."""
+    """How much smaller the target is than the right-hand side, if it is.
+
+    A skip connection that has to be cancelled can be far larger than the target.
+    """
     norm, rhs = float(target.weight.norm()), float(system.weight.norm())
     return min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0
 
 
-def _solved(name: str, solver: str, system: System, options: SolverOptions) -> Solution:
-    """Solve, naming the layer in whatever goes wrong."""
-    try:
-        return solve(solver, system, options)
-    except (UserError, RunError) as error:
-        raise type(error)(f"{layer_label(name)}: {error}") from None
-
-
-def _taken(system: System, solution: Solution, tolerance: float) -> Solution:
-    """A solution found earlier, its residual recomputed all the same."""
-    scale = solution.scale.to(system.rhs.device)
-    residual = relative_residual(system, scale)
-    report = dataclasses.replace(
-        solution.report, relative_residual=residual, converged=residual <= tolerance
-    )
-    return Solution(scale, report)
-
-
 def _normalize(
-    layer: SourceLayer,
-    scales: Scales,
-    found: FoundLayer,
-    moments: LayerMoments | None,
-    activation: str,
-    margin: float,
-    epsilon: float,
+    layer: SourceLayer, scales: Scales, planned: PlannedLayer, moments: LayerMoments | None
 ) -> None:
-    """Set the layer's normalizations so that it is outer ∘ B (inner ∘ A x) + b, the activation kept in its linear region.
+    """Set the normalizations so that the layer is outer ∘ B (inner ∘ A x) + b.
 
-    There φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that the second normalization divides by m v and takes B (m t + c) off.
+    In the linear region of the activation φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that
+    the second normalization divides by m v and subtracts B (m t + c).
     """
-    features, bias = layer.features, found.target.bias.to(scales.inner.device)
-    known = None if moments is None else margin * moments.largest_input
-    region = linear_region(activation, features, scales, known, epsilon)
+    features, found, spec = layer.features, planned.found, planned.features
+    bias = found.target.bias.to(scales.inner.device)
+    seen = None if moments is None else moments.largest_input
+    largest = None if seen is None else spec.margin * seen
+    region = linear_region(spec.activation, features, scales, largest, spec.epsilon)
     slope, offset = layer.linearized.slope, layer.linearized.offset
     layer.region = (region.low, region.high)
     inner, outer = region.factor * scales.inner, scales.outer / (slope * region.factor)
@@ -154,10 +152,11 @@ def _normalize(
     if moments is None:
         statistics = [(torch.zeros_like(scale), torch.ones_like(scale)) for scale in (inner, bias)]
     else:
-        beside = features.skip_weight if features.skip == "inner" else None
+        skip = features.skip_weight if features.skip == "inner" else None
+        gain = found.gain.to(bias)
         statistics = [
             moments.first_output(features),
-            moments.second_output(found.gain.to(bias), found.module.bias, outer, at_output, beside),
+            moments.second_output(gain, found.module.bias, outer, at_output, skip),
         ]
     dtype = layer.second_norm.weight.dtype
     first, second = ((mean.to(dtype), variance.to(dtype)) for mean, variance in statistics)
@@ -167,55 +166,44 @@ def _normalize(
 
 
 def _report(
-    layer: SourceLayer, found: FoundLayer, solved: Report, recipe: LayerRecipe, tolerance: float
+    layer: SourceLayer, planned: PlannedLayer, solution: Solution, digest: str
 ) -> LayerReport:
-    """What is said of a layer, its errors taken anew."""
-    shape, precision = found.target.shape, layer.second_norm.weight.dtype
-    exact, assembled = layer_errors(layer, found.target.weight)
+    """The report of a layer, its errors computed from what it holds."""
+    precision = layer.second_norm.weight.dtype
+    exact, assembled = layer_errors(layer, planned.found.target.weight)
     if not layer.is_finite() or not math.isfinite(assembled):
-        largest = float(found.target.weight.abs().max())
+        largest = float(planned.found.target.weight.abs().max())
         raise RunError(
-            f"{layer_label(found.name)}: its normalization overflows {_name(precision)} (weights up to {largest:.0e}, "
-            "statistics of the images besides); use model.double(), or weights and images of a usual size"
+            f"{planned.label}: its normalization overflows {_name(precision)} (weights up to "
+            f"{largest:.0e}, statistics of the images besides); use model.double(), or weights "
+            "and images of a usual size"
         )
+    tolerance = planned.solver.tolerance
     rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
-    diagnosis = solved.diagnosis
-    if (
-        solved.converged
-        and exact > tolerance
-        and recipe.width < shape.equations
-        and recipe.skip != "inner"
-    ):
+    diagnosis = solution.report.diagnosis
+    if solution.report.converged and exact > tolerance:
+        if planned.width < planned.shape.equations and layer.features.skip != "inner":
+            diagnosis = UNREACHED_PIVOT
+    elif solution.report.converged and assembled > rounding:
         diagnosis = (
-            "the eliminated system is solved, but recovering the second scales amplifies what is left: some output is hardly reached at "
-            "its pivot (near to a pathological target of Burkholz 2024, Thm 2.2); try a tighter tolerance, or one feature more"
+            f"solved to {exact:.0e}, of which rounding to {_name(precision)} leaves "
+            f"{assembled:.0e}: large scales cancel; take more features (oversampling=1.1), or a "
+            "model in double precision"
         )
-    elif solved.converged and exact <= tolerance and assembled > rounding:
-        diagnosis = (
-            f"solved to {exact:.0e}, of which rounding to {_name(precision)} leaves {assembled:.0e}: large scales cancel; "
-            "take more features (oversampling=1.1), or a model in double precision"
-        )
+    shape = planned.shape
     return LayerReport(
-        found.name,
-        (shape.outputs, shape.inputs, *shape.kernel),
-        shape.equations,
-        recipe.width,
-        recipe.width / shape.equations,
-        solved.solver,
-        exact,
-        assembled,
-        solved.relative_residual,
-        solved.iterations,
-        solved.seconds,
-        solved.converged and exact <= tolerance and assembled <= rounding,
-        layer.features.redrawn,
-        _rank(layer.features) if recipe.strict else None,
-        "implicit" if layer.implicit else "stored",
-        recipe.digest,
-        solved.norm,
-        solved.arithmetic,
-        solved.reason,
-        diagnosis,
+        name=planned.name,
+        shape=(shape.outputs, shape.inputs, *shape.kernel),
+        equations=shape.equations,
+        width=planned.width,
+        relative_error=exact,
+        assembled_error=assembled,
+        converged=solution.report.converged and exact <= tolerance and assembled <= rounding,
+        redrawn=layer.features.redrawn,
+        rank=_rank(layer.features) if planned.features.strict else None,
+        convolutions="implicit" if layer.implicit else "stored",
+        digest=digest,
+        solution=dataclasses.replace(solution.report, diagnosis=diagnosis),
     )
 
 

@@ -1,8 +1,8 @@
-"""The one layer that a source layer amounts to, and how far it is from the target's."""
+"""The one layer that a source layer computes, and how far it is from the target's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ __all__ = ["collapse_layer", "layer_errors", "shift_at_output"]
 
 
 def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
-    """What a shift t (c1,) of the intermediate channels adds to each output: Σ_l Σ_tap B[i, l, tap] t_l, in float64."""
+    """What a shift t (c1,) of the intermediate channels adds: Σ_l Σ_tap B[i, l, tap] t_l, (c2,)."""
     if not bool(shift.any()):
         return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
     if features.identity:
@@ -28,11 +28,11 @@ def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
     return features.weights()[1].to(shift.device).double().sum((2, 3)) @ shift
 
 
-def collapse_layer(layer: SourceLayer) -> nn.Module:
-    """The one layer that a source layer amounts to, from its float64 maps and its features (identity, or its linear region).
+def collapse_layer(layer: SourceLayer) -> nn.Linear | _PaddedConvolution:
+    """The one layer that a source layer computes, from its float64 maps and its features.
 
-    Its weight is W' = outer ∘ (B diag(inner) A): nothing of the target enters. With an activation that is only nearly linear,
-    this is the layer it would be if it were.
+    Its weight is W' = outer ∘ (B diag(inner) A): nothing of the target enters. With an activation
+    that is only nearly linear, this is the layer it would be if it were.
     """
     first, second = layer.present_maps()
     slope, offset = layer.linearized.slope, layer.linearized.offset
@@ -42,17 +42,16 @@ def collapse_layer(layer: SourceLayer) -> nn.Module:
         second.scale * shift_at_output(layer.features, slope * first.shift + offset) + second.shift
     )
     parameter = layer.second_norm.weight
+    collapsed: nn.Linear | _PaddedConvolution
     if layer.geometry.linear:
-        collapsed = nn.Linear(
-            weight.shape[1], weight.shape[0], dtype=parameter.dtype, device=parameter.device
-        )
+        outputs, inputs = weight.shape[:2]
+        collapsed = nn.Linear(inputs, outputs, dtype=parameter.dtype, device=parameter.device)
         weight = weight[:, :, 0, 0]
     else:
         collapsed = _PaddedConvolution(layer, parameter)
     with torch.no_grad():
-        target = collapsed if layer.geometry.linear else collapsed.convolution
-        target.weight.copy_(weight)
-        target.bias.copy_(bias)
+        collapsed.weight.copy_(weight)
+        collapsed.bias.copy_(bias)
     return collapsed.eval()
 
 
@@ -82,7 +81,7 @@ class _PaddedConvolution(nn.Module):
     @property
     def bias(self) -> torch.Tensor:
         """The convolution's bias."""
-        return self.convolution.bias
+        return cast(torch.Tensor, self.convolution.bias)  # it was made with one
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Pad, then convolve."""
@@ -90,14 +89,13 @@ class _PaddedConvolution(nn.Module):
 
 
 def layer_errors(layer: SourceLayer, weight: torch.Tensor) -> tuple[float, float]:
-    """How far the layer is from a target's ``weight`` (c2, c0, kh, kw), relative, in two arithmetics.
+    """The relative errors of a layer's weight in float64 and in the network's precision.
 
-    The first from its float64 maps and its features; the second from the rounded parameters that its BatchNorm layers hold,
-    in the arithmetic the network runs in.
+    The first from its float64 maps and its features; the second from the rounded parameters that
+    its BatchNorm layers hold, in the precision the network runs in.
     """
     exact = [wanted.scale for wanted in layer.present_maps()]
-    norms = (layer.first_norm, layer.second_norm)
-    rounded = [norm.weight.detach() * torch.rsqrt(norm.running_var + norm.eps) for norm in norms]
+    rounded = [layer.rounded_scale(norm) for norm in (layer.first_norm, layer.second_norm)]
     errors = []
     for inner, outer in (exact, rounded):
         matrix = feature_operator(layer.features, inner.dtype, inner.device)

@@ -36,9 +36,10 @@ def compare(
 ) -> tuple[OutputDifference | None, list[str]]:
     """Compare both networks' outputs on up to 64 images; return the difference, and notes about it.
 
-    ``exact``: no layer says that it is off, so that the outputs must be close. Outputs that are
+    ``exact``: every layer has converged, so that the outputs must be close. Outputs that are
     random, or that jump, tell nothing: the difference is ``None`` then. Raises ``RunError`` where
-    the source network fails or overflows, its outputs are of other shapes, or far off with ``exact``.
+    the source network fails or overflows, its outputs are of other shapes, or far off with
+    ``exact``.
 
     >>> compare(nn.ReLU(), nn.ReLU6(), torch.ones(3, 2), exact=True)
     (OutputDifference(largest=0.0, size=1.0, images=3), [])
@@ -58,18 +59,21 @@ def compare(
             return None, [f"outputs were not compared: {reason}"]
     if _finite(theirs) and not _finite(ours):
         raise RunError(
-            "the source network's outputs are not finite, the model's are: intermediate numbers overflow; "
+            "the source network's outputs are not finite, the model's are: intermediate numbers "
+            "overflow; "
             "use model.double(), or images and weights of a usual size"
         )
     if _shapes(ours) != _shapes(theirs):
         raise RunError(
-            f"outputs are of shape {_said(ours)} where the model's are {_said(theirs)}: their shape depends on "
+            f"outputs are of shape {_shape_text(ours)} where the model's are "
+            f"{_shape_text(theirs)}: their shape depends on "
             "their values, or on something that a replaced layer does not give"
         )
     if not exact:
         return found, []
     seen = (
-        f"every layer is rebuilt, and yet outputs differ by {found.largest:.1e} where they are up to {found.size:.1e}: "
+        f"every layer is rebuilt, and yet outputs differ by {found.largest:.1e} where they are "
+        f"up to {found.size:.1e}: "
         "the model computes something from its layers that a replaced layer does not give"
     )
     if found.largest > FAR * found.size:
@@ -85,7 +89,8 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
         raise
     except Exception as error:
         raise RunError(
-            f"every layer is rebuilt, but the source network does not run ({type(error).__name__}: {first_line(error)}): "
+            f"every layer is rebuilt, but the source network does not run ({type(error).__name__}: "
+            f"{first_line(error)}): "
             "the model's own code asks a replaced layer for something that it does not have"
         ) from error
 
@@ -93,7 +98,7 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
 def _unsteady(
     model: nn.Module, images: torch.Tensor, theirs: list[torch.Tensor], found: OutputDifference
 ) -> str | None:
-    """Why a difference says nothing, if the model's own outputs differ about as much by themselves."""
+    """Why a difference means nothing, where the model's own outputs differ as much."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
     nudged = images + NUDGE * images.abs().max() * noise
     for given, when, least in (
@@ -117,7 +122,7 @@ def _shapes(parts: list[torch.Tensor]) -> list[tuple[int, ...]]:
     return [tuple(part.shape) for part in parts]
 
 
-def _said(parts: list[torch.Tensor]) -> str:
+def _shape_text(parts: list[torch.Tensor]) -> str:
     return listed([str(shape) for shape in _shapes(parts)])
 
 
@@ -126,7 +131,7 @@ def _finite(parts: list[torch.Tensor]) -> bool:
 
 
 def _gap(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    """The largest difference of two numbers, infinite for other shapes; equal infinities do not differ."""
+    """The largest difference; infinite for other shapes, while equal infinities do not differ."""
     if _shapes(ours) != _shapes(theirs):
         return math.inf
     largest = 0.0

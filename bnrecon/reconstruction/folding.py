@@ -1,8 +1,9 @@
-"""A trained network's layers as the theorems see them: each convolution or linear layer with its normalization folded in."""
+"""A trained network's convolutions and linear layers, with normalization folded in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.usage import Usage, find_usage
-from bnrecon.runtime.errors import listed
+from bnrecon.runtime.errors import shorten
 
 __all__ = ["FoundLayer", "Inventory", "find_layers", "layer_label"]
 
@@ -53,7 +54,7 @@ OTHERS = (
 
 @dataclass(frozen=True)
 class FoundLayer:
-    """A layer that can be rebuilt: the module, the BatchNorm that follows it alone (if any), and both folded together.
+    """A layer that can be rebuilt: module, the BatchNorm that follows it, and both folded.
 
     ``gain`` (c2,) is the factor by which folding multiplied the module's weight.
     """
@@ -61,7 +62,7 @@ class FoundLayer:
     name: str
     module: nn.Conv2d | nn.Linear
     norm_name: str | None
-    norm: nn.Module | None
+    norm: nn.BatchNorm1d | nn.BatchNorm2d | None
     target: TargetLayer
     gain: torch.Tensor
 
@@ -78,18 +79,21 @@ class Inventory:
 def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Inventory:
     """List a network's layers in the order of its modules.
 
-    A BatchNorm is folded into the layer before it when it alone uses that layer's output, which is read off a symbolic
-    trace (torch.fx). Where the network cannot be traced, nothing is folded: normalizations stay as they are, and a note
-    says so. Refused are layers that compute something else than their weight says, and weights that are used without a
-    module; ``images``, one batch for the network, show the latter better than a trace.
+    A BatchNorm is folded into the layer before it when it alone uses that layer's output, which is
+    read off a symbolic trace (torch.fx). Where the network cannot be traced, nothing is folded:
+    normalizations stay as they are, and a note says so. Refused are layers that compute something
+    else than a convolution with their weight, and weights that are used without a module;
+    ``images``, one batch for the network, show the latter better than a trace.
 
-    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2)).eval()
+    >>> layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2)]
+    >>> net = nn.Sequential(*layers).eval()
     >>> [layer.norm_name for layer in find_layers(net).layers], list(find_layers(net).refused)
     (['1'], ['3'])
     """
     modules = dict(model.named_modules())
     usage = find_usage(model, images)
-    layers, refused = [], {}
+    layers: list[FoundLayer] = []
+    refused: dict[str, str] = {}
     for name, module in modules.items():
         if _is_part(name, refused):
             continue
@@ -103,7 +107,8 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
     notes = [usage.note] if usage.note else []
     if dropped := [name for layer in layers for name in _with_other_hooks(layer)]:
         notes.append(
-            f"not taken over: backward and state-dict hooks of {listed(dropped)}; no output depends on them"
+            f"not taken over: backward and state-dict hooks of {shorten(dropped)}; "
+            "no output depends on them"
         )
     return Inventory(layers, refused, notes)
 
@@ -127,7 +132,10 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
     if isinstance(module, SourceLayer):
         return "it is a source layer already"
     if isinstance(module, torch.jit.ScriptModule):
-        return "compiled by torch.jit, what it computes cannot be followed: give the module it was made of"
+        return (
+            "compiled by torch.jit, what it computes cannot be followed: "
+            "give the module it was made of"
+        )
     if isinstance(module, OTHERS):
         return f"{type(module).__name__} is not a 2d convolution or linear layer"
     if not isinstance(module, nn.Conv2d | nn.Linear):
@@ -140,8 +148,9 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
 def _found(
     name: str, module: nn.Conv2d | nn.Linear, norm_name: str | None, modules: dict[str, nn.Module]
 ) -> FoundLayer:
-    """A layer with the BatchNorm that follows it, unless that does more than normalize, and stays as it is."""
-    norm = modules[norm_name] if norm_name else None
+    """A layer with the BatchNorm that follows it; one that does more than normalize is kept."""
+    # A name among these is that of a BatchNorm with running statistics (``Usage.norms``).
+    norm = cast(nn.BatchNorm1d | nn.BatchNorm2d, modules[norm_name]) if norm_name else None
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not _is_plain(norm)):
         norm_name = norm = None
     return FoundLayer(name, module, norm_name, norm, *fold(name, module, norm))
@@ -158,9 +167,12 @@ def _with_other_hooks(layer: FoundLayer) -> list[str]:
 
 
 def _own_computation(module: nn.Conv2d | nn.Linear) -> str | None:
-    """Why a layer is not what its weight says, if it is not."""
+    """Why a layer computes something else than a convolution with its weight, if it does."""
     if not _is_plain(module):
-        return f"{type(module).__name__} computes something of its own, not a plain convolution or linear layer"
+        return (
+            f"{type(module).__name__} computes something of its own, "
+            "not a plain convolution or linear layer"
+        )
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     if any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks):
         return "its forward hooks would be lost with it: remove them first"
@@ -168,7 +180,7 @@ def _own_computation(module: nn.Conv2d | nn.Linear) -> str | None:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether a module runs PyTorch's own forward, overridden neither by a subclass nor on the object."""
+    """Whether a module runs PyTorch's own forward, not one of a subclass or of the object."""
     own = (
         isinstance(module, nn.Conv2d) and type(module)._conv_forward is not nn.Conv2d._conv_forward
     )
@@ -176,12 +188,13 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 def fold(
-    name: str, module: nn.Conv2d | nn.Linear, norm: nn.Module | None
+    name: str, module: nn.Conv2d | nn.Linear, norm: nn.BatchNorm1d | nn.BatchNorm2d | None
 ) -> tuple[TargetLayer, torch.Tensor]:
-    """Fold a BatchNorm in eval mode into the layer before it, in float64; return the layer and the gain of each output.
+    """Fold a BatchNorm in eval mode into the layer before it, in float64; also return the gain.
 
-    W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A weight that a hook computes (``weight_norm``,
-    ``spectral_norm``, pruning) is computed first, as a forward pass would.
+    W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A weight that a hook
+    computes (``weight_norm``, ``spectral_norm``, pruning) is computed first, as a forward pass
+    would.
     """
     with torch.no_grad():  # a weight with a gradient's history could not be copied with its module
         for hook in module._forward_pre_hooks.values():
@@ -194,10 +207,13 @@ def fold(
         bias = module.bias.detach().double()
     gain = torch.ones_like(bias)
     if norm is not None:
-        gain = 1 / (norm.running_var.double() + norm.eps).sqrt()
+        mean, variance = cast(
+            tuple[torch.Tensor, torch.Tensor], (norm.running_mean, norm.running_var)
+        )
+        gain = 1 / (variance.double() + norm.eps).sqrt()
         shift = torch.zeros_like(gain)
         if norm.affine:
             gain = gain * norm.weight.detach().double()
             shift = shift if norm.bias is None else norm.bias.detach().double()
-        bias = gain * (bias - norm.running_mean.double()) + shift
+        bias = gain * (bias - mean.double()) + shift
     return TargetLayer(name, gain[:, None, None, None] * weight, bias), gain

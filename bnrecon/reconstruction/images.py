@@ -1,4 +1,4 @@
-"""Images that a library user gives: one tensor, or batches of them, checked before a network sees them."""
+"""Images that a library user gives: a tensor or batches, checked before a network sees them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     """The first batch of ``images``, and all batches, the first included, on the model's device.
 
     Args:
-        images: a tensor (N, C, H, W), or whatever the model takes, or an iterable of such; of batches that are pairs
-            (images, labels), as a DataLoader gives them, the first part is taken.
+        images: a tensor (N, C, H, W), or whatever the model takes, or an iterable of such; of
+            batches that are pairs (images, labels), as a DataLoader gives them, the first part is
+            taken.
         model: what will be given them; its parameters' dtype must be the images'.
 
     Raises:
-        UserError: there is no image, or a batch is no tensor of the model's dtype, or the model does not take it.
+        UserError: there is no image, or a batch is no tensor of the model's dtype, or the model
+            does not take it.
 
     >>> first, batches = checked_images([(torch.zeros(2, 3), torch.zeros(2))], nn.Linear(3, 1))
     >>> first.shape, len(list(batches))
@@ -48,7 +50,8 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
         or _foreign(images)
     ):
         raise UserError(
-            f"images={_described(images)}: give a tensor, or an iterable of tensors such as a DataLoader"
+            f"images={_described(images)}: give a tensor, or an iterable of tensors such as a "
+            "DataLoader"
         )
     checked = (_batch(batch, parameter) for batch in _given(images))
     first = next((batch for batch in checked if len(batch)), None)
@@ -71,14 +74,15 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
         raise
     except Exception as error:  # the user's own forward: anything can come out of it
         raise UserError(
-            f"images of shape {tuple(images.shape[1:])}: the model does not take them ({first_line(error)})"
+            f"images of shape {tuple(images.shape[1:])}: the model does not take them "
+            f"({first_line(error)})"
         ) from error
 
 
 def first_line(error: Exception) -> str:
-    """What an error of somebody else's code says, in one short line.
+    r"""The first line of an error that a user's code raised, shortened.
 
-    >>> first_line(ValueError("first\\nsecond")), first_line(KeyError())
+    >>> first_line(ValueError("first\nsecond")), first_line(KeyError())
     ('first', 'KeyError')
     """
     return (str(error).splitlines() or [type(error).__name__])[0][:LINE]
@@ -106,12 +110,14 @@ def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
         batch = batch[0]
     if not isinstance(batch, torch.Tensor) or batch.ndim == 0:
         raise UserError(
-            f"images: a batch is {_described(batch)}; it must be a tensor of images, (N, C, H, W) for a convolution"
+            f"images: a batch is {_described(batch)}; it must be a tensor of images, "
+            "(N, C, H, W) for a convolution"
         )
     if batch.dtype != like.dtype:
         given, wanted = (str(dtype).removeprefix("torch.") for dtype in (batch.dtype, like.dtype))
         raise UserError(
-            f"images are {given}, the model is {wanted}: give them as it takes them, as {wanted} and normalized"
+            f"images are {given}, the model is {wanted}: give them as it takes them, "
+            f"as {wanted} and normalized"
         )
     if batch.is_meta:
         raise UserError("images: they are on the meta device and hold no numbers")

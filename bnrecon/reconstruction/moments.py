@@ -1,8 +1,8 @@
-"""What running statistics are made of: first and second moments of every target layer's input and output."""
+"""Moments of the inputs and outputs of target layers, from which running statistics follow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,29 +16,36 @@ from bnrecon.runtime.hardware import exact_float32
 
 __all__ = ["LayerMoments", "gather"]
 
+ZERO = torch.zeros((), dtype=torch.float64)  # added to sums on any device
+
 
 @dataclass
 class LayerMoments:
-    """Sums in float64 over images and pixels of one layer's padded input x and its output o (before any folding).
+    """Float64 sums over images and pixels of a layer's padded input x and its output o.
 
-    A source layer's first output A x is linear in x, so that its mean is A μ and its variance diag(A Σ A^T): the statistics that
-    BatchNorm would take from these images follow exactly, without running the wide layer.
+    A source layer's first output A x is linear in x, so that its mean is A μ and its variance
+    diag(A Σ A^T): the statistics that BatchNorm would take from these images follow exactly,
+    without running the wide layer.
     """
 
     count: int = 0
-    input_sum: torch.Tensor | float = 0.0
-    input_products: torch.Tensor | float = 0.0
+    input_sum: torch.Tensor = ZERO
+    input_products: torch.Tensor = ZERO
     largest_input: torch.Tensor | None = None
     output_count: int = 0
-    output_sum: torch.Tensor | float = 0.0
-    output_squares: torch.Tensor | float = 0.0
-    centre_sum: torch.Tensor | float = 0.0
-    centre_products: torch.Tensor | float = 0.0
-    centre_with_output: torch.Tensor | float = 0.0
+    output_sum: torch.Tensor = ZERO
+    output_squares: torch.Tensor = ZERO
+    centre_sum: torch.Tensor = ZERO
+    centre_products: torch.Tensor = ZERO
+    centre_with_output: torch.Tensor = ZERO
 
     def add(self, x: torch.Tensor, output: torch.Tensor, centred: torch.Tensor) -> None:
-        """Add a batch: ``x`` (c0, pixels) of the padded input, ``output`` (c2, places), ``centred`` (c0, places) the input at the
-        kernel's centre, where a skip connection reads it; all float64.
+        """Add a batch, in float64.
+
+        Args:
+            x: (c0, pixels), the padded input.
+            output: (c2, places), before any folding.
+            centred: (c0, places), the input at the kernel's centre, where a skip connection reads.
         """
         self.count += x.shape[1]
         self.input_sum = self.input_sum + x.sum(1)
@@ -57,12 +64,11 @@ class LayerMoments:
     def is_finite(self) -> bool:
         """Whether all that was seen is finite: what is not shows in the squares."""
         return all(
-            bool(torch.isfinite(torch.as_tensor(sums)).all())
-            for sums in (self.input_products, self.output_squares)
+            bool(torch.isfinite(sums).all()) for sums in (self.input_products, self.output_squares)
         )
 
     def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and (unbiased) variance of the first source layer's output, A x, by feature; float64 (c1,)."""
+        """Mean and unbiased variance (c1,) of the first source layer's output A x, in float64."""
         mean = self.input_sum / self.count
         covariance = (self.input_products / self.count - torch.outer(mean, mean)) * _unbiased(
             self.count
@@ -81,10 +87,13 @@ class LayerMoments:
         at_output: torch.Tensor,
         beside: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance of what the second normalization sees: z = (gain ∘ (o - bias) - S x) / outer + the first shift's part.
+        """Mean and variance (c2,) of what the second normalization sees.
 
-        ``beside`` is S (c2, c0), a skip connection that joins only behind the normalization, if there is one. Outputs that are
-        switched off (outer 0) get mean 0 and variance 1: nothing depends on them.
+        That is z = (gain ∘ (o - bias) - S x) / outer + ``at_output``, the part of the first shift.
+
+        ``beside`` is S (c2, c0), a skip connection that joins only behind the normalization, if
+        there is one. Outputs that are switched off (outer 0) get mean 0 and variance 1: nothing
+        depends on them.
         """
         count = self.output_count
         mean = self.output_sum / count
@@ -120,17 +129,14 @@ def gather(
     """
     moments = {found.name: LayerMoments() for found in layers}
 
-    def watch(found: FoundLayer):
+    def watch(found: FoundLayer) -> Callable[..., None]:
         geometry = geometry_of(found.module)
 
         def hook(_module: nn.Module, inputs: tuple, named: dict, output: torch.Tensor) -> None:
             # Detached: a model may turn gradients on.
             given, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
             if geometry.linear:
-                x, out = (
-                    given.reshape(-1, given.shape[-1]).T,
-                    output.reshape(-1, output.shape[-1]).T,
-                )
+                x, out = (part.reshape(-1, part.shape[-1]).T for part in (given, output))
                 moments[found.name].add(x.double(), out.double(), x.double())
                 return
             if given.ndim == 3:
@@ -149,10 +155,8 @@ def gather(
     ]
     device = next(model.parameters()).device
     try:
-        with (
-            torch.no_grad(),
-            exact_float32(),
-        ):  # in inference mode, what a model caches could not be used afterwards
+        # Not in inference mode, in which what a model caches could not be used afterwards.
+        with torch.no_grad(), exact_float32():
             for batch in batches:
                 run_model(model, batch.to(device))
     finally:

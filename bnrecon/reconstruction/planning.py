@@ -2,226 +2,271 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.construction.residual import minimum_width
-from bnrecon.features.drawing import check_skip
+from bnrecon.features.drawing import draw
+from bnrecon.features.pair import Features
 from bnrecon.features.register import choose_width, distribution
-from bnrecon.reconstruction.arguments import check_unsupported, check_widths
+from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction.arguments import (
+    check_model,
+    check_seed,
+    check_unsupported,
+    feature_spec,
+    solver_spec,
+)
 from bnrecon.reconstruction.folding import FoundLayer, find_layers, layer_label
+from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
-from bnrecon.runtime.errors import RunError, UserError, listed
+from bnrecon.reconstruction.substitution import check_copy, uncompiled
+from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.hardware import available_memory, gigabytes
-from bnrecon.solvers.base import lookup
+from bnrecon.solvers.register import lookup
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["Plan", "PlannedLayer", "RefusedLayers", "plan_layers"]
 
-
-WAY_OUT = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
-
-
-LEAST = "features=id_cond needs the least memory"
-
-
-PARAMETER_BYTES = 48  # a feature: scale, shift and statistics of its normalization, in float64 and as BatchNorm holds them
-
-
-LISTED = 3  # refused layers that a message names,
-
-
-LONGEST = 230  # in at most so many characters
-
-
-class RefusedLayers(UserError):
-    """Layers that cannot be rebuilt; ``refused`` maps each one's name to the reason."""
-
-    def __init__(self, message: str, refused: Mapping[str, str]):
-        super().__init__(message)
-        self.refused = dict(refused)
+LESS_MEMORY = "features=id_cond needs the least memory"
+PARAMETER_BYTES = 48  # a feature's scale, shift and statistics, in float64 and as BatchNorm's
 
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """A layer that will be rebuilt, with its features' width and number."""
+    """A layer that will be rebuilt.
+
+    Args:
+        found: the layer, with the BatchNorm that follows it folded in.
+        width: c1, the number of features.
+        number: of the layer among those found; its features depend on it.
+        features: what they are drawn as.
+        solver: how the layer is solved.
+        seed: what features are drawn from.
+    """
 
     found: FoundLayer
     width: int
     number: int
+    features: FeatureSpec
+    solver: SolverSpec = field(default_factory=SolverSpec)
+    seed: int = 0
 
-    features: str
+    @property
+    def name(self) -> str:
+        """The layer's name in the model."""
+        return self.found.name
+
+    @property
+    def label(self) -> str:
+        """What a message calls the layer."""
+        return layer_label(self.found.name)
+
+    @property
+    def shape(self) -> LayerShape:
+        """The target layer's shape."""
+        return self.found.target.shape
+
+    def draw(self) -> Features:
+        """Draw the layer's features, the same ones each time."""
+        spec = self.features
+        return draw(
+            spec.name, self.shape, self.width, self.seed, self.number, spec.strict, spec.skip
+        )
 
     @property
     def implicit(self) -> bool:
         """Whether the features are implicit: M = I, and too large to be worth storing."""
-        shape = self.found.target.shape
-        identity = self.features == "id_cond" and self.width == shape.equations
-        return identity and shape.feature_bytes(self.width) > IMPLICIT_FROM
+        identity = self.features.name == "id_cond" and self.width == self.shape.equations
+        return identity and self.shape.feature_bytes(self.width) > IMPLICIT_FROM
 
     @property
     def stored(self) -> int:
         """Bytes that the source layer takes."""
-        weights = 0 if self.implicit else self.found.target.shape.feature_bytes(self.width)
+        weights = 0 if self.implicit else self.shape.feature_bytes(self.width)
         return weights + PARAMETER_BYTES * self.width
 
     @property
     def work(self) -> int:
-        """Bytes it takes besides while it is solved: float64 factors, and a float32 copy for its error."""
+        """Bytes it takes besides while it is solved: float64 factors, and a float32 copy."""
         return 3 * self.stored
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be rebuilt, and what was noticed on the way."""
+    """What will be rebuilt: ``layers`` of ``model``, and ``notes`` on what was found."""
 
     layers: list[PlannedLayer]
     notes: list[str]
+    model: nn.Module = field(default_factory=nn.Identity)
+    features: FeatureSpec = field(default_factory=FeatureSpec)
 
 
 def plan_layers(
     model: nn.Module,
-    features: str,
-    oversampling: float | None = None,
-    excess: int | None = None,
-    width: str | int | None = None,
-    allow_below_minimum: bool = False,
-    solver: str = "auto",
+    features: FeatureSpec | str = "he_normal",
+    solver: SolverSpec | str = "auto",
+    *,
+    seed: int = 0,
     unsupported: str = "raise",
-    device: torch.device | None = None,
-    skip: str = "none",
     images: torch.Tensor | None = None,
+    device: torch.device | None = None,
 ) -> Plan:
-    """Choose every layer's width and refuse, before any work, what cannot be done, naming layer, reason and memory.
+    """Choose the width of every layer, and refuse what cannot be done before any work.
 
-    ``images``, one batch, are run through the model to see how it uses its weights. With ``unsupported="keep"`` as many layers are
-    planned as memory carries together.
+    Args:
+        model: a network in eval mode.
+        features: what every layer is given; a name stands for ``FeatureSpec(name)``.
+        solver: how every layer is solved; a name stands for ``SolverSpec(name)``.
+        seed: what features are drawn from.
+        unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are
+            and to plan as many as memory holds together.
+        images: one batch, (N, C, H, W), that is run to see how the model uses its weights.
+        device: where memory is looked up; that of the model by default.
 
-    Raises ``UserError`` (``RefusedLayers`` with the reason for each), and ``RunError`` where memory does not suffice for the solver.
+    Raises:
+        UserError: an option or a layer is not possible; ``RefusedLayers`` has the reason for each.
+        RunError: memory does not suffice for the solver.
+
+    >>> _ = torch.manual_seed(0)
+    >>> plan = plan_layers(nn.Linear(3, 4).eval(), FeatureSpec(width="minimum"))
+    >>> [(layer.label, layer.width) for layer in plan.layers]  # n - c2 + 1 = 12 - 4 + 1
+    [('the model', 9)]
     """
-    kind = distribution(features)
-    check_skip(skip)
-    check_widths(oversampling, excess, width)
+    features, solver = feature_spec(features), solver_spec(solver)
+    check_model(model)
+    check_seed(seed)
     check_unsupported(unsupported)
-    _check_weights(model)
-    if (
-        oversampling is None
-        and excess is None
-        and width is None
-        and solver != "auto"
-        and lookup(solver).square
-    ):
-        width = "maximum"
+    whole, model = model, uncompiled(model)
+    _check_tensors(model)
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
     free = available_memory(device)
     inventory = find_layers(model, images)
-    planned, too_large = [], {}
+    planned: list[PlannedLayer] = []
+    too_large: dict[str, str] = {}
     for number, found in enumerate(inventory.layers):
-        # id_cond's minimum width is n - c2 + 1, skip connection or not: it has no feature to spare.
-        if width == "minimum" and not kind.widths:
-            c1 = max(1, minimum_width(found.target.shape, skip))
-        else:
-            c1 = choose_width(features, found.target.shape, oversampling, excess, width)
-        _check_layer(found, c1, skip, allow_below_minimum)
-        kind.check_width(found.target.shape, c1)
-        layer = PlannedLayer(found, c1, number, features)
-        if short := _short_for_solver(layer, solver, skip, device, free):
-            if unsupported == "raise":
-                raise RunError(f"{layer_label(found.name)}: {short}; {WAY_OUT}")
-            too_large[found.name] = short
-        elif layer.stored + layer.work > free:
-            too_large[found.name] = (
-                f"its {_count(c1)} features take {gigabytes(layer.stored)}, {gigabytes(layer.stored + layer.work)} while solving, "
-                f"and {gigabytes(free)} are free"
-            )
+        width = _width(found.target.shape, features, solver)
+        layer = PlannedLayer(found, width, number, features, solver, seed)
+        _check_layer(layer)
+        shortage = _solver_shortage(layer, device, free)
+        if shortage and unsupported == "raise":
+            instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
+            raise RunError(f"{layer.label}: {shortage}; {instead}")
+        if shortage := shortage or _memory_shortage(layer, free):
+            too_large[found.name] = shortage
         else:
             planned.append(layer)
     refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        way_out = (
-            f"{LEAST}; " * bool(too_large) + "unsupported='keep' leaves such layers as they are"
-        )
-        raise RefusedLayers(f"cannot be rebuilt: {_listed(refused)} ({way_out})", refused)
-    refused |= _left_out(planned, free, unsupported, device)
+        advice = f"{LESS_MEMORY}; " if too_large else ""
+        advice += "unsupported='keep' leaves such layers as they are"
+        raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)} ({advice})", refused)
+    refused |= _fit_together(planned, free, unsupported, device)
     if not planned:
-        _nothing_left(refused)
-    notes = [
-        f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()
-    ]
-    return Plan(planned, inventory.notes + notes + _expectations(kind.name, planned))
+        raise_nothing_left(refused)
+    kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
+    notes = [*inventory.notes, *kept, *_slow(planned)]
+    if whole is not model:
+        notes.append("the model is compiled, the source network is not: torch.compile it again")
+    check_copy(model, [layer.found for layer in planned])
+    return Plan(planned, notes, model, features)
 
 
-def _check_weights(model: nn.Module) -> None:
+def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
+    """The width c1 that a layer is given."""
+    given = (features.oversampling, features.excess, features.width)
+    if given == (None, None, None) and solver.name != "auto" and lookup(solver.name).square:
+        return shape.equations
+    # The minimum width of id_cond is n - c2 + 1, skip connection or not: it has no feature to
+    # spare.
+    if features.width == "minimum" and not distribution(features.name).widths:
+        return max(1, minimum_width(shape, features.skip))
+    return choose_width(features.name, shape, *given)
+
+
+def _check_tensors(model: nn.Module) -> None:
     """Raise ``UserError`` unless all of the model's tensors hold numbers."""
-    if lazy := [
-        name or "the model"
-        for name, module in model.named_modules()
-        if isinstance(module, LazyModuleMixin)
-    ]:
-        raise UserError(
-            f"{listed(lazy)}: a lazy module has no weights yet; run the network once before"
-        )
+    lazy = [name for name, part in model.named_modules() if isinstance(part, LazyModuleMixin)]
+    if lazy:
+        names = shorten([name or "the model" for name in lazy])
+        raise UserError(f"{names}: a lazy module has no weights yet; run the network once before")
     if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
         raise UserError(
-            "model: some of its tensors are on the meta device and hold no numbers; load its weights first"
+            "model: some of its tensors are on the meta device and hold no numbers; "
+            "load its weights first"
         )
 
 
-def _check_layer(found: FoundLayer, c1: int, skip: str, allow_below_minimum: bool) -> None:
-    """Raise ``UserError`` for a width that is too small, and for a target that holds no numbers."""
-    label, least = layer_label(found.name), minimum_width(found.target.shape, skip)
-    if c1 < least and not allow_below_minimum:
-        bound, source = ("n - c2", "Eq. 3") if skip == "outer" else ("n - c2 + 1", "Thm 2.2")
+def _check_layer(layer: PlannedLayer) -> None:
+    """Raise ``UserError`` for a width that is not possible, and for weights that are not finite."""
+    features, c1 = layer.features, layer.width
+    least = minimum_width(layer.shape, features.skip)
+    if c1 < least and not features.allow_below_minimum:
+        outer = features.skip == "outer"
+        bound, source = ("n - c2", "Eq. 3") if outer else ("n - c2 + 1", "Thm 2.2")
         raise UserError(
-            f"{label}: {_count(c1)} features are below the minimum width {bound} = {least} (Burkholz 2024, {source}), from "
-            "which a target can be rebuilt; take more, or say allow_below_minimum=True"
+            f"{layer.label}: {_count(c1)} features are below the minimum width {bound} = {least} "
+            f"(Burkholz 2024, {source}) from which a target can be rebuilt; take more, or set "
+            "allow_below_minimum=True"
         )
     if c1 < 1:
-        raise UserError(f"{label}: {_count(c1)} features; at least one is needed")
-    for what, value in (("weights", found.target.weight), ("bias", found.target.bias)):
+        raise UserError(f"{layer.label}: {_count(c1)} features; at least one is needed")
+    target = layer.found.target
+    for what, value in (("weights", target.weight), ("bias", target.bias)):
         if not bool(torch.isfinite(value).all()):
             raise UserError(
-                f"{label}: its {what}, normalization folded in, are not all finite; nothing can be rebuilt from them"
+                f"{layer.label}: its {what}, normalization folded in, are not all finite; "
+                "nothing can be rebuilt from them"
             )
+    distribution(features.name).check_width(layer.shape, c1)
 
 
-def _short_for_solver(
-    layer: PlannedLayer, solver: str, skip: str, device: torch.device, free: int
-) -> str | None:
-    """Check that a solver named by the user applies to the layer; say what memory it lacks, if it does."""
-    if solver == "auto":
+def _solver_shortage(layer: PlannedLayer, device: torch.device, free: int) -> str | None:
+    """Check that a solver named by the user applies; the memory that it lacks, if it does."""
+    name, n = layer.solver.name, layer.shape.equations
+    if name == "auto":
         return None
-    shape = layer.found.target.shape
-    least = minimum_width(shape, skip)
-    rows = least if least <= layer.width < shape.equations else shape.equations
-    method = lookup(solver)
-    method.check(rows, layer.width, distribution(layer.features).orthogonal)
-    need = method.memory(rows, layer.width)
+    least = minimum_width(layer.shape, layer.features.skip)
+    rows = least if least <= layer.width < n else n
+    solver = lookup(name)
+    solver.check(rows, layer.width, distribution(layer.features.name).orthogonal)
+    need = solver.memory(rows, layer.width)
+    if need <= free:
+        return None
+    return f"solver {name} needs {gigabytes(need)} on {device.type}, {gigabytes(free)} are free"
+
+
+def _memory_shortage(layer: PlannedLayer, free: int) -> str | None:
+    """The memory that a layer's own features lack, if they do."""
+    need = layer.stored + layer.work
+    if need <= free:
+        return None
     return (
-        f"solver {solver} needs {gigabytes(need)} on {device.type}, {gigabytes(free)} are free"
-        if need > free
-        else None
+        f"its {_count(layer.width)} features take {gigabytes(layer.stored)}, {gigabytes(need)} "
+        f"while solving, and {gigabytes(free)} are free"
     )
 
 
-def _left_out(
+def _fit_together(
     planned: list[PlannedLayer], free: int, unsupported: str, device: torch.device
 ) -> dict[str, str]:
-    """Take layers out of the plan, the largest first, until the others fit together; return those with the reason."""
-    short = f"{gigabytes(free)} are free on {device.type}"
+    """Take the largest layers out of the plan until the others fit; return them with the reason."""
+    there = f"{gigabytes(free)} are free on {device.type}"
     if _together(planned) > free and unsupported == "raise":
         raise UserError(
-            f"the network's {len(planned)} layers need {gigabytes(_together(planned))} for their features, {short}; "
-            f"use a smaller width; {LEAST}"
+            f"the network's {len(planned)} layers need {gigabytes(_together(planned))} for their "
+            f"features, {there}; use a smaller width; {LESS_MEMORY}"
         )
     refused = {}
     while _together(planned) > free:
         largest = max(planned, key=lambda layer: (layer.stored, layer.number))
         planned.remove(largest)
-        refused[largest.found.name] = f"with the other layers it does not fit: {short}"
+        refused[largest.name] = f"with the other layers it does not fit: {there}"
     return refused
 
 
@@ -230,39 +275,12 @@ def _together(layers: Sequence[PlannedLayer]) -> int:
     return sum(layer.stored for layer in layers) + max((layer.work for layer in layers), default=0)
 
 
-def _nothing_left(refused: Mapping[str, str]) -> None:
-    """Raise ``UserError``: there is nothing to rebuild."""
-    if refused:
-        raise RefusedLayers(
-            f"none of the network's {len(refused)} layers can be rebuilt ({_listed(refused)})",
-            refused,
-        )
-    raise UserError(
-        "the network has no convolution or linear layer "
-        "(one that is trained by its normalizations alone is a source already: bnrecon train)"
-    )
-
-
-def _expectations(features: str, planned: list[PlannedLayer]) -> list[str]:
-    """What will take long."""
-    rows = max(
-        layer.found.target.shape.outputs * layer.found.target.shape.taps for layer in planned
-    )
-    if features == "ortho_cond" and rows > 20_000:
+def _slow(planned: list[PlannedLayer]) -> list[str]:
+    """A note on what will take long."""
+    rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
+    if planned[0].features.name == "ortho_cond" and rows > 20_000:
         return ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
     return []
-
-
-def _listed(refused: Mapping[str, str]) -> str:
-    """The first few layers with their reasons, and how many more there are, short enough to be read."""
-    entries = [f"{name or 'the model'}: {reason}" for name, reason in refused.items()]
-    shown = entries[:LISTED]
-    while len(shown) > 1 and len("; ".join(shown)) > LONGEST:
-        shown.pop()
-    if len(shown[0]) > LONGEST:
-        shown[0] = shown[0][: LONGEST - 2] + " …"
-    more = len(entries) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more (error.refused has all)" if more else "")
 
 
 def _count(number: int) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from bnrecon.reconstruction import source_file
 from bnrecon.reconstruction.source_file import LayerRecipe
+from bnrecon.solvers.base import SolverReport
 
 __all__ = ["LayerReport", "OutputDifference", "Reconstruction"]
 
@@ -17,41 +20,155 @@ __all__ = ["LayerReport", "OutputDifference", "Reconstruction"]
 class LayerReport:
     """How well one layer was rebuilt.
 
-    ``shape`` is (c2, c0, kh, kw), ``width`` c1, ``equations`` n. ``relative_error`` is ‖W' - W‖ / ‖W‖ in float64 from the float64
-    normalization parameters and the features; ``assembled_error`` the same in the arithmetic the network runs in. A layer has
-    ``converged`` when the solver has, the first is within the tolerance, and the second is rounding and little more.
-    ``residual`` is the solver's, recomputed in float64; ``rank`` that of M where strict sparse features may lack it. ``norm`` says
-    which of many solutions was taken, ``arithmetic`` what the work was done in, ``reason`` why ``auto`` picked the solver,
-    ``diagnosis`` why the layer did not converge, where a reason was found.
+    Args:
+        name: of the layer in the model.
+        shape: (c2, c0, kh, kw).
+        equations: n = c2 · c0 · kh · kw.
+        width: c1, the number of features.
+        relative_error: ‖W' - W‖ / ‖W‖ in float64, from the float64 normalization parameters and the
+            features.
+        assembled_error: the same from the parameters that the network holds, in the precision it
+            runs in.
+        converged: the solver has converged, ``relative_error`` is within its tolerance, and
+            ``assembled_error`` is rounding.
+        redrawn: features that came out all-zero and were drawn again.
+        rank: that of M where strict sparse features may lack it; ``None`` where it was not
+            computed.
+        convolutions: ``stored``, or ``implicit`` where M = I is not formed.
+        digest: of the frozen weights.
+        solution: the solver's report; its ``diagnosis`` says why the layer did not converge, where
+            a reason was found.
     """
 
     name: str
     shape: tuple[int, int, int, int]
     equations: int
     width: int
-    oversampling: float
-    solver: str
     relative_error: float
     assembled_error: float
-    residual: float
-    iterations: int
-    seconds: float
     converged: bool
     redrawn: int
     rank: int | None
     convolutions: str
     digest: str
-    norm: str = ""
-    arithmetic: str = ""
-    reason: str = ""
-    diagnosis: str = ""
+    solution: SolverReport
+
+    @property
+    def oversampling(self) -> float:
+        """c1 / n."""
+        return self.width / self.equations
+
+    @property
+    def solver(self) -> str:
+        """Name of the solver."""
+        return self.solution.solver
+
+    @property
+    def residual(self) -> float:
+        """‖M x - b‖ / ‖b‖ in float64."""
+        return self.solution.relative_residual
+
+    @property
+    def iterations(self) -> int:
+        """Iterations of the solver, 0 for direct ones."""
+        return self.solution.iterations
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the solver took."""
+        return self.solution.seconds
+
+    @property
+    def norm(self) -> str:
+        """Which of many solutions was found."""
+        return self.solution.norm
+
+    @property
+    def precision(self) -> str:
+        """What the solver's products ran in."""
+        return self.solution.precision
+
+    @property
+    def reason(self) -> str:
+        """Why ``auto`` chose the solver."""
+        return self.solution.reason
+
+    @property
+    def diagnosis(self) -> str:
+        """Why the layer did not converge, where a reason was found."""
+        return self.solution.diagnosis
+
+    def to_json(self) -> dict[str, Any]:
+        """The flat row that ``result.json`` holds."""
+        solution = self.solution
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "equations": self.equations,
+            "width": self.width,
+            "oversampling": self.oversampling,
+            "solver": solution.solver,
+            "relative_error": self.relative_error,
+            "assembled_error": self.assembled_error,
+            "residual": solution.relative_residual,
+            "iterations": solution.iterations,
+            "seconds": solution.seconds,
+            "converged": self.converged,
+            "redrawn": self.redrawn,
+            "rank": self.rank,
+            "convolutions": self.convolutions,
+            "digest": self.digest,
+            "norm": solution.norm,
+            "arithmetic": solution.precision,
+            "reason": solution.reason,
+            "diagnosis": solution.diagnosis,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> LayerReport:
+        """Read such a row; keys that a layer does not have are passed over.
+
+        Old rows lack the last four. The row has no ``memory`` of the solver's report, whose
+        ``converged`` is taken to be the layer's.
+
+        Raises ``KeyError`` or ``TypeError`` for anything else.
+        """
+        solution = SolverReport(
+            solver=row["solver"],
+            relative_residual=row["residual"],
+            iterations=row["iterations"],
+            seconds=row["seconds"],
+            converged=row["converged"],
+            norm=row.get("norm", ""),
+            precision=row.get("arithmetic", ""),
+            reason=row.get("reason", ""),
+            diagnosis=row.get("diagnosis", ""),
+        )
+        c2, c0, kh, kw = row["shape"]
+        return cls(
+            name=row["name"],
+            shape=(c2, c0, kh, kw),
+            equations=row["equations"],
+            width=row["width"],
+            relative_error=row["relative_error"],
+            assembled_error=row["assembled_error"],
+            converged=row["converged"],
+            redrawn=row["redrawn"],
+            rank=row["rank"],
+            convolutions=row["convolutions"],
+            digest=row["digest"],
+            solution=solution,
+        )
 
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How far the source network's outputs are from the model's on ``images`` of the images given.
+    """How far the outputs of the source network are from the model's.
 
-    ``largest`` is the largest difference of two numbers, ``size`` the largest number that the model puts out.
+    Args:
+        largest: the largest difference of two numbers.
+        size: the largest number among the model's outputs.
+        images: how many were compared.
     """
 
     largest: float
@@ -61,9 +178,15 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A source network and how it came about; ``difference`` is ``None`` where outputs were not compared.
+    """A source network and how it was made.
 
-    That is without images, and where a note says why they could not be.
+    Args:
+        network: the source network.
+        layers: a report for each layer that was rebuilt.
+        recipes: what each layer's features are drawn from.
+        notes: what a user should know.
+        difference: of the outputs; ``None`` without images, and where a note says why they could
+            not be compared.
     """
 
     network: nn.Module
@@ -73,9 +196,10 @@ class Reconstruction:
     difference: OutputDifference | None = None
 
     def save(self, path: str | Path, full: bool = False) -> Path:
-        """Save the network as its seed and normalization parameters; ``full`` saves all its weights instead.
+        """Save the network as its seed and normalization parameters.
 
-        The short form is reloaded by ``bnrecon.load_source(path, model)``, the full one by ``load_state_dict`` of
+        ``full`` saves all its weights instead. The short form is read by
+        ``bnrecon.load_source(path, model)``, the full one by ``load_state_dict`` of
         ``safetensors.torch.load_file(path)``.
         """
         write = source_file.save_full if full else source_file.save

@@ -1,4 +1,4 @@
-"""A source network on disk: its seed and normalization parameters, from which all frozen weights come back."""
+"""A source network on disk: seed and normalization parameters; frozen weights are drawn again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction.collapse import collapse_layer
+from bnrecon.reconstruction.geometry import pair
 from bnrecon.reconstruction.source_layer import AffineMap, SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
@@ -24,7 +25,7 @@ __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "sourc
 
 @dataclass(frozen=True)
 class LayerRecipe:
-    """What one layer's features are drawn from, the BatchNorm folded into it, and the digest the draw must have.
+    """What one layer's features are drawn from, and the digest that the draw must have.
 
     Files written before there were skip connections lack the last two.
     """
@@ -50,11 +51,12 @@ def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
 
 
 def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
-    """Write normalization parameters (γ and β in float64, running statistics as the network holds them), everything else that is not
-    drawn, and the recipes.
+    """Write normalization parameters, everything else that is not drawn, and the recipes.
+
+    γ and β are written in float64, running statistics as the network holds them.
     """
     layers = source_layers(network)
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, layer in layers.items():
         for role, wanted, norm in zip(
             ("first", "second"),
@@ -88,13 +90,14 @@ def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> Non
 def load_source(path: str | Path, model: nn.Module) -> nn.Module:
     """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
 
-    Frozen weights are drawn again from the seed and compared with the saved digest. Raises ``RunError`` where they differ (an
-    orthogonal kind on another machine), ``ValueError`` where the file is damaged.
+    Frozen weights are drawn again from the seed and compared with the saved digest. Raises
+    ``RunError`` where they differ (an orthogonal kind on another machine), ``ValueError`` where the
+    file is damaged.
     """
     tensors, about = files.read_tensors(Path(path))
     model = uncompiled(model)
     modules = dict(model.named_modules())
-    replaced: dict[int, object] = {}
+    replaced: dict[int, nn.Module] = {}
     for entry in about["layers"]:
         recipe = LayerRecipe(**entry)
         module = modules.get(recipe.name)
@@ -122,8 +125,13 @@ def load_source(path: str | Path, model: nn.Module) -> nn.Module:
 def _rebuild(
     recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch.Tensor], path: str | Path
 ) -> SourceLayer:
+    if not isinstance(module, nn.Conv2d | nn.Linear):
+        raise RunError(
+            f"{path} does not fit this architecture: layer {recipe.name} is {type(module).__name__}"
+        )
     weight = module.weight
-    shape = LayerShape(weight.shape[0], weight.shape[1], tuple(weight.shape[2:]) or (1, 1))
+    kernel = pair(weight.shape[2:]) if isinstance(module, nn.Conv2d) else (1, 1)
+    shape = LayerShape(weight.shape[0], weight.shape[1], kernel)
     features = draw(
         recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict, recipe.skip
     )
@@ -132,7 +140,8 @@ def _rebuild(
             ""
             if distribution(recipe.features).portable
             else (
-                f"; {recipe.features} weights pass through a factorization that differs between machines: save with full=True to move them"
+                f"; {recipe.features} weights pass through a factorization that differs "
+                "between machines: save with full=True to move them"
             )
         )
         raise RunError(
@@ -141,11 +150,11 @@ def _rebuild(
     layer = SourceLayer(features, module, recipe.activation)
     maps = []
     for role, norm in (("first", layer.first_norm), ("second", layer.second_norm)):
-        values = [
+        gamma, beta, mean, variance = (
             tensors[f"{recipe.name}|{role}.{key}"].to(weight.device)
             for key in ("gamma", "beta", "mean", "variance")
-        ]
-        maps.append(AffineMap.of_parameters(*values, norm.eps))
+        )
+        maps.append(AffineMap.of_parameters(gamma, beta, mean, variance, norm.eps))
     layer.set_maps(*maps)
     if recipe.reach is not None:
         layer.region = (-recipe.reach, recipe.reach)
@@ -154,11 +163,12 @@ def _rebuild(
 
 
 def collapse(network: nn.Module) -> nn.Module:
-    """The same network with every source layer collapsed into one layer W' = outer ∘ (B diag(inner) A).
+    """The network with every source layer collapsed into W' = outer ∘ (B diag(inner) A).
 
-    Computed from the float64 scales and the features alone; exact while first activations stay in their linear region.
+    Computed from the float64 scales and the features alone; exact while first activations stay in
+    their linear region.
     """
-    replaced: dict[int, object] = {
+    replaced: dict[int, nn.Module] = {
         id(layer): collapse_layer(layer) for layer in source_layers(network).values()
     }
     return substitute(network, replaced)

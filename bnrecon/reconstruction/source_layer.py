@@ -1,10 +1,12 @@
-"""The source network's layers: two frozen convolutions, each followed by a real BatchNorm, computed in channel chunks."""
+"""The layers of a source network: two frozen convolutions, each followed by a BatchNorm."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +31,9 @@ IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M 
 
 @dataclass(frozen=True)
 class AffineMap:
-    """What a normalization layer is to do, y = scale · x + shift by channel (float64), and its running statistics
-    (in the layer's own precision).
+    """An affine map y = scale · x + shift by channel (float64), and running statistics.
+
+    The statistics are in the layer's own precision.
     """
 
     scale: torch.Tensor
@@ -39,10 +42,9 @@ class AffineMap:
     variance: torch.Tensor
 
     def parameters(self, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """γ and β (float64) with which BatchNorm does this in eval mode: γ = s · sqrt(var + eps), β = t + s · mean."""
-        return self.scale * (
-            self.variance.double() + eps
-        ).sqrt(), self.shift + self.scale * self.mean.double()
+        """γ = s · sqrt(var + eps) and β = t + s · mean, with which BatchNorm computes this map."""
+        gamma = self.scale * (self.variance.double() + eps).sqrt()
+        return gamma, self.shift + self.scale * self.mean.double()
 
     @classmethod
     def of_parameters(
@@ -59,17 +61,23 @@ class AffineMap:
 
 
 class SourceLayer(nn.Module):
-    """Convolution A (1x1), BatchNorm, activation, convolution B (kxk), BatchNorm in the place of one target layer.
+    """Convolution A (1x1), BatchNorm, activation, convolution B (kxk), BatchNorm for one layer.
 
     Of that ``module`` it takes geometry, type and device, not the weight. Where the features have a
-    skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm.
-    Both weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first normalization's shift
-    then reaches the border as it reaches every other pixel. For a linear layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
+    skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm. Both
+    weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first
+    normalization's shift then reaches the border as it reaches every other pixel. For a linear
+    layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
 
-    In eval mode the c1 intermediate channels are worked through in chunks, so that memory stays bounded however wide the
-    layer is. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no weights in memory: since M = I, each intermediate
-    channel is one input, scaled and shifted, added to one output at one tap, which is what is computed.
+    In eval mode the c1 intermediate channels are worked through in chunks, so that memory stays
+    bounded however wide the layer is. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no
+    weights in memory: since M = I, each intermediate channel is one input, scaled and shifted,
+    added to one output at one tap, which is what is computed.
     """
+
+    first: nn.Conv2d | nn.Linear
+    second: nn.Conv2d | nn.Linear
+    skip: torch.Tensor
 
     def __init__(
         self, features: Features, module: nn.Conv2d | nn.Linear, activation: str = "identity"
@@ -77,9 +85,7 @@ class SourceLayer(nn.Module):
         super().__init__()
         self.features, self.geometry = features, geometry_of(module)
         dtype, device, geometry = module.weight.dtype, module.weight.device, self.geometry
-        for (
-            name
-        ) in module.__constants__:  # kernel_size, in_features, ...: other code may ask for them
+        for name in module.__constants__:  # kernel_size, ...: other code may read them
             setattr(self, name, getattr(module, name))
         shape = features.shape
         self.implicit = features.identity and shape.feature_bytes(features.width) > IMPLICIT_FROM
@@ -91,13 +97,9 @@ class SourceLayer(nn.Module):
         self.maps: tuple[AffineMap, AffineMap] | None = None
         self.folded = False  # whether a BatchNorm of the target went into this layer
         self.region = (0.0, math.inf) if self.linearized.one_sided else (-math.inf, math.inf)
-        self.outside = (
-            0  # intermediate values seen outside the region where the activation is (nearly) linear
-        )
-        if features.skip != "none":
-            skip = (
-                features.skip_weight if geometry.linear else features.skip_weight[:, :, None, None]
-            )
+        self.outside = 0  # intermediate values outside the region where the activation is linear
+        if (skip := features.skip_weight) is not None:
+            skip = skip if geometry.linear else skip[:, :, None, None]
             self.skip = nn.Parameter(skip.to(dtype, copy=True), requires_grad=False)
         if not self.implicit:
             first, second = features.weights()
@@ -122,49 +124,59 @@ class SourceLayer(nn.Module):
         for norm, wanted in ((self.first_norm, first), (self.second_norm, second)):
             gamma, beta = wanted.parameters(norm.eps)
             with torch.no_grad():
-                norm.weight.copy_(gamma)
-                norm.bias.copy_(beta)
-                norm.running_mean.copy_(wanted.mean)
-                norm.running_var.copy_(wanted.variance)
+                for held, value in zip(
+                    _values(norm), (gamma, beta, wanted.mean, wanted.variance), strict=True
+                ):
+                    held.copy_(value)
 
     def present_maps(self) -> tuple[AffineMap, AffineMap]:
-        """What the normalizations do now: the maps that were set, or, where their parameters were changed since, those."""
+        """The maps of the normalizations as they are now.
+
+        Those that were set or, where parameters have changed since, those of the parameters.
+        """
         maps = []
         for norm, wanted in zip(
             (self.first_norm, self.second_norm), self.maps or (None, None), strict=True
         ):
-            held = (norm.weight.detach(), norm.bias.detach(), norm.running_mean, norm.running_var)
+            gamma, beta, mean, variance = held = _values(norm)
             if wanted is not None:
-                asked = (*wanted.parameters(norm.eps), wanted.mean, wanted.variance)
-                if all(torch.equal(a.to(h), h) for a, h in zip(asked, held, strict=True)):
+                values = (*wanted.parameters(norm.eps), wanted.mean, wanted.variance)
+                if all(torch.equal(v.to(h), h) for v, h in zip(values, held, strict=True)):
                     maps.append(wanted)
                     continue
             maps.append(
-                AffineMap.of_parameters(*(h.double() for h in held[:2]), *held[2:], norm.eps)
+                AffineMap.of_parameters(gamma.double(), beta.double(), mean, variance, norm.eps)
             )
         return maps[0], maps[1]
 
+    @staticmethod
+    def rounded_scale(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> torch.Tensor:
+        """The scale of a normalization in its own precision."""
+        gamma, _, _, variance = _values(norm)
+        return gamma * torch.rsqrt(variance + norm.eps)
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The layer's function on (N, c0, H, W) or (c0, H, W), or on (..., c0) for a linear layer."""
+        """The function on (N, c0, H, W) or (c0, H, W), or on (..., c0) for a linear layer."""
         shape = self.features.shape
         if self.geometry.linear:
             if self.folded and input.ndim > 2:
                 raise ValueError(
-                    "BatchNorm1d on a sequence normalizes its second dimension; such a layer cannot be rebuilt folded"
+                    "BatchNorm1d on a sequence normalizes its second dimension; "
+                    "such a layer cannot be rebuilt folded"
                 )
             rows = input.reshape(input.shape[:-1].numel(), shape.inputs)
             return self._linear(rows).reshape(*input.shape[:-1], shape.outputs)
         if input.ndim == 3:
             return self(input[None])[0]
-        # Channels last is 1.1 to 1.6 times as fast here on a processor; the output comes back as the input came in, since
-        # what follows may take a view of it.
+        # Channels last is 1.1 to 1.6 times as fast here on a processor; the output comes back as
+        # the input came in, since what follows may take a view of it.
         output = self._convolution(
             pad(input, self.geometry).contiguous(memory_format=torch.channels_last)
         )
         return output.contiguous() if input.is_contiguous() else output
 
-    def _ended(self, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Second normalization and skip connection behind the second layer's output ``out``, of the padded input ``x``."""
+    def _finish(self, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Second normalization and skip connection, for the output of B and the padded input."""
         if self.features.skip == "none":
             return self.second_norm(out)
         if self.geometry.linear:
@@ -183,47 +195,44 @@ class SourceLayer(nn.Module):
 
     def _convolution(self, x: torch.Tensor) -> torch.Tensor:
         if self.implicit:
-            return self._ended(self._implicit(x), x)
+            return self._finish(self._implicit(x), x)
         if self.training:
-            return self._ended(self.second(self._activated(self.first_norm(self.first(x)))), x)
-        out = None
+            return self._finish(self.second(self._activated(self.first_norm(self.first(x)))), x)
         step = max(
             16, CHUNK_BYTES // max(1, x.element_size() * x.shape[0] * x.shape[2] * x.shape[3])
         )
-        for start in range(0, self.features.width, step):
-            part = slice(start, start + step)
-            hidden = self._normalized(F.conv2d(x, self.first.weight[part]), part)
-            partial = F.conv2d(
-                hidden,
-                self.second.weight[:, part],
-                stride=self.geometry.stride,
-                dilation=self.geometry.dilation,
-            )
-            out = partial if out is None else out.add_(partial)
-        return self._ended(out, x)
+        parts = (slice(start, start + step) for start in range(0, self.features.width, step))
+        outputs = (self._convolve_part(x, part) for part in parts)
+        return self._finish(functools.reduce(torch.Tensor.add_, outputs), x)
+
+    def _convolve_part(self, x: torch.Tensor, part: slice) -> torch.Tensor:
+        """What some of the intermediate channels add to the output of B."""
+        hidden = self._normalized(F.conv2d(x, self.first.weight[part]), part)
+        return F.conv2d(
+            hidden,
+            self.second.weight[:, part],
+            stride=self.geometry.stride,
+            dilation=self.geometry.dilation,
+        )
 
     def _linear(self, x: torch.Tensor) -> torch.Tensor:
         if self.implicit:
-            return self._ended(self._implicit(x[:, :, None, None])[:, :, 0, 0], x)
+            return self._finish(self._implicit(x[:, :, None, None])[:, :, 0, 0], x)
         if self.training:
-            return self._ended(self.second(self._activated(self.first_norm(self.first(x)))), x)
+            return self._finish(self.second(self._activated(self.first_norm(self.first(x)))), x)
         out = x.new_zeros(len(x), self.features.shape.outputs)
         step = max(16, CHUNK_BYTES // max(1, x.element_size() * len(x)))
         for start in range(0, self.features.width, step):
             part = slice(start, start + step)
             hidden = self._normalized(F.linear(x, self.first.weight[part]), part)
             out = out + F.linear(hidden, self.second.weight[:, part])
-        return self._ended(out, x)
+        return self._finish(out, x)
 
     def _normalized(self, hidden: torch.Tensor, part: slice) -> torch.Tensor:
         norm = self.first_norm
-        statistics = (
-            norm.running_mean[part],
-            norm.running_var[part],
-            norm.weight[part],
-            norm.bias[part],
-        )
-        return self._activated(F.batch_norm(hidden, *statistics, training=False, eps=norm.eps))
+        gamma, beta, mean, variance = (value[part] for value in _values(norm, detach=False))
+        normalized = F.batch_norm(hidden, mean, variance, gamma, beta, training=False, eps=norm.eps)
+        return self._activated(normalized)
 
     def _activated(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the activation, counting what falls outside its linear region."""
@@ -238,41 +247,37 @@ class SourceLayer(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight of the one layer that this amounts to, for code that reads a layer's weight, its type or its device."""
+        """The weight of the one layer that this computes, for code that reads a layer's weight."""
         return self._collapsed().weight
 
     @property
     def bias(self) -> torch.Tensor:
-        """The bias of the one layer that this amounts to."""
-        return self._collapsed().bias
+        """The bias of the one layer that this computes."""
+        return cast(torch.Tensor, self._collapsed().bias)  # it was made with one
 
-    def _collapsed(self) -> nn.Module:
-        """That layer, made anew when a normalization has changed."""
+    def _collapsed(self) -> nn.Conv2d | nn.Linear:
+        """That layer, made again when a normalization has changed."""
         held = self._held()
         if not _same(held, self.__dict__.get("_collapsed_at", ())):
             collapsed = collapse_layer(self)
-            self.__dict__["_collapsed_layer"] = (
-                collapsed if self.geometry.linear else collapsed.convolution
-            )
+            inner = collapsed if isinstance(collapsed, nn.Linear) else collapsed.convolution
+            self.__dict__["_collapsed_layer"] = inner
             self.__dict__["_collapsed_at"] = [value.clone() for value in held]
         return self.__dict__["_collapsed_layer"]
 
     def _held(self) -> list[torch.Tensor]:
         """Parameters and statistics of both normalizations."""
-        return [
-            value.detach()
-            for norm in (self.first_norm, self.second_norm)
-            for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-        ]
+        return [*_values(self.first_norm), *_values(self.second_norm)]
 
     def is_finite(self) -> bool:
         """Whether everything that the normalizations hold is finite."""
         return all(bool(torch.isfinite(value).all()) for value in self._held())
 
     def frozen_digest(self) -> str:
-        """SHA-256 of the weights the layer holds now; equal to the features' own as long as nothing changed them."""
-        if self.features.skip != "none" and not torch.equal(
-            self.skip.detach().flatten(1).cpu().float(), self.features.skip_weight
+        """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
+        drawn = self.features.skip_weight
+        if drawn is not None and not torch.equal(
+            self.skip.detach().flatten(1).cpu().float(), drawn
         ):
             return "changed"
         if self.implicit:
@@ -294,17 +299,19 @@ class SourceLayer(nn.Module):
         """Sum act(s_l x_j + t_l) over the features l = (i, tap, j) of each output i."""
         if self.training:
             raise RuntimeError(
-                "an implicit id_cond layer has no training mode; rebuild with smaller layers or stay in eval mode"
+                "an implicit id_cond layer has no training mode; "
+                "rebuild with smaller layers or stay in eval mode"
             )
         shape, norm = self.features.shape, self.first_norm
-        scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-        shift = norm.bias - norm.running_mean * scale
+        gamma, beta, mean, variance = _values(norm, detach=False)
+        scale = gamma * torch.rsqrt(variance + norm.eps)
+        shift = beta - mean * scale
         table = (shape.outputs, shape.taps, shape.inputs)
         scale, shift = scale.reshape(table), shift.reshape(table)
-        move = {"stride": self.geometry.stride, "dilation": self.geometry.dilation}
         if isinstance(self.activation, nn.Identity):
             kernel = scale.transpose(1, 2).reshape(shape.outputs, shape.inputs, *shape.kernel)
-            return F.conv2d(x, kernel, shift.sum((1, 2)), **move)
+            stride, dilation = self.geometry.stride, self.geometry.dilation
+            return F.conv2d(x, kernel, shift.sum((1, 2)), stride=stride, dilation=dilation)
         patches = F.unfold(
             x, shape.kernel, dilation=self.geometry.dilation, stride=self.geometry.stride
         )
@@ -322,16 +329,33 @@ class SourceLayer(nn.Module):
         return torch.stack(outputs, 1).reshape(len(x), shape.outputs, *sides)
 
 
+def _values(
+    norm: nn.BatchNorm1d | nn.BatchNorm2d, detach: bool = True
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """γ, β, running mean and variance, all of which a source layer's normalization has."""
+    gamma, beta = norm.weight, norm.bias
+    statistics = cast(tuple[torch.Tensor, torch.Tensor], (norm.running_mean, norm.running_var))
+    return (gamma.detach(), beta.detach(), *statistics) if detach else (gamma, beta, *statistics)
+
+
 def _same(now: Sequence[torch.Tensor], then: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors hold the same numbers, in the same type and place; versions do not count writes to ``.data``."""
+    """Whether tensors hold the same numbers, in the same type and on the same device.
+
+    Versions would not count writes to ``.data``.
+    """
     return len(now) == len(then) and all(
         a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
         for a, b in zip(now, then, strict=True)
     )
 
 
-def _frozen(kind: type, weight: torch.Tensor, dtype: torch.dtype, **options) -> nn.Module:
-    """A bias-free layer of this weight that no optimizer will change; it shares the features' memory where it can."""
+def _frozen(
+    kind: type[nn.Conv2d] | type[nn.Linear],
+    weight: torch.Tensor,
+    dtype: torch.dtype,
+    **options: Any,
+) -> nn.Conv2d | nn.Linear:
+    """A bias-free layer of this weight, frozen; it shares the features' memory where it can."""
     module = nn.utils.skip_init(
         kind, weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=dtype, **options
     )

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
-from bnrecon.reconstruction.folding import layer_label
+from bnrecon.reconstruction.folding import FoundLayer, layer_label
 from bnrecon.reconstruction.images import first_line
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["freeze", "substitute", "uncompiled"]
-
+__all__ = ["check_copy", "freeze", "replacements", "substitute", "uncompiled"]
 
 NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def freeze(network: nn.Module) -> list[str]:
-    """Leave normalizations alone trainable; return the names of the parameters that were trainable besides."""
+    """Freeze all but normalizations; return the names of other parameters that were trainable."""
     found = []
     for prefix, module in network.named_modules():
         if isinstance(module, NORMALIZATIONS):
@@ -37,8 +36,8 @@ def uncompiled(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
-    """Copy a network with some of its modules, by ``id``, replaced on the way; the replaced ones are never copied.
+def substitute(model: nn.Module, replaced: Mapping[int, nn.Module]) -> nn.Module:
+    """Copy a network with some of its modules, by ``id``, replaced; those are never copied.
 
     Raises ``UserError`` where something in the network cannot be copied.
     """
@@ -53,7 +52,24 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
         raise UserError(f"{what} cannot be copied ({first_line(error)}); {hint}") from error
 
 
-def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, str]:
+def replacements(
+    layers: Sequence[FoundLayer], modules: Iterable[nn.Module]
+) -> dict[int, nn.Module]:
+    """By ``id``, the module for each layer; a BatchNorm that was folded in is left out."""
+    replaced: dict[int, nn.Module] = {}
+    for found, module in zip(layers, modules, strict=True):
+        replaced[id(found.module)] = module
+        if found.norm is not None:
+            replaced[id(found.norm)] = nn.Identity()
+    return replaced
+
+
+def check_copy(model: nn.Module, layers: Sequence[FoundLayer]) -> None:
+    """Raise ``UserError`` for what is kept beside these layers and cannot be copied."""
+    substitute(model, replacements(layers, (nn.Identity() for _ in layers)))
+
+
+def _uncopied(model: nn.Module, replaced: Mapping[int, nn.Module]) -> tuple[str, str]:
     """What in a network cannot be copied, and what to do."""
     modules = {id(module): module for module in model.modules()} | dict(replaced)
     for name, module in model.named_modules():
@@ -67,7 +83,8 @@ def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, st
                 if isinstance(value, torch.Tensor):
                     return (
                         what,
-                        "run the model once under torch.no_grad() before, so that it holds no gradient's history",
+                        "run the model once under torch.no_grad() before, "
+                        "so that it holds no gradient's history",
                     )
                 return what, "take it off the model while it is rebuilt"
     return "the model", "copy.deepcopy(model) has to work"

@@ -1,9 +1,9 @@
-"""How a network uses its weights: by calling its layers, or by handing weights to functions, which no replaced layer would see."""
+"""How a network uses its weights: by calling layers, or by passing weights to functions."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -79,8 +79,9 @@ HARMLESS = (
 class Usage:
     """What was seen of a network's weights.
 
-    ``norms`` maps a layer to the BatchNorm that alone uses its output. ``outside`` maps layers whose weight is read outside of
-    their own call, and parameters that a function mixes channels by, to the reason. ``note`` says what was not looked at.
+    ``norms`` maps a layer to the BatchNorm that alone uses its output. ``outside`` maps layers
+    whose weight is read outside of their own call, and parameters that a function mixes channels
+    by, to the reason. ``note`` says what was not checked.
     """
 
     norms: dict[str, str] = field(default_factory=dict)
@@ -89,10 +90,10 @@ class Usage:
 
 
 def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
-    """Follow a network's weights through a symbolic trace (torch.fx) and, given ``images``, through a run on them.
+    """Follow a network's weights through a trace (torch.fx) and, given ``images``, through a run.
 
-    A trace alone tells which BatchNorm follows which layer. Where there is none, and no images to run, every matrix of
-    parameters that belongs to no known layer counts as used outside.
+    A trace alone tells which BatchNorm follows which layer. Where there is none, and no images to
+    run, every matrix of parameters that belongs to no known layer counts as used outside.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
     >>> find_usage(net).norms
@@ -108,7 +109,10 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
         why = f"the network cannot be traced ({type(error).__name__}: {first})"
         note = f"{why}; its BatchNorm layers are kept, not folded"
         if seen is None:
-            note += "; whether a layer's weight is read outside of the layer was not looked at (images would show it)"
+            note += (
+                "; whether a layer's weight is read outside of the layer was not checked "
+                "(images would show it)"
+            )
             seen = dict.fromkeys(
                 _unknown_matrices(model),
                 "cannot be followed: give images, or a network that can be traced",
@@ -138,11 +142,18 @@ class _Followed:
     def call(
         self,
         function: str,
-        inputs: list[Hashable],
+        inputs: Sequence[Hashable],
         output: Hashable | None,
         running: str | None = None,
     ) -> None:
-        """Take note of one call; ``output`` is ``None`` where it is no tensor, ``running`` the module that makes the call."""
+        """Record one call.
+
+        Args:
+            function: its name.
+            inputs: values that go in.
+            output: the value that comes out, ``None`` where it is no tensor.
+            running: the watched module that makes the call.
+        """
         made_of = [self.weights.get(value) for value in inputs]
         names = frozenset().union(*(names for names in made_of if names))
         if function in METADATA or output is None:
@@ -160,7 +171,7 @@ class _Followed:
 
 
 def _owners(model: nn.Module, watched: set[str]) -> dict[str, frozenset[str]]:
-    """The watched modules that hold each parameter, by its first name: several where weights are tied."""
+    """The watched modules that hold each parameter, by its first name: several for tied weights."""
     first: dict[int, str] = {}
     owners: dict[str, frozenset[str]] = {}
     for name, value in model.named_parameters(remove_duplicate=False):
@@ -170,7 +181,7 @@ def _owners(model: nn.Module, watched: set[str]) -> dict[str, frozenset[str]]:
 
 
 def _place(parameter: str) -> tuple[str, str]:
-    """The module that a parameter's name says, and its name there, also where a parametrization computes it."""
+    """A parameter's module and its name there, also where a parametrization computes it."""
     module, parametrized, rest = parameter.partition(".parametrizations.")
     if parametrized:
         return module, rest.partition(".")[0]
@@ -205,8 +216,8 @@ class _Watch(TorchFunctionMode):
         self.held: list[torch.Tensor] = []  # a freed tensor's id would be taken by another
         for name, value in model.named_parameters():
             self.followed.weights[id(value)] = frozenset({name} if value.ndim > 1 else ())
-        for value in model.buffers():
-            self.followed.weights[id(value)] = frozenset()
+        for buffer in model.buffers():
+            self.followed.weights[id(buffer)] = frozenset()
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -306,9 +317,9 @@ def _norms(graph: fx.Graph, modules: dict[str, nn.Module]) -> dict[str, str]:
         ):
             continue
         norm = modules.get(user.target)
-        matches = isinstance(
-            norm, nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d
-        )
-        if matches and norm.running_mean is not None and norm.num_features == len(layer.weight):
+        kind = nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d
+        if not isinstance(norm, kind) or norm.running_mean is None:
+            continue
+        if norm.num_features == len(layer.weight):
             pairs[node.target] = user.target
     return pairs

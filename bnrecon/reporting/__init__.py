@@ -1,1 +1,1 @@
-"""From result.json to tables, pictures and intervals."""
+"""Results of runs as objects, and what is made of them: tables, figures, intervals."""

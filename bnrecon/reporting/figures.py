@@ -1,25 +1,25 @@
-"""Pictures: a canvas for all of them, and a run's layers from its result.json alone."""
+"""Figures: one style and palette for all of them, and the errors of a run's layers."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.style
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from PIL import Image
 
+from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.run_tables import description
 from bnrecon.runtime import files
+
+if TYPE_CHECKING:  # matplotlib takes a second to load, which a run that draws nothing saves
+    from matplotlib.figure import Figure
 
 __all__ = [
     "COLUMN",
     "PAGE",
     "PALETTE",
-    "canvas",
     "image",
     "is_whole",
     "layer_errors",
@@ -34,7 +34,9 @@ COLUMN, PAGE = 3.4, 7.0  # inches: a figure across one column, and across both
 
 
 def style() -> contextlib.AbstractContextManager[None]:
-    """The style that every figure is made and saved in; the caller's own settings come back after it."""
+    """The style that every figure is drawn and saved in; afterwards the caller's is restored."""
+    import matplotlib.style
+
     return matplotlib.style.context([STYLE])
 
 
@@ -51,6 +53,8 @@ def new_figure(
     >>> image(figure, "png")[1:4]
     b'PNG'
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=size)
     return figure, figure.subplots(rows, columns, **options)
 
@@ -61,29 +65,6 @@ def image(figure: Figure, kind: str) -> bytes:
     with style():
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return file.getvalue()
-
-
-@contextlib.contextmanager
-def canvas(
-    file: io.BytesIO, kind: str, rows: int = 1, columns: int = 1, **options
-) -> Iterator[tuple]:
-    """A figure and its axes to draw on, written to ``file`` as ``kind`` (png, svg) at the end: the same bytes for the same drawing.
-
-    >>> file = io.BytesIO()
-    >>> with canvas(file, "png") as (figure, axes):
-    ...     lines = axes.plot([1, 2])
-    >>> file.getvalue()[1:4]
-    b'PNG'
-    """
-    with matplotlib.rc_context({"svg.hashsalt": "bnrecon"}):
-        figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
-        try:
-            yield figure, axes
-            figure.savefig(
-                file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
-            )
-        finally:
-            plt.close(figure)
 
 
 def is_whole(path: Path) -> bool:
@@ -97,36 +78,22 @@ def is_whole(path: Path) -> bool:
     return True
 
 
-def layer_errors(path: Path, result: dict[str, Any]) -> None:
-    """Draw every layer's relative error, a point a seed: float64 parameters, and as assembled in the network's arithmetic."""
-    names = list(dict.fromkeys(layer["name"] for layer in result["layers"]))
-    config = result["config"]
-    picture = io.BytesIO()
-    with canvas(picture, "png", figsize=(max(5.0, 0.42 * len(names) + 2), 4.2)) as (_, axes):
-        series = (
-            ("assembled_error", "as assembled in float32", "#c44e52", "s"),
-            ("relative_error", "float64 parameters", "#4c72b0", "o"),
-        )
-        for key, label, colour, marker in series:
-            points = [
-                (names.index(layer["name"]), max(layer[key], 1e-17)) for layer in result["layers"]
-            ]
-            axes.plot(
-                *zip(*points, strict=True),
-                marker,
-                color=colour,
-                alpha=0.7,
-                markersize=5,
-                linestyle="none",
-                label=label,
-            )
-        tolerance = config["solver"]["tolerance"]
+def layer_errors(result: RunResult) -> Figure:
+    """Every layer's relative error, a point a seed: in float64, and as assembled in the network.
+
+    Errors that are 0 are drawn at 1e-17.
+    """
+    names = list(dict.fromkeys(layer.name for layer in result.layers))
+    places = [names.index(layer.name) for layer in result.layers]
+    assembled = [max(layer.assembled_error, 1e-17) for layer in result.layers]
+    exact = [max(layer.relative_error, 1e-17) for layer in result.layers]
+    tolerance = result.config["solver"]["tolerance"]
+    with style():
+        figure, axes = new_figure(size=(max(COLUMN, 0.25 * len(names) + 1.2), 3.2))
+        axes.plot(places, assembled, "s", color=PALETTE[3], label="as assembled in the network")
+        axes.plot(places, exact, "o", color=PALETTE[0], label="in float64")
         axes.axhline(
-            tolerance,
-            color="grey",
-            linewidth=1,
-            linestyle=":",
-            label=f"solver's tolerance {tolerance:g}",
+            tolerance, color="grey", linestyle=":", label=f"tolerance of the solver, {tolerance:g}"
         )
         axes.set_yscale("log")
         axes.set_xticks(
@@ -134,12 +101,8 @@ def layer_errors(path: Path, result: dict[str, Any]) -> None:
             [name.removeprefix("features.") for name in names],
             rotation=60,
             ha="right",
-            fontsize=8,
         )
         axes.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
-        target = f"{config['target']['name']} of width {config['target']['width']} on {config['data']['name']}"
-        axes.set_title(
-            f"{target}, {config['features']['name']}, {len(result['seeds'])} seeds", fontsize=10
-        )
-        axes.legend(fontsize=8)
-    files.write_bytes(path, picture.getvalue())
+        axes.set_title(description(result))
+        axes.legend()
+    return figure

@@ -6,27 +6,39 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats takes a second to load
 
 __all__ = ["Interval", "mean_interval"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, the half-width of its 95% interval (``None`` for fewer than two values) and the number of values."""
+    """A mean, the half-width of its 95% interval and the number of values.
+
+    ``half_width`` is ``None`` for fewer than two values.
+    """
 
     mean: float
     half_width: float | None
     n: int
 
+    def __format__(self, spec: str) -> str:
+        """Write mean and half-width by one format, two digits by default.
+
+        >>> f"{Interval(90.711, 0.024, 3)}", f"{Interval(90.711, 0.024, 3):.1f}"
+        ('90.71 ± 0.02 (n=3)', '90.7 ± 0.0 (n=3)')
+        """
+        spec = spec or ".2f"
+        spread = "" if self.half_width is None else f" ± {self.half_width:{spec}}"
+        return f"{self.mean:{spec}}{spread} (n={self.n})"
+
     def format(self, digits: int = 2) -> str:
-        """Write the interval as in the papers, n included.
+        """Write the interval as in the papers, with n.
 
         >>> Interval(90.711, 0.024, 3).format()
         '90.71 ± 0.02 (n=3)'
         """
-        spread = "" if self.half_width is None else f" ± {self.half_width:.{digits}f}"
-        return f"{self.mean:.{digits}f}{spread} (n={self.n})"
+        return f"{self:.{digits}f}"
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -44,5 +56,5 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     if n == 1:
         return Interval(mean, None, 1)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    quantile = float(stats.t.ppf(0.5 + confidence / 2, n - 1))
+    quantile = float(stdtrit(n - 1, 0.5 + confidence / 2))
     return Interval(mean, quantile * deviation / math.sqrt(n), n)

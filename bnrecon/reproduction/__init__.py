@@ -1,1 +1,1 @@
-"""The engine of studies, which knows no paper: tables of runs, experiments, what is missing and who computes it."""
+"""The engine of studies, which knows no paper: tasks, runs, who computes them, their pages."""

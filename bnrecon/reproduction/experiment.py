@@ -1,4 +1,4 @@
-"""An experiment of a paper: what it is called, its tasks, and how their rows become a table and a figure."""
+"""An experiment of a paper: its tasks, and how their rows become a table and a figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "Task"]
+__all__ = ["Experiment", "Task", "no_overrides"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Task:
     Args:
         name: what it is called in progress and messages, unique within its experiment.
         function: called with ``arguments`` by name, and with ``options`` where it has any; returns
-            the task's rows: a frame whose columns are snake_case and whose cells are numbers, words,
-            truth values or missing (NaN, None).
+            the task's rows: a frame whose columns are snake_case and whose cells are numbers,
+            words, truth values or missing (NaN, None).
         arguments: JSON values; with the experiment's name and what ``options`` change they are the
             task's key.
         options: overrides of the runs whose targets the task trains or reads; ``None`` for a task
@@ -53,6 +53,7 @@ class Experiment:
         draw: makes the figure of the rows.
         options: the overrides that the experiment gives its own runs at a scale; ``None`` where it
             has none and the user's options change nothing.
+        formats: format specifications of the printed table's numbers, by column.
     """
 
     where: str
@@ -62,7 +63,13 @@ class Experiment:
     caption: str | Callable[[pd.DataFrame], str]
     draw: Callable[[pd.DataFrame], Figure] | None = None
     options: Callable[[str], Sequence[str]] | None = None
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     def caption_for(self, rows: pd.DataFrame) -> str:
         """The caption, computed from the rows where it depends on them."""
         return self.caption if isinstance(self.caption, str) else self.caption(rows)
+
+
+def no_overrides(_scale: str) -> tuple[str, ...]:
+    """For ``Experiment.options``: its runs are given nothing but what its tasks say."""
+    return ()

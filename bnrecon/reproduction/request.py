@@ -1,4 +1,4 @@
-"""What is asked of `bnrecon study`, `tables` and `figures` of a study: the words of the command line, read once."""
+"""What a user requests of `bnrecon study`, `tables` and `figures`: parts, scale and options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from pathlib import Path
 from bnrecon.config import checks, composition
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["Asked", "read"]
+__all__ = ["StudyRequest", "read"]
 
-
-OWN = ("scale", "jobs")  # a study's; every other option is its runs'
+OWN = ("scale", "jobs")  # a study's own options; all others are its runs'
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A study, its scale, the parts named (none: all of them), options of its runs, their outputs folder, and how many processes."""
+class StudyRequest:
+    """A study, its scale, its parts, and the options of its runs.
+
+    Args:
+        name: the study.
+        scale: smoke, laptop or paper.
+        parts: parts and solvers by name; all parts where it is empty.
+        options: overrides that every run is given.
+        outputs: the folder of runs and studies.
+        jobs: number of processes that share the work.
+    """
 
     name: str
     scale: str
@@ -29,47 +37,52 @@ class Asked:
 
     @property
     def folder(self) -> Path:
-        """Where the study's tables and pictures lie; those that ship lie in OUTPUTS/NAME and are never written."""
+        """Where the study's tasks, tables and figures are written."""
         return self.outputs / "studies" / self.name
 
     @property
+    def shipped(self) -> Path:
+        """Where those lie that ship with bnrecon, which are only read."""
+        return self.outputs / self.name
+
+    @property
     def alone(self) -> list[str]:
-        """The words that ask one process for the same."""
+        """The arguments with which one process does the same."""
         return [self.name, *self.parts, f"scale={self.scale}", *self.options]
 
 
-def read(name: str, words: Sequence[str]) -> Asked:
-    """Take the words behind a study's name apart.
-
-    Raises ``UserError`` for flags, an own option given twice, processes that are no number, an outputs folder that is none.
+def read(name: str, options: Sequence[str]) -> StudyRequest:
+    """Read what follows a study's name on the command line.
 
     >>> read("random_features", ["matching", "jobs=2", "device=cpu"]).alone
     ['random_features', 'matching', 'scale=laptop', 'device=cpu']
+
+    Raises:
+        UserError: a flag, an own option given twice, an impossible number of processes, or an
+            outputs folder that cannot be one.
     """
-    if flags := [word for word in words if word.startswith("-")]:
+    if flags := [option for option in options if option.startswith("-")]:
         raise UserError(
-            f"{flags[0]}: a study takes parts and options, as in scale=smoke; bnrecon study --help lists them"
+            f"{flags[0]}: a study takes parts and options, as in scale=smoke; "
+            "bnrecon study --help lists them"
         )
-    parts, options, given = [], [], {}
-    for word in words:
-        key, equals, value = word.partition("=")
+    parts, passed, own = [], [], {}
+    for option in options:
+        key, equals, value = option.partition("=")
         key = key.lstrip("+")
         if not equals:
-            parts.append(word)
+            parts.append(option)
             continue
         if key in (*OWN, "outputs"):
-            if key in given:
+            if key in own:
                 raise UserError(f"{key}= is given twice")
-            given[key] = value
+            own[key] = value
         if key not in OWN:
-            options.append(word)
-    jobs = given.get("jobs", "1")
+            passed.append(option)
+    jobs = own.get("jobs", "1")
     if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):
-        raise UserError(f"jobs={jobs}: how many processes share the work, 1 or more")
-    outputs = composition.compose(
-        [f"outputs={given['outputs']}"] if "outputs" in given else []
-    ).outputs
+        raise UserError(f"jobs={jobs}: give the number of processes, 1 or more")
+    outputs = composition.compose([f"outputs={own['outputs']}"] if "outputs" in own else []).outputs
     checks.require_folder("outputs", outputs)
-    return Asked(
-        name, given.get("scale", "laptop"), tuple(parts), tuple(options), Path(outputs), int(jobs)
-    )
+    scale = own.get("scale", "laptop")
+    return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), int(jobs))

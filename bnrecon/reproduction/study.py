@@ -1,45 +1,59 @@
-"""A study: a paper's tables and experiments, and the numbers that it prints."""
+"""A study: a paper's parts by name, each in a module of its own that is imported when needed."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.resources
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bnrecon.reproduction.experiments import Experiment
+from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["Study", "read_reported"]
+if TYPE_CHECKING:
+    from bnrecon.reproduction.experiment import Experiment
+    from bnrecon.reproduction.run_table import RunTable
+
+__all__ = ["SCALES", "Study", "read_reported"]
+
+SCALES = ("smoke", "laptop", "paper")
 
 
 @dataclass(frozen=True)
 class Study:
-    """``reported`` is the paper's ``reported.yaml``: its name, what every run is given at each scale, its tables of runs."""
+    """A paper that is reproduced.
+
+    Listing a study's parts imports none of them, so that help and tab completion are fast.
+
+    Args:
+        name: the folder's name in ``bnrecon/studies``.
+        paper: the paper as it is cited.
+        parts: names of its tables and experiments, in the order of the paper. Each is a module of
+            the study's folder that binds ``PART``.
+        solvers: names that select the rows of one solver in the tables of runs, where a table
+            compares solvers.
+    """
 
     name: str
-    reported: Mapping[str, Any]
-    experiments: Mapping[str, Experiment]
+    paper: str
+    parts: tuple[str, ...]
+    solvers: tuple[str, ...] = ()
 
-    @property
-    def paper(self) -> str:
-        """The paper as it is cited."""
-        return self.reported["paper"]
+    def part(self, name: str) -> Experiment | RunTable:
+        """Import a part.
 
-    @property
-    def tables(self) -> Mapping[str, Any]:
-        """Its tables of runs, by name."""
-        return self.reported["tables"]
-
-    @property
-    def scales(self) -> Mapping[str, Any]:
-        """The scales that it can be run at."""
-        return self.reported["scales"]
+        Raises:
+            UserError: the study has no part of this name.
+        """
+        if name not in self.parts:
+            raise UserError(f"{name}: {nearest(name, self.parts)}")
+        return importlib.import_module(f"bnrecon.studies.{self.name}.{name}").PART
 
 
+@functools.cache
 def read_reported(package: str) -> dict[str, Any]:
-    """The ``reported.yaml`` that lies beside a paper's code."""
-    return yaml.safe_load(
-        importlib.resources.files(package).joinpath("reported.yaml").read_text(encoding="utf-8")
-    )
+    """The numbers that a paper prints: the ``reported.yaml`` in its folder."""
+    file = importlib.resources.files(package).joinpath("reported.yaml")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -1,127 +1,154 @@
-"""Networks that a study trains: one piece each, its test accuracy and training accuracy as a line of a table."""
+"""Networks that a study trains: one task each, with its test and training accuracy."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import nn
 
 from bnrecon.config import composition
-from bnrecon.data import DataSpec, Images, load
-from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.cells import refuse_compared
-from bnrecon.reproduction.experiments import Pieces
+from bnrecon.data import Images, load
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.runtime import hardware
 from bnrecon.targets.store import Trained, obtain_target
 
-__all__ = ["over_seeds", "target_of", "trained", "trainings"]
+__all__ = [
+    "Look",
+    "compare_settings",
+    "obtain",
+    "train_one",
+    "train_setting",
+    "training_tasks",
+]
+
+Look = Callable[[nn.Module, Images, torch.device], Mapping[str, float]]
 
 
-Look = Callable[[nn.Module, Images, torch.device], dict[str, float]]
+def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
+    """The target of the run that these options describe, with its data and device.
 
-
-def target_of(words: Sequence[str]) -> tuple[Trained, Images, torch.device]:
-    """The target of the run that these options describe, taken from the store or trained, its data and its device."""
-    asked = composition.compose(words)
-    device = hardware.resolve_device(asked.device)
-    data = load(DataSpec(**dataclasses.asdict(asked.data)))
-    return obtain_target(asked, data, device), data, device
-
-
-def trained(words: Sequence[str], line: dict, look: Look | None = None) -> pd.DataFrame:
-    """Train the network that these options describe, or take the trained one: it goes on from its own checkpoint.
-
-    ``line`` names the row, ``look`` adds to it what is to be seen in the trained network.
+    It is trained if need be.
     """
-    found, data, device = target_of(words)
-    asked = found.about["config"]
-    about = {
-        "width": asked["target"]["width"],
-        "epochs": asked["train"]["epochs"],
-        "accuracy": found.about["accuracy"],
+    config = composition.compose(options)
+    device = hardware.resolve_device(config.device)
+    data = load(config.data)
+    return obtain_target(config.target_request, data, device), data, device
+
+
+def train_one(options: Sequence[str], look: Look | None = None) -> dict[str, Any]:
+    """Train the network that these options describe, or take the trained one.
+
+    Args:
+        options: overrides of a run; an interrupted training continues from its checkpoint.
+        look: computes further columns from the trained network, its images and the device.
+
+    Returns:
+        Width, epochs, accuracies in percent, test images and seconds of training.
+    """
+    trained, data, device = obtain(options)
+    config = trained.about["config"]
+    return {
+        "width": config["target"]["width"],
+        "epochs": config["train"]["epochs"],
+        "accuracy": trained.about["accuracy"],
+        "training_accuracy": trained.about["log"][-1]["accuracy"],
+        "images": trained.about["images"],
+        "seconds": trained.about["seconds"],
+        **({} if look is None else look(trained.network, data, device)),
     }
-    about |= {"training accuracy": found.about["log"][-1]["accuracy"]}
-    about |= {"images": found.about["images"], "seconds": found.about["seconds"]}
-    return pd.DataFrame(
-        [line | about | ({} if look is None else look(found.network, data, device))]
-    )
 
 
-def trainings(
+def train_setting(setting: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
+    """One row: a setting of a comparison, trained with one seed."""
+    return pd.DataFrame([{"setting": setting, "seed": seed, **train_one(options)}])
+
+
+def training_tasks(
     settings: Mapping[str, Sequence[str]],
     common: Sequence[str],
     seeds: Sequence[int],
-    words: Sequence[str],
-    look: Look | None = None,
-) -> Pieces:
-    """A piece for each setting and seed: the setting's options behind the common ones, the user's ``words`` last.
+    options: Sequence[str] = (),
+) -> list[Task]:
+    """One task per setting and seed, all settings once before any is trained again.
 
-    Raises ``UserError`` for a word that sets what the settings, or the seeds, are told apart by.
+    Args:
+        settings: overrides by the setting's name.
+        common: overrides of all settings, which come first.
+        seeds: training seeds.
+        options: the user's options, which come last.
+
+    Raises:
+        UserError: an option sets what the settings differ by, or the seed.
     """
-    refuse_compared(
-        words,
-        {word.partition("=")[0] for options in settings.values() for word in options}
-        | {"train.seed"},
-    )
-    found = {}
-    for seed in seeds:  # every setting once, before any is run again
-        for name, options in settings.items():
-            given, line = (
-                [*common, *options, f"train.seed={seed}", *words],
-                {"setting": name, "seed": seed},
-            )
-            found[f"{name}, seed {seed}"] = lambda given=given, line=line: trained(
-                given, line, look
-            )
-    return found
+    differing = {option_name(option) for overrides in settings.values() for option in overrides}
+    refuse_compared(options, differing | {"train.seed"})
+    return [
+        Task(
+            f"{setting}, seed {seed}",
+            train_setting,
+            {"setting": setting, "seed": seed},
+            (*common, *overrides, f"train.seed={seed}", *options),
+        )
+        for seed in seeds
+        for setting, overrides in settings.items()
+    ]
 
 
-def over_seeds(
-    frame: pd.DataFrame,
+def compare_settings(
+    rows: pd.DataFrame,
     heading: str,
     reported: Mapping[str, Mapping[str, str]],
     paired: bool = True,
     falling: bool = False,
 ) -> pd.DataFrame:
-    """One line a setting over its seeds; ``reported`` holds what the paper has, by setting and column.
+    """One line per setting, with intervals over seeds.
 
-    ``paired``: a seed's initial weights and batches are the same in all settings, which are compared with the first one seed by seed.
-    ``falling``: the paper has the settings in falling order; each is compared with the one above it, too: is it significantly lower?
+    Args:
+        rows: the rows of ``training_tasks``.
+        heading: what the settings are called.
+        reported: what the paper prints, by setting and column.
+        paired: in all settings a seed gives the same initial weights and batches, so that each
+            setting is compared with the first one seed by seed.
+        falling: the paper has the settings in falling order, so that each is also compared with
+            the one above: is its accuracy significantly lower?
     """
+    groups = {str(name): group for name, group in rows.groupby("setting", sort=False)}
+    accuracies = [group.set_index("seed")["accuracy"] for group in groups.values()]
     lines = []
-    accuracies = {
-        name: group.set_index("seed")["accuracy"]
-        for name, group in frame.groupby("setting", sort=False)
-    }
-    names = list(accuracies)
-    for number, (name, group) in enumerate(frame.groupby("setting", sort=False)):
-        line = {
+    for number, (name, group) in enumerate(groups.items()):
+        line: dict[str, Any] = {
             heading: name,
             "width": int(group["width"].iloc[0]),
             "epochs": int(group["epochs"].iloc[0]),
+            **reported.get(name, {}),
+            "training accuracy": mean_interval(list(group["training_accuracy"])),
+            "test accuracy": mean_interval(list(group["accuracy"])),
         }
-        line |= reported.get(name, {})
-        line["training accuracy"] = mean_interval(list(group["training accuracy"])).format()
-        line["test accuracy"] = mean_interval(list(group["accuracy"])).format()
-        if number and paired and len(more := _difference(accuracies[name], accuracies[names[0]])):
-            line["test, more than the first line's, by seed"] = mean_interval(more).format()
-        if (
-            number
-            and falling
-            and len(more := _difference(accuracies[name], accuracies[names[number - 1]]))
-        ):
-            interval = mean_interval(more)
-            line["than the line above's"] = interval.format()
-            certain = interval.half_width is not None and abs(interval.mean) > interval.half_width
-            line["lower, as in the paper"] = (
-                ("yes" if interval.mean < 0 else "no") if certain else "open"
+        if number and paired:
+            line |= _difference(
+                accuracies[number], accuracies[0], "difference to baseline (paired by seed)"
             )
+        if number and falling:
+            name = "difference to the row above"
+            line |= _difference(accuracies[number], accuracies[number - 1], name)
+            if name in line:
+                line["lower, as reported"] = _is_lower(line[name])
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")
 
 
-def _difference(one: pd.Series, other: pd.Series) -> list[float]:
-    return list((one - other).dropna())
+def _difference(one: pd.Series, other: pd.Series, name: str) -> dict[str, Interval]:
+    """The mean difference over the seeds that both have; nothing where there is none."""
+    differences = list((one - other).dropna())
+    return {name: mean_interval(differences)} if differences else {}
+
+
+def _is_lower(difference: Interval) -> str:
+    if difference.half_width is None or abs(difference.mean) <= difference.half_width:
+        return "open"
+    return "yes" if difference.mean < 0 else "no"

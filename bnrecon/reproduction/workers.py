@@ -1,4 +1,4 @@
-"""More processes for one study: each is given the same command, and they share its pieces."""
+"""More processes for one study: each is given the same request, and they share its tasks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from bnrecon.runtime.interruption import WORKER
 
 __all__ = ["require_room", "workers"]
 
-
 EACH = 10**9  # bytes that a worker takes beside its work: Python with its libraries
-
 
 # This very package, wherever it lies; the current folder is not on a worker's path, whatever it
 # holds.
@@ -39,24 +37,29 @@ def require_room(jobs: int) -> None:
 
     Two are allowed on one core.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     free = hardware.available_memory(torch.device("cpu"))
-    most = min(max(2, cores), free // EACH)
-    if jobs > max(1, most):
+    most = max(1, min(max(2, cores), free // EACH))
+    if jobs > most:
         raise UserError(
-            f"jobs={jobs}: this machine carries {max(1, most)} ({cores} cores, {hardware.gigabytes(free)} of memory free, "
-            f"{hardware.gigabytes(EACH)} a process)"
+            f"jobs={jobs}: this machine carries {most} ({cores} cores, "
+            f"{hardware.gigabytes(free)} of memory free, {hardware.gigabytes(EACH)} per process)"
         )
 
 
 @contextlib.contextmanager
-def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
-    """Have ``jobs`` processes, this one among them, at the study of ``bnrecon study WORDS``, each with its part of the threads.
+def workers(request: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
+    """Let ``jobs`` processes, this one among them, work on a study, each with its share of threads.
 
-    What the others print goes to ``log``; a piece that fails there fails here again and is reported. They end with this process,
-    however it ends: they watch a pipe that it holds, and go at a safe point.
+    A task that fails in another process fails here again and is reported. The others end with
+    this process, however it ends: they watch a pipe that it holds, and stop at a safe point.
+
+    Args:
+        request: the arguments of ``bnrecon study`` for one process.
+        jobs: the number of processes.
+        log: the file that the others report to.
     """
     if jobs == 1:
         yield
@@ -64,7 +67,7 @@ def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
     threads = max(1, torch.get_num_threads() // jobs)
     torch.set_num_threads(threads)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), WORKER: "1"}
-    line = [sys.executable, "-P", "-c", START, bnrecon.__file__, "study", *words]
+    line = [sys.executable, "-P", "-c", START, bnrecon.__file__, "study", *request]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         started = [
@@ -75,6 +78,7 @@ def workers(words: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
         yield
     finally:
         for process in started:
-            process.stdin.close()
+            if process.stdin is not None:
+                process.stdin.close()
         for process in started:
             process.wait()

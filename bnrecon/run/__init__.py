@@ -1,1 +1,1 @@
-"""The main job: target, features, solver, source, evaluation, result."""
+"""The main job: target, features, solver, source network, evaluation, result."""

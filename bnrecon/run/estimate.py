@@ -1,4 +1,4 @@
-"""How long a run will take, roughly: operations counted, over a rate measured in a fraction of a second."""
+"""How long a run will take, roughly: operations over a measured rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bnrecon.features.register import distribution
 from bnrecon.reconstruction.geometry import geometry_of, pad
 from bnrecon.reconstruction.planning import Plan
 from bnrecon.runtime.hardware import available_memory
-from bnrecon.runtime.precision import ladder
+from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers import choose
 from bnrecon.solvers.iterative import expected_iterations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def rate(dtype: torch.dtype, device: torch.device, side: int = 1024) -> float:
-    """Operations a second of a matrix product in this arithmetic, measured now."""
+    """Operations a second of a matrix product in this precision, measured now."""
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     best = math.inf
     for _ in range(3):
@@ -57,7 +57,7 @@ def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, tuple[i
                         inputs[0].numel() // module.in_features,
                         output.numel() // module.out_features,
                     )
-                else:
+                elif isinstance(module, nn.Conv2d):
                     x = pad(inputs[0], geometry_of(module))
                     found[name] = (x.shape[2] * x.shape[3], output.shape[2] * output.shape[3])
 
@@ -79,7 +79,10 @@ def multiply_adds(network: nn.Module, places: Mapping[str, tuple[int, int]]) -> 
 
 
 def source_flops(plan: Plan, places: Mapping[str, tuple[int, int]]) -> int:
-    """Operations of one image's forward pass through the source network (implicit id_cond layers cost what the target's do)."""
+    """Operations of one image's forward pass through the source network.
+
+    Implicit id_cond layers cost what the target's do.
+    """
     total = 0
     for layer in plan.layers:
         inside, out = places[layer.found.name]
@@ -92,20 +95,25 @@ def source_flops(plan: Plan, places: Mapping[str, tuple[int, int]]) -> int:
 
 
 def training_seconds(per_image: int, images: int, operations: float) -> float:
-    """Forward and backward are three passes; small layers add about 0.1 ms an image whatever their size."""
+    """Forward and backward are three passes; small layers add about 0.1 ms an image."""
     return images * (6 * per_image / (0.85 * operations) + 1e-4)
 
 
 def solving_seconds(plan: Plan, solver: str, device: torch.device) -> float:
-    """Matrix-free: ln(1/tol) / (½ ln(c1/n)) iterations of two products; otherwise an LU of (2/3) n³."""
+    """Seconds to solve all layers of a plan.
+
+    Matrix-free: ln(1/tol) / (½ ln(c1/n)) iterations of two products; otherwise an LU of (2/3) n³.
+    """
     single = rate(torch.float32, device)
-    fast = rate(ladder(device)[0].factors, device)
+    fast = rate(precision_schedule(device)[0].factors, device)
     total = 0.0
     for layer in plan.layers:
-        shape, c1 = layer.found.target.shape, layer.width
+        shape, c1 = layer.shape, layer.width
         n = shape.equations if c1 >= shape.equations else shape.minimum_width
         name = (
-            choose(n, c1, distribution(layer.features).orthogonal, available_memory(device)).solver
+            choose(
+                n, c1, distribution(layer.features.name).orthogonal, available_memory(device)
+            ).solver
             if solver == "auto"
             else solver
         )

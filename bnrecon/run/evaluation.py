@@ -1,4 +1,4 @@
-"""Test accuracy of a source network: the real one on some images, its collapsed form on the rest."""
+"""Test accuracy of a source network: the real one on some images, its collapsed form on others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ __all__ = ["SourceEvaluation", "evaluate_source"]
 
 @dataclass(frozen=True)
 class SourceEvaluation:
-    """Accuracy of a source network, and how it was taken.
+    """Accuracy of a source network, and how it was measured.
 
-    The first ``source_images`` test images went through the real source network, the rest through its collapsed form;
-    ``largest_logit_difference`` between the two, and between source and target, is over those first images.
+    Args:
+        percent: accuracy on all ``images`` test images.
+        images: how many were tested.
+        source_images: how many of them, the first ones, went through the real source network; the
+            others went through its collapsed form.
+        largest_logit_difference: between those two, over the first images.
+        largest_difference_to_target: between the logits of source and target, over the same.
     """
 
     percent: float
@@ -38,7 +43,20 @@ def evaluate_source(
     source_images: int,
     description: str | None = None,
 ) -> SourceEvaluation:
-    """Run the source network on the first ``source_images`` test images and its collapsed form on the rest."""
+    """Test a source network on all test images.
+
+    Args:
+        source: the real source network.
+        collapsed: the same function with every layer's two convolutions and scale as one.
+        target: the network that was reconstructed.
+        data: the images.
+        device: where the networks are.
+        source_images: how many images go through ``source``, the others through ``collapsed``.
+        description: what a progress bar is labelled with; no bar without it.
+
+    Raises:
+        RunError: logits are not finite.
+    """
     correct = images = 0
     difference = to_target = 0.0
     source_images = min(source_images, data.sizes[1])
@@ -51,12 +69,8 @@ def evaluate_source(
             images += len(y)
             bar.update(len(y))
         for x, y in data.test_batches(250, device, start=source_images):
-            correct += int(
-                (
-                    finite_logits(collapsed(x), "the source network's collapsed form").argmax(1)
-                    == y
-                ).sum()
-            )
+            logits = finite_logits(collapsed(x), "the source network's collapsed form")
+            correct += int((logits.argmax(1) == y).sum())
             images += len(y)
             bar.update(len(y))
     return SourceEvaluation(100 * correct / images, images, source_images, difference, to_target)

@@ -1,45 +1,50 @@
-"""Where a run lies, and what belongs to its name."""
+"""The folder of a run, and what its name depends on."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
+from bnrecon.config.composition import option_names
 from bnrecon.config.schema import VOLATILE, RunConfig
-from bnrecon.data import DataSpec, Images, load
+from bnrecon.data import Images, load
 from bnrecon.features.register import distribution
 from bnrecon.runtime import digests
-from bnrecon.solvers.base import AUTO, lookup
+from bnrecon.solvers.register import AUTO, lookup
 from bnrecon.targets.store import own_code
 
-__all__ = ["NAMELESS", "code_of_run", "data_spec", "run_folder"]
+__all__ = ["USER_IMAGES", "code_of_run", "run_folder"]
 
-NAMELESS = ("folder", "imagenet")  # data whose name does not say which images they are
+USER_IMAGES = ("folder", "imagenet")  # data sets whose name does not say which images they hold
 
 
 def run_folder(config: RunConfig, data: Images | None = None) -> Path:
-    """Where a run lies: named by what differs from the defaults, so that an option added later keeps old runs valid.
+    """The folder of a run, named by a hash of the options that differ from the defaults.
 
-    Of a user's own images (``data=folder``, ``imagenet``) the pixels belong to the name, of a user's own code its source.
+    An option that is added later therefore leaves the names of old runs as they are. For a user's
+    own images (``data=folder``, ``imagenet``) the hash covers the pixels, for a user's own code its
+    source.
+
+    Args:
+        config: the run.
+        data: its images, if they are loaded already; only a user's own images are ever loaded.
     """
-    content = digests.differences(config, VOLATILE)
-    if config.data.name in NAMELESS:
-        content["data.pixels"] = (data or load(data_spec(config))).checksum()
+    content = digests.differences_from_defaults(config, VOLATILE)
+    if config.data.name in USER_IMAGES:
+        if data is None:
+            with option_names("data"):
+                data = load(config.data)
+        content["data.pixels"] = data.checksum()
     content |= code_of_run(config)
-    name = f"{config.data.name}-{config.target.name}-{config.features.name}-{digests.content_key(content)}"
-    return Path(config.outputs) / "runs" / name
-
-
-def data_spec(config: RunConfig) -> DataSpec:
-    """What the run's images are loaded by."""
-    return DataSpec(**dataclasses.asdict(config.data))
+    parts = (config.data.name, config.target.name, config.features.name)
+    return Path(config.outputs) / "runs" / "-".join([*parts, digests.content_key(content)])
 
 
 def code_of_run(config: RunConfig) -> dict[str, str]:
-    """Fingerprints of what a user has registered, by option: a run of other code is another run."""
+    """Fingerprints of the user's code that a run depends on, by option."""
     found = {"features.code": distribution(config.features.name).code}
-    for name in AUTO if config.solver.name == "auto" else (config.solver.name,):
-        found["solver.code" if name == config.solver.name else f"solver.{name}.code"] = lookup(
-            name
-        ).code
-    return own_code(config) | {name: code for name, code in found.items() if code is not None}
+    name = config.solver.name
+    for solver in AUTO if name == "auto" else (name,):
+        option = "solver.code" if solver == name else f"solver.{solver}.code"
+        found[option] = lookup(solver).code
+    own = {option: code for option, code in found.items() if code is not None}
+    return own_code(config.target_request) | own

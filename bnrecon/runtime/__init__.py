@@ -1,1 +1,1 @@
-"""What everything stands on and nothing of networks: errors, files, locks, digests, hardware, precision, processes."""
+"""What every room builds on: errors, files, locks, digests, hardware, precision, processes."""

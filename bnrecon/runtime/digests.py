@@ -10,16 +10,22 @@ from typing import Any
 
 import torch
 
-__all__ = ["content_key", "differences", "plain", "tensor_digest"]
+__all__ = ["content_key", "differences_from_defaults", "json_values", "tensor_digest"]
 
 
-def differences(
+def differences_from_defaults(
     config: Any, volatile: frozenset[str] = frozenset(), prefix: str = ""
 ) -> dict[str, Any]:
-    """List what a dataclass says beyond its defaults, by dotted name, leaving out the ``volatile`` names.
+    """The fields of a dataclass that differ from their defaults, by dotted name.
 
-    A field without a default always counts. What equals its default does not, so that an option added later leaves the
-    names of old runs as they are.
+    A field without a default always counts, and so does ``name``, which says what the others are
+    options of. What equals its default does not, so that an option added later leaves the names of
+    old runs as they are.
+
+    Args:
+        config: the dataclass; fields that are dataclasses are looked into.
+        volatile: dotted names that are left out.
+        prefix: in front of every name.
     """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):
@@ -27,14 +33,14 @@ def differences(
         if name in volatile:
             continue
         if dataclasses.is_dataclass(value):
-            found |= differences(value, volatile, name + ".")
+            found |= differences_from_defaults(value, volatile, name + ".")
             continue
         default = (
             field.default_factory()
             if field.default_factory is not dataclasses.MISSING
             else field.default
         )
-        if value != default:
+        if value != default or field.name == "name":
             found[name] = value
     return found
 
@@ -48,8 +54,8 @@ def content_key(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping as it comes back from JSON: tuples as lists, keys as words."""
+def json_values(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping as it comes back from JSON: tuples as lists, keys as strings."""
     return json.loads(json.dumps(content))
 
 
@@ -59,5 +65,10 @@ def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+# aliases until callers are renamed
+differences = differences_from_defaults
+plain = json_values

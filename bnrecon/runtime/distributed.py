@@ -1,4 +1,4 @@
-"""Several processes that train one network together, as torchrun starts them: one a GPU, or one a core."""
+"""Several processes that train one network together, as torchrun starts them: one on each GPU."""
 
 from __future__ import annotations
 
@@ -6,125 +6,143 @@ import contextlib
 import datetime
 import os
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
 
-from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
 
 __all__ = [
-    "after_first",
-    "any_of",
-    "common",
-    "first_of",
-    "joined",
-    "place",
-    "refuse",
-    "started_by_torchrun",
-    "total",
+    "any_rank",
+    "is_started_by_torchrun",
+    "join_processes",
+    "rank_and_world_size",
+    "refuse_torchrun",
+    "report_once",
+    "run_on_first_rank",
+    "run_on_first_rank_before_others",
+    "sum_over_ranks",
 ]
 
 
 T = TypeVar("T")
 
 
-_control: list[
-    distributed.ProcessGroup
-] = []  # objects and long waits, beside the group of gradients
+# Objects and long waits have a group of their own, beside the one that averages gradients.
+_control: Any = None
 
 
-def started_by_torchrun() -> bool:
+def is_started_by_torchrun() -> bool:
     """Whether this process is one of several."""
     return "LOCAL_RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def refuse(what: str) -> None:
-    """Raise ``UserError`` under torchrun, for what one process does."""
-    if started_by_torchrun():
+def refuse_torchrun(command: str) -> None:
+    """Raise ``UserError`` under torchrun, for a command that runs in one process."""
+    if is_started_by_torchrun():
         raise UserError(
-            f"torchrun is for bnrecon train; {what} takes the targets that it trained, in one process"
+            f"torchrun is for bnrecon train; {command} takes the targets that it trained, "
+            "in one process"
         )
 
 
-def place() -> tuple[int, int]:
-    """This process's number and how many there are; (0, 1) for one alone."""
-    return (
-        (distributed.get_rank(), distributed.get_world_size())
-        if distributed.is_initialized()
-        else (0, 1)
-    )
+def rank_and_world_size() -> tuple[int, int]:
+    """This process's rank and the number of processes; (0, 1) for one alone."""
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 @contextlib.contextmanager
-def joined(device: torch.device) -> Iterator[None]:
-    """Join the processes that torchrun started, each on a GPU of its own where ``device`` is one; does nothing in a process alone.
+def join_processes(device: torch.device) -> Iterator[None]:
+    """Join the processes that torchrun started, each on its own GPU where ``device`` is one.
 
-    A process that fails leaves at once, without a farewell that the others would have to join: torchrun then ends them.
+    Does nothing in a process alone. A process that fails leaves at once, without a barrier that
+    the others would have to reach: torchrun then ends them.
+
+    Raises:
+        UserError: there are more processes than GPUs.
     """
-    if not started_by_torchrun():
+    if not is_started_by_torchrun():
         yield
         return
     if device.type == "cuda":
-        number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if number >= there:
+        number, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if number >= count:
             raise UserError(
-                f"{os.environ.get('LOCAL_WORLD_SIZE')} processes on a machine of {there} GPUs; give --nproc-per-node={there}"
+                f"{os.environ.get('LOCAL_WORLD_SIZE')} processes on a machine of {count} GPUs; "
+                f"give --nproc-per-node={count}"
             )
         torch.cuda.set_device(number)
+    global _control
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    # The others wait here while the first awaits a target's lock, or tests it: hours, perhaps.
-    _control.append(distributed.new_group(backend="gloo", timeout=datetime.timedelta(days=1)))
+    # The others wait here while the first one waits for a target's lock, or tests it: maybe hours.
+    _control = distributed.new_group(backend="gloo", timeout=datetime.timedelta(days=1))
     yield
-    _control.clear()
+    _control = None
     distributed.destroy_process_group()
 
 
-def total(values: torch.Tensor) -> torch.Tensor:
-    """Sum over all processes, the same in each."""
-    if place()[1] == 1:
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor over all processes, the same in each."""
+    if rank_and_world_size()[1] == 1:
         return values
     values = values.clone()
     distributed.all_reduce(values)
     return values
 
 
-def any_of(flag: bool, device: torch.device) -> bool:
+def any_rank(flag: bool, device: torch.device) -> bool:
     """Whether the flag is set in any process."""
-    return bool(total(torch.tensor(float(flag), device=device)))
+    return bool(sum_over_ranks(torch.tensor(float(flag), device=device)))
 
 
-def first_of(make: Callable[[], T]) -> T:
-    """What ``make`` returns in the first process, in all of them; the others wait for it.
+def run_on_first_rank(function: Callable[[], T]) -> T:
+    """What ``function`` returns in the first process, in all of them; the others wait for it.
 
-    A mistake or failure in the first is raised in all, and said by the first alone.
+    An error in the first one is raised in all, and reported by the first one only.
     """
-    rank, size = place()
+    rank, size = rank_and_world_size()
     if size == 1:
-        return make()
-    held: list = [None, None]
+        return function()
+    outcome: list[Any] = [None, None]  # result, error
     if rank == 0:
         try:
-            held[0] = make()
+            outcome[0] = function()
         except (UserError, RunError, Interrupted) as error:
-            held[1] = error
+            outcome[1] = error
     try:
-        distributed.broadcast_object_list(held, src=0, group=_control[0])
+        distributed.broadcast_object_list(outcome, src=0, group=_control)
     except RuntimeError:
-        raise RunError("another process failed; what it said stands above") from None
-    if held[1] is not None:
-        raise common(held[1])
-    return held[0]
+        raise RunError("another process failed; its message stands above") from None
+    if outcome[1] is not None:
+        raise report_once(outcome[1])
+    return outcome[0]
 
 
-def after_first(make: Callable[[], T]) -> T:
-    """What ``make`` returns, called in the first process and then in the others: what it writes or downloads is there by then."""
-    held: list[T] = []
-    first_of(lambda: held.append(make()))
-    return held[0] if held else make()
+def run_on_first_rank_before_others(function: Callable[[], T]) -> T:
+    """What ``function`` returns, called in the first process and then in the others.
+
+    What it writes or downloads is there by the time the others call it.
+    """
+    results: list[T] = []
+    run_on_first_rank(lambda: results.append(function()))
+    return results[0] if results else function()
 
 
-def common(error: BaseException) -> BaseException:
-    """Mark an error that all processes raise, so that it is printed once."""
-    error.said_elsewhere = place()[0] != 0
-    return error
+def report_once(error: Exception) -> Exception:
+    """The error to raise where all processes fail alike: the first one reports it."""
+    return error if rank_and_world_size()[0] == 0 else ReportedElsewhere(str(error))
+
+
+# aliases until callers are renamed
+after_first = run_on_first_rank_before_others
+any_of = any_rank
+common = report_once
+first_of = run_on_first_rank
+joined = join_processes
+place = rank_and_world_size
+refuse = refuse_torchrun
+started_by_torchrun = is_started_by_torchrun
+total = sum_over_ranks

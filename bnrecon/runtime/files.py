@@ -1,56 +1,60 @@
-"""Files that can be trusted: written whole or not at all, read with their digests checked. Nothing here is ever unpickled."""
+"""Files that are written atomically, and read with their digests checked; none is unpickled."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import socket
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
-from bnrecon.runtime.digests import content_key, plain, tensor_digest
+from bnrecon.runtime.digests import content_key, json_values, tensor_digest
 
 __all__ = [
     "Damaged",
-    "is_text",
+    "has_text",
+    "quarantine",
+    "read_if_valid",
     "read_json",
     "read_tensors",
     "remove_leftovers",
     "require_regular",
-    "set_aside",
-    "sound",
     "write_bytes",
     "write_json",
     "write_tensors",
     "write_text",
 ]
 
+logger = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 
 
 class Damaged(ValueError):
-    """A file that is not what was written: the message names it, and how that is known."""
+    """A file that is not what was written; the message names it and the evidence."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, then rename: a reader sees the old file or the whole new one, whatever is killed.
+    """Write a temporary file, flush it to disk, rename it: readers see the old or the new file.
 
-    Raises ``OSError`` that names ``path``.
+    Raises:
+        OSError: with the name of ``path``, not of the temporary file.
     """
-    # Whose it is stands in the name, so that what a killed process left is known to be nobody's.
+    # The writer is part of the name, so that what a killed process left can be recognized.
     name, temporary = f".{path.name[:100]}.{_host()}-{os.getpid()}.", None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,23 +77,21 @@ def _host() -> str:
     return re.sub(r"[^\w]", "", socket.gethostname())
 
 
-DAY = 86_400  # seconds after which a half-written file is nobody's, whichever machine it came from
+DAY = 86_400  # seconds after which a partial file of any machine is taken to be abandoned
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove files below ``folder`` that a killed process was writing: of this machine when it is gone, of others after a day."""
+    """Remove partial files below ``folder`` that killed processes left.
+
+    Those of this machine are removed when their writer has ended, those of others after a day.
+    """
     for left in folder.rglob(".*.part"):
         writer = re.search(r"\.([^.]*)-(\d+)\.[^.]*\.part$", left.name)
-        with contextlib.suppress(
-            OSError
-        ):  # removed by another process that looks, or not ours to remove
-            here = writer is not None and writer[1] == _host()
-            gone = (
-                not Path(f"/proc/{writer[2]}").exists()
-                if here and Path("/proc").is_dir()
-                else False
-            )
-            if gone or time.time() - left.stat().st_mtime > DAY:
+        here = writer is not None and writer[1] == _host()
+        ended = writer is not None and here and not psutil.pid_exists(int(writer[2]))
+        # Another process may remove the same file, or it may not be ours to remove.
+        with contextlib.suppress(OSError):
+            if ended or time.time() - left.stat().st_mtime > DAY:
                 left.unlink()
 
 
@@ -100,14 +102,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file atomically, with a digest of its content that ``read_json`` checks."""
-    body = dict(content) | {"digest": content_key(plain(content))}
+    body = dict(content) | {"digest": content_key(json_values(content))}
     write_bytes(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read what ``write_json`` wrote.
 
-    Raises ``Damaged`` naming the file where it is damaged or cannot be read, ``FileNotFoundError`` where there is none.
+    Raises:
+        Damaged: the file is damaged or cannot be read; the message names it.
+        FileNotFoundError: there is no such file.
     """
     with _reading(path):
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
@@ -118,12 +122,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _no_number(word: str) -> None:
-    raise ValueError(f"{word} in the place of a number")
+    raise ValueError(f"{word} is no number in JSON")
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Say of whatever goes wrong while a file is read that the file is damaged."""
+    """Raise ``Damaged`` for whatever goes wrong while a file is read."""
     try:
         require_regular(path)
         yield
@@ -143,9 +147,11 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def require_regular(path: Path) -> None:
-    """Raise ``Damaged`` for what would be read for ever, a pipe or a device, and for a folder or a link that leads nowhere.
+    """Check that a path is a file: reading a pipe or a device might never end.
 
-    Raises ``FileNotFoundError`` where there is nothing.
+    Raises:
+        Damaged: it is a folder, a pipe, a device or a link that leads nowhere.
+        FileNotFoundError: there is nothing.
     """
     try:
         mode = path.stat().st_mode
@@ -157,8 +163,8 @@ def require_regular(path: Path) -> None:
         raise Damaged(f"{path} is no regular file")
 
 
-def is_text(path: Path, text: str) -> bool:
-    """Whether a file holds this text and nothing else."""
+def has_text(path: Path, text: str) -> bool:
+    """Whether a file holds exactly this text."""
     try:
         require_regular(path)
         return path.read_bytes() == text.encode()
@@ -169,7 +175,7 @@ def is_text(path: Path, text: str) -> bool:
 def write_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]
 ) -> None:
-    """Write tensors and a JSON-like description as one safetensors file, atomically and with a digest of both."""
+    """Write tensors and JSON-like metadata as one safetensors file, with a digest of both."""
     # A copy each: tied weights share memory, which safetensors does not write.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(about, sort_keys=True)
@@ -178,7 +184,12 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what ``write_tensors`` wrote; raise ``Damaged`` naming the file where it is damaged or cannot be read."""
+    """Read what ``write_tensors`` wrote: the tensors by name, and the metadata.
+
+    Raises:
+        Damaged: the file is damaged or cannot be read; the message names it.
+        FileNotFoundError: there is no such file.
+    """
     with _reading(path):
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -190,31 +201,46 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return tensors, about
 
 
-def sound(path: Path, read: Callable[[Path], T], mend: bool = False) -> T | None:
-    """What ``read`` makes of a file; ``None`` where it is not there, or damaged.
+def read_if_valid(
+    path: Path, read: Callable[[Path], T], quarantine_damaged: bool = False
+) -> T | None:
+    """What ``read`` makes of a file; ``None`` where it is missing or damaged.
 
-    ``mend``: name a damaged one and set it aside; its folder's lock must be held.
+    Args:
+        path: the file.
+        read: reads it, and raises ``Damaged`` (or another ``ValueError``) where it is damaged.
+        quarantine_damaged: move a damaged file away; the lock of its folder must be held.
     """
     try:
         return read(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
-        if mend:
-            set_aside(path, error)
+        if quarantine_damaged:
+            quarantine(path, error)
         return None
 
 
-def set_aside(path: Path, reason: Exception | str) -> None:
-    """Say that a file is damaged and move it to ``<name>.damaged``, so that it is redone and still can be looked at.
+def quarantine(path: Path, reason: Exception | str) -> None:
+    """Move a damaged file to ``<name>.damaged``, so that it is redone but not lost; log why.
 
-    To be called while its folder's lock is held: a process that looked before may find it repaired by now.
+    Call it while the lock of the folder is held: a process that looked before may find it repaired.
     """
     aside = path.with_name(path.name + ".damaged")
     number = 1
     while aside.exists():
         number += 1
         aside = path.with_name(f"{path.name}.damaged-{number}")
-    with contextlib.suppress(FileNotFoundError):  # another process has set it aside by now
+    with contextlib.suppress(FileNotFoundError):  # another process has moved it by now
         os.replace(path, aside)
-        print(f"{reason}; set aside as {aside.name} and redone", file=sys.stderr)
+        logger.warning("%s; set aside as %s and redone", reason, aside.name)
+
+
+# aliases until callers are renamed
+def sound(path: Path, read: Callable[[Path], T], mend: bool = False) -> T | None:
+    """``read_if_valid``."""
+    return read_if_valid(path, read, mend)
+
+
+is_text = has_text
+set_aside = quarantine

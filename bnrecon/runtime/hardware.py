@@ -1,4 +1,4 @@
-"""What this machine has: device, memory, fast bf16; and the settings that make its arithmetic fast or exact."""
+"""The machine: device, memory and bf16 units, and settings that make products fast or exact."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,69 +20,66 @@ from bnrecon.runtime.errors import UserError
 __all__ = [
     "available_memory",
     "can_compile",
-    "describe",
+    "describe_device",
     "exact_float32",
     "float32_products",
-    "gigabytes",
+    "format_bytes",
     "has_fast_bfloat16",
     "keep_freed_memory",
+    "processor_count",
     "resolve_device",
-    "working_threads",
+    "use_threads",
 ]
 
 
 def resolve_device(name: str) -> torch.device:
     """Turn ``auto``, ``cpu`` or ``cuda`` into a device; ``auto`` takes a GPU where there is one.
 
-    Raises ``UserError`` where ``cuda`` is asked for and absent: the run would otherwise go on elsewhere unsaid.
+    Raises:
+        UserError: ``cuda`` is requested and there is none; it is never replaced silently.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "device=cuda: torch sees no GPU here; use device=cpu, or device=auto to take what there is"
+            "device=cuda: torch sees no GPU here; use device=cpu, or device=auto for what there is"
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
 
 
-def describe(device: torch.device) -> str:
-    """Name the device as a person would: ``cpu (2 threads)`` or ``cuda (NVIDIA H200)``."""
+def describe_device(device: torch.device) -> str:
+    """The device's name for a reader: ``cpu (2 threads)`` or ``cuda (NVIDIA H200)``."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     return f"cpu ({torch.get_num_threads()} threads)"
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that can still be taken on ``device``; on the host, under all limits on this process."""
+    """Bytes that can still be allocated on ``device``; on the host, under this process's limits."""
     if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-            device
-        )  # torch's own cache: ours to use
-        return torch.cuda.mem_get_info(device)[0] + held
-    return memory.headroom()
+        # What PyTorch keeps in its cache is available too.
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    return memory.available_host_memory()
 
 
 @contextlib.contextmanager
-def working_threads(count: int | None) -> Iterator[None]:
-    """Run a block with so many threads of the processor, the caller's own number for ``None``.
+def use_threads(count: int | None) -> Iterator[None]:
+    """Run a block with this many threads of the processor, the present number for ``None``.
 
-    Sums of a training step are split among threads, so that a trained network's last digits, and where they add up its
-    accuracy, depend on their number.
+    The sums of a training step are split among the threads. A trained network's last digits, and
+    where they add up its accuracy, depend on their number.
 
-    Raises ``UserError`` for more than this process has processors.
+    Raises:
+        UserError: this process may use fewer processors.
 
-    >>> with working_threads(1):
+    >>> with use_threads(1):
     ...     torch.get_num_threads()
     1
     """
-    before = torch.get_num_threads()
-    there = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    if count is not None and count > there:
-        raise UserError(
-            f"threads={count}: this process has {there} processors; give at most so many"
-        )
+    before, most = torch.get_num_threads(), processor_count()
+    if count is not None and count > most:
+        raise UserError(f"threads={count}: this process has {most} processors; give at most {most}")
     torch.set_num_threads(count or before)
     try:
         yield
@@ -89,10 +87,17 @@ def working_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def gigabytes(size: float) -> str:
-    """Write a number of bytes for a person, in powers of 1000.
+def processor_count() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
-    >>> gigabytes(10.87e9)
+
+def format_bytes(size: float) -> str:
+    """Write a number of bytes for a reader, in powers of 1000.
+
+    >>> format_bytes(10.87e9)
     '10.9 GB'
     """
     if size >= 1e15:  # more than any machine holds
@@ -101,7 +106,7 @@ def gigabytes(size: float) -> str:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether bf16 arithmetic has units of its own here (tensor cores, AMX, AVX-512 BF16, Arm BF16), not emulation."""
+    """Whether this device computes in bf16 (tensor cores, AMX, AVX-512 BF16, Arm BF16)."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
     info = Path("/proc/cpuinfo")
@@ -114,7 +119,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether torch.compile has what it needs for a GPU here: capability 7, Triton and a C compiler."""
+    """Whether torch.compile can compile for a GPU: capability 7, Triton and a C compiler."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 7:
         return False
     compiler = (
@@ -124,12 +129,12 @@ def can_compile(device: torch.device) -> bool:
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc's malloc to keep freed memory for the next step; return whether that was possible.
+    """Have glibc's malloc keep freed memory for the next step; return whether that was possible.
 
-    A training step frees and takes the same large blocks again. By default they are given back to the kernel each time, and
-    much of the time goes into page faults: on two cores (Zen 4), VGG18 of width 64 trained at 381 instead of 272 images/s in
-    float32, and at 668 instead of 632 in bf16. Call it before the first large
-    allocation: one arena (-8), never mmap (-4), never trim (-1).
+    A training step frees and allocates the same large blocks again. By default they go back to the
+    kernel each time, and much time goes into page faults: on two cores (Zen 4), VGG18 of width 64
+    trained at 381 instead of 272 images/s in float32, and at 668 instead of 632 in bf16. Call it
+    before the first large allocation: one arena (-8), never mmap (-4), never trim (-1).
     """
     if platform.system() != "Linux":
         return False
@@ -144,19 +149,19 @@ def keep_freed_memory() -> bool:
 
 
 def exact_float32() -> contextlib.AbstractContextManager[None]:
-    """Run a block in true float32: TF32 off, as accuracies of target and source are compared."""
+    """Run a block in full float32, without TF32, where target and source are compared."""
     return float32_products(tf32=False)
 
 
 @contextlib.contextmanager
 def float32_products(tf32: bool) -> Iterator[None]:
-    """Run a block with a GPU's float32 products and convolutions in TF32, or not, whatever PyTorch was told before."""
-    matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
-    name, value = "allow_tf32", tf32
-    if hasattr(
-        matmul, "fp32_precision"
-    ):  # since torch 2.9, which refuses a mixture of both ways to say it
-        convolution = torch.backends.cudnn.conv
+    """Run a block with a GPU's float32 products and convolutions in TF32, or in full float32."""
+    matmul: Any = torch.backends.cuda.matmul
+    convolution: Any = torch.backends.cudnn
+    name: str = "allow_tf32"
+    value: bool | str = tf32
+    if hasattr(matmul, "fp32_precision"):  # torch 2.9 and later, which refuse a mixture of both
+        convolution = convolution.conv
         name, value = "fp32_precision", "tf32" if tf32 else "ieee"
     before = getattr(matmul, name), getattr(convolution, name)
     setattr(matmul, name, value)
@@ -166,3 +171,9 @@ def float32_products(tf32: bool) -> Iterator[None]:
     finally:
         setattr(matmul, name, before[0])
         setattr(convolution, name, before[1])
+
+
+# aliases until callers are renamed
+describe = describe_device
+gigabytes = format_bytes
+working_threads = use_threads

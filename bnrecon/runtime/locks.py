@@ -1,12 +1,12 @@
-"""Locks between processes: the operating system's, which fall with the process that holds them."""
+"""Locks between processes: the operating system's, which end with the process that holds them."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -16,18 +16,41 @@ from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.files import Damaged, require_regular, write_text
 
-__all__ = ["claimed", "exclusive", "shared"]
+__all__ = ["lock_file", "lock_folder", "share_work"]
+
+logger = logging.getLogger(__name__)
+
+
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+
+
+NOT_WRITABLE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.EEXIST,
+    errno.ELOOP,
+}
 
 
 @contextlib.contextmanager
-def claimed(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bool]:
+def lock_file(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bool]:
     """Hold the lock file ``path`` for the block, whose value is whether it is held.
 
-    Where another process holds it: say what ``waiting`` gives and wait, or without it take no for an answer. The lock is the operating
-    system's: it falls when its holder is killed, so nothing stale is ever left.
+    The lock is the operating system's: it is released when its holder is killed, so that no stale
+    lock is ever left.
 
-    Raises ``UserError`` where the folder cannot be written, or lies on a file system without such locks: a lock that is merely a file
-    would outlive its holder, and others would wait for ever.
+    Args:
+        path: the lock file; its folder is created.
+        waiting: makes the message to log while another process holds the lock; without it the
+            block does not wait and its value is ``False``.
+
+    Raises:
+        UserError: the folder cannot be written, or its file system has no such locks. A lock that
+            is merely a file would outlive its holder, and others would wait for ever.
     """
     lock = filelock.FileLock(path, fallback_to_soft=False)
     try:
@@ -37,26 +60,19 @@ def claimed(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bo
         if waiting is None:
             yield False
             return
-        print(waiting(), file=sys.stderr, flush=True)
+        logger.warning(waiting())
         lock.acquire()
     except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+        if error.errno in NO_LOCKS:
             raise UserError(
-                f"{path.parent} is on a file system without file locks ({error.strerror}), by which processes keep out of each other's "
-                "way: give outputs=FOLDER on another, a local disk say, and copy the results from there"
+                f"{path.parent} is on a file system without file locks ({error.strerror}), which "
+                "keep processes from writing the same files: give outputs=FOLDER on another one, "
+                "such as a local disk, and copy the results from there"
             ) from None
-        if error.errno in (
-            errno.EACCES,
-            errno.EPERM,
-            errno.EROFS,
-            errno.ENOTDIR,
-            errno.ENAMETOOLONG,
-            errno.ENOENT,
-            errno.EEXIST,
-            errno.ELOOP,
-        ):
+        if error.errno in NOT_WRITABLE:
             raise UserError(
-                f"{path.parent} cannot be written ({error.strerror}); give outputs=FOLDER, a folder of yours"
+                f"{path.parent} cannot be written ({error.strerror}); "
+                "give outputs=FOLDER, a folder of yours"
             ) from None
         raise
     try:
@@ -66,8 +82,13 @@ def claimed(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bo
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path, purpose: str) -> Iterator[None]:
-    """Hold a folder's lock for the block. A second process waits and says for what and for whom."""
+def lock_folder(folder: Path, purpose: str) -> Iterator[None]:
+    """Hold a folder's lock for the block. A second process waits, and logs for what and for whom.
+
+    Args:
+        folder: created if need be.
+        purpose: completes the message "waiting for process 1 on host to finish ...".
+    """
     holder = folder / ".holder"
 
     def waiting() -> str:
@@ -78,25 +99,35 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
             who = ""
         return f"waiting for {who or 'another process'} to finish {purpose}"
 
-    with claimed(folder / ".lock", waiting):
-        for left in folder.rglob(
-            ".*.part"
-        ):  # by a process killed while writing; nobody else writes here now
+    with lock_file(folder / ".lock", waiting):
+        # Left by a process that was killed while it wrote; only the holder writes here.
+        for left in folder.rglob(".*.part"):
             left.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it is for those who wait; the lock does not need it
+        with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
             write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
         yield
 
 
-def shared(names: Iterable[str], locks: Path) -> Iterator[str]:
-    """Share work between processes: yield each name while its lock is held, first those that nobody has, then the others.
+def share_work(names: Iterable[str], locks: Path) -> Iterator[str]:
+    """Share tasks between processes: yield each name while its lock is held, free ones first.
 
-    A name comes to every process, to the later ones when it is done or its holder died: ask then whether it is done.
+    Every process is given every name, the later ones when the task is done or its holder has
+    ended: check then whether there is anything left to do.
+
+    Args:
+        names: the tasks, in the order in which they are tried.
+        locks: the folder of the lock files.
     """
     left = list(names)
     for waiting in (None, lambda: "waiting for another process that shares this work"):
         for name in list(left):
-            with claimed(locks / content_key({"name": name}), waiting) as mine:
-                if mine:
+            with lock_file(locks / content_key({"name": name}), waiting) as held:
+                if held:
                     left.remove(name)
                     yield name
+
+
+# aliases until callers are renamed
+claimed = lock_file
+exclusive = lock_folder
+shared = share_work

@@ -1,4 +1,4 @@
-"""How much memory this process may still take: of the machine, its container, job and shell."""
+"""How much memory this process may allocate: under the machine's and all other limits."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ import os
 import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-__all__ = ["headroom"]
+import psutil
+
+__all__ = ["available_host_memory"]
 
 
-def headroom(proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ) -> int:
-    """Bytes that this process can still take before it hits the first of all limits.
+def available_host_memory(
+    proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ
+) -> int:
+    """Bytes that this process can still allocate before it reaches the first of all limits.
 
     These are the machine's available memory; the limits of the process's control group and of all
     groups above it (versions 1 and 2; cached files not in use count as free); ``ulimit -v`` and
     ``ulimit -d``; and what Slurm granted the job on this node, of which only this process's own
     share is known to be taken.
 
-    >>> headroom() > 0
+    >>> available_host_memory() > 0
     True
     """
-    limits = [*_control_groups(proc), *_ulimits(proc), *_slurm(proc, environment)]
-    return max(0, min([_machine(proc), *limits]))
-
-
-def _machine(proc: Path) -> int:
-    available = _kilobytes(proc / "meminfo", "MemAvailable")
-    if available is None:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return available
+    used = psutil.Process().memory_info()
+    limits = [*_control_groups(proc), *_process_limits(used), *_slurm(used.rss, environment)]
+    return max(0, min([psutil.virtual_memory().available, *limits]))
 
 
 def _control_groups(proc: Path) -> Iterator[int]:
@@ -43,11 +42,11 @@ def _control_groups(proc: Path) -> Iterator[int]:
 
 def _group_folders(proc: Path) -> Iterator[tuple[Path, Path]]:
     """The process's own group and its mount: version 2, version 1's memory controller, or both."""
-    paths = {}
+    paths: dict[str, PurePosixPath] = {}
     for line in _lines(proc / "self/cgroup"):  # number:controllers:path; version 2 names none
-        _, controllers, path = line.split(":", 2)
+        _, controllers, group = line.split(":", 2)
         names = controllers.split(",")
-        paths |= {name: PurePosixPath(path) for name in ("", "memory") if name in names}
+        paths |= {name: PurePosixPath(group) for name in ("", "memory") if name in names}
     for line in _lines(proc / "self/mountinfo"):  # ... root mount-point ... - type source options
         before, _, after = line.partition(" - ")
         (kind, _, options), (root, point) = after.split(" ", 2), before.split(" ")[3:5]
@@ -75,14 +74,18 @@ def _group(folder: Path) -> Iterator[int]:
         yield int(allowed[0]) - used
 
 
-def _ulimits(proc: Path) -> Iterator[int]:
-    for which, size in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        limit, _ = resource.getrlimit(which)
-        if limit != resource.RLIM_INFINITY:
-            yield limit - (_kilobytes(proc / "self/status", size) or 0)
+def _process_limits(used: Any) -> Iterator[int]:
+    """What is left under ``ulimit -v`` and ``ulimit -d``, where the shell has set them."""
+    for limit, taken in (
+        (resource.RLIMIT_AS, used.vms),
+        (resource.RLIMIT_DATA, getattr(used, "data", used.vms)),  # "data" on Linux alone
+    ):
+        allowed, _ = resource.getrlimit(limit)
+        if allowed != resource.RLIM_INFINITY:
+            yield allowed - taken
 
 
-def _slurm(proc: Path, environment: Mapping[str, str]) -> Iterator[int]:
+def _slurm(resident: int, environment: Mapping[str, str]) -> Iterator[int]:
     """What the job was granted here (megabytes, 0 for all), less what this process holds."""
 
     def number(name: str) -> int:
@@ -92,13 +95,7 @@ def _slurm(proc: Path, environment: Mapping[str, str]) -> Iterator[int]:
     by_cores = number("SLURM_MEM_PER_CPU") * number("SLURM_CPUS_ON_NODE")
     for megabytes in (number("SLURM_MEM_PER_NODE"), by_cores):
         if megabytes > 0:
-            yield megabytes * 2**20 - (_kilobytes(proc / "self/status", "VmRSS") or 0)
-
-
-def _kilobytes(path: Path, name: str) -> int | None:
-    """The bytes that a line ``name:  123 kB`` says; None where there is no such line."""
-    found = (line for line in _lines(path) if line.startswith(f"{name}:"))
-    return next((int(line.split()[1]) * 1024 for line in found), None)
+            yield megabytes * 2**20 - resident
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The arithmetics that products can run in: bf16 and TF32 where a device is fast at them, float32, float64."""
+"""The precisions that products can run in: bf16, TF32, float32, float64."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import torch
 
 from bnrecon.runtime.hardware import float32_products, has_fast_bfloat16
 
-__all__ = ["BFLOAT16", "FLOAT32", "FLOAT64", "TF32", "Arithmetic", "ladder"]
+__all__ = ["BFLOAT16", "FLOAT32", "FLOAT64", "TF32", "Precision", "precision_schedule"]
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """Matrices are stored and multiplied as ``factors``, vectors kept as ``vectors``; ``tf32`` rounds float32 factors to TF32."""
+class Precision:
+    """What the products of an operator run in.
+
+    Args:
+        name: what reports call it.
+        factors: type in which matrices are stored and multiplied.
+        vectors: type of the vectors that go in and come out.
+        tf32: round float32 factors to TF32.
+    """
 
     name: str
     factors: torch.dtype
@@ -22,35 +29,35 @@ class Arithmetic:
     tf32: bool = False
 
     @classmethod
-    def of(cls, dtype: torch.dtype) -> Arithmetic:
-        """The arithmetic of factors of this dtype."""
+    def of(cls, dtype: torch.dtype) -> Precision:
+        """The precision of factors of this dtype."""
         return {torch.bfloat16: BFLOAT16, torch.float32: FLOAT32, torch.float64: FLOAT64}[dtype]
 
     def products(self) -> contextlib.AbstractContextManager[None]:
-        """The context that this arithmetic's products run in."""
+        """The context in which products have this precision."""
         return float32_products(tf32=True) if self.tf32 else contextlib.nullcontext()
 
 
-BFLOAT16 = Arithmetic("bfloat16", torch.bfloat16, torch.float32)
+BFLOAT16 = Precision("bfloat16", torch.bfloat16, torch.float32)
 
 
-TF32 = Arithmetic("tf32", torch.float32, torch.float32, tf32=True)
+TF32 = Precision("tf32", torch.float32, torch.float32, tf32=True)
 
 
-FLOAT32 = Arithmetic("float32", torch.float32, torch.float32)
+FLOAT32 = Precision("float32", torch.float32, torch.float32)
 
 
-FLOAT64 = Arithmetic("float64", torch.float64, torch.float64)
+FLOAT64 = Precision("float64", torch.float64, torch.float64)
 
 
-def ladder(device: torch.device) -> list[Arithmetic]:
-    """The arithmetics an inner solve climbs through on this device, the fastest first, float64 last.
+def precision_schedule(device: torch.device) -> list[Precision]:
+    """The precisions of successive inner solves on this device: the fastest first, float64 last.
 
-    Only those that the device has units for: bf16 by AMX, AVX-512 BF16, Arm BF16 or tensor cores, TF32 by tensor cores. Splitting
-    factors into sums of bf16 numbers is no rung of its own: PyTorch's bf16 product rounds its result to bf16 on a CPU,
-    and where tensor cores are, TF32 is there too.
+    Only those for which the device has units: bf16 by AMX, AVX-512 BF16, Arm BF16 or tensor cores,
+    TF32 by tensor cores. Splitting factors into sums of bf16 numbers is not among them: on a CPU
+    PyTorch rounds the result of a bf16 product to bf16, and a device with tensor cores has TF32.
     """
-    rungs = [FLOAT32, FLOAT64]
+    schedule = [FLOAT32, FLOAT64]
     if has_fast_bfloat16(device):
-        rungs = [BFLOAT16, *([TF32] if device.type == "cuda" else []), *rungs]
-    return rungs
+        schedule = [BFLOAT16, *([TF32] if device.type == "cuda" else []), *schedule]
+    return schedule

@@ -1,33 +1,49 @@
-"""Solvers of M γ = vec(W), one a file, behind one call."""
+"""Solvers of M γ = vec(W), one in each file, behind one call."""
 
-from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
-from bnrecon.solvers.base import (
-    SOLVERS,
-    Answer,
-    Report,
-    Solution,
-    SolverOptions,
-    Unsuitable,
-    register_solver,
-)
-from bnrecon.solvers.diagnosis import diagnose
-from bnrecon.solvers.solving import Choice, choose, solve
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bnrecon.runtime.lazy import import_on_use
+from bnrecon.solvers.spec import SolverSpec
+
+if TYPE_CHECKING:
+    from bnrecon.solvers.base import (
+        Answer,
+        Solution,
+        SolverReport,
+        Unsuitable,
+    )
+    from bnrecon.solvers.diagnosis import diagnose
+    from bnrecon.solvers.register import SOLVERS, register_solver
+    from bnrecon.solvers.solving import Choice, choose, solve
 
 __all__ = [
     "SOLVERS",
     "Answer",
     "Choice",
-    "Report",
     "Solution",
-    "SolverOptions",
+    "SolverReport",
+    "SolverSpec",
     "Unsuitable",
     "choose",
-    "closed_form",
-    "dense",
     "diagnose",
-    "iterative",
-    "lbfgs",
-    "least_squares",
     "register_solver",
     "solve",
 ]
+
+__getattr__ = import_on_use(
+    __name__,
+    {
+        "SOLVERS": "register",
+        "Answer": "base",
+        "Choice": "solving",
+        "Solution": "base",
+        "SolverReport": "base",
+        "Unsuitable": "base",
+        "choose": "solving",
+        "diagnose": "diagnosis",
+        "register_solver": "register",
+        "solve": "solving",
+    },
+)

@@ -3,174 +3,117 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
 from bnrecon.operators.system import System
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory, gigabytes
-from bnrecon.runtime.own_code import Registered, blamed
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = [
-    "AUTO",
-    "SOLVERS",
     "Answer",
-    "Report",
+    "LinAlgError",
     "Solution",
-    "Solver",
-    "SolverOptions",
+    "SolverReport",
     "Unsuitable",
-    "lookup",
-    "register_solver",
     "require_memory",
     "require_square",
 ]
 
 
-@dataclass(frozen=True)
-class SolverOptions:
-    """``tolerance``: relative residual at which a layer counts as solved. ``max_iterations``: ``None`` for the solver's own."""
-
-    tolerance: float = 1e-10
-    max_iterations: int | None = None
-
-
 class Answer(NamedTuple):
-    """What a solver returns: x (columns of M), the iterations, and where they differ by system its ``norm`` and arithmetic.
+    """What a solver returns; a plain ``(x, iterations)`` does too.
 
-    A plain ``(x, iterations)`` does too.
+    Args:
+        x: (c1,), the scales.
+        iterations: 0 for direct solvers.
+        norm: which of many solutions this is, where that differs by system.
+        precision: what the products ran in.
     """
 
     x: torch.Tensor
     iterations: int
     norm: str | None = None
-    arithmetic: str = ""
+    precision: str = ""
+
+
+Solve = Callable[[System, SolverSpec], Answer]
+LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # missing in torch's stubs
 
 
 @dataclass(frozen=True)
-class Report:
-    """How a solution came about.
+class SolverReport:
+    """How a solution was found.
 
-    ``relative_residual`` is ‖M x - b‖ / ‖b‖ in float64, recomputed from the operator, never the solver's own estimate.
-    ``memory`` is the number of bytes the solver said beforehand that it needs beside the operator. ``norm`` says which of many
-    solutions this is, ``arithmetic`` what the work was done in, ``reason`` why ``auto`` picked this solver, ``diagnosis`` why the
-    system has no exact solution or none was found, with M's rank where it is known.
+    Args:
+        solver: the name of the solver.
+        relative_residual: ‖M x - b‖ / ‖b‖ in float64, recomputed from the operator, never the
+            solver's own estimate.
+        iterations: 0 for direct solvers.
+        seconds: of wall-clock time.
+        converged: whether the residual is within the tolerance.
+        norm: which of many solutions this is.
+        precision: what the products ran in.
+        reason: why ``auto`` chose this solver.
+        diagnosis: why there is no exact solution, or none was found, with M's rank where it is
+            known.
+        memory: bytes needed beside the operator, as the solver estimates before it starts; not part
+            of comparisons.
     """
 
     solver: str
     relative_residual: float
     iterations: int
     seconds: float
-    memory: int
     converged: bool
     norm: str
-    arithmetic: str = ""
+    precision: str = ""
     reason: str = ""
     diagnosis: str = ""
+    memory: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The scales x (columns of M) in float64, and the report."""
+    """The scales x (c1,) in float64, and how they were found."""
 
     scale: torch.Tensor
-    report: Report
+    report: SolverReport
 
 
 class Unsuitable(UserError):
     """The solver does not fit this system: its shape, its features or its size."""
 
 
-@dataclass(frozen=True)
-class Solver:
-    """A registered solver.
-
-    ``solve(system, options)`` returns an ``Answer``. ``check(rows, columns, orthogonal)`` raises ``Unsuitable``
-    where it does not apply. ``memory(rows, columns)`` is what it needs in bytes beside the operator. ``norm`` says which of many
-    solutions it gives.
-    """
-
-    name: str
-    solve: Callable[[System, SolverOptions], Answer]
-    check: Callable[[int, int, bool], None]
-    memory: Callable[[int, int], int]
-    norm: str
-    square: bool
-    registered: Registered
-
-    @property
-    def code(self) -> str | None:
-        """A fingerprint of a user's solver, ``None`` for bnrecon's own: results of other code are others."""
-        return self.registered.fingerprint
-
-
-SOLVERS: dict[str, Solver] = {}
-
-
-AUTO = (
-    "closed_form",
-    "least_squares",
-    "lu",
-    "matrix_free",
-    "refined",
-)  # what solver=auto picks from
-
-
-def register_solver(
-    name: str,
-    *,
-    memory: Callable[[int, int], int],
-    check: Callable[[int, int, bool], None] = lambda *_: None,
-    norm: str = "the only solution of a square system",
-    square: bool = False,
-    version: str | None = None,
-) -> Callable:
-    """Register a solver under a name that ``solver.name`` accepts: a function ``(system, options) -> (x, iterations)``.
-
-    ``square=True`` makes c1 = n the width that is taken where none is asked for. Results belong to the source files of the module
-    that registers and of your modules that it imports (a changed comment is a rerun), and to the values bound to the function; with
-    a ``version`` to that instead: change it when the solver changes.
-
-    >>> @register_solver("pseudo_inverse", memory=lambda rows, columns: 24 * rows * columns, norm="minimum norm")
-    ... def pseudo_inverse(system, options):
-    ...     return torch.linalg.pinv(system.operator.dense()) @ system.rhs, 0
-    """
-
-    def add(function: Callable) -> Callable:
-        registered = Registered(f"solver {name}", function, version)
-
-        def solve(system: System, options: SolverOptions) -> Answer:
-            with blamed(registered):
-                return Answer(*function(system, options))
-
-        SOLVERS[name] = Solver(name, solve, check, memory, norm, square, registered)
-        return function
-
-    return add
-
-
-def lookup(name: str) -> Solver:
-    """Find a solver by name; raise ``UserError`` with the nearest name for an unknown one."""
-    if name not in SOLVERS:
-        raise UserError(f"solver.name={name}: {nearest(name, SOLVERS)}")
-    return SOLVERS[name]
-
-
 def require_square(rows: int, columns: int, _orthogonal: bool = False) -> None:
     """Raise ``Unsuitable`` unless there are as many unknowns as equations."""
     if rows != columns:
         raise Unsuitable(
-            f"this solver needs a square system, this one has {rows} equations and {columns} unknowns: give features.width=maximum "
-            "(c1 = n) or features.width=minimum (c1 = n - c2 + 1), or use solver=matrix_free"
+            f"this solver needs a square system, this one has {rows} equations and {columns} "
+            "unknowns: take width=maximum (c1 = n) or width=minimum (c1 = n - c2 + 1), or "
+            "solver=matrix_free"
         )
 
 
 def require_memory(need: int, device: torch.device, name: str, instead: str) -> None:
-    """Raise ``RunError`` where ``need`` bytes are not there, naming the alternative."""
-    there = available_memory(device)
-    if need > there:
+    """Raise ``RunError`` where ``need`` bytes are not free; ``instead`` says what to do."""
+    free = available_memory(device)
+    if need > free:
         raise RunError(
-            f"solver {name} needs {gigabytes(need)} on {device.type}, {gigabytes(there)} are free; {instead}"
+            f"solver {name} needs {gigabytes(need)} on {device.type}, "
+            f"{gigabytes(free)} are free; {instead}"
         )
+
+
+_MOVED = ("AUTO", "SOLVERS", "Solver", "lookup", "register_solver")
+
+
+def __getattr__(name: str) -> Any:  # alias until callers are renamed: these are in solvers.register
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from bnrecon.solvers import register
+
+    return getattr(register, name)

@@ -1,50 +1,59 @@
-"""The closed form for id_cond and ortho_cond (Random features for normalization layers, Sect. 3): M^T is M's inverse."""
+"""The closed form for id_cond and ortho_cond, M^-1 = M^T (Random features, Sect. 3)."""
 
 from __future__ import annotations
 
 import torch
 
-from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError
-from bnrecon.solvers.base import SolverOptions, Unsuitable, register_solver
+from bnrecon.solvers.base import Answer, Unsuitable
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["closed_form"]
 
 
-def _check(rows: int, columns: int, orthogonal: bool) -> None:
+def memory(_rows: int, columns: int) -> int:
+    """Bytes: two vectors."""
+    return 16 * columns
+
+
+def check(rows: int, columns: int, orthogonal: bool) -> None:
+    """Raise ``Unsuitable`` unless M is square and orthogonal."""
     if not orthogonal or rows != columns:
         raise Unsuitable(
-            "solver=closed_form solves id_cond and ortho_cond features, whose M is orthogonal; use solver=auto for others"
+            "solver=closed_form solves id_cond and ortho_cond features, whose M is orthogonal; "
+            "use solver=auto for others"
         )
 
 
-@register_solver("closed_form", memory=lambda rows, columns: 16 * columns, check=_check)
-def closed_form(system: System, options: SolverOptions) -> tuple[torch.Tensor, int]:
-    """X = M^T vec(W), as M^T M = I at width n; three corrections take off what float32 features leave of orthogonality.
+def closed_form(system: System, _spec: SolverSpec) -> Answer:
+    """The solution x = M^T vec(W), as M^T M = I at width n, with three corrections.
 
-    ortho_cond's factors are orthogonal to float32 rounding only: each correction x += M^T (b - M x) multiplies the error by
-    about 1e-6.
+    ortho_cond's factors are orthogonal to float32 rounding only: each correction x += M^T (b - M x)
+    multiplies the error by about 1e-6.
 
-    At id_cond's minimum width (Eq. 3) the first output tap and input of all outputs share feature 0, and
-    w_i1 = γ2_i γ1_0, w_ij = γ2_i γ1_ij: γ1_0 = 1, γ1_ij = w_ij / w_i1, up to one common factor.
+    At id_cond's minimum width (Eq. 3) the first output tap and input of all outputs share feature
+    0, and w_i1 = γ2_i γ1_0, w_ij = γ2_i γ1_ij: γ1_0 = 1, γ1_ij = w_ij / w_i1, up to one common
+    factor.
     """
-    if isinstance(system.operator, Pivoted):
-        return _minimum_width(system), 0
+    if isinstance(system.operator, Eliminated):
+        return Answer(_minimum_width(system, system.operator), 0)
     x = system.matrix.rmatvec(system.rhs)
     for _ in range(3):
         x = x + system.matrix.rmatvec(system.rhs - system.matrix.matvec(x))
-    return x, 0
+    return Answer(x, 0)
 
 
-def _minimum_width(system: System) -> torch.Tensor:
+def _minimum_width(system: System, pivot: Eliminated) -> torch.Tensor:
     weight = system.weight
     shared = weight[:, 0]
     live = weight.abs().amax(1) > 0
     if bool((live & (shared == 0)).any()):
         raise RunError(
-            "id_cond at minimum width cannot reach a target whose outputs have a zero at the first input and tap (a pathological "
-            "target of Burkholz 2024, Thm 2.2); use features.width=maximum"
+            "id_cond at minimum width cannot reach a target whose outputs have a zero at the first "
+            "input and tap (a pathological target of Burkholz 2024, Thm 2.2); "
+            "use width=maximum"
         )
     ratios = torch.where(
         live[:, None],
@@ -55,7 +64,6 @@ def _minimum_width(system: System) -> torch.Tensor:
     private[1:, 0] = False  # the features that Eq. 3 leaves out; feature 0 itself is the shared one
     ratios[0, 0] = 1.0
     x = ratios[private]
-    pivot = system.operator
     reached = system.matrix.matvec(x).reshape(pivot.row_shape)[
         pivot.fixed, pivot.pivots[pivot.fixed]
     ]

@@ -1,4 +1,4 @@
-"""Direct solvers on the formed matrix: LU in float64, and LU in float32 corrected in float64 through the operator."""
+"""Direct solvers on the formed matrix: LU in float64, and in float32 corrected in float64."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from bnrecon.operators.base import Operator
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import FLOAT32
-from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver, require_square
+from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable, require_square
 from bnrecon.solvers.progress import ResidualBar, clock
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["factorize", "gmres", "lu", "refined"]
 
@@ -24,15 +25,16 @@ def check_dense(rows: int, columns: int, _orthogonal: bool = False) -> None:
     require_square(rows, columns)
     if rows > LARGEST:
         raise Unsuitable(
-            f"dense LU of {rows} unknowns has more than 2^31 entries, which dense libraries do not index safely; "
-            "use solver=matrix_free with features.oversampling=1.5"
+            f"dense LU of {rows} unknowns has more than 2^31 entries, which dense libraries do not "
+            "index safely; "
+            "use solver=matrix_free with oversampling=1.5"
         )
 
 
 def factorize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """LU with row pivoting in the memory of ``matrix``, which must be stored by columns; returns factors and pivots.
+    """LU with row pivoting in the memory of ``matrix``, which must be stored by columns.
 
-    Raises ``torch.linalg.LinAlgError`` for an exactly singular matrix.
+    Raises ``LinAlgError`` for an exactly singular matrix.
     """
     if not matrix.T.is_contiguous():
         raise ValueError(
@@ -42,7 +44,7 @@ def factorize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     singular = torch.empty((), dtype=torch.int32, device=matrix.device)
     torch.linalg.lu_factor_ex(matrix, out=(matrix, pivots, singular))
     if int(singular):
-        raise torch.linalg.LinAlgError(f"pivot {int(singular)} is zero")
+        raise LinAlgError(f"pivot {int(singular)} is zero")
     return matrix, pivots
 
 
@@ -57,28 +59,31 @@ def _factors(operator: Operator) -> tuple[torch.Tensor, torch.Tensor]:
         return factorize(operator.dense())
 
 
-@register_solver(
-    "lu", memory=lambda rows, columns: 8 * rows * columns + 2**26, check=check_dense, square=True
-)
-def lu(system: System, options: SolverOptions) -> Answer:
-    """Dense LU in float64 (LAPACK's dgetrf, as ``torch.linalg.solve``), in place: 8 n² bytes, (2/3) n³ flops."""
+def lu_memory(rows: int, columns: int) -> int:
+    """Bytes: M in float64, factorized in place."""
+    return 8 * rows * columns + 2**26
+
+
+def lu(system: System, _spec: SolverSpec) -> Answer:
+    """Dense LU in float64 (LAPACK's dgetrf), in place: 8 n² bytes, (2/3) n³ flops."""
     factors, pivots = _factors(system.operator)
     return Answer(
-        torch.linalg.lu_solve(factors, pivots, system.rhs[:, None])[:, 0], 0, arithmetic="float64"
+        torch.linalg.lu_solve(factors, pivots, system.rhs[:, None])[:, 0], 0, precision="float64"
     )
 
 
-@register_solver(
-    "refined",
-    memory=lambda rows, columns: 4 * rows * columns + 16 * RESTART * columns + 2**26,
-    check=check_dense,
-    square=True,
-)
-def refined(system: System, options: SolverOptions) -> Answer:
-    """LU in float32, in place, as preconditioner of GMRES in float64 through the operator: M is never stored in float64.
+def refined_memory(rows: int, columns: int) -> int:
+    """Bytes: M in float32, factorized in place, and the vectors of GMRES."""
+    return 4 * rows * columns + 16 * RESTART * columns + 2**26
 
-    Plain iterative refinement needs κ(M) · 6e-8 well below 1, which square random M often violates; GMRES on M (LU)^-1 only
-    needs most of the spectrum near 1.
+
+def refined(system: System, spec: SolverSpec) -> Answer:
+    """LU in float32, in place, as preconditioner of GMRES in float64 through the operator.
+
+    M is never stored in float64.
+
+    Plain iterative refinement needs κ(M) · 6e-8 well below 1, which square random M often violates;
+    GMRES on M (LU)^-1 only needs most of the spectrum near 1.
     """
     factors, pivots = _factors(system.operator.to(FLOAT32))
 
@@ -87,16 +92,16 @@ def refined(system: System, options: SolverOptions) -> Answer:
         scaled = (residual / size).to(torch.float32)[:, None]
         return torch.linalg.lu_solve(factors, pivots, scaled)[:, 0].to(torch.float64) * size
 
-    with ResidualBar(f"correcting {len(factors)} x {len(factors)}", options.tolerance) as bar:
+    with ResidualBar(f"correcting {len(factors)} x {len(factors)}", spec.tolerance) as bar:
         x, steps = gmres(
             system.operator,
             system.rhs,
             precondition,
-            options.tolerance / 10,
-            options.max_iterations or 400,
+            spec.tolerance / 10,
+            spec.max_iterations or 400,
             show=bar.show,
         )
-    return Answer(x, steps, arithmetic="LU in float32, corrected in float64")
+    return Answer(x, steps, precision="LU in float32, corrected in float64")
 
 
 def gmres(
@@ -108,7 +113,20 @@ def gmres(
     restart: int = RESTART,
     show: Callable[[int, float], None] = lambda *_: None,
 ) -> tuple[torch.Tensor, int]:
-    """Restarted GMRES with right preconditioning, residual recomputed at each restart; returns x and the iterations."""
+    """Restarted GMRES with right preconditioning, residual recomputed at each restart.
+
+    Args:
+        matrix: (n, n), in float64.
+        rhs: (n,).
+        precondition: applies an approximate inverse to (n,).
+        tolerance: relative residual at which to stop.
+        max_iterations: products with the matrix, at most.
+        restart: vectors held before a restart.
+        show: called with iterations and relative residual.
+
+    Returns:
+        x (n,) and the iterations.
+    """
     x = torch.zeros(matrix.shape[1], dtype=rhs.dtype, device=rhs.device)
     whole = rhs.norm()
     target, spent, last = tolerance * whole, 0, float("inf")

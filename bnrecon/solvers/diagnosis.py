@@ -15,12 +15,14 @@ LARGEST_RANK = 1000  # rows of M up to which its singular values are taken: a se
 def diagnose(system: System) -> str:
     """Say in one line what keeps a system from being solved; empty where nothing is found.
 
-    Looked for: fewer unknowns than equations, features that are wholly zero, features that repeat others up to a factor,
-    weights that no feature reaches, and up to 1,000 equations the numerical rank.
+    Checked are: fewer unknowns than equations, features that are all-zero, features that repeat
+    others up to a factor, weights that no feature reaches, and up to 1,000 equations the numerical
+    rank.
 
     >>> from bnrecon.construction.two_layer import linear_system
     >>> from bnrecon.operators.khatri_rao import KhatriRao
-    >>> M = KhatriRao(torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.ones(2, 2, dtype=torch.float64))
+    >>> B = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+    >>> M = KhatriRao(B, torch.ones(2, 2, dtype=torch.float64))
     >>> diagnose(linear_system(M, torch.ones(1, 2, dtype=torch.float64)))
     '1 of 2 features repeats another up to a factor; rank 1 of 2 equations'
     """
@@ -31,16 +33,18 @@ def diagnose(system: System) -> str:
         found.append(f"{columns} unknowns for {rows} equations")
     norms = operator.column_norms()
     if dead := int((norms == 0).sum()):
-        found.append(f"{dead} of {columns} features {'is' if dead == 1 else 'are'} wholly zero")
+        found.append(f"{dead} of {columns} features {'is' if dead == 1 else 'are'} all-zero")
     if repeated := repeated_columns(operator):
         found.append(
-            f"{repeated} of {columns} features {'repeats another' if repeated == 1 else 'repeat others'} up to a factor"
+            f"{repeated} of {columns} features "
+            f"{'repeats another' if repeated == 1 else 'repeat others'} up to a factor"
         )
     if unreached := int(
         ((system.matrix.row_norms() == 0) & (system.weight.reshape(-1) != 0)).sum()
     ):
         found.append(
-            f"{unreached} weights that are not zero {'is' if unreached == 1 else 'are'} reached by no feature"
+            f"{unreached} weights that are not zero "
+            f"{'is' if unreached == 1 else 'are'} reached by no feature"
         )
     if rows <= LARGEST_RANK:
         rank = numerical_rank(operator)
@@ -57,7 +61,7 @@ def numerical_rank(operator: Operator) -> int:
 
 
 def repeated_columns(operator: Operator) -> int:
-    """How many columns are multiples of others: those whose normalized products with two random vectors agree to 1e-12."""
+    """How many columns are multiples of others: products with two random vectors agree to 1e-12."""
     norms = operator.column_norms()
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(operator.shape[0], 2, dtype=torch.float64, generator=generator).to(

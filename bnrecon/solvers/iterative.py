@@ -1,6 +1,7 @@
-"""The matrix-free solvers: Krylov methods through the operator in fast arithmetic, corrected in float64.
+"""Matrix-free solvers: Krylov methods in low precision, corrected in float64.
 
-``matrix_free`` (CGLS) gives a solution close to the one of minimum norm, ``minimum_norm`` (Craig's method) that one exactly.
+``matrix_free`` (CGLS) gives a solution close to the one of minimum norm, ``minimum_norm`` (Craig's
+method) that one exactly.
 """
 
 from __future__ import annotations
@@ -10,32 +11,34 @@ from collections.abc import Callable
 
 import torch
 
-from bnrecon.operators.base import Operator
+from bnrecon.operators.base import Operator, Products
 from bnrecon.operators.system import System
-from bnrecon.runtime.precision import BFLOAT16, FLOAT32, TF32, ladder
-from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, TF32, precision_schedule
+from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.progress import ResidualBar
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["cgls", "craig", "expected_iterations", "matrix_free", "minimum_norm", "refine"]
 
-# The factor by which an inner solve is asked to reduce the residual. Less than the arithmetic allows: each restart loses what
-# Krylov methods gain by having seen the spectrum, each digit beyond the arithmetic's is not real.
+# The factor by which an inner solve has to reduce the residual. Less than the precision allows:
+# each restart loses what Krylov methods have learned of the spectrum, and digits beyond the
+# precision are not real.
 GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
-SMALL = (
-    3 * 10**7
-)  # entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s, float32 0.06 s)
+# Entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s in
+# bf16, 0.06 s in float32).
+SMALL = 3 * 10**7
 
-# Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1 pays: it restores the
-# Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs they spread by 0.09, with 3 by 0.4.
+# Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1
+# pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs
+# they spread by 0.09, with 3 by 0.4.
 SPREAD = 0.25
 
-# Iterations between looks at the residual on a GPU. A look waits until the GPU has done all that it
-# was asked to, and leaves it idle until it is asked for the next iteration; up to nine iterations too
-# many cost less.
+# Iterations between checks of the residual on a GPU. A check waits for the GPU and leaves it idle
+# until the next iteration is launched; up to nine iterations too many cost less.
 LOOK_EVERY = 10
 
 Inner = Callable[
-    [Operator, torch.Tensor, float, int, Callable[[int, float], None]], tuple[torch.Tensor, int]
+    [Products, torch.Tensor, float, int, Callable[[int, float], None]], tuple[torch.Tensor, int]
 ]
 
 
@@ -50,95 +53,105 @@ def expected_iterations(oversampling: float, tolerance: float) -> float:
     )
 
 
-def _memory(rows: int, columns: int) -> int:
+def memory(rows: int, columns: int) -> int:
     """Vectors and temporaries; the rounded copies of the factors are counted with the layer."""
     return 8 * (6 * columns + 6 * rows) + 2**25
 
 
-@register_solver("matrix_free", memory=_memory, norm="near the minimum norm of the scales")
-def matrix_free(system: System, options: SolverOptions) -> Answer:
-    """Solve by CGLS in the fastest arithmetic the device has, corrected in float64 until the tolerance is met.
+def matrix_free(system: System, spec: SolverSpec) -> Answer:
+    """Solve by CGLS in the fastest precision of the device, corrected in float64.
 
-    From zero, plain CGLS gives the scales of minimum norm. Rounded factors span slightly different rows, so that the sum of
-    the corrections is off that by some 0.4% in bf16, and still solves M x = b to float64 accuracy. Where the norms of M's
-    columns spread widely they are scaled to 1 first, and the norm is that of the scales in units of the columns' inverse norms.
-    Fewer unknowns than equations, or a system without solution, end near a least-squares solution; ``least_squares`` goes on
-    until it is one.
+    From zero, plain CGLS gives the scales of minimum norm. Rounded factors span slightly different
+    rows, so that the sum of the corrections is off that by some 0.4% in bf16; it still solves
+    M x = b to float64 accuracy. Where the norms of M's columns spread widely they are scaled to 1
+    first, and the norm is that of the scales in units of the columns' inverse norms. With fewer
+    unknowns than equations, or without a solution, the result is near a least-squares solution;
+    ``least_squares`` iterates until it is one.
     """
     rows, columns = system.operator.shape
     if columns < rows:
-        return refine(system, options, cgls, "near least squares")
+        return refine(system, spec, cgls, "near least squares")
     norms = system.operator.column_norms()
     spread = float(norms.std(correction=0) / norms.mean())
     if not spread > SPREAD:
-        return refine(system, options, cgls, "near the minimum norm of the scales")
+        return refine(system, spec, cgls, "near the minimum norm of the scales")
     scaling = torch.where(
         norms > 0, 1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), torch.zeros_like(norms)
     )
     return refine(
         system,
-        options,
+        spec,
         cgls,
         "near the minimum norm of the scales times their columns' norms",
         scaling,
     )
 
 
-def _check_wide(rows: int, columns: int, _orthogonal: bool = False) -> None:
+def check_wide(rows: int, columns: int, _orthogonal: bool = False) -> None:
+    """Raise ``Unsuitable`` for fewer unknowns than equations."""
     if columns < rows:
         raise Unsuitable(
-            f"solver=minimum_norm picks one of many solutions, and {rows} equations of {columns} unknowns have none in general; "
-            "use solver=matrix_free or solver=least_squares"
+            f"solver=minimum_norm picks one of many solutions, and {rows} equations of {columns} "
+            "unknowns have none in general; use "
+            "solver=matrix_free or solver=least_squares"
         )
 
 
-@register_solver(
-    "minimum_norm", memory=_memory, check=_check_wide, norm="minimum norm of the scales"
-)
-def minimum_norm(system: System, options: SolverOptions) -> Answer:
-    """The solution of smallest ‖x‖, up to the tolerance, whatever arithmetic the inner solves run in.
+def minimum_norm(system: System, spec: SolverSpec) -> Answer:
+    """The solution of smallest ‖x‖, whatever precision the inner solves run in.
 
-    Craig's method: conjugate gradients on M M^T y = b. Inner solves only give corrections of y; x = M^T y is formed with the
-    exact M, and so lies in the span of its rows. Rounding of relative size ε costs ε κ² here where it costs ε κ in CGLS: bf16
-    stands down to an oversampling of about 1.1, then the arithmetic goes up a step.
+    Craig's method: conjugate gradients on M M^T y = b. Inner solves only give corrections of y; x
+    = M^T y is formed with the exact M, and so lies in the span of its rows. Rounding of relative
+    size ε costs ε κ² here and ε κ in CGLS: bf16 suffices down to an oversampling of about 1.1,
+    then the precision goes up a step.
     """
-    return refine(system, options, craig, "minimum norm of the scales", dual=True)
+    return refine(system, spec, craig, "minimum norm of the scales", dual=True)
 
 
 def refine(
     system: System,
-    options: SolverOptions,
+    spec: SolverSpec,
     inner: Inner,
     norm: str,
     scaling: torch.Tensor | None = None,
     dual: bool = False,
 ) -> Answer:
-    """Correct in float64 what ``inner`` finds in faster arithmetic: r = b - M x, solve M d = r roughly, x += α d.
+    """Correct in float64 what ``inner`` finds in lower precision (iterative refinement).
 
-    α minimises ‖r - α M d‖, so that the residual never grows. The inner solve is asked for no more than it last gave; where
-    a correction gains less than a factor of 2 the arithmetic goes up a step, to float64 in the end. ``dual``: inner solves
-    give corrections of y, d = M^T y. ``scaling``: they see the columns of M scaled by it.
+    With r = b - M x, solve M d = r roughly and take x += α d, where α minimizes ‖r - α M d‖, so
+    that the residual never grows. An inner solve never has to reach more than the last one gave.
+    Where a correction gains less than a factor of 2 the precision goes up a step, to float64 in
+    the end.
+
+    Args:
+        system: n equations of c1 unknowns.
+        spec: tolerance and iterations.
+        inner: ``cgls`` or ``craig``.
+        norm: which of many solutions this gives, for the report.
+        scaling: (c1,), by which inner solves see the columns of M scaled.
+        dual: whether inner solves give corrections of y, with d = M^T y.
     """
     exact, rhs = system.operator, system.rhs
-    rungs = ladder(rhs.device)
+    schedule = precision_schedule(rhs.device)
     if exact.shape[0] * exact.shape[1] < SMALL:
-        rungs = [rung for rung in rungs if rung is not BFLOAT16]
-    limit = options.max_iterations or 50_000
+        schedule = [precision for precision in schedule if precision is not BFLOAT16]
+    limit = spec.max_iterations or 50_000
     x = torch.zeros(exact.shape[1], dtype=rhs.dtype, device=rhs.device)
     residual, whole = rhs, float(rhs.norm())
-    size, spent, used, names = whole, 0, [], []
-    target = 0.5 * options.tolerance * whole
-    with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", options.tolerance) as bar:
-        while rungs and size > target and spent < limit:
-            if not used or used[-1] != rungs[0].name:
-                used.append(rungs[0].name)
-                rounded = _Scaled(exact.to(rungs[0]), scaling)
-                done_in = (
-                    rounded.operator.arithmetic.name
-                )  # operators that gain nothing by bf16 stay in float32
-                names += [done_in] if done_in not in names else []
-                gain = GAIN.get(rungs[0].name, 0.0)
-            asked, before = max(gain, 0.8 * target / size), size
+    size, spent = whole, 0
+    used: list[str] = []
+    names: list[str] = []
+    target = 0.5 * spec.tolerance * whole
+    with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", spec.tolerance) as bar:
+        while schedule and size > target and spent < limit:
+            if not used or used[-1] != schedule[0].name:
+                used.append(schedule[0].name)
+                rounded = _Scaled(exact.to(schedule[0]), scaling)
+                # Operators that gain nothing by bf16 stay in float32.
+                name = rounded.operator.precision.name
+                names += [name] if name not in names else []
+                gain = GAIN.get(schedule[0].name, 0.0)
+            wanted, before = max(gain, 0.8 * target / size), size
 
             def show(
                 iterations: int, part: float, before: float = before, done: int = spent
@@ -146,7 +159,7 @@ def refine(
                 bar.show(done + iterations, part * before / whole)
 
             found, steps = inner(
-                rounded, (residual / size).to(rounded.dtype), asked, limit - spent, show
+                rounded, (residual / size).to(rounded.dtype), wanted, limit - spent, show
             )
             spent += steps
             if dual:
@@ -159,19 +172,19 @@ def refine(
                 x = x + step * direction
                 residual = residual - step * image
             size = float(residual.norm())
-            if size <= target:  # what was updated so far is computed anew before it is believed
+            if size <= target:  # an updated residual is recomputed before it counts
                 residual = rhs - exact.matvec(x)
                 size = float(residual.norm())
             gained = size / before
             if gained > 0.5:
-                rungs.pop(0)
-            elif gained > 2 * asked:
+                schedule.pop(0)
+            elif gained > 2 * wanted:
                 gain = min(0.25, gained)
     return Answer(x, spent, norm, " then ".join(names))
 
 
 class _Scaled:
-    """M D in the operator's arithmetic, D = diag(scaling)."""
+    """M D in the operator's precision, D = diag(scaling)."""
 
     def __init__(self, operator: Operator, scaling: torch.Tensor | None):
         self.operator, self.dtype, self.shape = operator, operator.dtype, operator.shape
@@ -186,7 +199,7 @@ class _Scaled:
 
 
 def cgls(
-    operator: Operator,
+    operator: Products,
     rhs: torch.Tensor,
     gain: float,
     max_iterations: int,
@@ -194,12 +207,23 @@ def cgls(
     flat: float | None = None,
     patience: float = 100,
 ) -> tuple[torch.Tensor, int]:
-    """Conjugate gradients on M^T M x = M^T b for ‖b‖ = 1, in the operator's arithmetic; returns x and the iterations.
+    """Conjugate gradients on M^T M x = M^T b for ‖b‖ = 1, in the operator's precision.
 
-    Stops when the recursive residual has fallen to ``gain``, when the gradient M^T r has fallen to ``flat`` times its first size (a
-    least-squares solution; by default when it vanishes), or when the residual has not fallen by a hundredth for
-    ``patience`` iterations, which is the arithmetic's limit. On a GPU all this is looked at in every
-    tenth iteration.
+    On a GPU the stopping criteria are checked in every tenth iteration only.
+
+    Args:
+        operator: M (n, c1).
+        rhs: b (n,).
+        gain: stop when the recursive residual has fallen to this.
+        max_iterations: products with M and M^T, at most.
+        show: called with iterations and residual.
+        flat: stop when the gradient M^T r has fallen to this share of the first one, at a
+            least-squares solution; by default when it vanishes.
+        patience: stop when the residual has not fallen by a hundredth for so many iterations,
+            which is the limit of the precision.
+
+    Returns:
+        x (c1,) and the iterations.
     """
     x = torch.zeros(operator.shape[1], dtype=rhs.dtype, device=rhs.device)
     residual = rhs.clone()
@@ -235,18 +259,28 @@ def cgls(
 
 
 def craig(
-    operator: Operator,
+    operator: Products,
     rhs: torch.Tensor,
     gain: float,
     max_iterations: int,
     show: Callable[[int, float], None] = lambda *_: None,
 ) -> tuple[torch.Tensor, int]:
-    """Craig's method, conjugate gradients on M M^T y = b for ‖b‖ = 1, in the operator's arithmetic; returns y.
+    """Craig's method: conjugate gradients on M M^T y = b, in the operator's precision.
 
-    Stops when the recursive residual has fallen to ``gain``. The residual need not fall in every iteration: it has 200 of them
-    to fall by a tenth, after which the arithmetic's limit is taken to be reached; in float64, which nothing better follows, as
-    many as there are equations. Where M M^T y = b has no solution the residual grows without bound, which ends it too.
-    On a GPU all this is looked at in every tenth iteration.
+    The residual need not fall in every iteration: after 200 iterations in which it has not fallen
+    by a tenth, the limit of the precision is taken to be reached; in float64, after as many as
+    there are equations. Where M M^T y = b has no solution the residual grows without bound, which
+    ends it too. On a GPU this is checked in every tenth iteration only.
+
+    Args:
+        operator: M (n, c1).
+        rhs: b (n,), of norm 1.
+        gain: stop when the recursive residual has fallen to this.
+        max_iterations: products with M and M^T, at most.
+        show: called with iterations and residual.
+
+    Returns:
+        y (n,) and the iterations.
     """
     y = torch.zeros_like(rhs)
     residual, direction = rhs.clone(), rhs.clone()

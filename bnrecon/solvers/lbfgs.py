@@ -1,4 +1,4 @@
-"""The papers' solvers: LBFGS in float32, alone, after LU, and preconditioned by an SVD. Faithful, not improved."""
+"""The papers' solvers, faithful, not improved: LBFGS in float32, after LU, after an SVD."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import FLOAT32
-from bnrecon.solvers.base import Answer, SolverOptions, Unsuitable, register_solver
-from bnrecon.solvers.dense import check_dense
+from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable
 from bnrecon.solvers.progress import ResidualBar, clock
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"]
 
@@ -21,84 +21,74 @@ LARGEST_SVD = (
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 
-@register_solver(
-    "lbfgs",
-    memory=lambda rows, columns: 4 * columns * (2 * HISTORY + 8),
-    norm="the one LBFGS reaches from zero",
-)
-def lbfgs(system: System, options: SolverOptions) -> Answer:
+def lbfgs_memory(_rows: int, columns: int) -> int:
+    """Bytes: the history of steps and gradients in float32."""
+    return 4 * columns * (2 * HISTORY + 8)
+
+
+def lbfgs(system: System, spec: SolverSpec) -> Answer:
     """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
     return _answer(
         *minimize(
-            operator.matvec, operator.rmatvec, rhs, torch.zeros(operator.shape[1]).to(rhs), options
+            operator.matvec, operator.rmatvec, rhs, torch.zeros(operator.shape[1]).to(rhs), spec
         )
     )
 
 
-@register_solver(
-    "lu_lbfgs",
-    memory=lambda rows, columns: 2 * 4 * rows * columns + 2**26,
-    check=check_dense,
-    square=True,
-)
-def lu_lbfgs(system: System, options: SolverOptions) -> Answer:
+def lu_memory(rows: int, columns: int) -> int:
+    """Bytes: M in float32 and its factors."""
+    return 2 * 4 * rows * columns + 2**26
+
+
+def lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
     """``torch.linalg.solve``, then LBFGS from there (Burkholz 2024, Sect. 3.1)."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
     with clock(
         f"torch.linalg.solve of {len(rhs)} x {len(rhs)} in float32", 2 / 3 * len(rhs) ** 3 / 1e11
     ):
         start = torch.linalg.solve(operator.dense(), rhs)
-    return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, start, options))
+    return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, start, spec))
 
 
-def _check_svd(rows: int, columns: int, _orthogonal: bool = False) -> None:
+def check_svd(rows: int, columns: int, _orthogonal: bool = False) -> None:
     if columns < rows:
         raise Unsuitable(
-            f"{rows} equations of {columns} unknowns cannot be preconditioned to full rank; use solver=least_squares"
+            f"{rows} equations of {columns} unknowns cannot be preconditioned to full rank; "
+            "use solver=least_squares"
         )
     if rows > LARGEST_SVD or rows * columns >= 2**31:
         raise Unsuitable(
-            f"the SVD of a {rows} x {columns} matrix needs a workspace of more than 2^31 numbers, which LAPACK does not index; "
+            f"the SVD of a {rows} x {columns} matrix needs a workspace of more than 2^31 numbers, "
+            "which LAPACK does not index; "
             "use solver=refined, which needs none"
         )
 
 
-def _svd_memory(rows: int, columns: int) -> int:
+def svd_memory(rows: int, columns: int) -> int:
     """M, its singular vectors, and LAPACK's workspace of about three such matrices."""
     return 4 * rows * (3 * columns + 5 * rows)
 
 
-@register_solver(
-    "svd_lbfgs",
-    memory=_svd_memory,
-    check=_check_svd,
-    norm="minimum norm of the scales, to float32 accuracy",
-)
-def svd_lbfgs(system: System, options: SolverOptions) -> Answer:
-    """LBFGS on the system preconditioned by M = U S V^T: minimise ‖(M V S^-1) z - b‖², x = V S^-1 z.
+def svd_lbfgs(system: System, spec: SolverSpec) -> Answer:
+    """LBFGS preconditioned by M = U S V^T: minimize ‖(M V S^-1) z - b‖², x = V S^-1 z.
 
-    Random features for normalization layers, Fig. 2c: "M is first preconditioned with a SVD to improve LBFGS". Exactly,
-    M V S^-1 = U; it is formed as the product, so that the SVD's own rounding stays in the system that is solved.
+    Random features for normalization layers, Fig. 2c: "M is first preconditioned with a SVD to
+    improve LBFGS". Exactly, M V S^-1 = U; it is formed as the product, so that the SVD's own
+    rounding stays in the system that is solved.
     """
     back, preconditioned, rhs = _precondition(system)
     z, steps = minimize(
-        preconditioned.matmul, preconditioned.T.matmul, rhs, torch.zeros_like(rhs), options
+        preconditioned.matmul, preconditioned.T.matmul, rhs, torch.zeros_like(rhs), spec
     )
     return _answer(back @ z, steps)
 
 
-@register_solver(
-    "svd_lu_lbfgs",
-    memory=_svd_memory,
-    check=_check_svd,
-    norm="minimum norm of the scales, to float32 accuracy",
-)
-def svd_lu_lbfgs(system: System, options: SolverOptions) -> Answer:
-    """Precondition by an SVD, solve by ``torch.linalg.solve``, finish with LBFGS (the same, Fig. 2d)."""
+def svd_lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
+    """Precondition by an SVD, solve by LU, finish with LBFGS (the same, Fig. 2d)."""
     back, preconditioned, rhs = _precondition(system)
     start = torch.linalg.solve(preconditioned, rhs)
-    z, steps = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, start, options)
+    z, steps = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, start, spec)
     return _answer(back @ z, steps)
 
 
@@ -111,13 +101,13 @@ def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     ):
         _, values, vh = torch.linalg.svd(dense, full_matrices=False)
     if not float(values[-1]) > 0:
-        raise torch.linalg.LinAlgError("a singular value is zero")
+        raise LinAlgError("a singular value is zero")
     back = vh.T / values
     return back, dense @ back, system.rhs.to(torch.float32)
 
 
 def _answer(x: torch.Tensor, steps: int) -> Answer:
-    return Answer(x, steps, arithmetic="float32")
+    return Answer(x, steps, precision="float32")
 
 
 def minimize(
@@ -125,27 +115,30 @@ def minimize(
     rmatvec: Product,
     rhs: torch.Tensor,
     start: torch.Tensor,
-    options: SolverOptions,
+    spec: SolverSpec,
 ) -> tuple[torch.Tensor, int]:
-    """Minimize ‖M x - b‖² by ``torch.optim.LBFGS``: lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
+    """Minimize ‖M x - b‖² by ``torch.optim.LBFGS``.
 
-    The papers state none of these. The error and its gradient 2 M^T r go through the products in float32. Both are taken in units
-    of mean(b²), so that PyTorch's absolute tolerances mean the same for every layer. With the mean over the n equations in
-    place of the sum its first step, of length min(1, 1 / ‖g‖₁), would be lost in the rounding of x, and LBFGS would end there.
+    lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
+
+    The papers state none of these. The error and its gradient 2 M^T r go through the products in
+    float32. Both are taken in units of mean(b²), so that PyTorch's absolute tolerances mean the
+    same for every layer. With the mean over the n equations in place of the sum its first step, of
+    length min(1, 1 / ‖g‖₁), would be lost in the rounding of x, and LBFGS would end there.
     """
     size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(torch.float32).tiny)
     x = start.clone()
     optimizer = torch.optim.LBFGS(
         [x],
         lr=1,
-        max_iter=options.max_iterations or 2000,
-        max_eval=25 * (options.max_iterations or 2000),
+        max_iter=spec.max_iterations or 2000,
+        max_eval=25 * (spec.max_iterations or 2000),
         history_size=HISTORY,
         line_search_fn="strong_wolfe",
         tolerance_grad=1e-12,
         tolerance_change=1e-15,
     )
-    with ResidualBar(f"LBFGS of {len(rhs)} x {len(start)}", options.tolerance) as bar:
+    with ResidualBar(f"LBFGS of {len(rhs)} x {len(start)}", spec.tolerance) as bar:
 
         def closure() -> torch.Tensor:
             residual = matvec(x) - rhs

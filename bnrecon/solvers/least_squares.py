@@ -5,39 +5,40 @@ from __future__ import annotations
 import torch
 
 from bnrecon.operators.system import System
-from bnrecon.solvers.base import Answer, SolverOptions, register_solver
+from bnrecon.solvers.base import Answer
 from bnrecon.solvers.iterative import cgls
 from bnrecon.solvers.progress import ResidualBar, clock
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["least_squares"]
 
 LARGEST = 4000  # the smaller side of M up to which its singular values are used
 
 
-@register_solver(
-    "least_squares",
-    memory=lambda rows, columns: (
-        8 * (3 * rows * columns if min(rows, columns) <= LARGEST else 12 * columns)
-    ),
-    norm="least squares",
-)
-def least_squares(system: System, options: SolverOptions) -> Answer:
-    """Minimise ‖M x - b‖, and among those x its norm: by singular values (LAPACK's gelsd) up to 4,000 equations, else by CGLS.
+def memory(rows: int, columns: int) -> int:
+    """Bytes: M and its singular vectors where they are used, else vectors."""
+    return 8 * (3 * rows * columns if min(rows, columns) <= LARGEST else 12 * columns)
 
-    gelsd stands any rank; it runs on the CPU, as GPUs only have ``gels``, which is silently wrong where rank is lacking. CGLS
-    runs in float64 from zero, unscaled, until the gradient M^T r has fallen to 1e-10 of its first size.
+
+def least_squares(system: System, spec: SolverSpec) -> Answer:
+    """Minimize ‖M x - b‖, and among those x its norm.
+
+    By singular values (LAPACK's gelsd) up to 4,000 equations, else by CGLS. gelsd works at any
+    rank; it runs on the CPU, as GPUs only have ``gels``, which is silently wrong for a
+    rank-deficient M. CGLS runs in float64 from zero, unscaled, until the gradient M^T r has fallen
+    to 1e-10 of its first size.
     """
     operator, rhs = system.operator, system.rhs
     if min(operator.shape) > LARGEST:
         size = rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)
-        limit = options.max_iterations or 50_000
+        limit = spec.max_iterations or 50_000
         with ResidualBar(
-            f"least squares {operator.shape[0]} x {operator.shape[1]}", options.tolerance
+            f"least squares {operator.shape[0]} x {operator.shape[1]}", spec.tolerance
         ) as bar:
             x, steps = cgls(
                 operator,
                 rhs / size,
-                0.1 * options.tolerance,
+                0.1 * spec.tolerance,
                 limit,
                 bar.show,
                 flat=1e-10,

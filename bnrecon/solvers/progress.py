@@ -18,8 +18,8 @@ DELAY = 2.0  # seconds before a bar shows
 class ResidualBar:
     """A bar over the digits gained: from a relative residual of 1 down to the tolerance.
 
-    Iterations gain digits at a steady rate, so the time left it shows is meant seriously. Nothing is drawn where standard
-    error is not a terminal.
+    Iterations gain digits at a steady rate, so the time left it shows is meant seriously. Nothing
+    is drawn where standard error is not a terminal.
     """
 
     def __init__(self, name: str, tolerance: float):
@@ -50,7 +50,12 @@ class ResidualBar:
 
 @contextmanager
 def clock(name: str, expected: float) -> Iterator[None]:
-    """Show the time that runs while a library call of about ``expected`` seconds works, from which no progress comes."""
+    """Show the elapsed time of a library call that reports no progress.
+
+    Args:
+        name: of the call.
+        expected: seconds that it should take.
+    """
     bar = tqdm(
         total=max(1, round(expected)),
         desc=f"{name}, expected {expected:.0f} s",
@@ -64,7 +69,7 @@ def clock(name: str, expected: float) -> Iterator[None]:
     def tick() -> None:
         started = time.monotonic()
         while not done.wait(1.0):
-            bar.n = min(bar.total, int(time.monotonic() - started))
+            bar.n = min(bar.total or 0, int(time.monotonic() - started))
             if time.monotonic() - started > DELAY:
                 bar.refresh()
 

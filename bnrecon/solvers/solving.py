@@ -1,4 +1,4 @@
-"""One call for all solvers: choose, check, solve, recompute the residual, and say what stands in the way."""
+"""One call for all solvers: choose, check, solve, recompute the residual, diagnose."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory, exact_float32, gigabytes
-from bnrecon.solvers.base import Report, Solution, SolverOptions, lookup, require_memory
+from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory
 from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose
 from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers.register import Solver, lookup
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["Choice", "choose", "relative_residual", "solve"]
 
 SMALL = 4000  # unknowns up to which LU in float64 takes seconds
-WAY_OUT = "take more features (features.oversampling=1.5), another seed or other features, or solver=least_squares"
+WAY_OUT = (
+    "take more features (oversampling=1.5), another seed or other features, or solver=least_squares"
+)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A solver, why, and how many of the features it is given: the first n, where a few more are there."""
+    """A solver, why, and how many of the features it is given: the first n of a few more."""
 
     solver: str
     reason: str
@@ -37,10 +41,11 @@ def choose(
 ) -> Choice:
     """Pick the solver for ``rows`` equations, ``columns`` unknowns and ``memory`` free bytes.
 
-    The closed form where M is orthogonal; least squares where there are fewer unknowns than equations. Otherwise the
-    matrix-free solver takes about ln(1/tol) / (½ ln(c1/n)) iterations of 4 n c1 flops and a factorization (2/3) n³: below 2,400
-    iterations (an oversampling of 1.02) or n / 6, at which the two cost the same, the former; beyond, the LU of the
-    first n features, in float64 up to 4,000 and in float32 with correction above, if it fits.
+    The closed form where M is orthogonal; least squares where there are fewer unknowns than
+    equations. Otherwise the matrix-free solver takes about ln(1/tol) / (½ ln(c1/n)) iterations of 4
+    n c1 flops and a factorization (2/3) n³: below 2,400 iterations (an oversampling of 1.02) or n /
+    6, at which the two cost the same, the former; beyond, the LU of the first n features, in
+    float64 up to 4,000 and in float32 with correction above, if it fits.
 
     >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9).solver
     'matrix_free'
@@ -81,110 +86,131 @@ def choose(
             columns,
         )
     if need > memory:
-        without = f"an LU would need {gigabytes(need)}, {gigabytes(memory)} are free: slow, and may fall short"
+        needs = f"an LU would need {gigabytes(need)}, {gigabytes(memory)} are free"
+        without = f"{needs}: slow, and may fall short"
         return Choice("matrix_free", f"{why}; {without}", columns)
     return Choice(direct, f"{why}, and an LU is the right tool", rows)
 
 
-def solve(name: str, system: System, options: SolverOptions | None = None) -> Solution:
-    """Solve a system with a registered solver and report the residual recomputed from the operator in float64.
+def solve(system: System, spec: SolverSpec | None = None) -> Solution:
+    """Solve a system and report the residual, recomputed from the operator in float64.
 
-    ``auto`` stands for what ``choose`` picks. Scales of features that it leaves out are 0.
+    ``auto`` uses the solver that ``choose`` picks; scales of features that it leaves out are 0. A
+    solver that does not reach the tolerance reports ``converged=False``, and ``report.diagnosis``
+    says why, where a reason is found.
 
-    Raises ``UserError`` for a target that is not finite, ``Unsuitable`` where the solver does not apply, ``RunError`` where
-    memory does not suffice, the system is singular or the answer is not finite. A solver that merely falls short says
-    ``converged=False``; ``report.diagnosis`` says why, where a reason is found.
+    Args:
+        system: ``operator`` x = ``rhs``, (n, c1) and (n,), in float64.
+        spec: solver, tolerance and iterations; ``auto`` and 1e-10 by default.
+
+    Returns:
+        The scales (c1,) in float64 and the report.
+
+    Raises:
+        UserError: the target or the features are not finite; ``Unsuitable``: the solver does not
+            apply to this system.
+        RunError: memory does not suffice, the system is singular or the scales are not finite.
+
+    >>> from bnrecon.construction.two_layer import linear_system
+    >>> _ = torch.manual_seed(0)
+    >>> matrix = KhatriRao(torch.randn(9, 3).double(), torch.randn(9, 2).double())
+    >>> solution = solve(linear_system(matrix, torch.randn(3, 2).double()))
+    >>> solution.scale.shape, solution.report.solver, solution.report.converged
+    (torch.Size([9]), 'matrix_free', True)
     """
-    options = options or SolverOptions()
+    spec = spec or SolverSpec()
+    _check_finite(system)
+    rows, columns = system.operator.shape
+    if rows == 0:  # one entry an output beside a skip connection: the second scales do it alone
+        scale = torch.zeros(columns, dtype=torch.float64, device=system.rhs.device)
+        report = SolverReport(spec.name, 0.0, 0, 0.0, True, "0", reason="no equation is left")
+        return Solution(scale, report)
+    if spec.name == "auto":
+        return _solve_as_chosen(_choose_for(system, spec), system, spec)
+    return _solve_with(lookup(spec.name), system, spec)
+
+
+def _check_finite(system: System) -> None:
+    """Raise ``UserError`` for a target or features that are not finite."""
     if not bool(torch.isfinite(system.rhs).all()):
         raise UserError(
-            "the target's weights are not all finite: nothing can be rebuilt from NaN or infinity"
+            "the target's weights are not all finite: NaN or infinity cannot be reconstructed"
         )
     if not bool(torch.isfinite(system.matrix.column_norms()).all()):
         raise UserError(
-            "the features are not all finite, or too large for float64: the distribution has to be mended"
+            "the features are not all finite, or too large for float64: correct the distribution"
         )
-    if (
-        system.operator.shape[0] == 0
-    ):  # one entry an output beside a skip connection: the second scales do it alone
-        nothing = torch.zeros(
-            system.operator.shape[1], dtype=torch.float64, device=system.rhs.device
-        )
-        return Solution(
-            nothing, Report(name, 0.0, 0, 0.0, 0, True, norm="0", reason="no equation is left")
-        )
-    if name == "auto":
-        choice = choose(
-            *system.operator.shape,
-            system.orthogonal,
-            available_memory(system.rhs.device),
-            options.tolerance,
-        )
-        if choice.features < system.operator.shape[1] and not isinstance(system.matrix, KhatriRao):
-            choice = Choice(
-                "least_squares",
-                "features that follow a pattern, of which none can be left out",
-                system.operator.shape[1],
-            )
-        return _chosen(choice, system, options)
-    solver = lookup(name)
-    solver.check(*system.operator.shape, system.orthogonal)
-    need = solver.memory(*system.operator.shape)
-    require_memory(
-        need,
-        system.rhs.device,
-        name,
-        "use solver=matrix_free with features.oversampling=1.5, or features=id_cond",
-    )
+
+
+def _solve_with(solver: Solver, system: System, spec: SolverSpec) -> Solution:
+    """Check that a solver applies, solve, and recompute the residual."""
+    rows, columns = system.operator.shape
+    solver.check(rows, columns, system.orthogonal)
+    need = solver.memory(rows, columns)
+    instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
+    require_memory(need, system.rhs.device, solver.name, instead)
     started = time.perf_counter()
     try:
         with exact_float32():
-            answer = solver.solve(system, options)
-    except torch.linalg.LinAlgError:
+            answer = solver.solve(system, spec)
+    except LinAlgError:
         raise RunError(_singular(system)) from None
     if answer.x.is_cuda:
         torch.cuda.synchronize(answer.x.device)
-    spent = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     if not bool(torch.isfinite(answer.x).all()):
-        raise RunError(_singular(system, f"solver {name} gave scales that are not finite: "))
+        raise RunError(_singular(system, f"solver {solver.name} gave scales that are not finite: "))
     x = answer.x.to(torch.float64)
     residual = relative_residual(system, x)
-    converged = residual <= options.tolerance
-    diagnosis = "" if converged else diagnose(system)
-    norm = answer.norm or solver.norm
-    report = Report(
-        name,
+    converged = residual <= spec.tolerance
+    report = SolverReport(
+        solver.name,
         residual,
         answer.iterations,
-        spent,
-        need,
+        seconds,
         converged,
-        norm,
-        answer.arithmetic,
-        diagnosis=diagnosis,
+        answer.norm or solver.norm,
+        answer.precision,
+        diagnosis="" if converged else diagnose(system),
+        memory=need,
     )
     return Solution(x, report)
 
 
-def _chosen(choice: Choice, system: System, options: SolverOptions) -> Solution:
-    """Solve as chosen, with the first features only where the choice says so."""
+def _choose_for(system: System, spec: SolverSpec) -> Choice:
+    """The choice of ``auto``; features that follow a pattern cannot be left out."""
+    rows, columns = system.operator.shape
+    memory = available_memory(system.rhs.device)
+    choice = choose(rows, columns, system.orthogonal, memory, spec.tolerance)
+    if choice.features < columns and not isinstance(system.matrix, KhatriRao):
+        reason = "none of the features can be left out, as they follow a pattern"
+        return Choice("least_squares", reason, columns)
+    return choice
+
+
+def _solve_as_chosen(choice: Choice, system: System, spec: SolverSpec) -> Solution:
+    """Solve as chosen, with the first features only where the choice leaves some out."""
     columns = system.operator.shape[1]
+    spec = dataclasses.replace(spec, name=choice.solver)
     if choice.features == columns:
-        found = solve(choice.solver, system, options)
-        return Solution(found.scale, dataclasses.replace(found.report, reason=choice.reason))
+        solution = solve(system, spec)
+        return Solution(solution.scale, dataclasses.replace(solution.report, reason=choice.reason))
     matrix, operator = (part.leading(choice.features) for part in (system.matrix, system.operator))
-    found = solve(
-        choice.solver, dataclasses.replace(system, operator=operator, matrix=matrix), options
+    solution = solve(dataclasses.replace(system, operator=operator, matrix=matrix), spec)
+    scale = torch.zeros(columns, dtype=torch.float64, device=solution.scale.device)
+    scale[: choice.features] = solution.scale
+    norm = (
+        f"that of the first {choice.features} features; "
+        f"the other {columns - choice.features} scales are 0"
     )
-    scale = torch.zeros(columns, dtype=torch.float64, device=found.scale.device)
-    scale[: choice.features] = found.scale
-    norm = f"that of the first {choice.features} features; the other {columns - choice.features} scales are 0"
-    return Solution(scale, dataclasses.replace(found.report, reason=choice.reason, norm=norm))
+    report = dataclasses.replace(solution.report, reason=choice.reason, norm=norm)
+    return Solution(scale, report)
 
 
 def _singular(system: System, before: str = "") -> str:
     rows, columns = system.operator.shape
-    return f"{before}the {rows} x {columns} system is singular: {diagnose(system) or 'to working precision'}; {WAY_OUT}"
+    why = diagnose(system) or "to working precision"
+    return f"{before}the {rows} x {columns} system is singular: {why}; {WAY_OUT}"
 
 
 def relative_residual(system: System, x: torch.Tensor) -> float:

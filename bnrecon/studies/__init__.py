@@ -1,1 +1,1 @@
-"""A folder a paper: its tables and experiments, and what it reports."""
+"""One folder per paper: its tables and experiments, one file each, and the numbers it reports."""

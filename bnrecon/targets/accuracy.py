@@ -12,7 +12,7 @@ from bnrecon.data import Images
 from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.hardware import exact_float32
 
-__all__ = ["Accuracy", "finite_logits", "image_bar", "test_accuracy"]
+__all__ = ["Accuracy", "finite_logits", "image_bar", "measure_accuracy"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,19 @@ class Accuracy:
     images: int
 
 
-def test_accuracy(
+def measure_accuracy(
     network: nn.Module, data: Images, device: torch.device, description: str | None = None
 ) -> Accuracy:
-    """Test accuracy over all test images, in eval mode and float32 with TF32 off; with a ``description``, under a bar.
+    """Accuracy over all test images, in eval mode and float32 with TF32 off.
 
-    Raises ``RunError`` where a logit is not finite: the largest of NaNs is no answer.
+    Args:
+        network: maps (N, C, H, W) to logits (N, classes).
+        data: the images.
+        device: where the network is.
+        description: title of a progress bar; none is shown without.
+
+    Raises:
+        RunError: where a logit is not finite: the largest of NaNs is no answer.
     """
     network.eval()
     correct = images = 0
@@ -49,13 +56,5 @@ def finite_logits(logits: torch.Tensor, whose: str) -> torch.Tensor:
 
 def image_bar(total: int, description: str | None) -> tqdm:
     """A progress bar over images; without a description, none."""
-    return tqdm(
-        total=total,
-        desc=description,
-        unit="img",
-        disable=None if description else True,
-        leave=False,
-    )
-
-
-test_accuracy.__test__ = False  # not a test, whatever pytest thinks of its name
+    disable = None if description else True
+    return tqdm(total=total, desc=description, unit="img", disable=disable, leave=False)

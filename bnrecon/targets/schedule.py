@@ -1,4 +1,7 @@
-"""The learning rate at each step: linear warm-up, then cosine to zero (Burkholz 2024, Sect. 3.2)."""
+"""The learning rate at each step: linear warm-up, then cosine to zero.
+
+Burkholz 2024, Sect. 3.2.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,14 @@ __all__ = ["WarmupCosine"]
 
 @dataclass(frozen=True)
 class WarmupCosine:
-    """Per-step rate: ``peak · (step+1)/warmup`` while warming up, then ``peak · (1 + cos(π t)) / 2`` with t from 0 to 1.
+    """The rate ``peak · (step + 1) / warmup_steps``, then ``peak · (1 + cos(π t)) / 2``.
+
+    t goes from 0 to 1 after the warm-up.
+
+    Attributes:
+        peak: the rate at the end of the warm-up.
+        warmup_steps: steps of warm-up.
+        total_steps: steps in all.
 
     >>> schedule = WarmupCosine(peak=0.1, warmup_steps=2, total_steps=10)
     >>> [round(schedule(step), 3) for step in (0, 1, 2, 6, 9)]

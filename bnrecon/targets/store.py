@@ -1,4 +1,4 @@
-"""The target of a run: taken from the store if it was trained before, trained under a lock if not."""
+"""The store of trained targets: one is read if it was trained before, else trained under a lock."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import copy
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import nn
 
-import bnrecon.targets.collapsed_pair  # noqa: F401  it registers vgg_normalization
 from bnrecon.data import Images
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.runtime import digests, distributed, files, locks
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import can_compile
-from bnrecon.runtime.interruption import StopRequest, seconds
-from bnrecon.runtime.own_code import blamed
-from bnrecon.targets.accuracy import test_accuracy
-from bnrecon.targets.models import FAMILIES, build, target_code
+from bnrecon.runtime.interruption import StopRequest, parse_duration
+from bnrecon.runtime.options import name_fields
+from bnrecon.runtime.own_code import attribute_errors
+from bnrecon.targets.accuracy import measure_accuracy
+from bnrecon.targets.plan import TrainingPlan, autocast_dtype
+from bnrecon.targets.register import FAMILIES, build, target_code
 from bnrecon.targets.reparameterization import reparameterize
-from bnrecon.targets.trainer import TrainingPlan, autocast_dtype, train
-
-if TYPE_CHECKING:
-    from bnrecon.config.schema import RunConfig
+from bnrecon.targets.spec import TargetRequest
+from bnrecon.targets.trainer import train
 
 __all__ = [
     "Trained",
@@ -38,9 +37,10 @@ __all__ = [
     "training_plan",
 ]
 
-
-# Options that say how a target is trained, and not what comes of it; of the precision, what it comes to is in the name already.
+# Options that say how a target is trained, and not what it becomes. What the precision is resolved
+# to is in the name already.
 HOW = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds", "train.precision"})
+METADATA = frozenset({"accuracy", "images", "seconds", "log", "config"})
 
 
 @dataclass(frozen=True)
@@ -49,139 +49,138 @@ class Trained:
 
     network: nn.Module
     folder: Path
-    about: dict
+    about: dict[str, Any]
 
 
-def build_target(config: RunConfig, data: Images) -> nn.Module:
+def build_target(request: TargetRequest, data: Images) -> nn.Module:
     """Build the target untrained, its initial weights drawn from ``train.seed``."""
-    options = {f.name: getattr(config.target, f.name) for f in dataclasses.fields(config.target)}
-    del options["name"], options["family"]
+    target, seed = request.target, request.train.seed
+    options = {field.name: getattr(target, field.name) for field in dataclasses.fields(target)}
+    for name in ("name", "family", "condition", "density"):
+        del options[name]
     options |= options.pop("options", {})
-    condition, density = options.pop("condition"), options.pop("density")
     with torch.random.fork_rng():
-        torch.manual_seed(config.train.seed)
-        network = build(config.target.family, data.shape, len(data.classes), **options)
-    return reparameterize(network, condition, density, config.train.seed)
+        torch.manual_seed(seed)
+        with name_fields("target.", vars(target)):
+            network = build(target.family, data.shape, len(data.classes), **options)
+    return reparameterize(network, target.condition, target.density, seed)
 
 
-def training_plan(config: RunConfig, device: torch.device) -> TrainingPlan:
-    """Resolve what ``train`` leaves to the machine."""
-    t = config.train
-    alone = distributed.place()[1] == 1
-    if t.compile == "on" and not alone:
+def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
+    """Resolve what ``train`` leaves to the machine: precision and compilation."""
+    spec = request.train
+    alone = distributed.rank_and_world_size()[1] == 1
+    if spec.compile == "on" and not alone:
         raise UserError(
-            "train.compile=on: only a process alone compiles; leave it at auto under torchrun"
+            "train.compile=on: is for one process; leave it at auto with several (torchrun)"
         )
-    compiled = t.compile == "on" or (t.compile == "auto" and alone and can_compile(device))
-    return TrainingPlan(
-        t.epochs,
-        t.lr,
-        t.momentum,
-        t.weight_decay,
-        t.nesterov,
-        t.batch_size,
-        t.warmup_epochs,
-        t.seed,
-        autocast_dtype(t.precision, device),
-        compiled,
-        compile_required=t.compile == "on",
-    )
+    compiled = spec.compile == "on" or (spec.compile == "auto" and alone and can_compile(device))
+    return TrainingPlan(spec, autocast_dtype(spec.precision, device), compiled)
 
 
-def target_folder(config: RunConfig, data: Images, device: torch.device) -> Path:
-    """Where a target lies: named by what it is, how and in what arithmetic it is trained, and the pixels it is trained on."""
-    content = {
+def target_folder(request: TargetRequest, data: Images, device: torch.device) -> Path:
+    """Where a target lies.
+
+    The name holds a hash of the network, of how and in what precision it is trained, of a user's
+    own code, and of the pixels it is trained on.
+    """
+    spec = request.data
+    content: dict[str, Any] = {
         "pixels": data.checksum(),
         "device": device.type,
-        "dtype": str(training_plan(config, device).dtype),
+        "dtype": str(training_plan(request, device).dtype),
     }
-    for part in ("target", "train"):  # of the precision, what came of it is in the content already
-        content |= digests.differences(getattr(config, part), HOW, part + ".")
-    content |= {
-        f"data.{name}": getattr(config.data, name) for name in ("crop_padding", "flip", "side")
-    }
-    content |= own_code(config)
-    return (
-        Path(config.targets or f"{config.outputs}/targets")
-        / f"{config.data.name}-{config.target.name}-{digests.content_key(content)}"
-    )
+    content |= digests.differences_from_defaults(request.target, HOW, "target.")
+    content |= digests.differences_from_defaults(request.train, HOW, "train.")
+    content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
+    content |= own_code(request)
+    key = digests.content_key(content)
+    return request.store / f"{spec.name}-{request.target.name}-{key}"
 
 
-def own_code(config: RunConfig) -> dict[str, str]:
-    """Fingerprints of what a user has registered and a target is made of, by option: its family, its features."""
-    options = vars(config.target) | getattr(config.target, "options", {})
-    found = {"target.code": target_code(config.target.family)}
+def own_code(request: TargetRequest) -> dict[str, str]:
+    """Fingerprints of a user's code that the target depends on, by option: its family, features."""
+    target = request.target
+    options = vars(target) | getattr(target, "options", {})
+    found = {"target.code": target_code(target.family)}
     if (features := str(options.get("features"))) in DISTRIBUTIONS:
         found["target.features.code"] = DISTRIBUTIONS[features].code
     return {name: code for name, code in found.items() if code is not None}
 
 
-def is_trained(config: RunConfig, data: Images, device: torch.device) -> bool:
+def is_trained(request: TargetRequest, data: Images, device: torch.device) -> bool:
     """Whether the store has this target."""
-    return (target_folder(config, data, device) / "target.json").exists()
+    return (target_folder(request, data, device) / "target.json").exists()
 
 
-def obtain_target(config: RunConfig, data: Images, device: torch.device) -> Trained:
-    """Take the target from the store or train it; of several processes that need it, one trains and the others wait.
+def obtain_target(request: TargetRequest, data: Images, device: torch.device) -> Trained:
+    """Take the target from the store or train it; of several processes one trains, others wait.
 
-    A stored target is only read, so that its folder need not be writable; one that was just trained is read back, so that it is the
-    same, to the last digit of what is computed from it, as in every later run. A damaged file is named, set aside and redone. Of
-    processes that train together (torchrun) the first holds the lock, tests and saves. Raises what ``train`` raises.
+    A stored target is only read, so that its folder need not be writable. A target that was just
+    trained is read back: what is computed from it is the same, to the last digit, in every later
+    run. A damaged file is named, set aside and redone. Of processes that train together (torchrun)
+    the first holds the lock, tests and saves.
+
+    Raises:
+        UserError: where the request does not fit the images or the machine.
+        RunError: where training diverges, or the stored target cannot be read back.
+        Interrupted: where training is stopped; it is saved before.
     """
-    folder = target_folder(config, data, device)
-    network, found = build_target(config, data), None
-    if distributed.first_of(lambda: is_trained(config, data, device)):
-        found = distributed.after_first(lambda: _stored(folder, network))
-    if found is None:
-        check_batches(network, config, data)
-        network, found = _trained_now(config, data, device, folder)
-    return Trained(network.to(device).eval(), folder, found)
+    folder = target_folder(request, data, device)
+    network, about = build_target(request, data), None
+    if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
+        about = distributed.run_on_first_rank_before_others(lambda: _read_stored(folder, network))
+    if about is None:
+        _check_batches(network, request, data)
+        network, about = _train_under_lock(request, data, device, folder)
+    return Trained(network.to(device).eval(), folder, about)
 
 
-def _trained_now(
-    config: RunConfig, data: Images, device: torch.device, folder: Path
-) -> tuple[nn.Module, dict]:
-    """Train under the folder's lock, unless another process has done it in the meantime; read what is stored then."""
-    first = distributed.place()[0] == 0
-    with (
-        locks.exclusive(folder, f"training {config.target.name} ({folder})")
-        if first
-        else contextlib.nullcontext()
-    ):
-        network = build_target(config, data)
-        found = distributed.after_first(lambda: _stored(folder, network, mend=True))
-        if found is None:
-            with blamed(FAMILIES[config.target.family]):
-                _train(config, data, device, folder, build_target(config, data))
-            network = build_target(config, data)
-            found = distributed.after_first(lambda: _stored(folder, network))
-    if found is None:
-        raise RunError(f"{folder}: the trained target cannot be read back; is the disk sound?")
-    return network, found
+def _train_under_lock(
+    request: TargetRequest, data: Images, device: torch.device, folder: Path
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Train, unless another process has done it in the meantime; then read what is stored."""
+    lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if distributed.rank_and_world_size()[0] == 0:
+        lock = locks.lock_folder(folder, f"training {request.target.name} ({folder})")
+    with lock:
+        network = build_target(request, data)
+        about = distributed.run_on_first_rank_before_others(
+            lambda: _read_stored(folder, network, set_aside=True)
+        )
+        if about is None:
+            with attribute_errors(FAMILIES[request.target.family]):
+                _train_and_save(request, data, device, folder)
+            network = build_target(request, data)
+            about = distributed.run_on_first_rank_before_others(
+                lambda: _read_stored(folder, network)
+            )
+    if about is None:
+        raise RunError(f"{folder}: the trained target cannot be read back; check the disk")
+    return network, about
 
 
-def check_batches(network: nn.Module, config: RunConfig, data: Images) -> None:
-    """Raise ``UserError`` for a network that normalizes over a batch where a batch is one value a channel."""
-    if min(config.train.batch_size, data.sizes[0]) > 1:
+def _check_batches(network: nn.Module, request: TargetRequest, data: Images) -> None:
+    """Raise ``UserError`` for batches of one image where the network normalizes over the batch."""
+    if min(request.train.batch_size, data.sizes[0]) > 1:
         return
     trial = copy.deepcopy(network).train()
     try:
         trial(torch.zeros(1, *data.shape))
     except ValueError as error:
-        given = (
-            "train.batch_size=1"
-            if config.train.batch_size == 1
-            else f"{data.sizes[0]} training image"
-        )
-        raise UserError(
-            f"{given}: a batch of one image leaves {config.target.name} nothing to normalize over ({error})"
-        ) from None
+        given = f"{data.sizes[0]} training image"
+        if request.train.batch_size == 1:
+            given = "train.batch_size=1"
+        what = f"a batch of one image leaves {request.target.name} nothing to normalize over"
+        raise UserError(f"{given}: {what} ({error})") from None
 
 
-def _stored(folder: Path, network: nn.Module, mend: bool = False) -> dict | None:
-    """Read a stored target into ``network``; ``None`` where there is none, or it is damaged. ``mend``: set a damaged file aside.
+def _read_stored(
+    folder: Path, network: nn.Module, set_aside: bool = False
+) -> dict[str, Any] | None:
+    """Read a stored target into ``network``; ``None`` where there is none, or it is damaged.
 
-    With ``mend`` the folder's lock must be held.
+    With ``set_aside`` a damaged file is named and renamed; the folder's lock must be held.
     """
     path = folder / "target.safetensors"
     try:
@@ -189,73 +188,67 @@ def _stored(folder: Path, network: nn.Module, mend: bool = False) -> dict | None
         network.load_state_dict(weights)
         path = folder / "target.json"
         about = files.read_json(path)
-        if not {"accuracy", "images", "seconds", "log", "config"} <= set(about):
+        if not set(about) >= METADATA:
             raise files.Damaged(f"{path} was written by another version of bnrecon")
     except FileNotFoundError:
         return None
     except (ValueError, RuntimeError) as error:
-        if mend:
-            reason = (
-                error
-                if isinstance(error, ValueError)
-                else f"{path} does not fit the network that is asked for"
-            )
-            files.set_aside(path, reason)
+        if set_aside:
+            misfit = f"{path} does not fit the network"
+            files.quarantine(path, error if isinstance(error, ValueError) else misfit)
         return None
     with contextlib.suppress(OSError):  # left by a process that was killed at the very end
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return about
 
 
-def _train(
-    config: RunConfig, data: Images, device: torch.device, folder: Path, network: nn.Module
-) -> dict:
-    checkpoint = folder / "checkpoint.safetensors"
-    plan = training_plan(config, device)
-    limit = None if config.train.time_limit is None else seconds(config.train.time_limit)
+def _train_and_save(
+    request: TargetRequest, data: Images, device: torch.device, folder: Path
+) -> None:
+    network = build_target(request, data)
+    plan = training_plan(request, device)
+    limit = None if request.train.time_limit is None else parse_duration(request.train.time_limit)
     with StopRequest(limit) as stop:
-        log, spent = train(
-            network, data, plan, device, checkpoint, config.train.checkpoint_seconds, stop
-        )
-    return distributed.first_of(lambda: _keep(config, data, device, folder, network, log, spent))
+        log, spent = train(network, data, plan, device, folder / "checkpoint.safetensors", stop)
+    about = {"seconds": spent, "log": log}
+    distributed.run_on_first_rank(
+        lambda: _test_and_save(request, data, device, folder, network, about)
+    )
 
 
-def _keep(
-    config: RunConfig,
+def _test_and_save(
+    request: TargetRequest,
     data: Images,
     device: torch.device,
     folder: Path,
     network: nn.Module,
-    log: list[dict],
-    spent: float,
-) -> dict:
-    """Test a trained target and write it down; one that diverged leaves nothing, so that the next attempt is a fresh one."""
+    about: dict[str, Any],
+) -> None:
+    """Test a trained target and save it; one that diverged leaves nothing behind."""
+    checkpoint = folder / "checkpoint.safetensors"
     try:
-        accuracy = test_accuracy(network, data, device, description="testing the target")
+        accuracy = measure_accuracy(network, data, device, description="testing the target")
     except RunError as error:
-        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-        raise RunError(
-            f"training diverged: {error}; lower train.lr (now {config.train.lr:g}), nothing of it is kept"
-        ) from None
+        checkpoint.unlink(missing_ok=True)
+        advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
+        raise RunError(f"training diverged: {error}; {advice}") from None
     files.write_tensors(
-        folder / "target.safetensors", network.state_dict(), {"target": config.target.name}
+        folder / "target.safetensors", network.state_dict(), {"target": request.target.name}
     )
-    described = {
-        part: dataclasses.asdict(getattr(config, part)) for part in ("data", "target", "train")
+    config = {
+        "data": dataclasses.asdict(request.data),
+        "target": dataclasses.asdict(request.target),
+        "train": dataclasses.asdict(request.train),
     }
-    del described["data"]["root"]  # where the files lie says nothing of the target
-    about = {
-        "accuracy": accuracy.percent,
-        "images": accuracy.images,
-        "seconds": spent,
-        "log": log,
-        "precision": str(training_plan(config, device).dtype).removeprefix("torch."),
+    del config["data"]["root"]  # where the files lie does not change the target
+    about = {"accuracy": accuracy.percent, "images": accuracy.images} | about
+    about |= {
+        "precision": str(training_plan(request, device).dtype).removeprefix("torch."),
         "device": device.type,
-        "config": described,
+        "config": config,
         "data_checksum": data.checksum(),
-        "code": target_code(config.target.family),
-        "processes": distributed.place()[1],
+        "code": target_code(request.target.family),
+        "processes": distributed.rank_and_world_size()[1],
     }
     files.write_json(folder / "target.json", about)
-    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    return about
+    checkpoint.unlink(missing_ok=True)

@@ -2,324 +2,213 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
 from bnrecon.data import Images
 from bnrecon.runtime import distributed, files
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
-from bnrecon.runtime.hardware import has_fast_bfloat16
 from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.schedule import WarmupCosine
+from bnrecon.targets.step import Step
 
-__all__ = ["TrainingPlan", "autocast_dtype", "train"]
+__all__ = ["Trainer", "train"]
 
+logger = logging.getLogger(__name__)
 
 SYNC_EVERY = 16  # steps between looks at the loss: each waits for the GPU, which no other step does
 
 
-TRIALS = 3  # steps in which a compiled network may fail: they compile, capture and replay
+class Trainer:
+    """One training run: network, optimizer and the step it has come to.
 
+    Args:
+        network: the network to train, in place.
+        data: the images.
+        plan: how to train.
+        device: where to train.
 
-@dataclass(frozen=True)
-class TrainingPlan:
-    """How a target is trained: everything its final weights depend on beside the data and the network.
-
-    ``compile``: by torch.compile, or as it stands where that fails; with ``compile_required`` a
-    failure is a ``UserError``.
+    Raises:
+        UserError: where a batch, or the images, cannot be shared by the processes.
     """
 
-    epochs: int
-    lr: float
-    momentum: float
-    weight_decay: float
-    nesterov: bool
-    batch_size: int
-    warmup_epochs: float
-    seed: int
-    dtype: torch.dtype
-    compile: bool = False
-    compile_required: bool = False
-
-
-def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Resolve ``auto``, ``float32`` or ``bfloat16``; ``auto`` takes bf16 only where the device has units for it."""
-    fast = precision == "bfloat16" or (precision == "auto" and has_fast_bfloat16(device))
-    return torch.bfloat16 if fast else torch.float32
-
-
-class Trainer:
-    """One training run: network, optimizer and the place it has come to."""
-
     def __init__(self, network: nn.Module, data: Images, plan: TrainingPlan, device: torch.device):
-        self.network = network.to(device, memory_format=torch.channels_last)
-        self.data, self.plan, self.device = data, plan, device
+        spec = plan.spec
+        self.network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+        self.data, self.plan, self.spec, self.device = data, plan, spec, device
         self.optimizer = torch.optim.SGD(
             network.parameters(),
-            plan.lr,
-            plan.momentum,
-            weight_decay=plan.weight_decay,
-            nesterov=plan.nesterov,
+            spec.lr,
+            spec.momentum,
+            weight_decay=spec.weight_decay,
+            nesterov=spec.nesterov,
             fused=True,
         )
-        self.place = distributed.place()
-        if plan.batch_size % self.place[1]:
+        self.rank, self.processes = distributed.rank_and_world_size()
+        if spec.batch_size % self.processes:
             raise UserError(
-                f"train.batch_size={plan.batch_size} cannot be shared evenly by {self.place[1]} processes"
+                f"train.batch_size={spec.batch_size} cannot be shared evenly by "
+                f"{self.processes} processes"
             )
-        if data.sizes[0] < self.place[1]:
+        if data.sizes[0] < self.processes:
             raise UserError(
-                f"{data.sizes[0]} training images are too few for {self.place[1]} processes"
+                f"{data.sizes[0]} training images are too few for {self.processes} processes"
             )
-        self.batches = data.batches(plan.batch_size)
-        self.total = plan.epochs * self.batches
-        self.schedule = WarmupCosine(
-            plan.lr, round(min(plan.warmup_epochs, plan.epochs / 2) * self.batches), self.total
-        )
+        self.batches = data.batches(spec.batch_size)
+        self.total = spec.epochs * self.batches
+        warmup = round(min(spec.warmup_epochs, spec.epochs / 2) * self.batches)
+        self.schedule = WarmupCosine(spec.lr, warmup, self.total)
         self.step = 0
         self.seconds = 0.0
         self.log: list[dict[str, float]] = []
         # Sums over the epoch so far, of this process: loss, correct answers, images.
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
-        """Everything that the next step depends on; the data's order needs nothing but the step number."""
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Everything that the next step depends on; of the data's order the step number alone."""
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             buffer = self.optimizer.state[parameter].get("momentum_buffer")
             if buffer is not None:
                 tensors[f"momentum.{name}"] = buffer
-        tensors["sums"] = distributed.total(self.sums)
-        return tensors, {
-            "step": self.step,
-            "seconds": self.seconds,
-            "log": self.log,
-            "processes": self.place[1],
-        }
+        tensors["sums"] = distributed.sum_over_ranks(self.sums)
+        about = {"step": self.step, "seconds": self.seconds, "log": self.log}
+        return tensors, about | {"processes": self.processes}
 
-    def restore(self, tensors: dict[str, torch.Tensor], about: dict) -> None:
-        """Take up the state that ``state`` gave; raise ``ValueError``, and change nothing, where it is of another training."""
-        held = {f"network.{name}": value.shape for name, value in self.network.state_dict().items()}
-        found = {
-            name: value.shape for name, value in tensors.items() if name.startswith("network.")
-        }
-        momenta = {
-            f"momentum.{name}": value.shape for name, value in self.network.named_parameters()
-        }
-        fits = all(
-            value.shape == momenta.get(name)
-            for name, value in tensors.items()
-            if name.startswith("momentum.")
-        )
-        whole = (
-            {"step", "seconds", "log"} <= set(about)
-            and "sums" in tensors
-            and tensors["sums"].shape == self.sums.shape
-        )
-        if held != found or not fits or not whole or not 0 <= about["step"] <= self.total:
+    def restore(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
+        """Take up what ``state`` returned.
+
+        Raises:
+            ValueError: where it is of another training; nothing is changed.
+        """
+        if not self._fits(tensors, about):
             raise ValueError("is of another network or training")
+        prefix = "network."
         self.network.load_state_dict(
-            {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+            {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
         )
         for name, parameter in self.network.named_parameters():
             if f"momentum.{name}" in tensors:
                 buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
-        if self.place[0] == 0:
+        if self.rank == 0:
             self.sums.copy_(tensors["sums"])
         self.step, self.seconds, self.log = about["step"], about["seconds"], about["log"]
 
-    def run(self, checkpoint: Path, checkpoint_seconds: float, stop: StopRequest) -> None:
+    def _fits(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> bool:
+        def shapes(named: Any, prefix: str) -> dict[str, torch.Size]:
+            return {f"{prefix}{name}": value.shape for name, value in named}
+
+        found = shapes(tensors.items(), "")
+        held = shapes(self.network.state_dict().items(), "network.")
+        momenta = shapes(self.network.named_parameters(), "momentum.")
+        return (
+            held == {name: shape for name, shape in found.items() if name.startswith("network.")}
+            and all(momenta.get(n) == s for n, s in found.items() if n.startswith("momentum."))
+            and found.get("sums") == self.sums.shape
+            and {"step", "seconds", "log"} <= set(about)
+            and 0 <= about["step"] <= self.total
+        )
+
+    def run(self, checkpoint: Path, stop: StopRequest) -> None:
         """Train from the present step to the last, saving to ``checkpoint`` in between."""
         self.network.train()
-        forward = self._forward()
-        trials = TRIALS if self.plan.compile and self.place[1] == 1 else 0
+        take_step = Step(self.network, self.optimizer, self.plan, self.device)
         saved = started = time.monotonic()
         already = self.seconds
-        images = self.plan.batch_size
-        quiet = None if self.place[0] == 0 else True  # None: where there is no terminal
-        with tqdm(
-            total=self.total * images,
-            initial=self.step * images,
-            unit="img",
-            unit_scale=True,
-            disable=quiet,
-        ) as bar:
+        with self._bar() as bar:
             while self.step < self.total:
                 epoch, first = divmod(self.step, self.batches)
-                bar.set_description(f"epoch {epoch + 1}/{self.plan.epochs}")
-                plan = self.plan
-                for x, y in self.data.train_batches(
-                    plan.batch_size, plan.seed, epoch, self.device, first, plan.dtype, self.place
-                ):
-                    if trials:
-                        works = self._works_compiled(forward, x, y)
-                        forward, trials = (forward, trials - 1) if works else (self.network, 0)
-                    else:
-                        self._one_step(forward, x, y)
-                    bar.update(images)
-                    ended, last = self.step % self.batches == 0, self.step == self.total
+                bar.set_description(f"epoch {epoch + 1}/{self.spec.epochs}")
+                for x, y in self._train_batches(epoch, first):
+                    self.sums += take_step(x, y, self.schedule(self.step))
+                    self.step += 1
+                    bar.update(self.spec.batch_size)
+                    ended = self.step % self.batches == 0
                     look = ended or self.step % SYNC_EVERY == 0
-                    due, stopping = (
-                        time.monotonic() - saved >= checkpoint_seconds or last,
-                        stop.reason is not None,
-                    )
-                    if (
-                        self.place[1] > 1
-                    ):  # no clock and no signal is the same in all processes: they agree, now and then
-                        due, stopping = (
-                            look and distributed.any_of(due, self.device),
-                            look and distributed.any_of(stopping, self.device),
-                        )
+                    waited = time.monotonic() - saved >= self.spec.checkpoint_seconds
+                    due, stopping = self._agree(look, waited or self.step == self.total, stop)
                     if due or stopping or look:
-                        self._look(bar)  # first: what has diverged is not saved
+                        self._show(bar)  # first: what has diverged is not saved
                     self.seconds = already + time.monotonic() - started
                     if ended:
                         self._end_epoch(bar)
                     if due or stopping:
-                        state = self.state()
-                        if self.place[0] == 0:
-                            files.write_tensors(checkpoint, *state)
+                        self._save(checkpoint)
                         saved = time.monotonic()
                     if stopping:
-                        why = f"stopped because {stop.reason or 'another process was'}; training is saved at step {self.step} of {self.total}"
-                        raise distributed.common(
-                            Interrupted(f"{why}; the same command goes on from there")
-                        )
+                        raise distributed.report_once(self._interrupted(stop))
 
-    def _forward(self) -> nn.Module:
-        """The network as it is run in training: compiled, or with gradients averaged over all processes.
+    def _bar(self) -> tqdm:
+        images = self.spec.batch_size
+        return tqdm(
+            total=self.total * images,
+            initial=self.step * images,
+            unit="img",
+            unit_scale=True,
+            disable=None if self.rank == 0 else True,  # None: where there is no terminal
+        )
 
-        Compiled for a GPU, forward and backward pass are two captured CUDA graphs that are replayed
-        in each step. What they hold:
+    def _train_batches(self, epoch: int, first: int) -> Any:
+        spec, share = self.spec, (self.rank, self.processes)
+        return self.data.train_batches(
+            spec.batch_size, spec.seed, epoch, self.device, first, self.plan.dtype, share
+        )
 
-        - Parameters, and the running statistics and counts of batch normalizations, at fixed
-          addresses: all that changes them outside (the optimizer, a checkpoint taken up) does so in
-          place. Capturing runs nothing, so that statistics move once a step.
-        - Not the learning rate: the optimizer runs outside and is given it as a number in each step.
-        - One shape of batch: an incomplete last batch is left out, or is the only one.
-        - Logits and gradients, in memory that the next replay overwrites. Loss and correct answers
-          are added up before it, in memory of their own; gradients are never added to, but dropped
-          before the next forward pass and after the last step. A forward pass begins anew in that
-          memory once the last one's backward pass has run, as here it always has: only loops that
-          leave it out need ``torch.compiler.cudagraph_mark_step_begin``.
+    def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
+        """Whether to save and whether to stop, the same in all processes.
+
+        No clock and no signal is the same in all of them: they agree whenever they look.
         """
-        if self.place[1] > 1:
-            # Channels-last kernels of 1x1 have strides that torch warns of for nothing; the option's new name is not in older versions.
-            warnings.filterwarnings("ignore", "Grad strides do not match", UserWarning)
-            warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
-            # Each process keeps running statistics of its own images; those of the first are kept.
-            return nn.parallel.DistributedDataParallel(self.network, broadcast_buffers=False)
+        stopping = stop.reason is not None
+        if self.processes == 1:
+            return due, stopping
         return (
-            torch.compile(self.network, mode="reduce-overhead")
-            if self.plan.compile
-            else self.network
+            look and distributed.any_rank(due, self.device),
+            look and distributed.any_rank(stopping, self.device),
         )
 
-    def _one_step(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-        """One step of SGD. Nothing in it waits for the GPU: the host may be many steps ahead."""
-        self._update(y, *self._gradients(forward, x, y))
+    def _save(self, checkpoint: Path) -> None:
+        state = self.state()
+        if self.rank == 0:
+            files.write_tensors(checkpoint, *state)
 
-    def _gradients(
-        self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Forward and backward pass; return logits and loss."""
-        self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(
-            self.device.type, self.plan.dtype, enabled=self.plan.dtype != torch.float32
-        ):
-            logits = forward(x)
-        loss = F.cross_entropy(logits.float(), y)
-        loss.backward()
-        return logits, loss
+    def _interrupted(self, stop: StopRequest) -> Interrupted:
+        why = f"stopped because {stop.reason or 'another process was'}"
+        saved = f"training is saved at step {self.step} of {self.total}"
+        return Interrupted(f"{why}; {saved}; rerun the same command to go on from there")
 
-    def _update(self, y: torch.Tensor, logits: torch.Tensor, loss: torch.Tensor) -> None:
-        """Take the step, and add up for the log."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(self.step)
-        self.optimizer.step()
-        with torch.no_grad():
-            correct = (logits.argmax(1) == y).sum()
-            count = torch.full_like(loss, len(y), dtype=torch.float64)
-            self.sums += torch.stack([loss.double() * len(y), correct.double(), count])
-        self.step += 1
-
-    def _works_compiled(self, forward: nn.Module, x: torch.Tensor, y: torch.Tensor) -> bool:
-        """One step in which a compiled network may fail: the network itself then does it, and it is said why.
-
-        Where a backward pass fails, the forward pass has moved the batch normalizations' statistics:
-        they are put back. What is wrong with the network or the batch fails once more, and is raised
-        as it is without torch.compile.
-        """
-        buffers, why = [buffer.clone() for buffer in self.network.buffers()], ""
-        try:
-            found = self._gradients(forward, x, y)
-        except (
-            Exception
-        ) as error:  # of Dynamo, Inductor, Triton, a C compiler or CUDA: no common class
-            cause = getattr(error, "inner_exception", error)
-            said = (str(cause).strip() or "nothing more is said").splitlines()[0][:200]
-            why = f"torch.compile fails here ({type(cause).__name__}: {said})"
-        if why:
-            for buffer, kept in zip(self.network.buffers(), buffers, strict=True):
-                buffer.copy_(kept)
-            found = self._gradients(self.network, x, y)
-            if self.plan.compile_required:
-                raise UserError(f"train.compile=on: {why}; give train.compile=auto or =off")
-            tqdm.write(f"{why}; training goes on uncompiled", file=sys.stderr)
-        self._update(y, *found)
-        return not why
-
-    def _look(self, bar: tqdm) -> None:
-        loss, correct, count = distributed.total(self.sums).tolist()
+    def _show(self, bar: tqdm) -> None:
+        """Show loss and accuracy; raise ``RunError`` where the loss is not finite."""
+        loss, correct, count = distributed.sum_over_ranks(self.sums).tolist()
         if not loss < float("inf"):
-            why = f"training diverged: the loss is {loss} at step {self.step} of {self.total}; lower train.lr (now {self.plan.lr:g}) "
-            raise distributed.common(RunError(f"{why}or lengthen train.warmup_epochs"))
-        bar.set_postfix(
-            loss=f"{loss / count:.3f}", accuracy=f"{100 * correct / count:.1f}%", refresh=False
-        )
+            where = f"the loss is {loss} at step {self.step} of {self.total}"
+            advice = f"lower train.lr (now {self.spec.lr:g}) or lengthen train.warmup_epochs"
+            raise distributed.report_once(RunError(f"training diverged: {where}; {advice}"))
+        accuracy = f"{100 * correct / count:.1f}%"
+        bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=accuracy, refresh=False)
 
     def _end_epoch(self, bar: tqdm) -> None:
-        loss, correct, count = distributed.total(self.sums).tolist()
+        loss, correct, count = distributed.sum_over_ranks(self.sums).tolist()
         row = {"epoch": len(self.log) + 1, "loss": loss / count, "accuracy": 100 * correct / count}
         self.log.append(row)
         self.sums.zero_()
-        if bar.disable and self.place[0] == 0:  # no terminal: a line an epoch for the log
-            left = self.seconds * (self.total - self.step) / self.step
-            print(
-                f"epoch {row['epoch']}/{self.plan.epochs}  loss {row['loss']:.3f}  accuracy {row['accuracy']:.1f}%  "
-                f"{self.step * self.plan.batch_size / self.seconds:.0f} images/s  {left / 60:.0f} min left",
-                file=sys.stderr,
-                flush=True,
-            )
-
-
-def _resume(trainer: Trainer, checkpoint: Path) -> None:
-    """Take a checkpoint up if it is there and sound; the first of several processes, which comes first, says what it found."""
-    if not checkpoint.exists():
-        return
-    try:
-        tensors, about = files.read_tensors(checkpoint)
-        trainer.restore(tensors, about)
-    except ValueError as error:
-        files.set_aside(
-            checkpoint, error if isinstance(error, files.Damaged) else f"{checkpoint} {error}"
-        )
-        return
-    if trainer.place[0] == 0:
-        print(f"resuming at step {trainer.step} of {trainer.total}", file=sys.stderr)
-        if (before := about.get("processes", 1)) != trainer.place[1]:
-            print(
-                f"{before} processes trained it so far, {trainer.place[1]} do from here: batch normalizations see other shares of a batch",
-                file=sys.stderr,
+        if bar.disable and self.rank == 0:  # no terminal: a line an epoch for the log
+            logger.info(
+                "epoch %d/%d  loss %.3f  accuracy %.1f%%  %.0f images/s  %.0f min left",
+                row["epoch"],
+                self.spec.epochs,
+                row["loss"],
+                row["accuracy"],
+                self.step * self.spec.batch_size / self.seconds,
+                self.seconds * (self.total - self.step) / self.step / 60,
             )
 
 
@@ -329,39 +218,70 @@ def train(
     plan: TrainingPlan,
     device: torch.device,
     checkpoint: Path,
-    checkpoint_seconds: float,
     stop: StopRequest,
 ) -> tuple[list[dict[str, float]], float]:
-    """Train ``network`` in place; return the log (loss and training accuracy in percent per epoch) and the seconds.
+    """Train a network in place, in eval mode afterwards.
 
-    Goes on from ``checkpoint`` if it is there; a damaged one is named, set aside and training starts anew. Ends at the same
-    numbers whether or not it was interrupted, on the same processor and number of threads; on a GPU up to the order in which
-    its library adds.
+    Training goes on from the checkpoint if it is there; a damaged one is named, set aside, and
+    training starts again. It ends at the same numbers whether or not it was interrupted, on the
+    same processor and number of threads; on a GPU up to the order in which its library adds.
 
-    In a process of several (torchrun), trains on this process's share of each batch, with gradients averaged over all; the
-    batch normalizations see that share alone. The first process saves.
+    In one process of several (torchrun), trains on this process's share of each batch, with
+    gradients averaged over all; batch normalizations see that share alone. The first process saves.
 
-    Where torch.compile fails training goes on uncompiled, which is said on standard error.
+    Args:
+        network: the network, maps (N, C, H, W) to logits (N, classes).
+        data: the images.
+        plan: how to train.
+        device: where to train.
+        checkpoint: file that the training is saved to.
+        stop: asked after each step whether to stop.
 
-    Raises ``RunError`` if the loss is not finite, ``Interrupted`` when ``stop`` asks for it, after
-    saving, and ``UserError`` where torch.compile fails and is required.
+    Returns:
+        The log (loss and training accuracy in percent for each epoch), and the seconds it took.
+
+    Raises:
+        RunError: if the loss is not finite.
+        Interrupted: when ``stop`` asks for it, after saving.
+        UserError: where torch.compile fails and ``train.compile`` is ``on``.
     """
     trainer = Trainer(network, data, plan, device)
-    distributed.after_first(lambda: _resume(trainer, checkpoint))
-    if (
-        distributed.total(torch.tensor(trainer.step, device=device))
-        != trainer.step * trainer.place[1]
-    ):
-        raise distributed.common(
+    distributed.run_on_first_rank_before_others(lambda: _resume(trainer, checkpoint))
+    step = torch.tensor(trainer.step, device=device)
+    if distributed.sum_over_ranks(step) != trainer.step * trainer.processes:
+        raise distributed.report_once(
             RunError(
-                f"processes found different checkpoints; {checkpoint.parent} must be a folder that all share"
+                "processes found different checkpoints; "
+                f"{checkpoint.parent} must be a folder that all share"
             )
         )
     try:
-        trainer.run(checkpoint, checkpoint_seconds, stop)
+        trainer.run(checkpoint, stop)
     finally:
         trainer.optimizer.zero_grad(set_to_none=True)
-        if plan.compile:
+        if plan.compiled:
             torch.compiler.reset()  # the graphs' memory, and what the next target may recompile
     network.eval()
     return trainer.log, trainer.seconds
+
+
+def _resume(trainer: Trainer, checkpoint: Path) -> None:
+    """Take up a checkpoint if it is there and whole; the first process logs what it found."""
+    if not checkpoint.exists():
+        return
+    try:
+        tensors, about = files.read_tensors(checkpoint)
+        trainer.restore(tensors, about)
+    except ValueError as error:
+        damaged = isinstance(error, files.Damaged)
+        files.quarantine(checkpoint, error if damaged else f"{checkpoint} {error}")
+        return
+    if trainer.rank == 0:
+        logger.info("resuming at step %d of %d", trainer.step, trainer.total)
+        if (before := about.get("processes", 1)) != trainer.processes:
+            logger.warning(
+                "%d processes trained it so far, now %d: "
+                "batch normalizations see other shares of a batch",
+                before,
+                trainer.processes,
+            )

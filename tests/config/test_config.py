@@ -1,10 +1,15 @@
-"""The command line's words: every mistake is one line with the nearest right word and exit code 2."""
+"""Options: every mistake is one line with the nearest name and exit code 2; what help shows."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from bnrecon.config import composition, help, schema
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.spec import TrainSpec, VggTarget
 
 MISTAKES = [
     ("target.widht=3", "did you mean 'target.width'"),
@@ -17,10 +22,10 @@ MISTAKES = [
     ("target.width=wide", "target.width=wide: must be a whole number"),
     ("solver.tolerance=small", "must be a number"),
     ("features.strict=maybe", "must be true or false"),
-    ("target.width=-2", "must be above 0"),
-    ("train.lr=0", "must be above 0"),
+    ("target.width=-2", "target.width=-2: must be above 0"),
+    ("train.lr=0", "train.lr=0.0: must be above 0"),
     ("train.lr=nan", "must be above 0"),
-    ("train.momentum=1", "from 0 to below 1"),
+    ("train.momentum=1", "must be at least 0 and below 1"),
     ("seeds=3", "must be a list"),
     ("seeds=[]", "give one or more different seeds"),
     ("seeds=[1,1]", "give one or more different seeds"),
@@ -31,8 +36,8 @@ MISTAKES = [
     ("evaluate=both", "Allowed: auto, collapsed, source"),
     ("features.activation=swish", "Allowed: identity"),
     ("features.width=3", "below the minimum width n - c2 + 1 = 97"),
-    ("features.width=many", "give a number of features"),
-    ("features.width=200 features.excess=2", "give at most one of"),
+    ("features.width=many", "must be a number of features"),
+    ("features.width=200 features.excess=2", "features.width=200: give"),
     ("features=id_cond features.excess=5", "id_cond has 108"),
     ("solver=lu features.oversampling=1.5", "needs a square system"),
     ("solver=closed_form", "whose M is orthogonal"),
@@ -47,8 +52,15 @@ MISTAKES = [
     ("--target=vgg18", "without dashes, as in target=vgg18"),
     ("data=cifar10 data.root=~/no/such/folder", "no such folder"),
     ("data=cifar10 target.activation=rellu", "did you mean 'relu'"),
-    ("data.side=16", "data.side is for data=folder"),
+    ("data.side=16", "data.side=16: digits images have one size"),
     ("--confg-dir", "did you mean '--config-dir'"),
+    ("data=digits data.root=mine", "data.root=mine: digits has no files; "),
+    ("target.family=vg", "target.family=vg: did you mean 'vgg'"),
+    (
+        "target=vgg18_normalization data=digits target.features=he_norm",
+        "target.features=he_norm: did you mean",
+    ),
+    ("train.nesterov=true train.momentum=0", "train.nesterov=true: needs a momentum above 0"),
 ]
 
 
@@ -73,13 +85,15 @@ def test_the_target_brings_its_data_and_the_command_line_overrides_it(command):
 def test_own_yaml_and_own_modules_are_found(command, tmp_path, monkeypatch):
     (tmp_path / "configs" / "target").mkdir(parents=True)
     (tmp_path / "configs" / "target" / "mine.yaml").write_text(
-        "defaults: [custom_schema, _self_]\nname: mine\nfamily: my_net\nwidth: 5\noptions: {hidden: 6}\n"
+        "defaults: [custom_schema, _self_]\nname: mine\nfamily: my_net\nwidth: 5\n"
+        "options: {hidden: 6}\n"
     )
     (tmp_path / "my_own_parts.py").write_text(
         "import torch\nimport bnrecon\n\n"
         "@bnrecon.register_target('my_net')\ndef my_net(shape, classes, width, hidden):\n"
         "    n = shape[0] * shape[1] * shape[2]\n"
-        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(n, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, classes))\n\n"
+        "    first, last = torch.nn.Linear(n, hidden), torch.nn.Linear(hidden, classes)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), first, torch.nn.ReLU(), last)\n\n"
         "@bnrecon.register_features('three_signs')\ndef three_signs(shape, width, stream):\n"
         "    first = stream.normal((width, shape.inputs), 'a')\n"
         "    return first, stream.normal((shape.outputs, width, *shape.kernel), 'b').sign()\n"
@@ -115,14 +129,6 @@ def shell(*words, **environment):
     )
 
 
-def test_completion_works_behind_the_subcommand():
-    assert shell("-sc", "query=bash", COMP_LINE="bnrecon r").stdout.split() == ["run"]
-    assert (
-        "target=vgg18"
-        in shell("-sc", "query=bash", COMP_LINE="bnrecon run target=v").stdout.split()
-    )
-
-
 def test_help_and_unknown_words():
     assert "bnrecon run target=vgg18" in shell("--help").stdout
     wrong = shell("rum")
@@ -146,3 +152,54 @@ def test_the_usual_slips_are_answered_with_what_was_meant(command, tmp_path, wor
     code, _, err = command("run", word, f"outputs={tmp_path / 'out'}")
     assert code == 2
     assert line in err
+
+
+def test_help_names_every_option_with_its_meaning_and_what_it_allows():
+    listed = help.options()
+    assert len({option.name for option in listed}) == len(listed)
+    for group in schema.SPECS:
+        for spec in schema.spec_classes(group):
+            fields = {f"{group}.{name}" for name in schema.field_names(spec)}
+            assert fields <= {option.name for option in listed}
+    assert [option.name for option in listed if not option.help] == []
+    by_name = {option.name: option for option in listed}
+    assert by_name["train.precision"].allowed == ("auto", "float32", "bfloat16")
+    assert by_name["train.lr"].limits == "above 0"
+    assert by_name["data.flip"].allowed == ("true", "false")
+
+
+def test_help_shows_present_values_and_hides_schemas():
+    shown = help.text(["target=resnet18", "train.epochs=3"])
+    assert "target.depth=18" in shown
+    assert "train.epochs=3" in shown
+    assert "  target.groups=[" not in shown
+    assert "schema" not in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_every_choice_has_a_meaning():
+    for group in schema.GROUPS:
+        assert [name for name, about in help.choices(group).items() if not about] == [], group
+
+
+@pytest.mark.parametrize("words", ["run --help", "run target.widht=3"])
+def test_help_and_a_mistyped_option_load_no_torch(words):
+    code = (
+        f"import sys\nfrom bnrecon.cli.main import main\nmain({words.split()!r})\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_specs_are_the_schema_and_name_their_own_fields():
+    with pytest.raises(UserError, match=r"^lr=0: must be above 0"):
+        TrainSpec(lr=0)
+    with pytest.raises(UserError, match=r"^train\.lr=0\.0: must be above 0"):
+        composition.compose(["train.lr=0"])
+    config = composition.compose(["targets=trained"])
+    request = config.target_request
+    assert request.train is config.train
+    assert request.target == VggTarget("vgg_small", "vgg", width=12, groups=[2, 2])
+    assert request.store == Path("trained")
+    assert composition.compose([]).target_request.store == Path("outputs/targets")

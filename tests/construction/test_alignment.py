@@ -1,8 +1,7 @@
-"""Permuting a target's outputs (Random features for normalization layers, Thm 4.1 and A.3), against the paper's loops and brute force."""
+"""Permuting outputs (Random features, Thm 4.1, A.3) against the paper's loops and brute force."""
 
 import itertools
 import re
-import time
 
 import pytest
 import torch
@@ -18,17 +17,9 @@ from bnrecon.construction.alignment import (
 )
 from bnrecon.features.shapes import LayerShape
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
-from bnrecon.studies.random_features.target_alignment import bernoulli
+from bnrecon.studies.random_features.masks import bernoulli_mask
 
 DOUBLE = torch.float64
-
-
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def khatri_rao(outputs, inputs, width, seed, sparse=False):
@@ -49,9 +40,12 @@ def random_target(outputs, inputs, seed):
 
 
 def by_the_listing(missing, target, tie=0.0):
-    """A.3's svd_permute_fc, candidate by candidate from the singular vectors. Of outputs with the same weight the first goes first.
+    """A.3's svd_permute_fc, candidate by candidate from the singular vectors.
 
-    ``tie``: errors that differ by less are the same, where rounding would decide between candidates.
+    Of outputs with equal weight the first goes first.
+
+    ``tie``: errors that differ by less are the same, where rounding would decide between
+    candidates.
     """
     outputs, inputs = target.shape
     vectors = missing.reshape(outputs, inputs, -1)
@@ -99,7 +93,9 @@ def test_the_search_gives_the_listings_answer_for_every_distribution(name, densi
     """Masks are full of ties, which sparse ID cond features meet without rounding."""
     for seed in range(3):
         missing = complement(feature_matrix(name, LayerShape(20, 20), 360, seed))
-        target = random_target(20, 20, seed) if density is None else bernoulli(20, density, seed)
+        target = (
+            random_target(20, 20, seed) if density is None else bernoulli_mask(20, density, seed)
+        )
         exact = density is None or name == "id_cond"
         assert torch.equal(
             greedy_permutation(missing, target)[0],
@@ -107,36 +103,14 @@ def test_the_search_gives_the_listings_answer_for_every_distribution(name, densi
         )
 
 
-def fastest(call, times):
-    seconds = []
-    for _ in range(times):
-        started = time.process_time()
-        call()
-        seconds.append(time.process_time() - started)
-    return min(seconds)
-
-
-def test_the_search_is_at_least_twenty_times_as_fast_as_the_listing(one_thread):
-    """At Figure 4's size; both from the same complement."""
-    missing = complement(khatri_rao(50, 50, 2400, 0))
-    target = random_target(50, 50, 0)
-    ours, listing = (
-        fastest(lambda: greedy_permutation(missing, target), 20),
-        fastest(lambda: by_the_listing(missing, target), 5),
-    )
-    print(f"the search is {listing / ours:.0f} times as fast as the listing")
-    assert listing > 20 * ours
+def test_the_search_gives_the_listings_answer_at_the_size_of_figure_4():
+    missing, target = complement(khatri_rao(50, 50, 2400, 0)), random_target(50, 50, 0)
     assert torch.equal(greedy_permutation(missing, target)[0], by_the_listing(missing, target))
 
 
-def test_the_complement_is_that_of_the_full_svd_in_a_fraction_of_the_time(one_thread):
-    """At Figure 4's size."""
-    matrix = khatri_rao(50, 50, 2400, 0)
-    started = time.process_time()
-    left = torch.linalg.svd(matrix)[0][:, 2400:]
-    full, ours = time.process_time() - started, fastest(lambda: complement(matrix), 1)
-    print(f"the complement takes 1/{full / ours:.0f} of the full SVD's time")
-    assert full > 8 * ours
+def test_the_complement_is_that_of_the_full_svd():
+    matrix = khatri_rao(25, 25, 600, 0)
+    left = torch.linalg.svd(matrix)[0][:, 600:]
     basis = complement(matrix)
     torch.testing.assert_close(basis @ (basis.T @ left), left)  # the same space
 
@@ -168,7 +142,7 @@ def test_the_projection_onto_the_last_n_minus_r_components_and_not_the_last_r():
 
 
 def test_dependent_features_widen_the_complement():
-    """Empty and repeated features: the complement of the true range, where the listing counts columns."""
+    """Empty and repeated features: the complement of the true range; the listing counts columns."""
     matrix = khatri_rao(5, 4, 12, 4)
     matrix[:, 3] = 0
     matrix[:, 7] = 2 * matrix[:, 5]
@@ -191,7 +165,7 @@ def test_dependence_that_no_pivot_shows_is_found_too():
 
 
 @pytest.mark.parametrize(
-    "call, said",
+    ("call", "message"),
     [
         (lambda: greedy_permutation(torch.zeros(20, 5), torch.zeros(5, 2)), "(5, 2) with (20, 5)"),
         (lambda: row_scores(torch.zeros(20, 5), torch.zeros(20)), "(20,) with (20, 5)"),
@@ -200,8 +174,8 @@ def test_dependence_that_no_pivot_shows_is_found_too():
         (lambda: overlap_permutation(torch.ones(3, 4), torch.ones(5, 4)), "(3, 4) for (5, 4)"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         call()
 
 

@@ -3,12 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.optimize import least_squares
 
 from bnrecon.construction.deep import (
     balanced_widths,
     compose_deep,
     deep_jacobian,
     draw_deep,
+    draw_starts,
     generic_rank,
     least_total_width,
     solve_deep,
@@ -16,7 +18,6 @@ from bnrecon.construction.deep import (
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
-from bnrecon.studies.burkholz2024 import deeper_sources
 
 DOUBLE = torch.float64
 
@@ -67,7 +68,7 @@ def test_a_target_is_found_with_a_few_scales_beyond_the_count(shape, layers):
 
 @pytest.mark.parametrize("layers", [2, 3, 4])
 def test_the_count_of_scales_is_what_the_dimension_asks_for(layers):
-    """N + L - 1 scales reach all n dimensions, one less reaches n - 1; the theorem asks for one more than needed, n + L."""
+    """With n + L - 2 scales n - 1 dimensions are reached; the theorem's n + L is one too many."""
     outputs, inputs = 4, 4
     for beyond, rank in ((-1, 15), (0, 16), (1, 16)):
         widths = balanced_widths(least_total_width(16, layers) + beyond, outputs, layers)
@@ -75,7 +76,9 @@ def test_the_count_of_scales_is_what_the_dimension_asks_for(layers):
 
 
 def test_a_first_layer_narrower_than_its_fan_in_is_a_counterexample_to_the_theorem():
-    """c2 = c0 = 2, a 3x3 kernel first, L = 4: Σ c_l = n + L and all c_l >= c0, yet 26 of 36 dimensions are reached, c2 · c1.
+    """c2 = c0 = 2, a 3x3 kernel first, L = 4: only c2 · c1 = 26 of 36 dimensions are reached.
+
+    And yet Σ c_l = n + L and all c_l >= c0.
 
     The rows of W' lie in the row space of C_1, of dimension c1 = 13 of 18, whatever the scales.
     """
@@ -89,15 +92,14 @@ def test_a_first_layer_narrower_than_its_fan_in_is_a_counterexample_to_the_theor
 
 
 def test_a_last_hidden_layer_narrower_than_the_output_is_a_counterexample_too():
-    """c2 = 10, c0 = 3, linear layers, widths (20, 3, 10): Σ c_l = n + L, all c_l >= c0, and 18 of 30 dimensions are reached."""
-    widths = deeper_sources.Setting(10, 3, 1, 3, narrow="last").widths(1)
-    assert widths == (20, 3, 10)
-    assert generic_rank(draw_deep(3, 1, widths, 0)) == 18
+    """Linear layers of widths (20, 3, 10), c0 = 3: 18 of 30 dimensions, and yet Σ c_l = n + L."""
+    assert sum((20, 3, 10)) == 30 + 3
+    assert generic_rank(draw_deep(3, 1, (20, 3, 10), 0)) == 18
     assert generic_rank(draw_deep(3, 1, (12, 11, 10), 0)) == 30
 
 
 def test_two_layers_are_theorem_2_2():
-    """The same target by the linear system of Lemma 2.1: the two solutions agree up to a factor moved between the layers."""
+    """The linear system of Lemma 2.1 has the same solution, up to a factor between the layers."""
     outputs, inputs = 3, 4
     widths = balanced_widths(least_total_width(12, 2), outputs, 2)
     first, second = draw_deep(inputs, 1, widths, 6)
@@ -113,21 +115,57 @@ def test_two_layers_are_theorem_2_2():
     torch.testing.assert_close(found.scales[1] * ratio[0], linear.outer, rtol=1e-5, atol=1e-9)
 
 
-def test_the_study_counts_and_draws(tmp_path):
-    settings = (
-        deeper_sources.Setting(3, 3, 1, 3),
-        deeper_sources.Setting(2, 2, 9, 4, narrow="first"),
+def by_scipy(target, weights, start):
+    """MINPACK's Levenberg-Marquardt from one start: scales and relative error.
+
+    It needs as many residuals as unknowns: some more are zero.
+    """
+    widths = [len(weight) for weight in weights]
+    more = max(0, sum(widths) - target.numel())
+
+    def split(x):
+        return torch.as_tensor(x).split(widths)
+
+    found = least_squares(
+        lambda x: F.pad(
+            ((compose_deep(weights, split(x)) - target) / target.norm()).flatten(), (0, more)
+        ).numpy(),
+        start.numpy(),
+        lambda x: F.pad(deep_jacobian(weights, split(x)) / target.norm(), (0, 0, 0, more)).numpy(),
+        method="lm",
+        xtol=1e-15,
+        ftol=1e-15,
+        gtol=1e-15,
     )
-    frame = deeper_sources.success_rates(settings, draws=2, starts=2)
-    text = deeper_sources.summary(frame)
-    assert list(text["reachable dimensions at n + L"]) == ["9 of 9", "26 of 36"]
-    assert text.loc[0, "n + L + 7"] == "2 of 2"
-    assert text.loc[1, "n + L + 1"] == "0 of 2"
-    with (tmp_path / "x.png").open("wb") as file:
-        deeper_sources.draw(frame, file, "png")
-    assert (tmp_path / "x.png").stat().st_size > 1000
+    return torch.as_tensor(found.x), float(torch.as_tensor(found.fun).norm())
+
+
+@pytest.mark.parametrize(("shape", "layers"), [((4, 4, 1), 3), ((3, 2, 9), 3), ((4, 4, 1), 4)])
+def test_levenberg_marquardt_finds_what_scipys_finds(shape, layers):
+    """From the same starts, with enough scales: both reach the target."""
+    outputs, inputs, taps = shape
+    generator = torch.Generator().manual_seed(5)
+    target = torch.randn(outputs, inputs * taps, generator=generator, dtype=DOUBLE)
+    total = least_total_width(target.numel(), layers) + 8
+    weights = draw_deep(inputs, taps, balanced_widths(total, outputs, layers, inputs * taps), 4)
+    theirs = [by_scipy(target, weights, x)[1] for x in draw_starts(target, weights, 8, 0)]
+    assert min(theirs) < 1e-9
+    assert solve_deep(target, weights).relative_error < 1e-9
+
+
+def test_levenberg_marquardt_ends_in_scipys_minimum_where_no_solution_exists():
+    """Too few scales: the best of the same starts has the same error as MINPACK's."""
+    generator = torch.Generator().manual_seed(6)
+    target = torch.randn(4, 4, generator=generator, dtype=DOUBLE)
+    weights = draw_deep(4, 1, balanced_widths(least_total_width(16, 3) - 4, 4, 3), 1)
+    theirs = min(by_scipy(target, weights, x)[1] for x in draw_starts(target, weights, 16, 0))
+    ours = solve_deep(target, weights, starts=16, max_iterations=1000)
+    assert ours.relative_error > 0.01
+    assert ours.relative_error == pytest.approx(theirs, rel=1e-6)
+    again, error = by_scipy(target, weights, torch.cat(ours.scales))
+    assert error == pytest.approx(ours.relative_error, rel=1e-9)  # nothing is left to gain
 
 
 def test_a_zero_target_is_refused():
-    with pytest.raises(ValueError, match="nothing to be solved for"):
+    with pytest.raises(ValueError, match="nothing to solve for"):
         solve_deep(torch.zeros(3, 4, dtype=DOUBLE), draw_deep(4, 1, (6, 7, 3), 0))

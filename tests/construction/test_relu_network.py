@@ -166,6 +166,35 @@ def test_conditions_grow_along_the_chain_from_its_last_layer_to_its_first():
     assert segments[-1].relative_error < 1e-12
 
 
+def test_a_block_of_zeros_cuts_off_all_earlier_layers():
+    """Theorem 2 in print: the only scales for a block of zeros are zero, and W* is not reached."""
+    v, w = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(0)).double()
+    last_block = torch.zeros(2, 1).double()
+    assert solve_scales(v, w[:, :1], last_block).abs().max() == 0
+
+
+def test_the_null_space_of_a_product_moves():
+    """Equation 55 in print: P and P Q have the same null space for a regular Q."""
+    p, q = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    null_of_p, null_of_pq = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
+    assert (p @ null_of_p == 0).all()
+    assert (p @ q @ null_of_pq == 0).all()
+    assert (p @ q @ null_of_p != 0).all()
+
+
+def test_inputs_that_a_layer_does_not_read_get_no_block():
+    target = relu_target([6, 4, 3])
+    with torch.no_grad():
+        target[0].weight[:, [1, 5]] = 0
+        target[2].weight[:, 3] = 0
+    rebuilt = skip_chain(target, block=2)
+    assert rebuilt.functional_error < 1e-9
+    assert [(s.name, s.block) for s in rebuilt.segments] == [("0", 0), ("0", 1), ("2", 0), ("2", 1)]
+    with torch.no_grad():
+        target[0].weight.zero_()
+    assert skip_chain(target, block=2).functional_error < 1e-9
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [

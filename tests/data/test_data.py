@@ -1,4 +1,4 @@
-"""Data sets: the same pixels whichever way they lie, and one clear line for everything that can be wrong with them."""
+"""Data sets: the same pixels in every layout, and one clear line for everything that is wrong."""
 
 import functools
 import hashlib
@@ -25,9 +25,10 @@ import torch
 from PIL import EpsImagePlugin, Image
 from torchvision import datasets
 
-from bnrecon.data import DataSpec, load, refuse_unused_root
+from bnrecon.data import DATASETS, DataSpec, load, refuse_unused_root
+from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.data.image_file import read_image
-from bnrecon.data.load import CIFAR10_CLASSES
+from bnrecon.data.spec import DATASET_NAMES
 from bnrecon.runtime.errors import UserError
 
 CPU = torch.device("cpu")
@@ -170,7 +171,7 @@ def test_limits_take_a_sample_of_all_classes():
 def test_images_of_several_sizes_need_a_side(tmp_path):
     tree(tmp_path)
     Image.fromarray(np.zeros((5, 9, 3), np.uint8)).save(tmp_path / "train" / "ant" / "0.png")
-    with pytest.raises(UserError, match=r"data\.side=32"):
+    with pytest.raises(UserError, match=r"side=32"):
         load(DataSpec("folder", str(tmp_path)))
     assert load(DataSpec("folder", str(tmp_path), side=16)).shape == (3, 16, 16)
 
@@ -264,7 +265,7 @@ def problem(tmp_path, what):
 @pytest.mark.parametrize(
     ("what", "line"),
     [
-        ("no split", r"test is missing; data\.root must hold"),
+        ("no split", r"test is missing; root=FOLDER must hold"),
         ("missing class", r"test: the class folders .*\(missing bee\)"),
         ("empty class", r"train/bee holds no images"),
         ("empty image", r"train/bee/0\.png is empty; replace or remove"),
@@ -281,14 +282,14 @@ def test_a_broken_tree_is_one_line_that_says_what_and_where(tmp_path, what, line
 def test_missing_and_damaged_cifar_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no such folder"):
         load(DataSpec("cifar10", str(tmp_path / "nowhere")))
-    with pytest.raises(UserError, match=r"is not in .*give data\.root.*data\.download=true"):
+    with pytest.raises(UserError, match=r"is not in .*give root.*download=true"):
         load(DataSpec("cifar10", str(tmp_path), download=False))
 
     def refuse(*_, **__):
         raise socket.gaierror("Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    with pytest.raises(UserError, match=r"could not be downloaded .*give data\.root"):
+    with pytest.raises(UserError, match=r"could not be downloaded .*give root"):
         load(DataSpec("cifar10", str(tmp_path)))
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"rubbish")
@@ -537,14 +538,18 @@ def test_names_that_are_not_utf8_are_read_and_printable_in_messages(tmp_path):
     [
         ("x" * 300, "File name too long"),
         ("x/" * 3000, "File name too long"),
-        ("a\0b", r"a\\x00b: no such folder \(embedded null byte"),
-        ("", "is empty"),
         ("~nobody-of-that-name", "no such folder"),
         (__file__, "no such folder .Not a directory"),
     ],
 )
 def test_a_root_that_no_system_can_open_is_one_line(name, root, line):
-    refused(DataSpec(name, root), rf"^data\.root.*{line}")
+    refused(DataSpec(name, root), rf"^root.*{line}")
+
+
+@pytest.mark.parametrize("root", ["a\0b", ""])
+def test_a_root_that_cannot_be_a_name_is_refused_at_once(root):
+    with pytest.raises(UserError, match=r"^root=.*: give a folder's name$"):
+        DataSpec("folder", root)
 
 
 @pytest.mark.parametrize("where", [".", "train", "train/bee", "train/bee/3.png"])
@@ -596,24 +601,34 @@ def test_a_program_is_never_started_for_an_image(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("fields", "line"),
     [
-        ({"side": 10**6}, r"data\.side=1000000: at most 4096"),
-        ({"side": 0}, r"data\.side=0: must be 1 or above"),
-        ({"workers": 10**6}, r"data\.workers=1000000: at most \d+ on \d+ cores"),
-        ({"workers": -1}, r"data\.workers=-1: must be 0"),
-        (
-            {"crop_padding": 10**12},
-            r"data\.crop_padding=1000000000000: must be below 8 for images of 8x8",
-        ),
-        ({"crop_padding": 8}, "must be below 8"),
-        ({"crop_padding": -1}, r"data\.crop_padding=-1: must be 0"),
-        ({"train_limit": 0}, r"data\.train_limit=0"),
-        ({"test_limit": 0}, r"data\.test_limit=0"),
+        ({"name": "mnist"}, "^name=mnist: Allowed: cifar10, "),
+        ({"side": 10**6}, "^side=1000000: must be at most 4,096"),
+        ({"side": 0}, "^side=0: must be at least 1"),
+        ({"side": 2.5}, "^side=2.5: must be a whole number"),
+        ({"name": "digits", "side": 8}, "^side=8: digits images have one size"),
+        ({"workers": 10**6}, r"^workers=1000000: at most \d+ on \d+ cores"),
+        ({"workers": -1}, "^workers=-1: must be at least 0"),
+        ({"crop_padding": -1}, "^crop_padding=-1: must be at least 0"),
+        ({"flip": 1}, "^flip=1: must be true or false"),
+        ({"train_limit": 0}, "^train_limit=0: must be at least 1"),
+        ({"test_limit": 0}, "^test_limit=0: must be at least 1"),
     ],
 )
-def test_an_option_beyond_sense_is_named_with_its_limit(tmp_path, options, line):
-    refused(DataSpec("folder", str(tree(tmp_path)), **options), line)
+def test_a_field_that_is_not_possible_is_named_with_its_limit(fields, line):
+    with pytest.raises(UserError, match=line):
+        DataSpec(**({"name": "folder"} | fields))
+
+
+@pytest.mark.parametrize("crop_padding", [8, 10**12])
+def test_a_crop_that_could_miss_the_image_is_refused(tmp_path, crop_padding):
+    spec = DataSpec("folder", str(tree(tmp_path)), crop_padding=crop_padding)
+    refused(spec, f"^crop_padding={crop_padding}: must be below 8 for images of 8x8")
+
+
+def test_every_data_set_that_can_be_named_is_registered():
+    assert tuple(DATASETS) == DATASET_NAMES
 
 
 def test_images_that_would_not_fit_into_memory_are_refused_before_they_are_read(tmp_path):
@@ -630,7 +645,7 @@ def test_images_that_would_not_fit_into_memory_are_refused_before_they_are_read(
         )
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-    assert "give a smaller data.side" in line
+    assert "give a smaller side" in line
 
 
 @pytest.mark.parametrize("name", ["folder", "imagenet"])
@@ -647,7 +662,7 @@ def test_a_folder_for_a_data_set_without_files_is_refused_on_request(tmp_path):
     refuse_unused_root(DataSpec("folder", "mine"))
     with pytest.raises(
         UserError,
-        match=r"data\.root=mine: data=digits has no files; .*give data=folder data\.root=mine",
+        match=r"^root=mine: digits has no files; .*give name=folder and root=mine",
     ):
         refuse_unused_root(DataSpec("digits", "mine"))
     assert load(DataSpec("digits", str(tmp_path), train_limit=20)).sizes == (
@@ -665,7 +680,10 @@ KINDS = {"cifar10": (datasets.CIFAR10, CIFAR10_CLASSES), "cifar100": (datasets.C
 
 
 def torchvision_files(root, monkeypatch, name):
-    """Write a small CIFAR as torchvision's files and have torchvision expect their checksums; returns the archive of them."""
+    """Write a small CIFAR as torchvision's files, whose checksums it then expects.
+
+    Returns the archive of them.
+    """
     kind, classes = KINDS[name]
     folder = root / kind.base_folder
     folder.mkdir(parents=True)
@@ -817,7 +835,7 @@ def test_a_download_that_arrives_damaged_is_one_line(tmp_path, monkeypatch, serv
     (tmp_path / "mine").mkdir()
     line = refused(
         DataSpec("cifar10", str(tmp_path / "mine")),
-        r"could not be downloaded from http://127.* \(.+\); give data\.root",
+        r"could not be downloaded from http://127.* \(.+\); give root",
     )
     assert "cifar10.npz, cifar10/{train,test}" in line
 

@@ -1,4 +1,4 @@
-"""The law of singular values (Random features for normalization layers, Thm 2.2) against quadrature, simulation and closed forms."""
+"""The law of singular values (Random features, Thm 2.2) against quadrature and simulation."""
 
 import math
 
@@ -8,13 +8,13 @@ from scipy import integrate
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.studies.random_features.feature_matrices import feature_matrix
-from bnrecon.studies.random_features.singular_values import condition_numbers, normalized
+from bnrecon.studies.random_features.descent import orthogonality
+from bnrecon.studies.random_features.feature_matrices import feature_matrix, normalize
 
 
 @pytest.mark.parametrize("aspect", [0.25, 0.8, 1.0, 1.2, 3.0])
 def test_the_law_is_a_probability_with_the_second_moment_of_the_matrix(aspect):
-    """E x² over min(n, c1) values is ‖M‖² / min(n, c1) = max(1, λ), entries having variance 1 / n."""
+    """The mean of x² over min(n, c1) values is ‖M‖² / min(n, c1) = max(1, λ)."""
     low, high = spectrum.edges(aspect)
     mass, _ = integrate.quad(
         lambda x: float(spectrum.density(np.array([x]), aspect)[0]), low, high, limit=200
@@ -56,13 +56,13 @@ def test_independent_entries_follow_the_law(aspect):
 
 
 @pytest.mark.parametrize(
-    "name, far",
+    ("name", "far"),
     [("he_normal", 0.03), ("orthogonal", 0.03), ("er_sign", 0.03), ("sparse_he_normal", 0.08)],
 )
 def test_feature_matrices_follow_the_law(name, far):
     """Entries of M are products and dependent; the law is a limit. n = 900, at c1 = n and 1.2 n."""
     for aspect in (1.0, 1.2):
-        matrix = normalized(feature_matrix(name, LayerShape(30, 30), round(aspect * 900), seed=0))
+        matrix = normalize(feature_matrix(name, LayerShape(30, 30), round(aspect * 900), seed=0))
         distance = spectrum.distance(np.linalg.svd(matrix.numpy(), compute_uv=False), aspect)
         assert distance < far
 
@@ -70,9 +70,8 @@ def test_feature_matrices_follow_the_law(name, far):
 @pytest.mark.parametrize("name", ["he_normal", "orthogonal", "er_sign", "sparse_he_normal"])
 def test_condition_numbers_peak_at_as_many_features_as_equations(name):
     def condition(width):
-        return condition_numbers(feature_matrix(name, LayerShape(12, 12), width, seed=0))[
-            "condition"
-        ]
+        matrix = feature_matrix(name, LayerShape(12, 12), width, seed=0)
+        return orthogonality(matrix)["condition_number"]
 
     assert condition(144) > 4 * max(condition(115), condition(173))
 

@@ -15,7 +15,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.composed import Convolved
-from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import Scales
 from bnrecon.runtime.errors import UserError
@@ -61,7 +61,7 @@ def operators():
         if number == 2:
             weight[3] = 0  # an output that is switched off
         yield pytest.param(matrix, id=f"khatri-rao-{number}")
-        yield pytest.param(Pivoted(matrix, weight), id=f"pivoted-{number}")
+        yield pytest.param(Eliminated(matrix, weight), id=f"pivoted-{number}")
         for name, width in (
             ("id_cond", "equations"),
             ("id_cond", "minimum_width"),
@@ -76,7 +76,7 @@ def operators():
         yield pytest.param(operator, id=f"convolved-{seed}")
         outputs = random_sides(seed)[0]
         weight = gaussian(outputs, operator.shape[0] // outputs, seed=seed)
-        yield pytest.param(Pivoted(operator, weight), id=f"pivoted-convolved-{seed}")
+        yield pytest.param(Eliminated(operator, weight), id=f"pivoted-convolved-{seed}")
 
 
 @pytest.mark.parametrize("operator", list(operators()))
@@ -89,7 +89,7 @@ def test_products_agree_with_the_dense_form(operator):
         assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-12, atol=1e-12)
         assert torch.allclose(operator.rmatvec(y), dense.T @ y, rtol=1e-12, atol=1e-12)
     assert torch.allclose(operator.columns(slice(1, 3)), dense.T[1:3])
-    if not isinstance(operator, Pivoted):
+    if not isinstance(operator, Eliminated):
         assert torch.allclose(operator.column_norms(), dense.norm(dim=0))
         assert torch.allclose(operator.row_norms(), dense.norm(dim=1))
     x, y = gaussian(columns, seed=2), gaussian(rows, seed=3)
@@ -107,7 +107,7 @@ def test_every_operator_goes_to_float32(operator):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_m_x_is_what_two_convolutions_with_larger_kernels_do(seed):
-    """Burkholz 2024, Eq. 2, against PyTorch: the composed kernel is what the pair does to a padded image."""
+    """Burkholz 2024, Eq. 2: the composed kernel is what the pair computes on a padded image."""
     c2, c0, c1, k1h, k1w, k2h, k2w = random_sides(seed)
     first, second, x = (
         gaussian(c1, c0, k1h, k1w),
@@ -125,7 +125,7 @@ def test_m_x_is_what_two_convolutions_with_larger_kernels_do(seed):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chunk_bytes", [1, 500, None])
 def test_two_convolutions_in_a_row_are_the_composed_weight(shape, chunk_bytes):
-    """What M x means: PyTorch runs A, the scales and B one after the other, independently of the operator."""
+    """PyTorch runs A, the scales and B one after the other, independently of the operator."""
     features = draw("he_uniform", shape, 23, seed=5, layer=1)
     operator = KhatriRao.of(*features.weights(), torch.float64, CPU, chunk_bytes)
     inner, outer = gaussian(23, seed=2), gaussian(shape.outputs, seed=3)
@@ -182,7 +182,7 @@ def test_the_leading_part_has_the_first_columns():
 def test_dense_forms_are_stored_by_columns_for_lapack():
     operator = KhatriRao(gaussian(40, 12), gaussian(40, 6))
     weight = gaussian(4, 18, seed=3)
-    for matrix in (operator, Pivoted(operator, weight)):
+    for matrix in (operator, Eliminated(operator, weight)):
         assert matrix.dense().T.is_contiguous()
 
 
@@ -215,7 +215,7 @@ def test_a_dead_output_and_a_single_weight_pass_the_elimination():
     ("k1", "k2", "kt"), [(1, 3, 3), (3, 3, 5), (2, 2, 3), (3, 3, 3), (3, 1, 1)]
 )
 def test_a_target_is_rebuilt_in_the_composed_kernel(k1, k2, kt, excess):
-    """N = c2 c0 |dim(k2, k1)|: n - c2 + 1 features suffice, also where the kernels compose to more than the target's (Δk > 0)."""
+    """With n = c2 c0 |dim(k2, k1)|, n - c2 + 1 features suffice, also where Δk > 0."""
     c2, c0, side = 3, 2, k1 + k2 - 1
     n = c2 * c0 * side**2
     width = n - c2 + 1 + excess
@@ -248,7 +248,7 @@ def test_the_embedded_target_lies_in_the_middle():
 def test_below_the_minimum_width_second_scales_stay_one():
     matrix = KhatriRao(gaussian(9, 6), gaussian(9, 2))
     system = linear_system(matrix, gaussian(3, 4))
-    assert not isinstance(system.operator, Pivoted)
+    assert not isinstance(system.operator, Eliminated)
     assert (system.scales(torch.zeros(9, dtype=torch.float64)).outer == 1).all()
 
 

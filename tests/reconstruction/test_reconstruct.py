@@ -1,4 +1,4 @@
-"""Reconstruction of whole networks through the library call, and the source network's own behaviour."""
+"""Reconstruction of whole networks through the library call, and the source network itself."""
 
 import pytest
 import torch
@@ -8,22 +8,16 @@ from torch import nn
 
 import bnrecon
 from bnrecon import reconstruct
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.source_file import source_layers
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.targets.models import build
+from bnrecon.targets.register import build
 
-FEATURES = [
-    "he_normal",
-    "he_uniform",
-    "orthogonal",
-    "sparse_he_normal",
-    "er_sign",
-    "id_cond",
-    "ortho_cond",
-]
+FEATURES = sorted(DISTRIBUTIONS)
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
@@ -53,7 +47,9 @@ def test_an_activation_in_between_is_exact_after_the_shift(network, features, ac
     """Burkholz 2024, Thm 2.4; every border pixel included, since all padding comes first."""
     model, shape = network
     images = torch.randn(64, *shape, generator=torch.Generator().manual_seed(1))
-    rebuilt = reconstruct(model, features, images=images, activation=activation, margin=4.0)
+    rebuilt = reconstruct(
+        model, FeatureSpec(features, activation=activation, margin=4.0), images=images
+    )
     wanted = outputs(model, shape)
     got = outputs(rebuilt.network, shape)
     assert sum(layer.outside for layer in source_layers(rebuilt.network).values()) == 0
@@ -70,7 +66,7 @@ def test_an_activation_in_between_is_exact_after_the_shift(network, features, ac
 def test_the_shifted_network_is_exact_in_float64():
     model = enliven(Residual(), (2, 9, 8)).double()
     images = torch.randn(64, 2, 9, 8, dtype=torch.float64)
-    rebuilt = reconstruct(model, images=images, activation="relu", margin=4.0)
+    rebuilt = reconstruct(model, FeatureSpec(activation="relu", margin=4.0), images=images)
     x = images[:8]
     with torch.no_grad():
         assert (rebuilt.network(x) - model(x)).abs().max() < 1e-6 * model(x).abs().max()
@@ -79,7 +75,9 @@ def test_the_shifted_network_is_exact_in_float64():
 def test_values_outside_the_linear_region_are_counted():
     model = enliven(nn.Conv2d(2, 3, 3), (2, 6, 6))
     rebuilt = reconstruct(
-        model, "id_cond", images=0.01 * torch.ones(2, 2, 6, 6), activation="relu", margin=1.0
+        model,
+        FeatureSpec("id_cond", activation="relu", margin=1.0),
+        images=0.01 * torch.ones(2, 2, 6, 6),
     )
     rebuilt.network(torch.randn(4, 2, 6, 6))
     assert rebuilt.network.outside > 0
@@ -96,7 +94,7 @@ def test_chunks_do_not_change_the_result(monkeypatch):
 
 
 def test_running_statistics_are_those_batch_norm_would_take():
-    """The moments of A x and of the second convolution follow from the target's; compare with BatchNorm in training mode."""
+    """Moments of A x and of the second convolution: compare with BatchNorm in training mode."""
     model = enliven(
         nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=True), nn.BatchNorm2d(4)), (3, 6, 6)
     )
@@ -207,9 +205,9 @@ def test_the_full_state_dict_on_request(tmp_path):
 def test_implicit_id_cond_layers_do_what_stored_ones_do(activation, monkeypatch):
     model = enliven(Residual(), (2, 9, 8))
     images = torch.randn(32, 2, 9, 8)
-    stored = reconstruct(model, "id_cond", images=images, activation=activation)
+    stored = reconstruct(model, FeatureSpec("id_cond", activation=activation), images=images)
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", -1)
-    implicit = reconstruct(model, "id_cond", images=images, activation=activation)
+    implicit = reconstruct(model, FeatureSpec("id_cond", activation=activation), images=images)
     assert {layer.convolutions for layer in implicit.layers} == {"implicit"}
     assert {layer.convolutions for layer in stored.layers} == {"stored"}
     assert torch.allclose(
@@ -220,7 +218,7 @@ def test_implicit_id_cond_layers_do_what_stored_ones_do(activation, monkeypatch)
 @pytest.mark.parametrize("width", ["minimum", "maximum"])
 def test_minimum_and_maximum_width_rebuild_whole_networks(width):
     model = enliven(NETWORKS["vgg"][0](), (3, 8, 8))
-    rebuilt = reconstruct(model, "he_normal", width=width)
+    rebuilt = reconstruct(model, FeatureSpec("he_normal", width=width))
     assert (outputs(rebuilt.network, (3, 8, 8)) - outputs(model, (3, 8, 8))).abs().max() < 1e-3
     shapes = {layer.name: layer.shape for layer in rebuilt.layers}
     for layer in rebuilt.layers:
@@ -318,12 +316,12 @@ def test_a_layer_that_is_never_reached_is_rebuilt_all_the_same():
     rebuilt = reconstruct(Spare().eval(), images=torch.randn(5, 4))
     assert [layer.name for layer in rebuilt.layers] == ["used", "spare"]
     with pytest.raises(UserError, match="layer spare: the images never reach it"):
-        reconstruct(Spare().eval(), images=torch.randn(5, 4), activation="relu")
+        reconstruct(Spare().eval(), FeatureSpec(activation="relu"), images=torch.randn(5, 4))
 
 
 def test_below_the_minimum_width_the_error_is_that_of_least_squares():
     layer = nn.Conv2d(5, 6, 3).eval()
-    report = reconstruct(layer, width=200, allow_below_minimum=True).layers[0]
+    report = reconstruct(layer, FeatureSpec(width=200, allow_below_minimum=True)).layers[0]
     assert not report.converged
     assert 0.3 < report.relative_error < 0.8  # sqrt(1 - 200/270) = 0.51 for random targets
 
@@ -362,7 +360,8 @@ def test_a_layer_too_large_for_the_machine_is_named_with_the_memory_it_needs(mon
     monkeypatch.setattr(module, "available_memory", lambda device: 10**6)
     with pytest.raises(
         UserError,
-        match=r"the model: its 13824 features take .* free \(features=id_cond needs the least memory; unsupported='keep'",
+        match=r"the model: its 13824 features take .* free "
+        r"\(features=id_cond needs the least memory; unsupported='keep'",
     ):
         reconstruct(nn.Conv2d(32, 32, 3).eval())
 
@@ -411,18 +410,22 @@ def test_mistakes_in_the_call_are_named():
     with pytest.raises(UserError, match=r"call model\.float\(\)"):
         reconstruct(nn.Linear(2, 2).half().eval())
     with pytest.raises(UserError, match="needs images"):
-        reconstruct(model, activation="relu")
+        reconstruct(model, FeatureSpec(activation="relu"))
     with pytest.raises(UserError, match="below the minimum width n - c2 \\+ 1 = 52"):
-        reconstruct(model, width=51)
+        reconstruct(model, FeatureSpec(width=51))
     with pytest.raises(UserError, match="Allowed: identity"):
-        reconstruct(model, activation="swish")
+        reconstruct(model, FeatureSpec(activation="swish"))
     with pytest.raises(UserError, match="epsilon=0: must be above 0"):
-        reconstruct(model, activation="tanh", epsilon=0, images=torch.randn(2, 2, 5, 5))
+        reconstruct(
+            model, FeatureSpec(activation="tanh", epsilon=0), images=torch.randn(2, 2, 5, 5)
+        )
     with pytest.raises(UserError, match="margin=0: must be above 0"):
-        reconstruct(model, activation="relu", margin=0, images=torch.randn(2, 2, 5, 5))
+        reconstruct(model, FeatureSpec(activation="relu", margin=0), images=torch.randn(2, 2, 5, 5))
     with pytest.raises(UserError, match="no convolution"):
         reconstruct(nn.ReLU().eval())
-    assert not reconstruct(model, width=30, allow_below_minimum=True).layers[0].converged
+    assert (
+        not reconstruct(model, FeatureSpec(width=30, allow_below_minimum=True)).layers[0].converged
+    )
 
 
 def test_gathering_moments_leaves_no_hooks_behind():

@@ -1,4 +1,4 @@
-"""What `reconstruct` is given: every argument that cannot be is named, and numbers that overflow or tell nothing are no success."""
+"""Arguments of `reconstruct`: wrong ones are named, and numbers that overflow are no success."""
 
 import itertools
 import re
@@ -13,8 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bnrecon
+from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.solvers.spec import SolverSpec
 
 
 def small():
@@ -38,17 +40,13 @@ def some(count=8, channels=2):
         ({"seed": None}, "seed=None: must be a whole number"),
         ({"seed": "x"}, "seed='x': must be a whole number"),
         ({"seed": 2**63}, "must be a whole number from 0 to 2\\^63 - 1"),
-        ({"oversampling": float("nan")}, "oversampling=nan: oversampling must be a number above 0"),
-        ({"oversampling": "much"}, "oversampling=much: oversampling must be a number"),
-        ({"excess": 1.5}, "excess=1.5: excess must be a whole number"),
+        ({"oversampling": float("nan")}, "oversampling=nan: must be above 0"),
+        ({"oversampling": "much"}, "oversampling='much': must be a number"),
         (
-            {"width": "x"},
-            "width=x: width must be a number of features above 0, 'minimum' or 'maximum'",
+            {"features": FeatureSpec(excess=3), "oversampling": 2},
+            "oversampling=2, excess=3: give one of",
         ),
-        ({"excess": 3, "oversampling": 2}, "oversampling=2, excess=3: give one of"),
-        ({"unsupported": "ignore"}, "unsupported='ignore': Allowed: keep, raise"),
-        ({"tolerance": "small"}, "tolerance=small: must be above 0"),
-        ({"max_iterations": 0}, "max_iterations=0: must be a whole number above 0"),
+        ({"unsupported": "ignore"}, "unsupported=ignore: Allowed: keep, raise"),
         ({"images": torch.zeros(0, 2, 6, 6)}, "images: there is no image in it"),
         ({"images": []}, "images: there is no image in it"),
         (
@@ -71,30 +69,50 @@ def some(count=8, channels=2):
             r"images: going through them ended in an error \(ZeroDivisionError",
         ),
         ({"features": 3}, "features=3: Allowed: er_sign"),
-        ({"features": "he_norm"}, "features='he_norm': did you mean 'he_normal'"),
+        ({"features": "he_norm"}, "features=he_norm: did you mean 'he_normal'"),
+        ({"features": FeatureSpec("he_norm")}, "features=he_norm: did you mean 'he_normal'"),
         ({"solver": None}, "solver=None: Allowed: auto"),
-        ({"activation": None}, "activation=None: Allowed: identity"),
-        ({"skip": None}, "skip=None: did you mean 'none'"),
-        ({"strict": "x"}, "strict='x': must be True or False"),
-        ({"allow_below_minimum": "no"}, "allow_below_minimum='no': must be True or False"),
-        ({"moments": 3}, "moments: must map layers' names, not be int"),
-        ({"solved": 3}, "solved: must map layers' names, not be int"),
-        ({"on_layer": 3}, "on_layer=3: must be a function"),
+        ({"solver": SolverSpec("matrixfree")}, "solver=matrixfree: did you mean 'matrix_free'"),
+        ({"solver": SolverSpec("lu"), "oversampling": 2}, "needs a square system"),
         (
-            {"width": 3},
-            "layer 0: 3 features are below the minimum width .* say allow_below_minimum=True",
+            {"features": FeatureSpec(width=3)},
+            "layer 0: 3 features are below the minimum width .* set allow_below_minimum=True",
         ),
         (
-            {"width": 10**30},
-            r"its 1e\+30 features take 2e\+23 GB, .*; .*\(features=id_cond needs the least memory; unsupp",
+            {"features": FeatureSpec(width=10**30)},
+            r"its 1e\+30 features take 2e\+23 GB, .*; "
+            r".*\(features=id_cond needs the least memory; unsupp",
         ),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(arguments, named):
+def test_an_argument_that_is_not_possible_is_named(arguments, named):
     with pytest.raises(UserError, match=named) as caught:
         bnrecon.reconstruct(small(), **arguments)
     assert len(str(caught.value)) < 400
     assert "features." not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "named"),
+    [
+        (FeatureSpec, {"oversampling": 0}, "oversampling=0: must be above 0"),
+        (FeatureSpec, {"excess": 1.5}, "excess=1.5: must be a whole number"),
+        (FeatureSpec, {"width": "x"}, "width=x: must be a number of features above 0, minimum or"),
+        (FeatureSpec, {"excess": 3, "width": 9}, "excess=3, width=9: give one of oversampling"),
+        (FeatureSpec, {"activation": "swish"}, "activation=swish: Allowed: identity"),
+        (FeatureSpec, {"skip": "outside"}, "skip=outside: did you mean 'outer'"),
+        (FeatureSpec, {"skip": "outer", "activation": "tanh"}, "skip=outer: .* take skip=inner"),
+        (FeatureSpec, {"strict": "x"}, "strict='x': must be true or false"),
+        (FeatureSpec, {"margin": 0}, "margin=0: must be above 0"),
+        (FeatureSpec, {"epsilon": float("inf")}, "epsilon=inf: must be above 0"),
+        (SolverSpec, {"tolerance": "small"}, "tolerance='small': must be a number"),
+        (SolverSpec, {"tolerance": 0}, "tolerance=0: must be above 0"),
+        (SolverSpec, {"max_iterations": 0}, "max_iterations=0: must be above 0"),
+    ],
+)
+def test_a_field_of_a_spec_that_is_not_possible_is_named(spec, options, named):
+    with pytest.raises(UserError, match=f"^{named}"):
+        spec(**options)
 
 
 def test_what_is_no_module_or_holds_no_numbers_is_named():
@@ -143,7 +161,7 @@ def test_a_refused_model_is_called_the_model():
     with pytest.raises(UserError, match="cannot be rebuilt: the model: a grouped convolution"):
         bnrecon.reconstruct(model)
     with pytest.raises(UserError, match="the model: 3 features are below the minimum width"):
-        bnrecon.reconstruct(nn.Conv2d(2, 3, 3).eval(), width=3)
+        bnrecon.reconstruct(nn.Conv2d(2, 3, 3).eval(), FeatureSpec(width=3))
 
 
 def test_a_data_loader_of_images_and_labels_gives_the_statistics_of_its_images():
@@ -288,12 +306,11 @@ class Remembers(nn.Module):
 
 
 def test_what_cannot_be_copied_is_named_before_any_layer_is_solved():
-    model, solved = small(), []
+    model = small()
     model.append(nn.Identity().eval())
     model[5].lock = threading.Lock()
     with pytest.raises(UserError, match=r"layer 5: its lock cannot be copied \(cannot pickle"):
-        bnrecon.reconstruct(model, on_layer=lambda *given: solved.append(given))
-    assert solved == []
+        plan_layers(model)
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-30])
@@ -302,7 +319,7 @@ def test_images_that_tell_no_range_are_refused_where_the_range_matters(size, act
     with pytest.raises(
         UserError, match=r"layer 0: on the images its inputs are at most .* which tells no range"
     ):
-        bnrecon.reconstruct(small(), activation=activation, images=size * some())
+        bnrecon.reconstruct(small(), FeatureSpec(activation=activation), images=size * some())
     assert bnrecon.reconstruct(small(), images=size * some()).layers[0].converged
 
 
@@ -322,7 +339,7 @@ def test_numbers_that_overflow_are_a_failure_and_not_converged(where):
 def test_a_source_in_double_precision_is_loaded_again(tmp_path):
     model, x = small().double(), some().double()
     for activation in ("identity", "relu", "tanh"):
-        rebuilt = bnrecon.reconstruct(model, images=x, activation=activation)
+        rebuilt = bnrecon.reconstruct(model, FeatureSpec(activation=activation), images=x)
         path = rebuilt.save(tmp_path / "source.safetensors")
         loaded = bnrecon.load_source(path, small().double())
         assert float((loaded(x) - rebuilt.network(x)).detach().abs().max()) < 1e-12
@@ -367,7 +384,7 @@ def test_at_minimum_width_rounding_to_float32_belongs_to_the_judgement():
     torch.manual_seed(3)
     model, found = enliven(nn.Sequential(nn.Conv2d(8, 12, 3)), (8, 5, 5)), []
     for seed in (0, 1, 27, 37):
-        layer = bnrecon.reconstruct(model, width="minimum", seed=seed).layers[0]
+        layer = bnrecon.reconstruct(model, FeatureSpec(width="minimum"), seed=seed).layers[0]
         assert layer.converged == (
             layer.relative_error <= 1e-10 and layer.assembled_error <= 1e3 * 2.0**-23
         )
@@ -396,6 +413,6 @@ def test_where_memory_suffices_for_no_layer_that_is_said(monkeypatch):
         RefusedLayers,
         match=r"none of the network's 2 layers can be rebuilt \(0: its 162 features take",
     ) as caught:
-        plan_layers(small(), "he_normal", unsupported="keep", width=162)
+        plan_layers(small(), FeatureSpec(width=162), unsupported="keep")
     assert set(caught.value.refused) == {"0", "3"}
     assert "is a source already" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a network does with its weights besides calling its layers: seen, and refused or kept; never lost unsaid."""
+"""What a network does with its weights besides calling its layers: refused, or kept with a note."""
 
 import copy
 
@@ -352,12 +352,12 @@ def test_torchvisions_swin_is_rebuilt_but_for_what_it_reads():
     assert any("mlp" in layer.name for layer in kept.layers)
 
 
-def test_what_was_not_looked_at_is_said():
+def test_a_note_says_what_was_not_checked():
     model = Untraceable(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
     with pytest.raises(RefusedLayers, match="position: cannot be followed: give images"):
         bnrecon.reconstruct(model)
     notes = bnrecon.reconstruct(model, unsupported="keep").notes
-    assert any("was not looked at (images would show it)" in note for note in notes)
+    assert any("was not checked (images would show it)" in note for note in notes)
     seen = bnrecon.reconstruct(model, images=torch.randn(8, 6))
     assert len(seen.layers) == 2
     assert not any("not looked at" in note for note in seen.notes)

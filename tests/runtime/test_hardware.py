@@ -1,34 +1,34 @@
-"""What this machine has: the memory that may still be taken, under the limits of control groups, shells and Slurm."""
+"""The memory that this process may allocate, under the limits of groups, shells and Slurm."""
 
 import resource
-from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
-from bnrecon.runtime.hardware import available_memory
-from bnrecon.runtime.memory import headroom
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.hardware import available_memory, processor_count, use_threads
+from bnrecon.runtime.memory import available_host_memory
 
 MB = 2**20
 NONE_V1 = 9223372036854771712  # what version 1 writes for no limit
 
 
 @pytest.fixture
-def proc(tmp_path):
-    """A /proc of a machine with 1,000 MB available, of which this process holds 100."""
+def proc(tmp_path, monkeypatch):
+    """The /proc of a machine with 1,000 MB available, of which this process holds 100."""
+    used = SimpleNamespace(rss=100 * MB, vms=300 * MB, data=200 * MB)
+    machine = SimpleNamespace(available=1000 * MB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: used))
     folder = tmp_path / "proc"
     (folder / "self").mkdir(parents=True)
-    (folder / "meminfo").write_text(
-        f"MemTotal: {4000 * 1024} kB\nMemAvailable:   {1000 * 1024} kB\n"
-    )
-    (folder / "self" / "status").write_text(
-        f"Name: größe\nVmSize:\t {300 * 1024} kB\nVmRSS:\t {100 * 1024} kB\n", "utf-8"
-    )
     return folder
 
 
-def mounted(proc, groups, *mounts):
-    """Say which groups the process is in, and what is mounted: (type, root, mount point, options)."""
+def write_mounts(proc, groups, *mounts):
+    """The process's groups, and what is mounted: (type, root, mount point, options)."""
     (proc / "self" / "cgroup").write_text("\n".join(groups) + "\n")
     lines = [
         f"{31 + i} 23 0:{i} {root} {point} rw,relatime shared:9 - {kind} {kind} {options}"
@@ -39,7 +39,7 @@ def mounted(proc, groups, *mounts):
     )
 
 
-def group(folder, limit, used, cached=0, version=2, high="max"):
+def write_group(folder, limit, used, cached=0, version=2, high="max"):
     """Write a group's files; sizes in MB."""
     folder.mkdir(parents=True, exist_ok=True)
     if version == 2:
@@ -59,88 +59,90 @@ def group(folder, limit, used, cached=0, version=2, high="max"):
         (folder / f"memory.{name}").write_text(f"{text}\n")
 
 
-def left(proc, **environment):
-    return headroom(proc, environment) / MB
+def available(proc, **environment):
+    return available_host_memory(proc, environment) / MB
 
 
 def test_a_machine_without_limits_has_what_it_says(proc):
-    assert left(proc) == 1000
+    assert available(proc) == 1000
 
 
 def test_the_limit_of_the_own_group_counts_less_what_is_used_with_cached_files_as_free(
     proc, tmp_path
 ):
-    mounted(proc, ["0::/job.slice/job"], ("cgroup2", "/", tmp_path / "cg", "rw"))
-    group(tmp_path / "cg" / "job.slice" / "job", 500, 200, cached=50)
-    assert left(proc) == 350
+    write_mounts(proc, ["0::/job.slice/job"], ("cgroup2", "/", tmp_path / "cg", "rw"))
+    write_group(tmp_path / "cg" / "job.slice" / "job", 500, 200, cached=50)
+    assert available(proc) == 350
 
 
 def test_the_least_of_all_groups_above_counts_and_the_root_has_none(proc, tmp_path):
-    mounted(proc, ["0::/a/b/c"], ("cgroup2", "/", tmp_path / "cg", "rw"))
-    group(tmp_path / "cg" / "a", 600, 590, cached=20)
-    group(tmp_path / "cg" / "a" / "b", "max", 10)
-    group(tmp_path / "cg" / "a" / "b" / "c", 900, 10)
-    assert left(proc) == 30
-    group(
+    write_mounts(proc, ["0::/a/b/c"], ("cgroup2", "/", tmp_path / "cg", "rw"))
+    write_group(tmp_path / "cg" / "a", 600, 590, cached=20)
+    write_group(tmp_path / "cg" / "a" / "b", "max", 10)
+    write_group(tmp_path / "cg" / "a" / "b" / "c", 900, 10)
+    assert available(proc) == 30
+    write_group(
         tmp_path / "cg" / "a" / "b", "max", 100, high=120
     )  # from here on the kernel slows the group down
-    assert left(proc) == 20
+    assert available(proc) == 20
 
 
 def test_what_lies_beside_or_above_the_mount_does_not_count(proc, tmp_path):
-    mounted(proc, ["0::/a"], ("cgroup2", "/", tmp_path / "host" / "cg", "rw"))
-    group(tmp_path / "host", 5, 1)
-    group(tmp_path / "host" / "cg" / "b", 5, 1)
-    group(tmp_path / "host" / "cg" / "a", 700, 100)
-    assert left(proc) == 600
+    write_mounts(proc, ["0::/a"], ("cgroup2", "/", tmp_path / "host" / "cg", "rw"))
+    write_group(tmp_path / "host", 5, 1)
+    write_group(tmp_path / "host" / "cg" / "b", 5, 1)
+    write_group(tmp_path / "host" / "cg" / "a", 700, 100)
+    assert available(proc) == 600
 
 
 def test_a_group_over_its_limit_leaves_nothing_rather_than_less(proc, tmp_path):
-    mounted(proc, ["0::/a"], ("cgroup2", "/", tmp_path / "cg", "rw"))
-    group(tmp_path / "cg" / "a", 100, 130)
-    assert left(proc) == 0
+    write_mounts(proc, ["0::/a"], ("cgroup2", "/", tmp_path / "cg", "rw"))
+    write_group(tmp_path / "cg" / "a", 100, 130)
+    assert available(proc) == 0
 
 
 @pytest.mark.parametrize("seen", ["/", "/docker/0a1b", "/docker/0a1b/gone", "/../sibling"])
 def test_in_a_container_the_mount_is_the_own_group(proc, tmp_path, seen):
-    mounted(proc, [f"0::{seen}"], ("cgroup2", "/docker/0a1b", tmp_path / "cg", "rw"))
-    group(tmp_path / "cg", 400, 100)
-    group(tmp_path / "sibling", 5, 1)
-    assert left(proc) == 300
+    write_mounts(proc, [f"0::{seen}"], ("cgroup2", "/docker/0a1b", tmp_path / "cg", "rw"))
+    write_group(tmp_path / "cg", 400, 100)
+    write_group(tmp_path / "sibling", 5, 1)
+    assert available(proc) == 300
 
 
 def test_a_group_within_a_container_is_found_by_the_mounts_root(proc, tmp_path):
-    mounted(proc, ["0::/docker/0a1b/inner"], ("cgroup2", "/docker/0a1b", tmp_path / "cg", "rw"))
-    group(tmp_path / "cg", 400, 100)
-    group(tmp_path / "cg" / "inner", 90, 10)
-    assert left(proc) == 80
+    write_mounts(
+        proc, ["0::/docker/0a1b/inner"], ("cgroup2", "/docker/0a1b", tmp_path / "cg", "rw")
+    )
+    write_group(tmp_path / "cg", 400, 100)
+    write_group(tmp_path / "cg" / "inner", 90, 10)
+    assert available(proc) == 80
 
 
 def test_version_1_counts_by_its_memory_controller_alone(proc, tmp_path):
-    mounted(
+    write_mounts(
         proc,
         ["5:cpu,cpuacct:/tight", "4:memory:/slurm/job", "1:name=systemd:/tight"],
         ("cgroup", "/", tmp_path / "cg" / "cpu", "rw,cpu,cpuacct"),
         ("cgroup", "/", tmp_path / "cg" / "memory", "rw,memory"),
     )
-    group(tmp_path / "cg" / "cpu" / "tight", 1, 1, version=1)
-    group(tmp_path / "cg" / "memory", NONE_V1, 3000, version=1)
-    group(tmp_path / "cg" / "memory" / "slurm", 800, 500, cached=100, version=1)
-    group(tmp_path / "cg" / "memory" / "slurm" / "job", NONE_V1, 200, version=1)
-    assert left(proc) == 400
+    write_group(tmp_path / "cg" / "cpu" / "tight", 1, 1, version=1)
+    write_group(tmp_path / "cg" / "memory", NONE_V1, 3000, version=1)
+    write_group(tmp_path / "cg" / "memory" / "slurm", 800, 500, cached=100, version=1)
+    write_group(tmp_path / "cg" / "memory" / "slurm" / "job", NONE_V1, 200, version=1)
+    assert available(proc) == 400
 
 
 def test_on_a_hybrid_machine_both_versions_count(proc, tmp_path):
-    mounted(
+    write_mounts(
         proc,
         ["4:memory:/one", "0::/two"],
         ("cgroup", "/", tmp_path / "cg" / "memory", "rw,memory"),
         ("cgroup2", "/", tmp_path / "cg" / "unified", "rw"),
     )
-    group(tmp_path / "cg" / "memory" / "one", 700, 100, version=1)
-    assert left(proc) == 600
-    group(tmp_path / "cg" / "unified" / "two", 300, 100)
-    assert left(proc) == 200
+    write_group(tmp_path / "cg" / "memory" / "one", 700, 100, version=1)
+    assert available(proc) == 600
+    write_group(tmp_path / "cg" / "unified" / "two", 300, 100)
+    assert available(proc) == 200
 
 
 @pytest.mark.parametrize(
@@ -154,25 +156,32 @@ def test_on_a_hybrid_machine_both_versions_count(proc, tmp_path):
     ],
 )
 def test_what_slurm_granted_counts_less_what_the_process_holds(proc, environment, expected):
-    assert left(proc, **environment) == expected
+    assert available(proc, **environment) == expected
 
 
-@pytest.mark.parametrize("which", ["RLIMIT_AS", "RLIMIT_DATA"])
-def test_the_shells_limit_of_this_process_counts(which):
-    which, size = getattr(resource, which), {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}[which]
-    status = Path("/proc/self/status")
-    if not status.exists():
-        pytest.skip("no /proc here")
-    taken = next(
-        int(line.split()[1]) * 1024
-        for line in status.read_text().splitlines()
-        if line.startswith(f"{size}:")
-    )
-    before = resource.getrlimit(which)
-    resource.setrlimit(which, (taken + 64 * MB, before[1]))
+@pytest.mark.parametrize(("name", "size"), [("RLIMIT_AS", "vms"), ("RLIMIT_DATA", "data")])
+def test_the_shells_limit_of_this_process_counts(name, size):
+    used = psutil.Process().memory_info()
+    if not hasattr(used, size):
+        pytest.skip("this system does not tell the size of the data segment")
+    limit, taken = getattr(resource, name), getattr(used, size)
+    before = resource.getrlimit(limit)
+    resource.setrlimit(limit, (taken + 64 * MB, before[1]))
     try:
         found = available_memory(torch.device("cpu"))
     finally:
-        resource.setrlimit(which, before)
+        resource.setrlimit(limit, before)
     assert 0 < found <= 64 * MB
     assert available_memory(torch.device("cpu")) > 64 * MB
+
+
+def test_a_block_runs_with_its_threads_and_no_more_than_there_are_processors():
+    before = torch.get_num_threads()
+    with use_threads(1):
+        assert torch.get_num_threads() == 1
+    with use_threads(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
+    most = processor_count()
+    with pytest.raises(UserError, match=f"threads={most + 1}: .*give at most {most}"):
+        use_threads(most + 1).__enter__()

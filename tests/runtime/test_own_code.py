@@ -1,4 +1,4 @@
-"""A user's own code: when it is other code, in every process, and what is said where it fails."""
+"""A user's registered code: its fingerprint in every process, and how its errors are reported."""
 
 import collections
 import dataclasses
@@ -26,21 +26,11 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.base import SOLVERS
-from bnrecon.targets.models import FAMILIES, build
+from bnrecon.targets.register import build
 from bnrecon.targets.store import target_folder
 
 SMOKE = ["scale=smoke", "target.groups=[1]", "train.epochs=1"]
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def registries():
-    """Whatever a test registers is gone afterwards."""
-    held = [(entries, dict(entries)) for entries in (DISTRIBUTIONS, SOLVERS, FAMILIES)]
-    yield
-    for entries, before in held:
-        entries.clear()
-        entries.update(before)
 
 
 def write(folder, sources):
@@ -50,12 +40,12 @@ def write(folder, sources):
 
 
 def load(folder, sources, name="parts"):
-    """Write modules and import one of them afresh; the fingerprint of the features that it registers."""
-    load_unasked(folder, sources, name)
+    """Write modules and import one of them afresh; return the fingerprint of what it registers."""
+    import_afresh(folder, sources, name)
     return DISTRIBUTIONS["mine"].code if "mine" in DISTRIBUTIONS else None
 
 
-def load_unasked(folder, sources, name="parts"):
+def import_afresh(folder, sources, name="parts"):
     write(folder, sources)
     own = {file.partition("/")[0].removesuffix(".py") for file in sources} | {
         name.partition(".")[0]
@@ -212,7 +202,8 @@ EDITS = {
     ),
     "a default argument": (
         {
-            "parts.py": f"{HEAD}\nfor s in (2.0,):\n    register_features('mine')(lambda *given, s=s: pair(*given, s))\n"
+            "parts.py": f"{HEAD}\nfor s in (2.0,):\n"
+            "    register_features('mine')(lambda *given, s=s: pair(*given, s))\n"
         },
         "(2.0,)",
         "(3.0,)",
@@ -257,7 +248,7 @@ def edited(case):
 
 
 @pytest.mark.parametrize("case", EDITS)
-def test_an_edit_is_other_code_until_it_is_undone(case, tmp_path, monkeypatch):
+def test_an_edit_changes_the_fingerprint_until_it_is_undone(case, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     before, after = edited(case)
     first = load(tmp_path, before)
@@ -298,12 +289,12 @@ def test_code_that_is_edited_after_it_was_loaded_is_still_what_was_loaded(tmp_pa
     monkeypatch.syspath_prepend(str(tmp_path))
     before, after = edited("a module that a used module imports")
     first = load(tmp_path, before)
-    load_unasked(tmp_path, before)
+    import_afresh(tmp_path, before)
     write(tmp_path, after)
     assert DISTRIBUTIONS["mine"].code == first
 
 
-def test_with_a_version_that_alone_counts(tmp_path, monkeypatch):
+def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     source = mine("return pair(shape, width, stream, 1.0)")
     codes = [
@@ -402,11 +393,11 @@ def bound(value):
         (lambda: class_of(1)(), lambda: class_of(2)()),
     ],
 )
-def test_bound_values_are_told_apart_by_what_they_are(one, other):
+def test_bound_values_are_compared_by_their_content(one, other):
     assert bound(one()) == bound(one()) != bound(other())
 
 
-def test_of_what_cannot_be_told_apart_a_version_is_asked_for():
+def test_values_that_cannot_be_compared_need_a_version():
     itself = []
     itself.append(itself)
     for value, said in (
@@ -422,7 +413,7 @@ def test_of_what_cannot_be_told_apart_a_version_is_asked_for():
         assert DISTRIBUTIONS["mine"].code
 
 
-def test_a_function_that_calls_itself_is_no_endless_matter():
+def test_a_function_that_calls_itself_has_a_fingerprint():
     def again(count):
         return again(count - 1) if count else 0
 
@@ -432,7 +423,7 @@ def test_a_function_that_calls_itself_is_no_endless_matter():
 # Installed packages
 
 
-def test_code_that_a_user_has_installed_is_a_users(tmp_path, monkeypatch):
+def test_code_that_is_installed_with_the_registering_module_is_user_code(tmp_path, monkeypatch):
     site = tmp_path / "site-packages"
     monkeypatch.syspath_prepend(str(site))
     sources = {
@@ -454,7 +445,7 @@ def test_code_that_a_user_has_installed_is_a_users(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("folder", ["dist-packages", "lib/python3/site-packages"])
-def test_what_others_have_installed_is_not_a_users(folder, tmp_path, monkeypatch):
+def test_other_installed_packages_are_not_user_code(folder, tmp_path, monkeypatch):
     for place in (tmp_path / folder, tmp_path):
         monkeypatch.syspath_prepend(str(place))
     write(tmp_path / folder, {"strange.py": "def fail():\n    return 1 / 0\n"})
@@ -471,7 +462,7 @@ def test_what_others_have_installed_is_not_a_users(folder, tmp_path, monkeypatch
 # Runs and targets
 
 
-def test_after_an_edit_of_own_code_a_run_is_another_run(command, tmp_path, monkeypatch):
+def test_after_an_edit_of_user_code_a_run_is_another_run(command, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     write(tmp_path, {"configs/features/mine.yaml": "defaults: [schema, _self_]\nname: mine\n"})
     words = [
@@ -491,7 +482,9 @@ def test_after_an_edit_of_own_code_a_run_is_another_run(command, tmp_path, monke
 
 
 NET = "import functools\nimport bnrecon\nfrom torch import nn\n\n{}\n"
-MAKE = "def make(shape, classes, width, depth, activation, act=nn.Tanh):\n    return nn.Sequential(nn.Flatten(), act())\n"
+MAKE = """def make(shape, classes, width, depth, activation, act=nn.Tanh):
+    return nn.Sequential(nn.Flatten(), act())
+"""
 
 
 @pytest.mark.parametrize(
@@ -518,7 +511,7 @@ def test_an_edited_target_is_trained_anew(text, before, after, tmp_path, monkeyp
     folders = []
     for source in (text, text.replace(before, after), text):
         load(tmp_path, {"nets.py": NET.format(source)}, "nets")
-        folders.append(target_folder(asked, digits, CPU))
+        folders.append(target_folder(asked.target_request, digits, CPU))
     assert folders[0] == folders[2] != folders[1]
 
 
@@ -527,15 +520,15 @@ def test_a_target_of_edited_features_is_trained_anew_and_its_run_is_another(
 ):
     monkeypatch.syspath_prepend(str(tmp_path))
     asked = composition.compose(["target=vgg18_normalization"])
-    names = {(target_folder(asked, digits, CPU), run_folder(asked))}
+    names = {(target_folder(asked.target_request, digits, CPU), run_folder(asked))}
     asked.target.features = "mine"
     for sources in (*edited("an argument of a partial"), EDITS["an argument of a partial"][0]):
         load(tmp_path, sources)
-        names.add((target_folder(asked, digits, CPU), run_folder(asked)))
+        names.add((target_folder(asked.target_request, digits, CPU), run_folder(asked)))
     assert len(names) == len({name for name, _ in names}) == len({name for _, name in names}) == 3
 
 
-def test_a_solver_in_the_place_of_one_that_auto_picks_makes_another_run():
+def test_replacing_a_solver_that_auto_chooses_makes_another_run():
     asked = composition.compose([])
     before = run_folder(asked)
     bnrecon.register_solver("mine", memory=lambda rows, columns: 0)(
@@ -585,13 +578,13 @@ def test_a_solver_in_the_place_of_one_that_auto_picks_makes_another_run():
         "not finite",
     ],
 )
-def test_what_is_wrong_with_own_features_is_said_of_them(draws, said):
+def test_what_is_wrong_with_a_users_features_is_reported_of_them(draws, said):
     register_features("mine")(draws)
     with pytest.raises(UserError, match=said):
         draw("mine", LayerShape(3, 4), 12, 0, 0)
 
 
-def test_exceptions_of_own_targets_and_solvers_name_the_place(command, tmp_path):
+def test_errors_of_a_users_targets_and_solvers_name_the_place(command, tmp_path):
     def broken(reason, shape, classes, width, depth, activation):
         raise KeyError(reason)
 
@@ -611,6 +604,6 @@ def test_exceptions_of_own_targets_and_solvers_name_the_place(command, tmp_path)
     assert "Traceback" not in err
 
 
-def test_what_bnrecons_own_code_raises_is_not_blamed_on_anybody():
+def test_errors_of_bnrecon_are_not_attributed_to_the_user():
     with pytest.raises(TypeError):
         build("mlp", (1, 8, 8), 10, width="a", depth=1, activation="relu")

@@ -1,4 +1,4 @@
-"""One contract for every feature distribution, solver and layer shape, checked by an independent computation."""
+"""One contract for every distribution, solver and shape, checked by an independent computation."""
 
 import io
 import sys
@@ -11,20 +11,14 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers import SOLVERS, SolverOptions, Unsuitable, choose, solve
+from bnrecon.solvers import SOLVERS, Unsuitable, choose, solve
+from bnrecon.solvers.spec import SolverSpec
 
 CPU = torch.device("cpu")
 SHAPES = [LayerShape(6, 5, (3, 3)), LayerShape(8, 3, (3, 3)), LayerShape(10, 12)]
-FEATURES = [
-    "he_normal",
-    "he_uniform",
-    "orthogonal",
-    "sparse_he_normal",
-    "er_sign",
-    "id_cond",
-    "ortho_cond",
-]
-# Largest relative error of the weight, per solver: float64 solvers against float32 LBFGS as the paper has it.
+FEATURES = sorted(DISTRIBUTIONS)
+# Largest relative error of the weight, per solver: float64 solvers against float32 LBFGS as the
+# paper has it.
 TOLERANCE = {
     "lu": 1e-9,
     "refined": 1e-9,
@@ -75,6 +69,12 @@ def combinations():
                 )
 
 
+def test_every_registered_solver_is_tested():
+    own = {name for name, solver in SOLVERS.items() if solver.registered.own}
+    assert set(SOLVERS) - own == set(TOLERANCE)
+    assert {name for name in TOLERANCE if SOLVERS[name].square} == SQUARE
+
+
 @pytest.mark.parametrize(("name", "solver", "shape"), list(combinations()))
 def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver, shape):
     width = (
@@ -83,7 +83,7 @@ def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver,
         else choose_width(name, shape)
     )
     target, features, system = problem(name, shape, width)
-    solution = solve(solver, system)
+    solution = solve(system, SolverSpec(solver))
     scales = system.scales(solution.scale)
     error = independent_error(target, features, scales)
     assert error < TOLERANCE[solver]
@@ -105,7 +105,7 @@ def test_the_minimum_width_suffices(name, solver, shape):
     """Burkholz 2024, Thm 2.2: n - c2 + 1 features and the second scales."""
     target, features, system = problem(name, shape, shape.minimum_width)
     assert system.operator.shape == (shape.minimum_width, shape.minimum_width)
-    scales = system.scales(solve(solver, system).scale)
+    scales = system.scales(solve(system, SolverSpec(solver)).scale)
     assert independent_error(target, features, scales) < 1e-8
     assert (scales.outer != 1).any()
 
@@ -114,7 +114,9 @@ def test_the_closed_form_of_eq_3_is_exact():
     shape = SHAPES[0]
     target, features, system = problem("id_cond", shape, shape.minimum_width)
     assert (
-        independent_error(target, features, system.scales(solve("closed_form", system).scale))
+        independent_error(
+            target, features, system.scales(solve(system, SolverSpec("closed_form")).scale)
+        )
         < 1e-14
     )
 
@@ -128,20 +130,20 @@ def test_a_pathological_target_of_eq_3_is_named():
         TargetLayer("t", weight, torch.zeros(3)), features, CPU, orthogonal=True
     )
     with pytest.raises(RunError, match="pathological"):
-        solve("closed_form", system)
+        solve(system, SolverSpec("closed_form"))
 
 
 def test_one_feature_fewer_than_the_minimum_does_not_suffice():
     shape = SHAPES[0]
     target, features, system = problem("he_normal", shape, shape.minimum_width - 1)
-    solution = solve("matrix_free", system, SolverOptions(max_iterations=1000))
+    solution = solve(system, SolverSpec("matrix_free", max_iterations=1000))
     assert not solution.report.converged
     assert independent_error(target, features, system.scales(solution.scale)) > 1e-4
 
 
 def test_a_solver_that_falls_short_says_so():
     _, _, system = problem("he_normal", SHAPES[0], 405)
-    report = solve("matrix_free", system, SolverOptions(max_iterations=3)).report
+    report = solve(system, SolverSpec("matrix_free", max_iterations=3)).report
     assert not report.converged
     assert report.iterations == 3
     assert report.relative_residual > 1e-3
@@ -150,14 +152,14 @@ def test_a_solver_that_falls_short_says_so():
 def test_lu_of_a_wide_system_is_refused_with_the_way_out():
     _, _, system = problem("he_normal", SHAPES[0], 405)
     for solver in SQUARE:
-        with pytest.raises(Unsuitable, match=r"features\.width=maximum"):
-            solve(solver, system)
+        with pytest.raises(Unsuitable, match=r" width=maximum"):
+            solve(system, SolverSpec(solver))
 
 
 def test_the_closed_form_is_refused_where_m_is_not_orthogonal():
     _, _, system = problem("he_normal", SHAPES[0], 270)
     with pytest.raises(Unsuitable, match="closed_form"):
-        solve("closed_form", system)
+        solve(system, SolverSpec("closed_form"))
 
 
 def test_a_singular_system_is_a_clear_failure():
@@ -166,21 +168,21 @@ def test_a_singular_system_is_a_clear_failure():
     features = draw("sparse_he_normal", shape, shape.equations, 0, 0, strict=True)
     system = two_layer_system(target, features, CPU, orthogonal=False)
     with pytest.raises(RunError, match="singular"):
-        solve("lu", system)
+        solve(system, SolverSpec("lu"))
 
 
 def test_an_unknown_solver_is_named_with_the_nearest():
     _, _, system = problem("he_normal", SHAPES[2], 180)
     with pytest.raises(UserError, match="did you mean 'matrix_free'"):
-        solve("matrixfree", system)
+        solve(system, SolverSpec("matrixfree"))
 
 
 def test_refined_lu_reaches_float64_on_a_hundred_draws():
-    """Plain refinement fails on some draws; GMRES preconditioned by the float32 factors must not."""
+    """Plain refinement fails on some draws; GMRES with the float32 factors must not."""
     shape = LayerShape(6, 6, (3, 3))
     for seed in range(100):
         _, _, system = problem("he_normal", shape, shape.equations, seed)
-        assert solve("refined", system).report.relative_residual < 1e-10, seed
+        assert solve(system, SolverSpec("refined")).report.relative_residual < 1e-10, seed
 
 
 def test_auto_takes_the_cheapest_exact_solver_and_says_why():
@@ -202,13 +204,12 @@ def test_auto_takes_the_cheapest_exact_solver_and_says_why():
     assert "5.5 GB" in choose(36864, 36864, False, 5 * 10**9).reason
     assert picked(90000, 90000, memory=10**15) == ("matrix_free", 90000)
     assert "too many for a dense LU" in choose(90000, 90000, False, 10**15).reason
-    assert set(TOLERANCE) <= set(SOLVERS)
 
 
 def test_a_few_features_more_than_equations_are_factorized_not_iterated():
     shape = LayerShape(8, 8, (3, 3))
     target, features, system = problem("he_normal", shape, shape.equations + 5)
-    solution = solve("auto", system)
+    solution = solve(system, SolverSpec("auto"))
     assert solution.report.solver == "lu"
     assert solution.report.converged
     assert (solution.scale[-5:] == 0).all()
@@ -221,7 +222,7 @@ def test_a_system_too_large_for_the_machine_is_refused_beforehand(monkeypatch):
     monkeypatch.setattr(base, "available_memory", lambda device: 10_000)
     _, _, system = problem("he_normal", SHAPES[0], 270)
     with pytest.raises(RunError, match=r"needs .* are free; use solver=matrix_free"):
-        solve("lu", system)
+        solve(system, SolverSpec("lu"))
 
 
 WIDE = LayerShape(8, 12, (3, 3))  # 864 equations
@@ -233,28 +234,28 @@ def pseudo_inverse(system):
 
 @pytest.mark.parametrize("name", ["he_normal", "orthogonal", "sparse_he_normal"])
 @pytest.mark.parametrize("shape", [WIDE, LayerShape(6, 3, (3, 3)), LayerShape(9, 20)])
-def test_minimum_norm_is_the_pseudo_inverse_in_any_arithmetic(name, shape, every_rung):
+def test_minimum_norm_is_the_pseudo_inverse_in_any_precision(name, shape, every_precision):
     """X = M^T (M M^T)^-1 b to float64 accuracy, although the inner solves run in bf16."""
     _, _, system = problem(name, shape, round(1.6 * shape.equations))
-    solution = solve("minimum_norm", system)
+    solution = solve(system, SolverSpec("minimum_norm"))
     expected = pseudo_inverse(system)
-    assert solution.report.arithmetic.startswith("bfloat16")
+    assert solution.report.precision.startswith("bfloat16")
     assert solution.report.norm == "minimum norm of the scales"
     assert (solution.scale - expected).norm() < 1e-8 * expected.norm()
 
 
-def test_matrix_free_in_bf16_is_near_the_minimum_norm_and_says_so(every_rung):
+def test_matrix_free_in_bf16_is_near_the_minimum_norm_and_says_so(every_precision):
     _, _, system = problem("he_normal", WIDE, 1296)
-    solution = solve("matrix_free", system)
+    solution = solve(system, SolverSpec("matrix_free"))
     expected = pseudo_inverse(system)
     assert solution.report.converged
     assert solution.report.norm == "near the minimum norm of the scales"
     assert 1e-6 < (solution.scale - expected).norm() / expected.norm() < 0.05
 
 
-def test_columns_are_scaled_where_their_norms_spread(every_rung):
+def test_columns_are_scaled_where_their_norms_spread(every_precision):
     _, _, system = problem("he_normal", LayerShape(12, 3, (3, 3)), 486)
-    report = solve("matrix_free", system).report
+    report = solve(system, SolverSpec("matrix_free")).report
     assert "times their columns' norms" in report.norm
     norms = system.operator.column_norms()
     scaled, plain = (
@@ -264,41 +265,43 @@ def test_columns_are_scaled_where_their_norms_spread(every_rung):
 
 
 @pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
-def test_the_arithmetic_goes_up_where_bf16_stalls(solver, every_rung):
+def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
     _, _, system = problem("he_normal", WIDE, 868)
-    report = solve(solver, system).report
-    assert report.arithmetic.startswith("bfloat16 then float32")
+    report = solve(system, SolverSpec(solver)).report
+    assert report.precision.startswith("bfloat16 then float32")
     assert report.converged
 
 
-def test_bf16_stands_at_an_oversampling_of_1_02(every_rung):
+def test_bf16_stands_at_an_oversampling_of_1_02(every_precision):
     _, _, system = problem("he_normal", LayerShape(16, 16, (3, 3)), 2351)
-    report = solve("matrix_free", system).report
-    assert report.arithmetic == "bfloat16"
+    report = solve(system, SolverSpec("matrix_free")).report
+    assert report.precision == "bfloat16"
     assert report.converged
 
 
 @pytest.fixture
-def every_rung(monkeypatch):
-    """All arithmetics of a processor with bf16, at any size, whatever this one has: without units of its own bf16 is emulated."""
+def every_precision(monkeypatch):
+    """All precisions of a processor with bf16, at any size; without such units bf16 is emulated."""
     from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
     from bnrecon.solvers import iterative
 
-    monkeypatch.setattr(iterative, "ladder", lambda device: [BFLOAT16, FLOAT32, FLOAT64])
+    monkeypatch.setattr(
+        iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64]
+    )
     monkeypatch.setattr(iterative, "SMALL", 0)
 
 
 def test_minimum_norm_of_too_few_features_is_refused():
     _, _, system = problem("he_normal", SHAPES[0], 200)
     with pytest.raises(Unsuitable, match="270 equations of 200 unknowns"):
-        solve("minimum_norm", system)
+        solve(system, SolverSpec("minimum_norm"))
 
 
 @pytest.mark.parametrize("width", [200, 270, 300])
 def test_least_squares_of_any_rank_is_the_pseudo_inverse(width):
-    """Repeated and dead features: rank is lacking, and the answer is still the least-squares one of minimum norm."""
+    """With repeated and dead features the result is still the least-squares one of minimum norm."""
     _, _, system = deficient(width)
-    solution = solve("least_squares", system)
+    solution = solve(system, SolverSpec("least_squares"))
     expected = pseudo_inverse(system)
     assert torch.allclose(
         solution.scale, expected, rtol=1e-6, atol=1e-8 * float(expected.abs().max())
@@ -324,19 +327,19 @@ def test_large_least_squares_run_without_the_dense_form(monkeypatch):
     monkeypatch.setattr(least_squares, "LARGEST", 10)
     _, _, system = deficient(200)
     expected = pseudo_inverse(system)
-    reached = system.operator.matvec(solve("least_squares", system).scale)
+    reached = system.operator.matvec(solve(system, SolverSpec("least_squares")).scale)
     assert torch.allclose(reached, system.operator.matvec(expected), atol=1e-7)
 
 
 def test_a_hopeless_system_is_diagnosed():
     _, _, system = deficient(300)
-    report = solve("matrix_free", system, SolverOptions(max_iterations=3000)).report
+    report = solve(system, SolverSpec("matrix_free", max_iterations=3000)).report
     assert not report.converged
-    assert "3 of 300 features are wholly zero" in report.diagnosis
+    assert "3 of 300 features are all-zero" in report.diagnosis
     assert "30 of 300 features repeat others up to a factor" in report.diagnosis
     assert "rank 267 of 270 equations" in report.diagnosis
-    with pytest.raises(RunError, match="3 of 270 features are wholly zero") as raised:
-        solve("lu", deficient(270)[2])
+    with pytest.raises(RunError, match="3 of 270 features are all-zero") as raised:
+        solve(deficient(270)[2], SolverSpec("lu"))
     assert "solver=least_squares" in str(raised.value)
 
 
@@ -348,7 +351,10 @@ def test_features_that_are_not_finite_are_refused():
     first = system.matrix.first.clone()
     first[7, 1] = float("inf")
     with pytest.raises(UserError, match="features are not all finite"):
-        solve("auto", linear_system(KhatriRao(system.matrix.transposed, first), system.weight))
+        solve(
+            linear_system(KhatriRao(system.matrix.transposed, first), system.weight),
+            SolverSpec("auto"),
+        )
 
 
 def test_weights_that_no_feature_reaches_are_counted():
@@ -361,13 +367,16 @@ def test_weights_that_no_feature_reaches_are_counted():
         90, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
     )
     system = linear_system(KhatriRao(transposed, first), torch.ones(4, 15, dtype=torch.float64))
-    report = solve("matrix_free", system).report
+    report = solve(system, SolverSpec("matrix_free")).report
     assert "12 weights that are not zero are reached by no feature" in report.diagnosis
     assert report.relative_residual == pytest.approx((12 / 60) ** 0.5)
 
 
 def test_a_converged_system_needs_no_diagnosis():
-    assert solve("matrix_free", problem("he_normal", SHAPES[0], 405)[2]).report.diagnosis == ""
+    assert (
+        solve(problem("he_normal", SHAPES[0], 405)[2], SolverSpec("matrix_free")).report.diagnosis
+        == ""
+    )
 
 
 def test_a_target_of_zeros_has_zero_scales():
@@ -380,7 +389,7 @@ def test_a_target_of_zeros_has_zero_scales():
     )
     system = linear_system(KhatriRao(transposed, first), torch.zeros(4, 15, dtype=torch.float64))
     for solver in ("matrix_free", "minimum_norm", "least_squares", "lbfgs", "auto"):
-        solution = solve(solver, system)
+        solution = solve(system, SolverSpec(solver))
         assert solution.report.converged
         assert not solution.scale.any()
 
@@ -393,7 +402,7 @@ def test_a_target_that_is_not_finite_is_refused(bad):
     weight = system.weight.clone()
     weight[0, 0] = bad
     with pytest.raises(UserError, match="not all finite"):
-        solve("auto", linear_system(system.matrix, weight))
+        solve(linear_system(system.matrix, weight), SolverSpec("auto"))
 
 
 def test_refined_lu_at_minimum_width_on_a_hundred_draws():
@@ -401,7 +410,7 @@ def test_refined_lu_at_minimum_width_on_a_hundred_draws():
     shape = LayerShape(6, 6, (3, 3))
     for seed in range(100):
         _, _, system = problem("he_normal", shape, shape.minimum_width, seed)
-        assert solve("refined", system).report.relative_residual < 1e-10, seed
+        assert solve(system, SolverSpec("refined")).report.relative_residual < 1e-10, seed
 
 
 def test_lu_works_in_the_memory_of_the_matrix():
@@ -420,7 +429,7 @@ def test_lu_works_in_the_memory_of_the_matrix():
 
 
 def test_dense_lu_beyond_32_bit_indexing_is_refused():
-    from bnrecon.solvers.base import lookup
+    from bnrecon.solvers.register import lookup
 
     for solver in ("lu", "refined", "lu_lbfgs"):
         lookup(solver).check(46_340, 46_340, False)
@@ -455,7 +464,7 @@ def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
     for key, features in drawn.items():
         assert features.first is None
         system = two_layer_system(target, features, CPU, orthogonal=True)
-        solution = solve("auto", system)
+        solution = solve(system, SolverSpec("auto"))
         scales = system.scales(solution.scale)
         assert solution.report.solver == "closed_form"
         first, second = (w.double() for w in weights[key])
@@ -464,10 +473,10 @@ def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
 
 
 def test_svd_preconditioning_repairs_lbfgs():
-    """Random features for normalization layers, Fig. 2: at c1 = n LBFGS alone falls short, after an SVD it does not."""
+    """At c1 = n LBFGS alone falls short, after an SVD it does not (Random features, Fig. 2)."""
     _, _, system = problem("he_normal", LayerShape(20, 20), 400)
     alone, preconditioned = (
-        solve(name, system).report.relative_residual for name in ("lbfgs", "svd_lbfgs")
+        solve(system, SolverSpec(name)).report.relative_residual for name in ("lbfgs", "svd_lbfgs")
     )
     assert preconditioned < 0.1 * alone
 
@@ -475,9 +484,9 @@ def test_svd_preconditioning_repairs_lbfgs():
 def test_the_papers_solvers_say_that_they_fall_short():
     _, _, system = problem("he_normal", SHAPES[0], SHAPES[0].minimum_width)
     for solver in ("lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"):
-        report = solve(solver, system).report
+        report = solve(system, SolverSpec(solver)).report
         assert not report.converged
-        assert report.arithmetic == "float32"
+        assert report.precision == "float32"
 
 
 def test_lbfgs_improves_on_the_float32_lu():
@@ -486,7 +495,7 @@ def test_lbfgs_improves_on_the_float32_lu():
     alone = torch.linalg.solve(system.operator.dense().float(), system.rhs.float()).double()
     before = float((system.operator.matvec(alone) - system.rhs).norm() / system.rhs.norm())
     assert (
-        solve("lu_lbfgs", system, SolverOptions(max_iterations=300)).report.relative_residual
+        solve(system, SolverSpec("lu_lbfgs", max_iterations=300)).report.relative_residual
         < 0.5 * before
     )
 
@@ -509,7 +518,9 @@ def test_progress_is_drawn_on_terminals_only(terminal, monkeypatch):
     screen = Terminal(terminal)
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", screen)
-    assert solve("matrix_free", problem("he_normal", SHAPES[0], 405)[2]).report.converged
+    assert solve(
+        problem("he_normal", SHAPES[0], 405)[2], SolverSpec("matrix_free")
+    ).report.converged
     assert ("solving 270 x 405" in screen.getvalue()) == terminal
 
 

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
     ],
 )
 def test_random_targets_are_reached_from_the_minimum_width_on(setting):
-    frame = success_rates((setting,), draws=5, below=2)
+    frame = success_rates(setting, draws=5, below=2)
     random = frame[frame["target"] == "random"]
     enough = random["c1"] >= setting.minimum_width
     assert (random["rebuilt"][enough] == 5).all()
@@ -50,7 +50,7 @@ def test_pathological_targets_are_reached_at_n_features_only(setting):
         )
         maximum = kernel_composition_system(target, *features(setting, setting.equations, 1), CPU)
         assert composed_error(maximum) < SUCCESS
-        # Not for its own sake: with features that know nothing of it the same target is reached at that width.
+        # With other features, from which it is not made, it is reached at that width.
         assert (
             composed_error(kernel_composition_system(target, *features(setting, width, 2), CPU))
             < SUCCESS
@@ -58,7 +58,7 @@ def test_pathological_targets_are_reached_at_n_features_only(setting):
 
 
 def test_the_scales_of_a_pathological_target_leave_other_outputs_dead():
-    """The null space itself, from the singular values of Eq. 2's homogeneous rows: every vector in it has outputs at zero."""
+    """Every vector in the null space of Eq. 2's homogeneous rows has outputs at zero."""
     setting = Setting(4, 3, 3, 3, 1)
     width = setting.minimum_width + 1
     target = pathological_target(setting, width, seed=3)

@@ -1,4 +1,4 @@
-"""Training normalizations alone, through one convolution in the place of two (Burkholz 2024, Sect. 3.2)."""
+"""Training normalizations alone, by one convolution instead of two (Burkholz 2024, Sect. 3.2)."""
 
 import pytest
 import torch
@@ -9,8 +9,9 @@ from bnrecon.config import composition
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError
-from bnrecon.targets.collapsed_pair import CollapsedPair, normalization_vgg
-from bnrecon.targets.models import build
+from bnrecon.targets.collapsed_pair import CollapsedPair
+from bnrecon.targets.normalization_vgg import normalization_vgg
+from bnrecon.targets.register import build
 
 SHAPES = [LayerShape(4, 3, (3, 3)), LayerShape(3, 5), LayerShape(2, 2, (5, 3))]
 
@@ -70,7 +71,8 @@ def test_values_gradients_and_running_statistics_are_the_uncollapsed_pairs(shape
         (pair.beta.grad, plain.norm.bias.grad),
     ):
         assert (mine - other).abs().max() < 1e-12 * max(1.0, float(other.abs().max()))
-    assert pair.first.grad is None and pair.second.grad is None
+    assert pair.first.grad is None
+    assert pair.second.grad is None
     pair.eval(), plain.eval()
     assert (pair(x) - plain(x)).abs().max() < 1e-12 * plain(x).abs().max()
 
@@ -133,7 +135,7 @@ def test_only_normalizations_train_and_the_frozen_weights_come_back_from_the_see
 
 
 def test_the_network_learns(tmp_path):
-    """Some images of two classes, from chance to nearly all: gradients reach every normalization."""
+    """Two classes, from chance to nearly all right: gradients reach every normalization."""
     torch.manual_seed(0)
     network = build(
         "vgg_normalization",
@@ -158,7 +160,7 @@ def test_the_network_learns(tmp_path):
 
 
 def test_mistakes_are_named():
-    with pytest.raises(UserError, match=r"target\.inner=batch: "):
+    with pytest.raises(UserError, match=r"^inner=batch: "):
         build(
             "vgg_normalization",
             (1, 8, 8),

@@ -24,22 +24,29 @@ from torch import nn
 from bnrecon.runtime import distributed, files
 from bnrecon.data import DataSpec, load
 from bnrecon.runtime.interruption import StopRequest
-from bnrecon.targets.trainer import TrainingPlan, train
+from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.spec import TrainSpec
+from bnrecon.targets.trainer import train
 
-with distributed.joined(torch.device("cpu")):
+with distributed.join_processes(torch.device("cpu")):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 10))
-    plan = TrainingPlan(2, 0.1, 0.9, 5e-4, False, 128, 1, 0, torch.float32)
+    plan = TrainingPlan(TrainSpec(epochs=2, warmup_epochs=1), torch.float32)
     folder = Path(sys.argv[1])
     with StopRequest() as stop:
-        log, _ = train(network, load(DataSpec("digits", crop_padding=1)), plan, torch.device("cpu"), folder / "checkpoint", 60, stop)
-    if distributed.place()[0] == 0:
-        files.write_tensors(folder / "end", network.state_dict(), {"log": log, "processes": distributed.place()[1]})
+        data = load(DataSpec("digits", crop_padding=1))
+        log, _ = train(network, data, plan, torch.device("cpu"), folder / "checkpoint", stop)
+    if distributed.rank_and_world_size()[0] == 0:
+        about = {"log": log, "processes": distributed.rank_and_world_size()[1]}
+        files.write_tensors(folder / "end", network.state_dict(), about)
 """
 
 
 def test_two_processes_train_what_one_trains(tmp_path):
-    """Without batch normalization, whose statistics are a process's own, the averaged gradients are the whole batch's."""
+    """Without batch normalization averaged gradients are the whole batch's.
+
+    Its statistics are a process's own.
+    """
     (tmp_path / "script.py").write_text(SCRIPT)
     ends, logs = [], []
     for number, start in enumerate(([sys.executable], TORCHRUN)):
@@ -105,7 +112,7 @@ def imagenet(tree, outputs, *more):
 
 
 def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path):
-    """SIGTERM reaches the processes, which save where they are, not the workers that read images for them."""
+    """SIGTERM reaches the processes, which save first, not their workers that read images."""
     line = imagenet(tree, tmp_path)
     process = subprocess.Popen(
         line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -166,27 +173,27 @@ def test_a_damaged_checkpoint_is_set_aside_once(tmp_path):
     "words", [["run", "scale=smoke"], ["study", "burkholz2024", "scale=smoke"]]
 )
 def test_what_one_process_does_is_refused_under_torchrun(words, monkeypatch, tmp_path, capsys):
-    from bnrecon.cli import main
+    from bnrecon.cli.main import main
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert {"run": main._run, "study": main._study}[words[0]](
-        [*words[1:], f"outputs={tmp_path}"]
-    ) == 2
+    assert main([*words, f"outputs={tmp_path}"]) == 2
     assert "torchrun is for bnrecon train" in capsys.readouterr().err
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch, digits):
     from bnrecon.runtime import distributed as parallel
     from bnrecon.runtime.errors import UserError
-    from bnrecon.targets.trainer import Trainer, TrainingPlan
+    from bnrecon.targets.plan import TrainingPlan
+    from bnrecon.targets.spec import TrainSpec
+    from bnrecon.targets.trainer import Trainer
 
-    monkeypatch.setattr(parallel, "place", lambda: (0, 3))
+    monkeypatch.setattr(parallel, "rank_and_world_size", lambda: (0, 3))
     with pytest.raises(UserError, match="cannot be shared evenly by 3"):
         Trainer(
             torch.nn.Linear(1, 1),
             digits,
-            TrainingPlan(1, 0.1, 0.9, 0, False, 128, 0, 0, torch.float32),
+            TrainingPlan(TrainSpec(epochs=1), torch.float32),
             torch.device("cpu"),
         )
 

@@ -1,4 +1,4 @@
-"""Weights behind fixed factors: what is trained, and that it is id_cond with other second weights."""
+"""Weights behind fixed factors: what is trained; it is id_cond with other second weights."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_masks_keep_a_share_and_the_variance():
 
 
 def test_sparse_id_cond_scales_take_the_steps_of_masked_weights():
-    """With the same support and start: one momentum step after the other, weight decay included (Thm 3.1 for masks)."""
+    """With the same support and start, in every step of SGD (Thm 3.1 for masks)."""
     torch.manual_seed(0)
     shape = LayerShape(6, 5, (3, 3))
     start = torch.randn(6, 5, 3, 3)
@@ -85,7 +85,7 @@ def test_sparse_id_cond_scales_take_the_steps_of_masked_weights():
     "options", [{"condition": 100.0, "density": None}, {"condition": None, "density": 0.3}]
 )
 def test_training_behind_factors_is_training_scales_of_features_with_these_second_weights(options):
-    """id_cond with B's entries s in the place of ones and scale-only inner layers: same output, same gradients of the scales."""
+    """id_cond with B's entries s instead of ones, inner layers of scales alone: same gradients."""
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(4, 5, 3, padding=1, bias=False).double())
     reparameterize(layer, **options, seed=3)
@@ -127,8 +127,8 @@ def test_every_weight_is_behind_factors_and_they_come_back_from_the_seed():
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["target.condition=0.5"], "a condition number is 1 or above"),
-        (["target.condition=nan"], "a condition number is 1 or above"),
+        (["target.condition=0.5"], "must be at least 1"),
+        (["target.condition=nan"], "must be at least 1"),
         (["target.density=0"], "above 0 and at most 1"),
         (["target.density=0.5", "target.condition=2"], "at most one"),
         (

@@ -1,4 +1,4 @@
-"""Target networks: their sizes as published, their schedule, and training that stops and goes on to the same numbers."""
+"""Target networks: published sizes, schedule, and training that resumes to the same numbers."""
 
 import dataclasses
 
@@ -10,20 +10,41 @@ from bnrecon.config import composition
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
-from bnrecon.targets import trainer as training
+from bnrecon.targets import plan as plans
 from bnrecon.targets.models import (
-    activation,
-    build,
+    ACTIVATIONS,
+    make_activation,
     minimum_width_count,
     parameter_count,
-    register_target,
+    skipped_poolings,
 )
+from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.register import FAMILIES, build, register_target
 from bnrecon.targets.schedule import WarmupCosine
+from bnrecon.targets.spec import ACTIVATION_NAMES, TrainSpec
 from bnrecon.targets.store import target_folder
-from bnrecon.targets.trainer import TrainingPlan, train
+from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")
-PLAN = TrainingPlan(2, 0.1, 0.9, 5e-4, False, 128, 0.5, 0, torch.float32)
+SPEC = TrainSpec(epochs=2, warmup_epochs=0.5, checkpoint_seconds=1e9)
+PLAN = TrainingPlan(SPEC, torch.float32)
+# Small networks of every family that bnrecon registers, by the options of their builders.
+SMALL = {
+    "vgg": {"groups": [1, 1], "activation": "relu"},
+    "vgg_normalization": {
+        "groups": [1, 1],
+        "activation": "relu",
+        "features": "he_normal",
+        "excess": 5,
+        "inner": "batchnorm",
+    },
+    "resnet": {"depth": 18, "stem": "auto"},
+    "mlp": {"depth": 2, "activation": "relu"},
+}
+
+
+def changed(plan=PLAN, **fields):
+    return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, **fields))
 
 
 def small(seed=0):
@@ -32,7 +53,7 @@ def small(seed=0):
 
 
 def test_vgg18_has_the_published_numbers_of_parameters():
-    """592,657 is Burkholz 2024, Sect. 3.2; 594,378 the trained network with its BatchNorm and linear layer."""
+    """592,657: Burkholz 2024, Sect. 3.2; 594,378: with BatchNorm and the linear layer."""
     network = build("vgg", (3, 32, 32), 10, width=64, groups=[2, 3, 4, 4, 4], activation="relu")
     convolutions = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
     assert len(convolutions) == 17
@@ -40,13 +61,14 @@ def test_vgg18_has_the_published_numbers_of_parameters():
     assert sum(isinstance(m, nn.MaxPool2d) for m in network.modules()) == 5
     assert parameter_count(network) == 594_378
     assert minimum_width_count(network) == 592_657
-    assert network.skipped_poolings == 0
+    assert skipped_poolings((3, 32, 32), [2, 3, 4, 4, 4]) == 0
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_poolings_below_side_one_are_skipped_and_counted():
     network = build("vgg", (1, 8, 8), 10, width=4, groups=[1, 1, 1, 1, 1], activation="tanh")
-    assert network.skipped_poolings == 2
+    assert sum(isinstance(m, nn.MaxPool2d) for m in network.modules()) == 3
+    assert skipped_poolings((1, 8, 8), [1, 1, 1, 1, 1]) == 2
     assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
@@ -67,12 +89,21 @@ def test_the_cifar_stem_keeps_the_image_size():
 
 
 def test_activations_are_the_papers():
-    assert activation("leaky_relu").negative_slope == 0.01
+    assert tuple(ACTIVATIONS) == ACTIVATION_NAMES
+    assert make_activation("leaky_relu").negative_slope == 0.01
     with pytest.raises(UserError, match="did you mean 'relu'"):
-        activation("rellu")
+        make_activation("rellu")
+
+
+def test_every_registered_family_is_built_and_maps_images_to_logits():
+    assert set(SMALL) == set(FAMILIES)
+    for family, options in SMALL.items():
+        network = build(family, (3, 8, 8), 10, width=4, **options)
+        assert network(torch.randn(2, 3, 8, 8)).shape == (2, 10), family
 
 
 def test_an_own_family_can_be_registered():
+
     @register_target("flat_linear")
     def flat_linear(shape, classes, width):
         return nn.Sequential(
@@ -102,7 +133,7 @@ def test_the_schedule_is_linear_then_cosine():
 def test_interrupted_training_ends_at_the_same_numbers(digits, tmp_path, dtype, steps):
     plan = dataclasses.replace(PLAN, dtype=dtype)
     whole = small()
-    log, _ = train(whole, digits, plan, CPU, tmp_path / "none", 1e9, StopRequest())
+    log, _ = train(whole, digits, plan, CPU, tmp_path / "none", StopRequest())
 
     class After(StopRequest):
         looked = 0
@@ -114,9 +145,9 @@ def test_interrupted_training_ends_at_the_same_numbers(digits, tmp_path, dtype, 
 
     part = small()
     with pytest.raises(Interrupted, match=f"training is saved at step {steps} of 22"):
-        train(part, digits, plan, CPU, tmp_path / "checkpoint", 1e9, After())
+        train(part, digits, plan, CPU, tmp_path / "checkpoint", After())
     other = small(seed=5)  # what it starts from does not matter: the checkpoint does
-    resumed_log, _ = train(other, digits, plan, CPU, tmp_path / "checkpoint", 1e9, StopRequest())
+    resumed_log, _ = train(other, digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
     for name, value in whole.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
     assert resumed_log == log
@@ -127,10 +158,9 @@ def test_training_learns(digits, tmp_path):
     log, _ = train(
         network,
         digits,
-        dataclasses.replace(PLAN, epochs=4, batch_size=32),
+        changed(epochs=4, batch_size=32),
         CPU,
         tmp_path / "c",
-        1e9,
         StopRequest(),
     )
     assert [row["epoch"] for row in log] == [1, 2, 3, 4]
@@ -139,29 +169,29 @@ def test_training_learns(digits, tmp_path):
 
 
 def test_divergence_is_a_clear_line_and_keeps_the_last_good_checkpoint(digits, tmp_path):
-    plan = dataclasses.replace(PLAN, lr=1e30, epochs=3)
+    plan = changed(lr=1e30, epochs=3, checkpoint_seconds=1e-9)
     with pytest.raises(
         RunError, match=r"diverged: the loss is (nan|inf) at step .*lower train\.lr"
     ):
-        train(small(), digits, plan, CPU, tmp_path / "checkpoint", 0, StopRequest())
+        train(small(), digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
     tensors, about = files.read_tensors(tmp_path / "checkpoint")
     assert about["step"] >= 1
     assert torch.isfinite(tensors["sums"]).all()
 
 
-def test_a_damaged_checkpoint_is_named_and_training_starts_anew(digits, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_named_and_training_starts_anew(digits, tmp_path, caplog):
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted):
-        train(small(), digits, PLAN, CPU, checkpoint, 1e9, StopRequest(time_limit=0))
+        train(small(), digits, PLAN, CPU, checkpoint, StopRequest(time_limit=0))
     content = bytearray(checkpoint.read_bytes())
     content[-100] ^= 1
     checkpoint.write_bytes(content)
     network = small()
-    train(network, digits, PLAN, CPU, checkpoint, 1e9, StopRequest())
-    assert "checkpoint.safetensors is damaged" in capsys.readouterr().err
+    train(network, digits, PLAN, CPU, checkpoint, StopRequest())
+    assert "checkpoint.safetensors is damaged" in caplog.text
     assert (tmp_path / "checkpoint.safetensors.damaged").exists()
     whole = small()
-    train(whole, digits, PLAN, CPU, tmp_path / "none", 1e9, StopRequest())
+    train(whole, digits, PLAN, CPU, tmp_path / "none", StopRequest())
     assert all(
         torch.equal(value, network.state_dict()[name]) for name, value in whole.state_dict().items()
     )
@@ -169,11 +199,11 @@ def test_a_damaged_checkpoint_is_named_and_training_starts_anew(digits, tmp_path
 
 @pytest.mark.parametrize("change", ["shape", "name", "momentum", "nothing known", "step"])
 def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(
-    digits, tmp_path, capsys, change
+    digits, tmp_path, caplog, change
 ):
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted):
-        train(small(), digits, PLAN, CPU, checkpoint, 1e9, StopRequest(time_limit=0))
+        train(small(), digits, PLAN, CPU, checkpoint, StopRequest(time_limit=0))
     tensors, about = files.read_tensors(checkpoint)
     name = next(
         key
@@ -190,24 +220,24 @@ def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(
         tensors[name] = torch.zeros(2, 3, 4)
     files.write_tensors(checkpoint, tensors, about)
     network, whole = small(), small()
-    train(network, digits, PLAN, CPU, checkpoint, 1e9, StopRequest())
-    assert "is of another network or training; set aside" in capsys.readouterr().err
-    train(whole, digits, PLAN, CPU, tmp_path / "none", 1e9, StopRequest())
+    train(network, digits, PLAN, CPU, checkpoint, StopRequest())
+    assert "is of another network or training; set aside" in caplog.text
+    train(whole, digits, PLAN, CPU, tmp_path / "none", StopRequest())
     assert all(
         torch.equal(value, network.state_dict()[key]) for key, value in whole.state_dict().items()
     )
 
 
-def test_a_target_is_named_by_its_arithmetic_not_by_how_that_was_asked_for(digits, monkeypatch):
-    """On a machine slow at bf16 a target trained in it is found by asking for bf16."""
+def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, monkeypatch):
+    """On a machine slow at bf16 a target trained in it is found with precision=bfloat16."""
     cpu = torch.device("cpu")
 
-    def folder(*words):
-        return target_folder(composition.compose(list(words)), digits, cpu)
+    def folder(*overrides):
+        return target_folder(composition.compose(overrides).target_request, digits, cpu)
 
-    monkeypatch.setattr(training, "has_fast_bfloat16", lambda device: True)
+    monkeypatch.setattr(plans, "has_fast_bfloat16", lambda device: True)
     trained = folder()
-    monkeypatch.setattr(training, "has_fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(plans, "has_fast_bfloat16", lambda device: False)
     assert folder() != trained
     assert folder("train.precision=bfloat16") == trained
     assert folder("train.precision=float32") == folder()

@@ -1,1 +1,1 @@
-"""Burkholz 2024, "Batch normalization is sufficient for universal function approximation in CNNs"."""
+"""Burkholz 2024: batch normalization is sufficient for universal approximation in CNNs."""

@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from bnrecon.construction.relu_target import read_relu_network
-from bnrecon.construction.skip_chain import SkipChain, block_sizes, skip_chain
+from bnrecon.construction.relu_target import LinearTarget, read_relu_network
+from bnrecon.construction.skip_chain import skip_chain, skip_chain_of
 from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task
@@ -90,9 +90,9 @@ def solve_in_digits(
         The largest relative error of a block with the scales as they are, and with all scales
         rounded to float64.
     """
-    outputs, inputs = weight.shape
-    sizes = block_sizes(inputs, block)
-    chain = SkipChain(sizes, outputs, outputs * block, Stream(seed, 0))
+    target = LinearTarget("", weight, torch.zeros(len(weight), dtype=torch.float64))
+    chain = skip_chain_of(target, block, Stream(seed, 0))
+    sizes = chain.sizes
     with mpmath.workdps(digits):
         last = _matrix(chain.out.weight)
         mixes = [_matrix(segment.mix.weight) for segment in chain.segments()]
@@ -100,7 +100,7 @@ def solve_in_digits(
             mix * _matrix(segment.lift.weight)
             for mix, segment in zip(mixes, chain.segments(), strict=True)
         ]
-        columns = [_matrix(part) for part in weight.split(sizes, dim=1)]
+        columns = [_matrix(part) for part in weight[:, chain.columns].split(sizes, dim=1)]
         after, scales = last, list[list[mpmath.mpf]]()
         for i in reversed(range(len(sizes))):
             scales.insert(0, _solve(after, before[i], columns[i]))

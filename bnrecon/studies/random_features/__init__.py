@@ -1,1 +1,1 @@
-""" "Random features for normalization layers"."""
+"""The paper "Random features for normalization layers" (anonymous, under review)."""

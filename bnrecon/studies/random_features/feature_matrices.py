@@ -1,6 +1,8 @@
-"""Feature matrices and targets of the second paper's distributions, small enough to be formed."""
+"""Feature matrices and targets of the paper's six distributions, small enough to be formed."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -8,14 +10,21 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.portable_random import Stream
 from bnrecon.features.shapes import LayerShape
+from bnrecon.reporting.figures import PALETTE
 
-__all__ = ["FEATURES", "feature_matrix", "target_weight"]
-
+__all__ = [
+    "ANY_WIDTH",
+    "COLOURS",
+    "FEATURES",
+    "ORTHOGONAL",
+    "feature_matrix",
+    "normalize",
+    "target_weight",
+]
 
 CPU = torch.device("cpu")
 
-
-# As the paper calls them, and as they are called here.
+# The paper's names of the distributions, and their names here.
 FEATURES = {
     "He normal": "he_normal",
     "orthogonal": "orthogonal",
@@ -24,53 +33,78 @@ FEATURES = {
     "ID cond": "id_cond",
     "Ortho cond": "ortho_cond",
 }
+ORTHOGONAL = ("id_cond", "ortho_cond")  # M is orthogonal and has exactly n columns
+ANY_WIDTH = tuple(label for label, name in FEATURES.items() if name not in ORTHOGONAL)
+COLOURS = dict(zip(FEATURES, PALETTE, strict=False))  # the same in every figure
 
 
 def feature_matrix(name: str, shape: LayerShape, width: int, seed: int) -> torch.Tensor:
-    """M (n, c1) in float64. Of id_cond and ortho_cond, which have n features, ``width`` < n random ones are kept.
+    """Form M in float64.
+
+    Args:
+        name: a distribution, as ``he_normal``.
+        shape: the target layer's shape, with n = c2 c0 equations.
+        width: number of features c1. Of id_cond and ortho_cond, which have n features, this many
+            random ones are kept.
+        seed: of the features, and of which are kept.
+
+    Returns:
+        M (n, c1).
 
     >>> feature_matrix("id_cond", LayerShape(3, 4), 10, seed=0).shape
     torch.Size([12, 10])
     """
     n = shape.equations
-    if name in ("id_cond", "ortho_cond"):
-        matrix = feature_operator(draw(name, shape, n, seed, 0), torch.float64, CPU).dense()
-        kept = (
-            torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: min(width, n)]
-            .sort()
-            .values
-        )
-        return matrix[:, kept]
-    return feature_operator(draw(name, shape, width, seed, 0), torch.float64, CPU).dense()
+    if name not in ORTHOGONAL:
+        return feature_operator(draw(name, shape, width, seed, 0), torch.float64, CPU).dense()
+    matrix = feature_operator(draw(name, shape, n, seed, 0), torch.float64, CPU).dense()
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return matrix[:, order[: min(width, n)].sort().values]
+
+
+def normalize(matrix: torch.Tensor) -> torch.Tensor:
+    """Scale M (n, c1) so that its entries have variance 1 / n, as Theorem 2.2 assumes."""
+    return matrix * (math.sqrt(matrix.shape[1]) / float(matrix.norm()))
 
 
 def target_weight(
     name: str, outputs: int, inputs: int, seed: int, hidden: int | None = None
 ) -> torch.Tensor:
-    """A target (c2, c0) of the distribution of the features' weights: W, or W2 W1 through ``hidden`` channels, where given (Fig. 4).
+    """Draw a target (c2, c0) of the distribution of the features' weights.
 
-    ER: masked with probability 1/2. ID cond and Ortho cond: W2 W1 is ``hidden`` (at most n) of their features, at random, added up; as
-    one matrix ID cond's weights, single ones, make no target, its W is normal, and Ortho cond's is orthogonal.
+    Args:
+        name: a distribution; ER targets keep each weight with probability 1/2. A single matrix of
+            id_cond or ortho_cond weights makes no target: it is normal or orthogonal.
+        outputs: c2.
+        inputs: c0.
+        seed: of the target.
+        hidden: where given, the target is a product W2 W1 through this many hidden channels
+            (Fig. 4). For id_cond and ortho_cond it is the sum of as many random ones of their n
+            features, or of all n.
+
+    Returns:
+        The weight (c2, c0) in float64.
     """
-    if hidden is not None and name in ("id_cond", "ortho_cond"):
+    if hidden is None:
+        return _single_weight(name, outputs, inputs, Stream(seed, 1_000))
+    if name in ORTHOGONAL:
         shape = LayerShape(outputs, inputs)
         first, second = draw(name, shape, shape.equations, 1_000_000 + seed, 0).weights()
         kept = Stream(seed, 1_001).order(shape.equations, "hidden")[:hidden]
         return second[:, kept].reshape(outputs, -1).double() @ first[kept].double()
-    if hidden is not None:
-        return (
-            target_weight(name, outputs, hidden, 2 * seed)
-            @ target_weight(name, hidden, inputs, 2 * seed + 1)
-            / hidden**0.5
-        )
-    stream = Stream(seed, 1_000)
-    normal = stream.normal((outputs, inputs), "target").double()
+    second = target_weight(name, outputs, hidden, 2 * seed)
+    first = target_weight(name, hidden, inputs, 2 * seed + 1)
+    return second @ first / hidden**0.5
+
+
+def _single_weight(name: str, outputs: int, inputs: int, stream: Stream) -> torch.Tensor:
+    weight = stream.normal((outputs, inputs), "target").double()
     if name in ("orthogonal", "ortho_cond"):
-        q, r = torch.linalg.qr(normal if outputs >= inputs else normal.T)
+        q, r = torch.linalg.qr(weight if outputs >= inputs else weight.T)
         q = q * r.diagonal().sign()
         return q if outputs >= inputs else q.T
     if name == "er_sign":
-        normal = normal.sign()
+        weight = weight.sign()
     if name in ("sparse_he_normal", "er_sign"):
-        normal = normal * stream.mask((outputs, inputs), "target mask")
-    return normal
+        weight = weight * stream.mask((outputs, inputs), "target mask")
+    return weight

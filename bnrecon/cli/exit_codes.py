@@ -1,0 +1,110 @@
+"""From an exception to an exit code and one line.
+
+0 done, 1 failed, 2 a mistake in what was given, 130 interrupted, 141 nobody reads the output.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+
+from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
+
+__all__ = ["DONE", "FAILED", "INTERRUPTED", "MISTAKE", "UNREAD", "describe", "report"]
+
+logger = logging.getLogger(__name__)
+
+
+DONE, FAILED, MISTAKE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+
+
+CODES = {UserError: MISTAKE, RunError: FAILED, Interrupted: INTERRUPTED}
+
+
+RESUMABLE = "what was finished is kept, rerun the command to resume"
+
+
+# What a user can set right by another option or a permission; a full disk is not among them.
+USER_ERRORS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ELOOP,
+}
+
+
+# How PyTorch, oneDNN and the dynamic loader report that memory does not suffice.
+OUT_OF_MEMORY = re.compile(
+    "out of memory|can't allocate memory|could not create a primitive"
+    "|failed to map segment|[Cc]annot allocate memory"
+)
+
+
+def report(error: BaseException) -> int:
+    """Log one line about ``error`` and return the exit code; only a defect shows a traceback."""
+    if isinstance(error, BrokenPipeError):
+        drop_output(1, 2)
+    code, line = describe(error)
+    if line is None:
+        return code
+    defect = line == DEFECT
+    logger.error(" ".join(line.splitlines()), exc_info=error if defect else None)
+    return code
+
+
+DEFECT = "this is a defect in bnrecon; please report it with the lines below"
+
+
+def describe(error: BaseException) -> tuple[int, str | None]:
+    """The exit code of an exception and its line; ``None`` where nothing is to be printed.
+
+    >>> describe(UserError("width=0: must be above 0"))
+    (2, 'width=0: must be above 0')
+    """
+    if isinstance(error, ReportedElsewhere | BrokenPipeError):  # the reader of a pipe has ended
+        return UNREAD if isinstance(error, BrokenPipeError) else FAILED, None
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, f"interrupted; {RESUMABLE}"
+    for kind, code in CODES.items():
+        if isinstance(error, kind):
+            return code, str(error)
+    if is_composition_error(error):
+        from bnrecon.config.explanation import explain
+
+        return MISTAKE, explain(error)
+    return _describe_machine(error)
+
+
+def _describe_machine(error: BaseException) -> tuple[int, str]:
+    """What the machine lacks: memory, room on a disk, a permission; otherwise it is a defect."""
+    text = str(error)
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
+        reason = (text.splitlines() or ["an allocation failed"])[0]
+        return FAILED, f"not enough memory ({reason}); use a smaller width or features=id_cond"
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where += f"; {RESUMABLE}"
+        return MISTAKE if error.errno in USER_ERRORS else FAILED, f"{error.strerror}{where}"
+    return FAILED, DEFECT
+
+
+def is_composition_error(error: BaseException) -> bool:
+    """Whether an error comes from Hydra, OmegaConf or yaml, which need not be loaded for this."""
+    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return not libraries.isdisjoint({"hydra", "omegaconf", "yaml"})
+
+
+def drop_output(*streams: int) -> None:
+    """Send what is still written to these file descriptors (1 by default) nowhere.
+
+    Python flushes its streams at its end, and would fail again.
+    """
+    for stream in streams or (1,):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

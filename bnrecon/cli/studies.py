@@ -1,0 +1,175 @@
+"""`bnrecon study`, `tables` and `figures`: reproduce a paper, and show what was run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bnrecon.cli import exit_codes, output
+from bnrecon.cli.parser import Parser
+from bnrecon.runtime.errors import RunError, UserError, nearest
+
+if TYPE_CHECKING:
+    from bnrecon.reproduction.request import StudyRequest
+    from bnrecon.reproduction.study import Study
+
+__all__ = ["add_commands"]
+
+
+OWN_OPTIONS = """settings, written NAME=VALUE:
+  scale=laptop        smoke (seconds), laptop (minutes to hours) or paper (the paper's sizes; a GPU)
+  jobs=1              processes that share the work (study only); on two cores 2 is fastest
+  outputs=FOLDER      where runs, targets and tables are kept
+  NAME=VALUE          an option of every run, as in data.root=FOLDER or device=cuda;
+                      bnrecon run --help lists them"""
+
+
+def add_commands(commands: Any, shared: Parser) -> None:
+    """Add `study`, `tables` and `figures` to the parser's commands."""
+    for name, function, meaning in (
+        ("study", _study, "compute what a paper's tables lack, then print them; resumable"),
+        ("tables", _tables, "print a paper's tables, or one table of all runs in a folder"),
+        ("figures", _figures, "draw a paper's figures of what was run, and name the files"),
+    ):
+        first = "STUDY|FOLDER" if name == "tables" else "STUDY"
+        parser = commands.add_parser(
+            name,
+            parents=[shared],
+            add_help=False,
+            help=meaning,
+            usage=f"bnrecon {name} {first} [PART ...] [NAME=VALUE ...] [-q] [-v] [-h]",
+            description=f"{meaning[0].upper()}{meaning[1:]}.",
+        )
+        parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
+        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+        parser.set_defaults(function=function, parser=parser)
+
+
+def _help(given: argparse.Namespace) -> int:
+    """How a command for studies is used, with all studies and their parts; 2 if not asked for."""
+    output.write(f"{given.parser.format_help()}\n{OWN_OPTIONS}\n\n{_list_studies()}")
+    return exit_codes.DONE if given.help else exit_codes.MISTAKE
+
+
+def _list_studies() -> str:
+    from bnrecon.studies import registry
+
+    lines = ["studies and their parts:"]
+    for study in map(registry.find, registry.STUDIES):
+        lines.append(f"  {study.name}: {study.paper}")
+        lines += textwrap.wrap(
+            " ".join(study.parts), 96, initial_indent=" " * 4, subsequent_indent=" " * 4
+        )
+        if study.solvers:
+            lines.append(f"    of tables that compare solvers: {' or '.join(study.solvers)}")
+    return "\n".join(lines)
+
+
+def _study(given: argparse.Namespace, _words: list[str]) -> int:
+    """Compute what is missing, then print the tables, of what is finished if a task failed."""
+    if given.help or not given.words:
+        return _help(given)
+    study, request = _read(given.words)
+    from bnrecon.reproduction import commands
+
+    _finish_loading()
+    try:
+        code, text = exit_codes.DONE, commands.run_study(study, request)
+    except RunError as error:
+        code = exit_codes.report(error)
+        text = commands.tables_of(study, dataclasses.replace(request, jobs=1))
+    output.write(f"{text}\n\n{request.folder}")
+    return code
+
+
+def _tables(given: argparse.Namespace, _words: list[str]) -> int:
+    """Print a study's tables, or the table of all runs in a folder."""
+    if given.help:
+        return _help(given)
+    if not _names_study(given.words):
+        if len(given.words) > 1:
+            advice = "give one folder, or a study's name; bnrecon tables --help says more"
+            raise UserError(f"tables {' '.join(given.words)}: {advice}")
+        return _tables_of_folder(given.words[0] if given.words else "outputs")
+    study, request = _read(given.words)
+    from bnrecon.reproduction import commands
+
+    _finish_loading()
+    output.write(f"{commands.tables_of(study, request)}\n\n{request.folder}")
+    return exit_codes.DONE
+
+
+def _figures(given: argparse.Namespace, _words: list[str]) -> int:
+    """Draw a study's figures of what was run, and name them."""
+    if given.help or not given.words:
+        return _help(given)
+    if not _names_study(given.words):
+        advice = "give a study's name, as in: bnrecon figures random_features"
+        raise UserError(f"figures {' '.join(given.words)}: {advice}")
+    study, request = _read(given.words)
+    from bnrecon.reproduction import commands
+
+    _finish_loading()
+    if drawn := commands.figures_of(study, request):
+        output.write("\n".join(map(str, drawn)))
+    else:
+        command = f"bnrecon study {' '.join(request.alone)}"
+        output.write(f"no figure can be drawn yet; compute what is missing with: {command}")
+    return exit_codes.DONE
+
+
+def _names_study(words: list[str]) -> bool:
+    from bnrecon.studies.registry import STUDIES
+
+    return any(word in STUDIES for word in words[:1]) or any(map(_is_study, words))
+
+
+def _is_study(word: str) -> bool:
+    return word.startswith("study=")
+
+
+def _read(words: list[str]) -> tuple[Study, StudyRequest]:
+    """The study, named first or as ``study=NAME``, and what is requested of it.
+
+    Everything that can be checked without torch is checked here, so that slips are found at once.
+    """
+    from bnrecon.config import composition
+    from bnrecon.reproduction import request
+    from bnrecon.studies import registry
+
+    named = next(filter(_is_study, words), words[0])
+    rest = [word for word in words if word is not named]
+    study = registry.find(named.removeprefix("study="))
+    asked = request.read(study.name, rest)
+    known = (*study.parts, *study.solvers)
+    for part in asked.parts:
+        if part not in known:
+            raise UserError(f"{part}: {nearest(part, known)}")
+    composition.compose(asked.options)
+    return study, asked
+
+
+def _finish_loading() -> None:
+    """Torch is loaded by now; from here on an interruption is an exception."""
+    from bnrecon.runtime import hardware
+    from bnrecon.runtime.interruption import finish_loading
+
+    hardware.keep_freed_memory()
+    finish_loading()
+
+
+def _tables_of_folder(name: str) -> int:
+    """Print one table of all finished runs in a folder, given by name or as ``outputs=FOLDER``."""
+    from bnrecon.config import composition
+    from bnrecon.reporting.overview import overview
+
+    is_option = name.startswith("outputs=")
+    folder = Path(composition.compose([name]).outputs if is_option else name)
+    if not name or not folder.is_dir():
+        raise UserError(f"{name!r}: no such folder; give the one that outputs= was")
+    next(folder.iterdir(), None)  # raises OSError where the folder cannot be read
+    output.write(overview(folder))
+    return exit_codes.DONE

@@ -1,0 +1,47 @@
+"""A user's own modules, imported for what they register."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import traceback
+
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.interruption import is_loading
+
+__all__ = ["import_user_module"]
+
+
+ADVICE = "give a module's name, importable from here, as in imports=[my_targets]"
+
+
+def import_user_module(name: str) -> None:
+    """Import a user's module, from the current folder too.
+
+    Raises:
+        UserError: for a name that is no module's, and for whatever the module raises, in one line
+            with the place.
+    """
+    module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+    if not re.fullmatch(r"\w+(\.\w+)*", module):
+        raise UserError(f"imports={name}: {ADVICE}")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except BaseException as error:  # the user's own code: anything can come out of it
+        if isinstance(error, KeyboardInterrupt) and not is_loading():
+            raise  # from the keyboard: while libraries load, none comes from there
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(f"imports={name}: {error}; {ADVICE}") from None
+        raise UserError(f"imports={name}: {type(error).__name__}: {_message(error)}") from None
+
+
+def _message(error: BaseException) -> str:
+    """What went wrong and where, a syntax error at its own place."""
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({error.filename}:{error.lineno})"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error} ({last.filename}:{last.lineno})"

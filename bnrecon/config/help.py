@@ -1,0 +1,155 @@
+"""What each option means and allows, as read from the specs; for the command line's help."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bnrecon.config.composition import compose
+from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig
+from bnrecon.runtime.options import KINDS, field_types, limits_text
+
+__all__ = ["Option", "choices", "options", "text"]
+
+WIDTH = 100
+COLUMN = 34  # where the meanings begin
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line.
+
+    Attributes:
+        name: with its group, as in ``train.lr``.
+        type: in words, as in "a number".
+        default: the default, or the present value.
+        allowed: the values it allows; empty where they cannot be listed.
+        help: its meaning.
+        limits: the limits of a number in words, empty where it has none.
+    """
+
+    name: str
+    type: str
+    default: Any
+    allowed: tuple[str, ...]
+    help: str
+    limits: str = ""
+
+
+def options(config: RunConfig | None = None) -> list[Option]:
+    """All options: data, target, features, solver, train, and a run's own.
+
+    Args:
+        config: gives the values instead of the defaults, and the family of the target. Without it
+            the options of all families are listed, each where it first occurs.
+
+    >>> [option.name for option in options()][:3]
+    ['data.name', 'data.root', 'data.download']
+    """
+    found: dict[str, Option] = {}
+    for group, spec in SPECS.items():
+        values = None if config is None else getattr(config, group)
+        kinds = [spec] if values is None else [type(values)]
+        if group == "target" and values is None:
+            kinds = list(TARGETS.values())
+        for kind in kinds:
+            for option in _options(kind, f"{group}.", values):
+                found.setdefault(option.name, option)
+    own = [option for option in _options(RunConfig, "", config) if option.name not in SPECS]
+    return [*found.values(), *own]
+
+
+def choices(group: str) -> dict[str, str]:
+    """The choices of a group, as ``vgg18`` of ``target``, and what each means.
+
+    >>> choices("data")["digits"]
+    "scikit-learn's 1,797 handwritten digits, 8x8; nothing to download."
+    """
+    folder = importlib.resources.files("bnrecon.configs") / group
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=str)
+    found = {}
+    for file in files:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        comments = [line for line in lines if line.startswith("# ") and "@package" not in line]
+        found[file.name.removesuffix(".yaml")] = comments[0].removeprefix("# ") if comments else ""
+    return found
+
+
+def text(overrides: Sequence[str] = ()) -> str:
+    """The help on choices and options, with the values that ``overrides`` lead to.
+
+    Raises:
+        UserError: for overrides that cannot be composed.
+    """
+    config = compose(overrides)
+    parts = ["choices, as in features=orthogonal (your own yaml files: --config-dir)"]
+    for group in GROUPS:
+        parts.append(_table(group, ((name, about) for name, about in choices(group).items())))
+    family = config.target.family
+    parts.append(
+        "options and their present values, as in train.epochs=5; lists as in seeds=[0,1,2].\n"
+        f"Those of other target families than {family}: bnrecon run target=resnet18 --help"
+    )
+    listed = options(config)
+    for group in SPECS:
+        rows = [option for option in listed if option.name.startswith(f"{group}.")]
+        parts.append(_table(group, map(_row, rows)))
+    own = [option for option in listed if "." not in option.name and option.name != "scale"]
+    parts.append(_table("run", map(_row, own)))
+    return "\n\n".join(parts)
+
+
+def _options(spec: type, prefix: str, values: Any) -> Iterable[Option]:
+    kinds = field_types(spec)
+    for field in dataclasses.fields(spec):
+        default = field.default
+        if values is not None:
+            default = getattr(values, field.name)
+        elif field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        yield Option(
+            prefix + field.name,
+            " or ".join(KINDS[kind] for kind in kinds[field.name] if kind in KINDS) or "a list",
+            None if default is dataclasses.MISSING else default,
+            _allowed(field.metadata, kinds[field.name]),
+            field.metadata.get("help", ""),
+            limits_text(field.metadata),
+        )
+
+
+def _allowed(metadata: Any, kinds: tuple[type, ...]) -> tuple[str, ...]:
+    if bool in kinds:
+        return ("true", "false")
+    return tuple(map(str, metadata.get("allowed", ())))
+
+
+def _row(option: Option) -> tuple[str, str]:
+    kind = " ".join(filter(None, (option.type, option.limits)))
+    allowed = ", ".join(option.allowed) or kind
+    return f"{option.name}={_value(option.default)}", f"{option.help} [{allowed}]"
+
+
+def _value(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(_value, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    lines = [f"{title}:"]
+    for name, about in rows:
+        first = f"  {name}"
+        wrapped = textwrap.wrap(about, WIDTH - COLUMN) or [""]
+        if len(first) >= COLUMN:
+            lines.append(first)
+            first = ""
+        lines.append(f"{first:<{COLUMN}}{wrapped[0]}".rstrip())
+        lines += [" " * COLUMN + line for line in wrapped[1:]]
+    return "\n".join(lines)

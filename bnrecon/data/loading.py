@@ -1,0 +1,85 @@
+"""From a spec to its images, with one line for everything that can be wrong on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+from bnrecon.data.cifar import load_cifar
+from bnrecon.data.digits import load_digits
+from bnrecon.data.folder import load_folder
+from bnrecon.data.image_file import printable
+from bnrecon.data.imagenet import load_imagenet
+from bnrecon.data.in_memory import InMemoryImages
+from bnrecon.data.spec import DataSpec
+from bnrecon.data.streaming import StreamedImages
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["DATASETS", "Images", "load", "refuse_unused_root"]
+
+Images = InMemoryImages | StreamedImages
+
+# One data set a file; the names are those of ``bnrecon.data.spec.DATASET_NAMES``.
+DATASETS: dict[str, Callable[[DataSpec], Images]] = {
+    "digits": load_digits,
+    "cifar10": load_cifar,
+    "cifar100": load_cifar,
+    "folder": load_folder,
+    "imagenet": load_imagenet,
+}
+
+
+def load(spec: DataSpec) -> Images:
+    """Load a data set by its name in ``DATASETS``.
+
+    Raises:
+        UserError: naming the file or folder that is missing or damaged, and what to do; or the
+            field that does not fit the images.
+
+    >>> load(DataSpec("digits")).sizes
+    (1437, 360)
+    """
+    try:
+        if spec.root is not None:
+            spec = dataclasses.replace(spec, root=_existing_root(spec.root, spec.name))
+        return DATASETS[spec.name](spec)
+    except UserError as error:
+        raise UserError(printable(str(error))) from None
+    except OSError as error:
+        what = error.filename or spec.root or spec.name
+        raise UserError(printable(f"{what} cannot be read ({error.strerror or error})")) from None
+
+
+def _existing_root(given: str, name: str) -> str:
+    """The folder with ``~`` written out; raise ``UserError`` where it is none."""
+    root = os.path.expanduser(given)
+    try:
+        os.stat(os.path.join(root, ""))  # with a slash at the end, only a folder will do
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        shown = root if len(root) <= 200 else f"{root[:200]}..."
+        tree = "train/<class>/* and test/<class>/* images"
+        held = tree if name == "folder" else f"the {name} files"
+        raise UserError(
+            f"root={shown}: no such folder ({reason}); give the folder that holds {held}"
+        ) from None
+    return root
+
+
+def refuse_unused_root(spec: DataSpec) -> None:
+    """Raise ``UserError`` where a folder is given for a data set without files.
+
+    Otherwise a run would silently train on the digits instead of the user's images. ``load`` does
+    not check this: a study passes one ``root`` to all its runs.
+
+    >>> refuse_unused_root(DataSpec("digits", root="mine"))
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: root=mine: digits has no files; ... name=folder ...
+    """
+    if spec.name == "digits" and spec.root is not None:
+        given = f"root={printable(spec.root)}"
+        raise UserError(
+            f"{given}: digits has no files; for your own images give name=folder and {given}"
+        )

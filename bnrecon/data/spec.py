@@ -1,0 +1,62 @@
+"""Which images, from where: the one record of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.options import check_fields, option
+
+__all__ = ["DATASET_NAMES", "MAX_SIDE", "DataSpec", "default_root"]
+
+DATASET_NAMES = ("digits", "cifar10", "cifar100", "folder", "imagenet")
+RESIZABLE = ("folder", "imagenet")
+MAX_SIDE = 4096  # 50 MB an image
+
+
+@dataclass
+class DataSpec:
+    """Which images a run works with.
+
+    >>> DataSpec("folder", root="photos", side=32).side
+    32
+    >>> DataSpec("digits", side=32)
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: side=32: digits images have one size; ...
+    """
+
+    name: str = option(help="the data set", allowed=DATASET_NAMES)
+    root: str | None = option(None, "folder that holds the data set's files", folder=True)
+    download: bool = option(True, "download what is missing (cifar10 and cifar100)")
+    train_limit: int | None = option(None, "use only so many training images", at_least=1)
+    test_limit: int | None = option(None, "use only so many test images", at_least=1)
+    side: int | None = option(
+        None, "resize images to this side in pixels (folder and imagenet)", at_least=1
+    )
+    crop_padding: int = option(
+        4, "random crops: zeros around a training image, in pixels", at_least=0
+    )
+    flip: bool = option(True, "mirror training images at random")
+    workers: int = option(4, "processes or threads that read image files", at_least=0)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.side is not None and self.name not in RESIZABLE:
+            raise UserError(
+                f"side={self.side}: {self.name} images have one size; "
+                f"leave it out, it is for {' and '.join(RESIZABLE)}"
+            )
+        if self.side is not None and self.side > MAX_SIDE:  # memory grows with its square
+            raise UserError(f"side={self.side}: must be at most {MAX_SIDE:,}")
+        cores = os.cpu_count() or 1
+        if self.workers > (most := max(32, 4 * cores)):
+            raise UserError(f"workers={self.workers}: at most {most} on {cores} cores")
+
+
+def default_root() -> Path:
+    """Where data sets are downloaded to: ``$BNRECON_DATA``, or a folder in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("BNRECON_DATA") or Path(cache) / "bnrecon" / "data")

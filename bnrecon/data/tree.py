@@ -1,0 +1,133 @@
+"""Image trees, <split>/<class>/*: listed with their class numbers, or read into arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bnrecon.data.image_file import IMAGE_SUFFIXES, read_image
+from bnrecon.data.spec import DataSpec
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.hardware import available_memory, format_bytes
+
+__all__ = ["TREE", "Split", "list_split", "read_tree", "require_classes", "size_text"]
+
+TREE = "train/<class>/* and test/<class>/* images"
+Split = tuple[np.ndarray, np.ndarray]  # uint8 images (N, H, W, C) and class numbers (N,)
+
+
+def list_split(
+    folder: Path, expected: Sequence[str] | None, limit: int | None = None
+) -> tuple[list[str], list[tuple[Path, int]]]:
+    """List a split's images.
+
+    Args:
+        folder: the split, which holds a folder for each class.
+        expected: the classes that must be there; any where ``None``.
+        limit: how many images to list at most. They are taken from the classes in turn, so that a
+            few still show all classes.
+
+    Returns:
+        The sorted names of the classes, and each image's path with its class number.
+
+    Raises:
+        UserError: where the classes are not the expected ones, or one is empty.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is missing; root=FOLDER must hold {TREE}")
+    classes = sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
+    if expected is not None:
+        require_classes(folder, classes, expected)
+    if not classes:
+        raise UserError(f"{folder} holds no class folders; it must hold <class>/* images")
+    columns = [[(path, i) for path in _images(folder / name)] for i, name in enumerate(classes)]
+    if limit is None:
+        return classes, [item for column in columns for item in column]
+    depth = max(len(column) for column in columns)
+    in_turn = [column[i] for i in range(depth) for column in columns if i < len(column)]
+    return classes, in_turn[:limit]
+
+
+def require_classes(folder: Path, classes: Sequence[str], expected: Sequence[str]) -> None:
+    """Raise ``UserError`` where the class folders are not the expected ones."""
+    if list(classes) == list(expected):
+        return
+    missing, extra = sorted(set(expected) - set(classes)), sorted(set(classes) - set(expected))
+    named = (("missing", missing), ("not known", extra))
+    found = "; ".join(f"{word} {', '.join(names[:5])}" for word, names in named if names)
+    raise UserError(f"{folder}: the class folders are not the expected {len(expected)} ({found})")
+
+
+def read_tree(folder: Path, spec: DataSpec) -> tuple[list[str], Split, Split]:
+    """Read the whole tree: the names of the classes, the training split, the test split."""
+    classes, train = list_split(folder / "train", None)
+    _, test = list_split(folder / "test", classes)
+    train_x, test_x = (_read_images([path for path, _ in split], spec) for split in (train, test))
+    train_y, test_y = (np.array([label for _, label in split]) for split in (train, test))
+    if train_x.shape[1:] != test_x.shape[1:]:
+        sizes = f"training images are {size_text(train_x[0])}, test images {size_text(test_x[0])}"
+        raise UserError(f"{folder}: {sizes}; resize all, as in side=32")
+    return classes, (train_x, train_y), (test_x, test_y)
+
+
+def size_text(image: np.ndarray) -> str:
+    """Width and height of an image (H, W, C), as in 32x32."""
+    return f"{image.shape[1]}x{image.shape[0]}"
+
+
+def _images(folder: Path) -> list[Path]:
+    """A class folder's images by name: only regular files and links to such, a pipe never ends."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = folder / entry.name
+            if path.suffix.lower() not in IMAGE_SUFFIXES or entry.name.startswith("."):
+                continue
+            # Only links cost a look at the disk: ImageNet has a million files.
+            if not (entry.is_file(follow_symlinks=False) or path.is_file()):
+                raise UserError(f"{path} is neither a regular file nor a link to one; remove it")
+            found.append(path)
+    if not found:
+        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+        raise UserError(f"{folder} holds no images ({suffixes}); add some or remove the class")
+    return sorted(found)
+
+
+def _read_images(paths: list[Path], spec: DataSpec) -> np.ndarray:
+    """Read images into one array (N, H, W, 3), several at a time."""
+
+    def read(path: Path) -> np.ndarray:
+        picture = read_image(path)
+        if spec.side is not None and picture.size != (spec.side, spec.side):
+            picture = picture.resize((spec.side, spec.side))
+        return np.asarray(picture)
+
+    first = read(paths[0])
+    needed = 2 * len(paths) * first.nbytes  # twice: they are put in order afterwards
+    if needed > (free := available_memory(torch.device("cpu"))):
+        raise UserError(
+            f"{paths[0].parents[1]}: {len(paths):,} images of {size_text(first)} take "
+            f"{format_bytes(needed)} to read and {format_bytes(free)} are free; "
+            f"give a smaller side, as in side={max(1, min(first.shape[:2]) // 2)}"
+        )
+    images = np.empty((len(paths), *first.shape), np.uint8)
+
+    def place(number: int) -> None:
+        image = read(paths[number])
+        if image.shape != first.shape:
+            found = f"{paths[number]} is {size_text(image)}, {paths[0].name} is {size_text(first)}"
+            raise UserError(f"{found}; resize all, as in side=32")
+        images[number] = image
+
+    with ThreadPoolExecutor(max(2, spec.workers)) as pool:
+        list(pool.map(place, range(len(paths))))  # raises here what an image raises
+    return images

@@ -1,0 +1,97 @@
+"""The options of features: distribution, width, and what runs beside and between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.options import check_fields, option
+
+__all__ = ["ACTIVATIONS", "SKIPS", "FeatureSpec"]
+
+ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid")
+SKIPS = ("none", "inner", "outer")
+
+
+@dataclass
+class FeatureSpec:
+    """The frozen random pair of every layer.
+
+    At most one of ``oversampling``, ``excess`` and ``width`` is given. With none of them a layer
+    has 1.5 n features, n = c2 · c0 · kh · kw being its number of equations; it has n of them with
+    orthogonal distributions (``id_cond``, ``ortho_cond``) and with solvers of square systems.
+
+    Args:
+        name: a distribution in ``bnrecon.features.DISTRIBUTIONS``.
+        oversampling: c1 / n.
+        excess: c1 - n.
+        width: c1 as a number, ``minimum`` (n - c2 + 1, Burkholz 2024, Thm 2.2) or ``maximum``
+            (n, Thm 2.3).
+        allow_below_minimum: accept fewer features than the theorems need; the layer is then only
+            approximated.
+        activation: after the first source layer (Thm 2.4), one of ``ACTIVATIONS``.
+        epsilon: with tanh and sigmoid, the largest error of a layer's output.
+        margin: with any activation, the factor by which inputs may exceed the largest ones seen.
+        skip: where a frozen skip connection beside each pair joins (Eq. 3): ``inner``, after the
+            second normalization, or ``outer``, before it.
+        strict: keep all-zero features of sparse distributions, which are otherwise drawn again.
+
+    Raises:
+        UserError: a value that is not allowed; the message starts with the field.
+
+    >>> FeatureSpec("id_cond", width="minimum").oversampling is None
+    True
+    >>> FeatureSpec(oversampling=0)
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: oversampling=0: must be above 0
+    """
+
+    name: str = option("he_normal", "distribution of the frozen weights", file_name=True)
+    oversampling: float | None = option(None, "features per equation, c1/n", above=0)
+    excess: int | None = option(None, "features beyond the number of equations, c1 - n")
+    width: str | None = option(
+        None, "features of a layer, c1: a number, minimum (n - c2 + 1) or maximum (n)"
+    )
+    allow_below_minimum: bool = option(
+        False, "accept fewer features than the minimum width; layers are then approximated"
+    )
+    activation: str = option(
+        "identity", "activation after the first source layer", allowed=ACTIVATIONS
+    )
+    epsilon: float = option(
+        1e-3, "with tanh and sigmoid: largest error of a layer's output", above=0
+    )
+    margin: float = option(
+        2.0, "with an activation: factor by which inputs may exceed the largest seen", above=0
+    )
+    skip: str = option(
+        "none",
+        "frozen skip connection beside each pair: inner joins after the second normalization, "
+        "outer before it",
+        allowed=SKIPS,
+    )
+    strict: bool = option(False, "keep all-zero features of sparse distributions")
+
+    def __post_init__(self) -> None:
+        if self.width is not None:
+            self.width = str(self.width)  # a library user may give a number
+        check_fields(self)
+        ways = ("oversampling", "excess", "width")
+        given = {name: value for name in ways if (value := getattr(self, name)) is not None}
+        if len(given) > 1:
+            values = ", ".join(f"{name}={value}" for name, value in given.items())
+            raise UserError(
+                f"{values}: give one of oversampling (c1/n), excess (c1 - n) and width (c1)"
+            )
+        number = self.width is not None and self.width.isdecimal() and int(self.width) > 0
+        if self.width not in (None, "minimum", "maximum") and not number:
+            raise UserError(
+                f"width={self.width}: must be a number of features above 0, minimum or maximum"
+            )
+        if self.skip == "outer" and self.activation in ("tanh", "sigmoid"):
+            raise UserError(
+                f"skip=outer: not possible with activation={self.activation}; the second "
+                "normalization undoes the first one's small scale, which the skip connection "
+                "lacks: take skip=inner or activation=relu"
+            )

@@ -1,0 +1,108 @@
+"""The library call: a network in eval mode -> a source network that computes the same function."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from bnrecon.construction.activation import FIRST_ACTIVATIONS
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
+from bnrecon.reconstruction.assembly import assemble, check_moments
+from bnrecon.reconstruction.building import solve_layer
+from bnrecon.reconstruction.comparison import compare
+from bnrecon.reconstruction.images import checked_images
+from bnrecon.reconstruction.moments import gather
+from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.report import Reconstruction
+from bnrecon.reconstruction.substitution import uncompiled
+from bnrecon.runtime.errors import RunError
+from bnrecon.solvers.spec import SolverSpec
+
+__all__ = ["reconstruct"]
+
+
+def reconstruct(
+    model: nn.Module,
+    features: str | FeatureSpec = "he_normal",
+    oversampling: float | None = None,
+    solver: str | SolverSpec = "auto",
+    seed: int = 0,
+    images: torch.Tensor | Iterable | None = None,
+    *,
+    unsupported: str = "raise",
+) -> Reconstruction:
+    """Rebuild a network from frozen random convolutions by its normalization parameters alone.
+
+    Every 2d convolution and linear layer becomes two frozen random ones, A (c1, c0, 1, 1) and
+    B (c2, c1, kh, kw), each followed by a BatchNorm (Burkholz 2024, Lemma 2.1, Thms 2.2-2.4); a
+    BatchNorm that follows a layer is folded into it first. All else is copied, and only
+    normalizations stay trainable. The model itself is left as it is.
+
+    This is ``plan_layers``, ``solve_layer`` for each layer and ``assemble``, which can be called on
+    their own, and a comparison of both networks' outputs on the first batch of ``images``.
+
+    Args:
+        model: any ``nn.Module`` in eval mode, in float32 or float64; of a model that
+            ``torch.compile`` wrapped, the module inside is rebuilt.
+        features: a distribution in ``bnrecon.features.DISTRIBUTIONS``, or a ``FeatureSpec`` with
+            widths, activation and skip connection.
+        oversampling: c1 / n features for the n = c2 · c0 · kh · kw equations of a layer; by default
+            1.5, and 1 for id_cond, ortho_cond and solvers of square systems.
+        solver: a solver in ``bnrecon.solvers.SOLVERS``, ``"auto"``, or a ``SolverSpec``. A layer
+            has converged when the solver's residual and the layer's relative error are within the
+            spec's tolerance, and its error in the network's own precision is at most 1,000 units of
+            rounding (1.2e-4 in float32).
+        seed: what all features are drawn from, 0 to 2^63 - 1.
+        images: (N, C, H, W), or an iterable of such batches, as a DataLoader: running statistics
+            are computed from them. Without images means are 0 and variances 1. An activation needs
+            images: it is used where it is linear on their range.
+        unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are.
+
+    Returns:
+        ``.network``, the source as an ``nn.Module`` on the model's device; ``.layers``, a report
+        for each layer; ``.notes``; ``.difference`` of outputs, ``None`` where they were not
+        compared; ``.save``.
+
+    Raises:
+        UserError: an argument, the model or a layer is not possible; checked before any work.
+        RunError: a system is singular, memory does not suffice, a number overflows in the network's
+            precision; or all layers are rebuilt and the outputs are far from the model's all the
+            same, and ``error.reconstruction`` is what was rebuilt.
+
+    >>> _ = torch.manual_seed(0)
+    >>> layers = [nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3)]
+    >>> net = nn.Sequential(*layers).eval()
+    >>> rebuilt = reconstruct(net, features="he_normal", oversampling=1.5, seed=0)
+    >>> x = torch.randn(5, 2, 8, 8)
+    >>> bool((rebuilt.network(x) - net(x)).abs().max() < 1e-4), rebuilt.layers[0].converged
+    (True, True)
+    """
+    check_model(model)
+    spec, solver = feature_spec(features, oversampling), solver_spec(solver)
+    first, batches = (None, None) if images is None else checked_images(images, uncompiled(model))
+    plan = plan_layers(model, spec, solver, seed=seed, unsupported=unsupported, images=first)
+    moments = None
+    if batches is not None:
+        moments = gather(plan.model, [layer.found for layer in plan.layers], batches)
+    check_moments(plan, moments)
+    solutions = {layer.name: solve_layer(layer) for layer in plan.layers}
+    rebuilt = assemble(plan, solutions, moments)
+    return rebuilt if first is None else _compare(rebuilt, plan.model, first, spec)
+
+
+def _compare(
+    rebuilt: Reconstruction, model: nn.Module, images: torch.Tensor, features: FeatureSpec
+) -> Reconstruction:
+    """The same with the difference of outputs; a ``RunError`` about them holds what was rebuilt."""
+    exact = FIRST_ACTIVATIONS[features.activation].exact
+    exact = exact and all(report.converged for report in rebuilt.layers)
+    try:
+        difference, notes = compare(rebuilt.network, model, images, exact)
+    except RunError as error:
+        error.reconstruction = rebuilt
+        raise
+    return dataclasses.replace(rebuilt, difference=difference, notes=rebuilt.notes + notes)

@@ -1,0 +1,49 @@
+"""Layers that cannot be rebuilt, and how messages list them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["RefusedLayers", "list_refused", "raise_nothing_left"]
+
+SHOWN = 3  # refused layers that a message names,
+LENGTH = 230  # in at most so many characters
+
+
+class RefusedLayers(UserError):
+    """Layers that cannot be rebuilt; ``refused`` maps the name of each to the reason."""
+
+    def __init__(self, message: str, refused: Mapping[str, str]):
+        super().__init__(message)
+        self.refused = dict(refused)
+
+
+def raise_nothing_left(refused: Mapping[str, str]) -> None:
+    """Raise ``UserError``: there is nothing to rebuild."""
+    if refused:
+        raise RefusedLayers(
+            f"none of the network's {len(refused)} layers can be rebuilt ({list_refused(refused)})",
+            refused,
+        )
+    raise UserError(
+        "the network has no convolution or linear layer (one that is trained by its "
+        "normalizations alone is a source network already: bnrecon train)"
+    )
+
+
+def list_refused(refused: Mapping[str, str]) -> str:
+    """The first few layers with their reasons, and how many more there are.
+
+    >>> list_refused({"0": "too large", "": "compiled"})
+    '0: too large; the model: compiled'
+    """
+    entries = [f"{name or 'the model'}: {reason}" for name, reason in refused.items()]
+    shown = entries[:SHOWN]
+    while len(shown) > 1 and len("; ".join(shown)) > LENGTH:
+        shown.pop()
+    if len(shown[0]) > LENGTH:
+        shown[0] = shown[0][: LENGTH - 2] + " …"
+    more = len(entries) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more (error.refused has all)" if more else "")

@@ -1,0 +1,67 @@
+"""Which solvers a run chose and why, and which layers did not converge."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reporting.result import RunResult
+
+__all__ = ["diagnoses", "solver_choices", "warnings"]
+
+
+def solver_choices(layers: list[LayerReport]) -> list[str]:
+    """Why ``auto`` chose its solvers, with the number of layers; old results have no reasons."""
+    chosen = Counter((layer.solver, layer.reason) for layer in layers if layer.reason)
+    return [
+        f"auto chose {solver} for {count} of {len(layers)} layers: {reason}"
+        for (solver, reason), count in chosen.most_common()
+    ]
+
+
+def diagnoses(layers: list[LayerReport]) -> list[str]:
+    """Why layers did not converge, where a reason was found, once for each layer's name."""
+    found = {(layer.name, layer.diagnosis) for layer in layers if layer.diagnosis}
+    return [f"not converged: {name}: {diagnosis}" for name, diagnosis in sorted(found)]
+
+
+def warnings(result: RunResult) -> list[str]:
+    """How many layers did not converge, the accuracy lost, and what to change.
+
+    Empty where all converged.
+    """
+    if not result.unconverged:
+        return []
+    largest = max(layer.relative_error for layer in result.unconverged)
+    return [
+        f"NOT CONVERGED: {len(result.unconverged)} of {len(result.layers)} layers, relative errors "
+        f"up to {largest:.1e}; the reproduced network loses {result.loss.mean:.2f} points of "
+        f"accuracy. {_advice(result)}."
+    ]
+
+
+def _advice(result: RunResult) -> str:
+    """What to change so that the layers converge."""
+    features, tolerance = result.config["features"], result.config["solver"]["tolerance"]
+    if all(layer.relative_error <= tolerance for layer in result.unconverged):
+        return (
+            "Take more features (features.oversampling=1.1): "
+            "rounding to float32 loses what the solver found"
+        )
+    if any(layer.width < layer.equations - layer.shape[0] for layer in result.unconverged):
+        distribution = DISTRIBUTIONS.get(features["name"])
+        enough = 1 if distribution is not None and distribution.at_most_n else 1.5
+        given = ", ".join(
+            f"features.{key}={value}"
+            for key in ("oversampling", "excess", "width")
+            if (value := features.get(key))
+        )
+        return (
+            f"Take more features (features.oversampling={enough}): "
+            f"{given} gives fewer than the theorems require"
+        )
+    return (
+        "Take more features (features.oversampling=1.5), solver=auto, "
+        "or a larger solver.max_iterations"
+    )

@@ -1,0 +1,142 @@
+"""All finished runs of a folder, one line each, in a terminal's width."""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bnrecon.reporting import tables
+from bnrecon.reporting.result import RunResult, read_all
+from bnrecon.reporting.run_tables import feature_name, target_name
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["overview"]
+
+logger = logging.getLogger(__name__)
+
+LINE = 100  # columns of a terminal
+WRAP = {"features": 22, "solver": 12, "seeds": 7}
+# The options that tell runs apart, beside those that have columns of their own.
+TRAINING = ("data.", "target.", "train.")
+RECONSTRUCTION = (
+    *("features.epsilon", "features.margin", "features.allow_below_minimum"),
+    *("solver.tolerance", "solver.max_iterations", "evaluate"),
+)
+NOT_RESULTS = ("data.root", "data.download", "data.workers", "train.time", "train.checkpoint")
+FORMATS = {"loss": ".2f"}
+FOOTER = """\
+Accuracies are in percent, with 95% Student-t intervals over the seeds of the source network.
+loss: accuracy of the target minus that of the source; unsolved: layers, of all seeds, whose solver
+did not converge; shipped: only the result is there. A run's folder ends in its name, as in"""
+
+
+def overview(outputs: Path) -> str:
+    """The runs below an outputs folder, grouped by their target; no line is over 100 columns.
+
+    A run is ``shipped`` when its folder holds the result alone, without a folder for each seed.
+    Files that cannot be read are left out with a warning.
+
+    Raises:
+        UserError: there is no finished run.
+    """
+    results, problems = read_all(sorted(outputs.glob("runs/*/result.json")))
+    for problem in problems:
+        logger.warning("left out: %s", problem)
+    if not results:
+        raise UserError(
+            f"no finished runs in {outputs}; make one with: bnrecon run outputs={outputs}"
+        )
+    by_target: dict[tuple[str, str], dict[Path, RunResult]] = {}
+    for path, result in results.items():
+        key = _target(result), Path(result.target.folder).name
+        by_target.setdefault(key, {})[path.parent] = result
+    alike: dict[str, list[dict[Path, RunResult]]] = {}
+    for (name, _), runs in sorted(by_target.items()):
+        alike.setdefault(name, []).append(runs)
+    parts = [text for groups in alike.values() for text in _groups(groups)]
+    return "\n\n".join([*parts, f"{FOOTER}\n{next(iter(results)).parent}"])
+
+
+def _target(result: RunResult) -> str:
+    config = result.config
+    return f"{config['data']['name']}, {target_name(config['target'])}, scale {config['scale']}"
+
+
+def _groups(groups: list[dict[Path, RunResult]]) -> Iterator[str]:
+    """The runs of targets of one description, a table a target."""
+    firsts = [next(iter(runs.values())) for runs in groups]
+    for runs, first, options in zip(groups, firsts, _differing(firsts, TRAINING), strict=True):
+        heading = (
+            f"{', '.join([_target(first), *options])}: "
+            f"target accuracy {first.target.accuracy:.2f} (n={first.target.images})"
+        )
+        yield f"{textwrap.fill(heading, LINE)}\n\n{_table(runs)}"
+
+
+def _table(runs: Mapping[Path, RunResult]) -> str:
+    """The runs of one target, a row a run, those of one distribution by the source's width."""
+    options = _differing(list(runs.values()), RECONSTRUCTION)
+    rows = sorted(
+        zip(runs, runs.values(), options, strict=True),
+        key=lambda row: (
+            row[1].config["features"]["name"],
+            sum(layer.width for layer in row[1].seeds[0].layers),
+            feature_name(row[1].config["features"]),
+        ),
+    )
+    frame = pd.DataFrame([_row(*row) for row in rows])
+    return tables.terminal(frame, FORMATS, WRAP)
+
+
+def _row(folder: Path, result: RunResult, options: list[str]) -> dict[str, Any]:
+    shipped = not any(folder.glob("seed-*"))
+    return {
+        "features": " ".join([feature_name(result.config["features"]), *options]),
+        "solver": ", ".join(sorted({layer.solver for layer in result.layers})),
+        "seeds": _numbers([seed.seed for seed in result.seeds]),
+        "loss": result.loss,
+        "unsolved": f"{len(result.unconverged)}/{len(result.layers)}",
+        "run": folder.name.rpartition("-")[2],
+        "": "shipped" if shipped else "own",
+    }
+
+
+def _numbers(seeds: list[int]) -> str:
+    """Seeds in short.
+
+    >>> _numbers([0, 1, 2]), _numbers([0, 5])
+    ('0-2', '0,5')
+    """
+    first, last = seeds[0], seeds[-1]
+    if len(seeds) > 2 and seeds == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ",".join(map(str, seeds))
+
+
+def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[str]]:
+    """For each run those options, of names beginning with ``among``, that differ between runs."""
+    flat = [dict(_flatten(result.config)) for result in results]
+    names = [
+        name
+        for name in dict.fromkeys(name for options in flat for name in options)
+        if name.startswith(among)
+        and not name.startswith(NOT_RESULTS)
+        and len({str(options.get(name)) for options in flat}) > 1
+    ]
+    return [
+        [f"{name.rpartition('.')[2]}={options.get(name)}" for name in names] for options in flat
+    ]
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Options by dotted name."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

@@ -1,0 +1,287 @@
+"""Results of runs as objects: the one place where ``result.json`` is read and written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.runtime import files
+from bnrecon.runtime.digests import json_values
+
+__all__ = [
+    "DataSummary",
+    "Evaluation",
+    "RunResult",
+    "SeedRecord",
+    "SeedResult",
+    "TargetSummary",
+    "read_all",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The images of a run: numbers of training and test images and of classes, and a digest."""
+
+    name: str
+    train: int
+    test: int
+    classes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """A trained target: test accuracy in percent on ``images`` images, size, training time.
+
+    ``minimum_width_parameters`` is the number of trainable parameters of a source network of
+    minimum width (Burkholz 2024, Thm 2.2).
+    """
+
+    accuracy: float
+    images: int
+    parameters: int
+    minimum_width_parameters: int
+    seconds: float
+    folder: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the accuracies of a run's source networks were measured, the least favourable seed's.
+
+    The first ``images`` test images went through the real source network, and the rest through its
+    collapsed form unless ``network`` is ``"source"``. Over those first images
+    ``largest_logit_difference`` is between the two forms and ``largest_difference_to_target``
+    between the source and the target. ``implicit_layers`` were never stored as matrices.
+    """
+
+    network: str
+    images: int
+    largest_logit_difference: float
+    largest_difference_to_target: float
+    implicit_layers: int
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """A source network of a run: test accuracy in percent, layers, time in seconds."""
+
+    seed: int
+    accuracy: float
+    layers: tuple[LayerReport, ...]
+    seconds: float
+    solving_seconds: float
+
+
+@dataclass(frozen=True)
+class SeedRecord(SeedResult):
+    """All that ``seed-N/result.json`` holds of a finished seed, a run's result being made of these.
+
+    ``images`` were tested, ``source_images`` of them through the real source network; see
+    ``Evaluation`` for the two differences. ``outside_linear_region`` counts intermediate values
+    outside the activation's linear region. ``key`` is a hash of all that the numbers depend on.
+    """
+
+    images: int
+    source_images: int
+    largest_logit_difference: float
+    largest_difference_to_target: float
+    outside_linear_region: int
+    trainable_parameters: int
+    parameters: int
+    notes: tuple[str, ...]
+    key: str
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> SeedRecord:
+        """Read the content of ``seed-N/result.json``."""
+        layers = tuple(map(LayerReport.from_json, content["layers"]))
+        return _read(cls, content, layers=layers, notes=tuple(content["notes"]))
+
+    @classmethod
+    def read(cls, path: Path) -> SeedRecord:
+        """Read a seed's file.
+
+        Raises:
+            Damaged: it is damaged, or was written by another version.
+            FileNotFoundError: there is none.
+        """
+        return _from_file(path, cls.from_json)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``seed-N/result.json``."""
+        row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return json_values(row | {"layers": [layer.to_json() for layer in self.layers]})
+
+    def result(self) -> SeedResult:
+        """The part that the run's result keeps of this seed."""
+        names = [field.name for field in dataclasses.fields(SeedResult)]
+        return SeedResult(**{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run of the main job found.
+
+    ``config`` is the run's configuration as it was stored, ``device`` and ``versions`` what it ran
+    on. ``trainable_parameters`` and ``parameters`` are those of one source network,
+    ``outside_linear_region`` is summed over seeds.
+    """
+
+    config: Mapping[str, Any]
+    data: DataSummary
+    target: TargetSummary
+    seeds: tuple[SeedResult, ...]
+    evaluation: Evaluation
+    trainable_parameters: int
+    parameters: int
+    outside_linear_region: int
+    notes: tuple[str, ...]
+    device: str
+    versions: Mapping[str, str]
+    commit: str | None
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracy of the source networks in percent, by seed."""
+        return [seed.accuracy for seed in self.seeds]
+
+    @property
+    def losses(self) -> list[float]:
+        """Accuracy of the target minus that of the source networks in percent, by seed."""
+        return [self.target.accuracy - accuracy for accuracy in self.accuracies]
+
+    @property
+    def accuracy(self) -> Interval:
+        """Mean accuracy of the source networks with its interval over seeds."""
+        return mean_interval(self.accuracies)
+
+    @property
+    def loss(self) -> Interval:
+        """Mean loss of accuracy with its interval over seeds; the target is the same for all."""
+        return mean_interval(self.losses)
+
+    @property
+    def layers(self) -> list[LayerReport]:
+        """The layers of all seeds, one seed after the other."""
+        return [layer for seed in self.seeds for layer in seed.layers]
+
+    @property
+    def unconverged(self) -> list[LayerReport]:
+        """The layers, of all seeds, whose solver did not converge."""
+        return [layer for layer in self.layers if not layer.converged]
+
+    @property
+    def seconds(self) -> float:
+        """Time of all seeds, training apart."""
+        return math.fsum(seed.seconds for seed in self.seeds)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> RunResult:
+        """Read the content of ``result.json``; keys that a later version added are passed over."""
+        source = content["source"]
+        columns = (
+            content["seeds"],
+            source["accuracy"],
+            content["seconds_per_seed"],
+            content["solving_seconds"],
+        )
+        seeds = tuple(
+            SeedResult(seed, accuracy, _layers(content["layers"], seed), seconds, solving)
+            for seed, accuracy, seconds, solving in zip(*columns, strict=True)
+        )
+        return _read(
+            cls,
+            {**content, **source},
+            data=_read(DataSummary, content["data"]),
+            target=_read(TargetSummary, content["target"]),
+            seeds=seeds,
+            evaluation=_read(Evaluation, source["evaluated"]),
+            notes=tuple(content["notes"]),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> RunResult:
+        """Read a finished run's ``result.json``.
+
+        Raises:
+            Damaged: it is damaged, or was written by another version.
+            FileNotFoundError: there is none.
+        """
+        return _from_file(path, cls.from_json)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``result.json``, which scripts read: its keys stay as they are."""
+        rows = [
+            layer.to_json() | {"seed": seed.seed} for seed in self.seeds for layer in seed.layers
+        ]
+        content = {
+            "config": self.config,
+            "seeds": [seed.seed for seed in self.seeds],
+            "data": dataclasses.asdict(self.data),
+            "target": dataclasses.asdict(self.target),
+            "source": {
+                "accuracy": self.accuracies,
+                "evaluated": dataclasses.asdict(self.evaluation),
+                "trainable_parameters": self.trainable_parameters,
+                "parameters": self.parameters,
+                "outside_linear_region": self.outside_linear_region,
+            },
+            "layers": rows,
+            "notes": self.notes,
+            "seconds": self.seconds,
+            "seconds_per_seed": [seed.seconds for seed in self.seeds],
+            "solving_seconds": [seed.solving_seconds for seed in self.seeds],
+            "device": self.device,
+            "versions": self.versions,
+            "commit": self.commit,
+        }
+        return json_values(content)
+
+    def write(self, path: Path) -> None:
+        """Write ``result.json`` atomically, with a digest that ``read`` checks."""
+        files.write_json(path, self.to_json())
+
+
+def read_all(paths: Iterable[Path]) -> tuple[dict[Path, RunResult], list[str]]:
+    """Read results; a file that cannot be read is left out, and the second value says why."""
+    results, problems = {}, []
+    for path in paths:
+        try:
+            results[path] = RunResult.read(path)
+        except (ValueError, FileNotFoundError) as error:
+            problems.append(str(error))
+    return results, problems
+
+
+def _layers(rows: Iterable[Mapping[str, Any]], seed: int) -> tuple[LayerReport, ...]:
+    """The reports of one seed among a run's rows."""
+    return tuple(LayerReport.from_json(row) for row in rows if row["seed"] == seed)
+
+
+def _read(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:
+    """A dataclass from the entries of the same names, ``parts`` taken as they are."""
+    # mypy has no way to say that T is a dataclass.
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: parts[name] if name in parts else content[name] for name in names})
+
+
+def _from_file(path: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
+    """What ``read`` makes of a JSON file; raise ``Damaged`` where it is of another version."""
+    content = files.read_json(path)
+    try:
+        return read(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise files.Damaged(
+            f"{path} was written by another version of bnrecon, or by something else ({reason})"
+        ) from None

@@ -1,0 +1,213 @@
+"""The tables of runs: one row a run, one row a layer, and the texts that lie beside a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reporting import tables
+from bnrecon.reporting.convergence import diagnoses, solver_choices, warnings
+from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.statistics import Interval, mean_interval
+
+__all__ = [
+    "description",
+    "evaluated_on",
+    "feature_name",
+    "layer_summary",
+    "markdown",
+    "run_text",
+    "summary",
+    "table_files",
+    "target_name",
+]
+
+FORMATS = {
+    "target accuracy": ".2f",
+    "oversampling": ".3f",
+    "max. layer error": ".1e",
+    "max. error": ".1e",
+    "as assembled": ".1e",
+    "max. logit difference": ".1e",
+    "seconds": ".2f",
+    "seconds per seed": ".1f",
+}
+CAPTION = (
+    "Accuracies are in percent, of the target and of the source networks that were reconstructed "
+    "from it; loss is target minus source. Intervals are mean ± half-width of the 95% Student-t "
+    "interval over the seeds of the source. Layer errors are ‖W′ − W‖ / ‖W‖, the largest over "
+    "seeds: in float64, and as assembled in the precision of the network. Logits are compared "
+    "with the target's on the images that went through the real source network (evaluated on); the "
+    "other test images went through its collapsed form."
+)
+
+
+def summary(results: Sequence[RunResult]) -> pd.DataFrame:
+    """One row a run, numbers and intervals over seeds."""
+    return pd.DataFrame([_row(result) for result in results])
+
+
+def markdown(results: Sequence[RunResult]) -> str:
+    """The rows of ``summary`` in Markdown."""
+    return tables.markdown(summary(results), FORMATS)
+
+
+def _row(result: RunResult) -> dict[str, Any]:
+    layers, evaluation = result.layers, result.evaluation
+    return {
+        "data": result.data.name,
+        "target": target_name(result.config["target"]),
+        "scale": result.config["scale"],
+        "features": feature_name(result.config["features"]),
+        "solver": ", ".join(sorted({layer.solver for layer in layers})),
+        "target accuracy": result.target.accuracy,
+        "source accuracy": result.accuracy,
+        "loss": result.loss,
+        "test images": result.target.images,
+        "evaluated on": evaluation.images,
+        "max. logit difference": evaluation.largest_difference_to_target,
+        "max. layer error": max(layer.relative_error for layer in layers),
+        "layers": len(layers),
+        "implicit layers": evaluation.implicit_layers,
+        "not converged": len(result.unconverged),
+        "seconds per seed": mean_interval([seed.seconds for seed in result.seeds]).mean,
+    }
+
+
+def target_name(target: Mapping[str, Any]) -> str:
+    """Name, width, activation where it is not relu, and what the weights are trained behind.
+
+    >>> target_name({"name": "vgg18", "width": 16, "activation": "tanh", "density": 0.5})
+    'vgg18 (16, tanh, density=0.5)'
+    """
+    activation = target.get("activation", "relu")
+    factors = {"κ": target.get("condition"), "density": target.get("density")}
+    parts = [str(target["width"])] + ([] if activation == "relu" else [activation])
+    parts += [f"{name}={value:g}" for name, value in factors.items() if value is not None]
+    return f"{target['name']} ({', '.join(parts)})"
+
+
+def feature_name(features: Mapping[str, Any]) -> str:
+    """Name, width where it was chosen, activation and skip connections where there are any.
+
+    >>> feature_name({"name": "id_cond", "width": "minimum", "skip": "inner"})
+    'id_cond (c1=minimum, skip=inner)'
+    """
+    chosen = {"c1/n": "oversampling", "c1-n": "excess", "c1": "width"}
+    parts = [
+        f"{name}={features[key]}" for name, key in chosen.items() if features.get(key) is not None
+    ]
+    if (activation := features.get("activation", "identity")) != "identity":
+        parts.append(activation)
+    if (skip := features.get("skip", "none")) != "none":
+        parts.append(f"skip={skip}")
+    if features.get("strict"):
+        parts.append("strict")
+    return f"{features['name']} ({', '.join(parts)})" if parts else str(features["name"])
+
+
+def evaluated_on(result: RunResult) -> str:
+    """Which test images went through the real source network."""
+    evaluation = result.evaluation
+    images = (
+        "all images"
+        if evaluation.network == "source"
+        else f"{evaluation.images} of {result.data.test} images"
+    )
+    if evaluation.implicit_layers:
+        return f"{images}, {evaluation.implicit_layers} layers implicit"
+    return images
+
+
+def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
+    """One row a layer: its widths, and the largest errors over seeds."""
+    by_name: dict[str, list[LayerReport]] = {}
+    for layer in layers:
+        by_name.setdefault(layer.name, []).append(layer)
+    rows = []
+    for name, group in by_name.items():
+        first = group[0]
+        row = {
+            "layer": name,
+            "shape": "x".join(map(str, first.shape)),
+            "width": first.width,
+            "oversampling": first.oversampling,
+            "solver": ", ".join(sorted({layer.solver for layer in group})),
+            "max. error": max(layer.relative_error for layer in group),
+            "as assembled": max(layer.assembled_error for layer in group),
+            "seconds": mean_interval([layer.seconds for layer in group]).mean,
+            "converged": f"{sum(layer.converged for layer in group)} of {len(group)}",
+        }
+        ranks = [layer.rank for layer in group if layer.rank is not None]
+        rows.append(row | ({"rank": f"{min(ranks)} of {first.equations}"} if ranks else {}))
+    return pd.DataFrame(rows)
+
+
+def run_text(result: RunResult) -> str:
+    """What a run prints at its end: the layers, the accuracies, and what needs attention."""
+    headline = {
+        "target accuracy": _counted(result.target.accuracy, result.target.images),
+        "source accuracy": result.accuracy,
+        "loss": result.loss,
+        "max. logit difference": result.evaluation.largest_difference_to_target,
+        "evaluated on": evaluated_on(result),
+    }
+    parts = [tables.terminal(layer_summary(result.layers), FORMATS)]
+    parts += [*solver_choices(result.layers), *diagnoses(result.unconverged), *_attention(result)]
+    parts += [f"{description(result)}:", tables.terminal(pd.DataFrame([headline]), FORMATS)]
+    return "\n\n".join([*parts, *warnings(result)])
+
+
+def _counted(percent: float, images: int) -> Interval:
+    """An accuracy with the number of images."""
+    return Interval(percent, None, images)
+
+
+def description(result: RunResult) -> str:
+    """What a run reconstructed from what."""
+    count = len(result.seeds)
+    return (
+        f"{target_name(result.config['target'])} on {result.data.name} from "
+        f"{feature_name(result.config['features'])}, {count} seed{'s' if count > 1 else ''}, "
+        f"scale {result.config['scale']}"
+    )
+
+
+def _attention(result: RunResult) -> list[str]:
+    """Features that were drawn again, and values that left the linear region."""
+    lines = []
+    if redrawn := sum(layer.redrawn for layer in result.layers):
+        lines.append(
+            f"{redrawn} features were all zero and were drawn again "
+            "(features.strict=true keeps them)"
+        )
+    if result.outside_linear_region:
+        lines.append(
+            f"{result.outside_linear_region} intermediate values on test images fell outside the "
+            "activation's linear region; raise features.margin"
+        )
+    return lines
+
+
+def table_files(result: RunResult) -> dict[str, str]:
+    """The tables that lie beside a run's result, by file name.
+
+    ``table.md`` and ``table.csv`` are the run, ``layers.csv`` every layer of every seed.
+    """
+    layers = [
+        layer.to_json() | {"seed": seed.seed} for seed in result.seeds for layer in seed.layers
+    ]
+    page = [
+        markdown([result]),
+        tables.markdown(layer_summary(result.layers), FORMATS),
+        *warnings(result),
+        CAPTION,
+    ]
+    return {
+        "table.md": "\n\n".join(page) + "\n",
+        "table.csv": tables.csv(summary([result])),
+        "layers.csv": tables.csv(pd.DataFrame(layers)),
+    }

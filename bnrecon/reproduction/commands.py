@@ -1,0 +1,71 @@
+"""The commands of a study, without the command line: run what is missing, write tables, draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bnrecon.config import checks, composition
+from bnrecon.reproduction import engine, pages
+from bnrecon.reproduction.request import StudyRequest
+from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.workers import require_room, workers
+from bnrecon.runtime import distributed
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["figures_of", "run_study", "tables_of"]
+
+
+def run_study(study: Study, request: StudyRequest) -> str:
+    """Compute what the requested parts of a study lack, write their tables and figures.
+
+    Whatever stops it, the tables of what is finished are written, and the same request continues
+    from there. Several processes given the same request share the tasks.
+
+    Returns:
+        The tables as Markdown.
+
+    Raises:
+        UserError: an impossible request; or all tasks that failed were mistakes in the request.
+        RunError: a task failed; the others were computed.
+        Interrupted: stopped from outside.
+    """
+    distributed.refuse("bnrecon study")
+    require_room(request.jobs)
+    parts = engine.plan(study, request)
+    checks.check_machine(composition.compose(request.options))
+    request.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
+    try:
+        with workers(request.alone, request.jobs, request.folder / f"{request.scale}-workers.log"):
+            engine.compute_missing(
+                [work for part in parts for work in part.work],
+                request.folder / f"{request.scale}.log",
+            )
+    finally:
+        text = pages.write(study, request)
+    return text
+
+
+def tables_of(study: Study, request: StudyRequest) -> str:
+    """Write the tables and figures of what is finished; return the tables as Markdown.
+
+    Nothing is computed: what is missing stands there with the command that computes it. Damaged
+    files are left out with a warning that names them.
+
+    Raises:
+        UserError: an impossible request.
+    """
+    if request.jobs > 1:
+        raise UserError(
+            f"jobs={request.jobs}: for bnrecon study only; tables and figures compute nothing"
+        )
+    return pages.write(study, request)
+
+
+def figures_of(study: Study, request: StudyRequest) -> list[Path]:
+    """Draw the figures of what is finished (and write its tables); return the figures' files.
+
+    Raises:
+        UserError: an impossible request.
+    """
+    tables_of(study, request)
+    return pages.figures(study, request)

@@ -1,0 +1,119 @@
+"""Task files: the rows of one finished task each, written atomically and never by two processes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bnrecon.config import composition
+from bnrecon.reproduction.experiment import Task
+from bnrecon.run.naming import run_folder
+from bnrecon.runtime import files
+from bnrecon.runtime.digests import content_key, plain
+
+__all__ = ["TaskResult", "concatenate", "task_key", "task_path"]
+
+INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a finished task found, and where the numbers come from.
+
+    Args:
+        experiment: the part of the study.
+        scale: the scale that the task was computed at.
+        task: the task's name.
+        key: hash of what the rows depend on; see ``task_key``.
+        rows: one mapping from column to cell per row: numbers, words, truth values, ``None``.
+        commit: the code's commit.
+        machine: the device, and its threads.
+        seconds: time of the computation.
+    """
+
+    experiment: str
+    scale: str
+    task: str
+    key: str
+    rows: tuple[Mapping[str, Any], ...]
+    commit: str
+    machine: str
+    seconds: float
+
+    @classmethod
+    def read(cls, path: Path) -> TaskResult:
+        """Read a task file.
+
+        Raises:
+            Damaged: it is damaged, or was written by another version.
+            FileNotFoundError: there is none.
+        """
+        content = files.read_json(path)
+        try:
+            rows = tuple(
+                {name: INFINITE.get(cell, cell) for name, cell in row.items()}
+                for row in content.pop("rows")
+            )
+            return cls(rows=rows, **content)
+        except (AttributeError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise files.Damaged(
+                f"{path} was written by another version of bnrecon, or by something else ({reason})"
+            ) from None
+
+    def write(self, path: Path) -> None:
+        """Write the task file atomically, with a digest that ``read`` checks."""
+        rows = [{name: _cell(value) for name, value in row.items()} for row in self.rows]
+        files.write_json(path, vars(self) | {"rows": rows})
+
+
+def _cell(value: Any) -> Any:
+    """A cell as JSON holds it: missing values are null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return None if value is None or value is pd.NA else value
+
+
+def task_key(experiment: str, task: Task) -> str:
+    """A hash of what a task's rows depend on: the experiment, the task's name and its arguments.
+
+    Options count with what they change about the run that they describe: ``target.width=8`` is
+    another task than the default, ``data.root=FOLDER`` or ``device=cpu`` is not. Of a user's own
+    images the pixels count.
+    """
+    content = {
+        "experiment": experiment,
+        "task": task.name,
+        "arguments": plain(task.arguments),
+    }
+    if task.options is not None:
+        content["run"] = run_folder(composition.compose(task.options)).name
+    return content_key(content)
+
+
+def task_path(folder: Path, experiment: str, scale: str, task: Task) -> Path:
+    """Where the file of a task lies below a study's folder."""
+    slug = re.sub(r"[^a-z0-9]+", "-", task.name.lower()).strip("-")[:60]
+    name = f"{slug}-{task_key(experiment, task)}.json".lstrip("-")
+    return folder / "tasks" / f"{experiment}-{scale}" / name
+
+
+def concatenate(results: Iterable[TaskResult]) -> pd.DataFrame:
+    """The rows of all tasks, one below the other.
+
+    A missing cell is NaN in a column of numbers, and the empty string in a column of words.
+    """
+    frame = pd.DataFrame([row for result in results for row in result.rows])
+    for name in frame.columns:
+        column = frame[name]
+        if column.isna().all():
+            frame[name] = column.astype(float)
+        elif column.dtype.kind not in "fibu":
+            frame[name] = column.astype(object).where(column.notna(), "")
+    return frame

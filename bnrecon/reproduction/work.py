@@ -1,0 +1,215 @@
+"""Units of work: an experiment's task or a run of the main job, each with a key and a file."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bnrecon.config import composition
+from bnrecon.config.schema import RunConfig
+from bnrecon.data import DataSpec
+from bnrecon.reporting.result import RunResult
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.run_table import Cell, Row
+from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
+from bnrecon.run import main_job
+from bnrecon.run.naming import run_folder
+from bnrecon.runtime import files, hardware
+from bnrecon.runtime.provenance import commit
+
+__all__ = ["RunWork", "TaskWork", "Work"]
+
+
+class Work(Protocol):
+    """What the engine computes: it knows nothing else of runs and tasks."""
+
+    @property
+    def key(self) -> str:
+        """The same for the same work, wherever it is requested."""
+
+    @property
+    def label(self) -> str:
+        """What progress calls it."""
+
+    @property
+    def data(self) -> DataSpec | None:
+        """The images that it needs."""
+
+    def is_finished(self) -> bool:
+        """Whether its result can be read."""
+
+    def damage(self) -> str | None:
+        """What is wrong with its files, if anything."""
+
+    def set_aside(self) -> None:
+        """Move a damaged own file away; the key's lock must be held."""
+
+    def compute(self) -> str:
+        """Do the work, store the result, and return its gist."""
+
+
+@dataclass(frozen=True)
+class RunWork:
+    """A run of the main job, stored in its folder's ``result.json``."""
+
+    part: str
+    row: Row
+    config: RunConfig
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return run_folder(self.config)
+
+    @property
+    def key(self) -> str:
+        """The folder's name, which says what is computed."""
+        return self.folder.name
+
+    @property
+    def label(self) -> str:
+        """The part and the row."""
+        return " ".join((self.part, *filter(None, self.row.labels.values())))
+
+    @property
+    def data(self) -> DataSpec | None:
+        """The images of the run."""
+        return self.config.data
+
+    def result(self) -> RunResult | None:
+        """The stored result, if the run is finished."""
+        with contextlib.suppress(FileNotFoundError, files.Damaged):
+            return RunResult.read(self.folder / "result.json")
+        return None
+
+    def cell(self) -> Cell:
+        """The row with its result."""
+        return Cell(self.row, self.config, self.folder, self.result())
+
+    def is_finished(self) -> bool:
+        """Whether there is a result."""
+        return self.result() is not None
+
+    def damage(self) -> str | None:
+        """What is wrong with the result's file, if anything."""
+        return _damage(self.folder / "result.json", RunResult.read)
+
+    def set_aside(self) -> None:
+        """Nothing: the main job does it, under its own lock."""
+
+    def compute(self) -> str:
+        """Do the main job."""
+        main_job.run(self.config)
+        result = self.result()
+        return "no result" if result is None else f"loss {result.loss}"
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """A task of an experiment, stored in a file of its own.
+
+    Args:
+        experiment: the part of the study.
+        scale: the request's scale.
+        task: the task.
+        folder: the study's own folder, which is written.
+        shipped: the folder of what ships, which is read where the own one has nothing.
+        device: the ``device`` option, for tasks that have no options themselves.
+    """
+
+    experiment: str
+    scale: str
+    task: Task
+    folder: Path
+    shipped: Path
+    device: str = "auto"
+
+    @functools.cached_property
+    def key(self) -> str:
+        """See ``task_key``."""
+        return task_key(self.experiment, self.task)
+
+    @property
+    def label(self) -> str:
+        """The experiment and the task."""
+        return f"{self.experiment} {self.task.name}"
+
+    @functools.cached_property
+    def path(self) -> Path:
+        """The own file."""
+        return task_path(self.folder, self.experiment, self.scale, self.task)
+
+    @property
+    def _shipped_path(self) -> Path:
+        return self.shipped / self.path.relative_to(self.folder)
+
+    @property
+    def data(self) -> DataSpec | None:
+        """The images of the runs whose targets the task trains or reads."""
+        if self.task.options is None:
+            return None
+        return composition.compose(self.task.options).data
+
+    def result(self) -> TaskResult | None:
+        """The stored result: one's own, or else what ships."""
+        for path in (self.path, self._shipped_path):
+            with contextlib.suppress(FileNotFoundError, files.Damaged):
+                return TaskResult.read(path)
+        return None
+
+    def is_finished(self) -> bool:
+        """Whether there is a result."""
+        return self.result() is not None
+
+    def damage(self) -> str | None:
+        """What is wrong with its files, if anything."""
+        return _damage(self.path) or _damage(self._shipped_path)
+
+    def set_aside(self) -> None:
+        """Move a damaged own file away; the key's lock must be held."""
+        if (damage := _damage(self.path)) is not None:
+            files.quarantine(self.path, damage)
+
+    def compute(self) -> str:
+        """Compute the rows and write them."""
+        started = time.monotonic()
+        with self._machine() as machine:
+            rows = self.task.compute().to_dict("records")
+        seconds = round(time.monotonic() - started, 1)
+        TaskResult(
+            self.experiment,
+            self.scale,
+            self.task.name,
+            self.key,
+            tuple({str(name): cell for name, cell in row.items()} for row in rows),
+            commit() or "installed",
+            machine,
+            seconds,
+        ).write(self.path)
+        return "done"
+
+    @contextlib.contextmanager
+    def _machine(self) -> Iterator[str]:
+        """Compute on as many threads as the options say; the value describes the device."""
+        device, threads = self.device, None
+        if self.task.options is not None:
+            config = composition.compose(self.task.options)
+            device, threads = config.device, config.threads
+        with hardware.working_threads(threads):
+            yield hardware.describe(hardware.resolve_device(device))
+
+
+def _damage(path: Path, read: Callable[[Path], object] = TaskResult.read) -> str | None:
+    """Why a file cannot be read; ``None`` where it can, or where there is none."""
+    try:
+        read(path)
+    except FileNotFoundError:
+        return None
+    except files.Damaged as error:
+        return str(error)
+    return None

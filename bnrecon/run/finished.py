@@ -1,0 +1,123 @@
+"""A run that has a result: reading it, checking it against the images, writing its tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from pathlib import Path
+
+from bnrecon.config.composition import option_names
+from bnrecon.config.schema import RunConfig
+from bnrecon.data import Images, load
+from bnrecon.reporting import figures
+from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.run_tables import table_files
+from bnrecon.runtime import files, locks
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["check_images", "read_result", "restore_tables", "source_notes", "write_config"]
+
+logger = logging.getLogger(__name__)
+
+
+def read_result(folder: Path, quarantine_damaged: bool = False) -> RunResult | None:
+    """The result of a run; ``None`` where there is none, or a damaged one.
+
+    With ``quarantine_damaged`` a damaged file is named and moved away; the folder must be locked.
+    """
+    return files.read_if_valid(folder / "result.json", RunResult.read, quarantine_damaged)
+
+
+def write_config(config: RunConfig, folder: Path) -> None:
+    """Write the run's configuration as a person reads JSON."""
+    text = json.dumps(dataclasses.asdict(config), indent=1, ensure_ascii=False)
+    files.write_text(folder / "config.json", text + "\n")
+
+
+def restore_tables(config: RunConfig, folder: Path, result: RunResult) -> None:
+    """Write a finished run's tables again where they are missing, old or damaged.
+
+    Solved layers that killed processes left are removed. A folder that cannot be written stays as
+    it is: a finished run is there to be read.
+    """
+    if not os.access(folder, os.W_OK):
+        return
+    try:
+        with locks.lock_folder(folder, f"the run {folder.name}"):
+            if not (folder / "config.json").exists():  # the first request's is kept
+                write_config(config, folder)
+            for name, text in table_files(result).items():
+                if not files.has_text(folder / name, text):
+                    files.write_text(folder / name, text)
+            if not figures.is_whole(folder / "layers.png"):
+                draw_layers(folder, result)
+            for leftover in folder.glob("seed-*/layer-*.safetensors"):
+                leftover.unlink()
+    except (UserError, OSError) as error:
+        logger.warning("the tables beside the result were not updated: %s", error)
+
+
+def draw_layers(folder: Path, result: RunResult) -> None:
+    """Write the figure of the layers' errors."""
+    picture = figures.image(figures.layer_errors(result), "png")
+    files.write_bytes(folder / "layers.png", picture)
+
+
+def check_images(
+    config: RunConfig, result: RunResult, folder: Path, data: Images | None
+) -> list[str]:
+    """Compare a finished run's images with those that are found now.
+
+    Args:
+        config: the request.
+        result: the finished run.
+        folder: where it lies.
+        data: the images, if they were loaded already.
+
+    Returns:
+        A note where there are no images to compare with.
+
+    Raises:
+        UserError: the images are others, or ``data.root`` cannot be read.
+    """
+    root = config.data.root
+    try:
+        with option_names("data"):
+            data = data or load(dataclasses.replace(config.data, download=False))
+    except UserError:
+        if root is not None:
+            raise
+        return [
+            f"note      the {config.data.name} images are not on this machine, "
+            "so they were not compared with those of the run"
+        ]
+    if data.checksum() == result.data.checksum:
+        return []
+    others = "those on this machine" if root is None else f"those in data.root={root}"
+    raise UserError(
+        f"{folder} was run on other {config.data.name} images ({result.data.train} training, "
+        f"{result.data.test} test) than {others}; give outputs=ANOTHER_FOLDER, or remove it"
+    )
+
+
+def source_notes(config: RunConfig, folder: Path) -> list[str]:
+    """A note where source networks of a finished run are missing or damaged."""
+    problems = []
+    for seed in config.seeds:
+        path = folder / f"seed-{seed}" / "source.safetensors"
+        try:
+            files.read_tensors(path)
+        except FileNotFoundError:
+            problems.append(f"the source network of seed {seed} is not here")
+        except ValueError as error:
+            problems.append(str(error))
+    if not problems:
+        return []
+    if len(problems) == len(config.seeds) > 1:
+        problems = ["none of its source networks is here"]
+    return [
+        f"note      {'; '.join(problems)}; to make it again, remove {folder / 'result.json'} and "
+        "rerun the command, or give outputs=ANOTHER_FOLDER"
+    ]

@@ -1,0 +1,166 @@
+"""One option of a spec: its default, its meaning and what it allows, checked when a spec is made.
+
+The rooms' specs are plain dataclasses whose fields are made by ``option``. Its metadata is read by
+``check_fields`` (in ``__post_init__``) and by the command line's help and completion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import numbers
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from bnrecon.runtime.errors import UserError, nearest
+
+__all__ = [
+    "KINDS",
+    "check_fields",
+    "check_folder",
+    "check_name",
+    "check_utf8",
+    "field_types",
+    "limits_text",
+    "name_fields",
+    "option",
+]
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+
+
+def option(default: Any = dataclasses.MISSING, help: str = "", **allowed: Any) -> Any:
+    """A dataclass field with its meaning and limits; without a default the field must be given.
+
+    Args:
+        default: the default, immutable.
+        help: the meaning in one sentence, as the command line shows it.
+        allowed: any of ``allowed`` (a tuple of values), ``above``, ``below``, ``at_least``,
+            ``at_most`` (numbers), ``folder=True`` (a folder's name) and ``file_name=True`` (a part
+            of a folder's name).
+
+    >>> @dataclasses.dataclass
+    ... class Spec:
+    ...     rate: float = option(0.1, "the learning rate", above=0)
+    ...     __post_init__ = check_fields
+    >>> Spec(rate=-1)
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: rate=-1: must be above 0
+    """
+    metadata = {"help": help, **allowed}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def field_types(spec: type) -> dict[str, tuple[type, ...]]:
+    """The types that each field of a dataclass allows; ``NoneType`` where it may be unset.
+
+    >>> field_types(dataclasses.make_dataclass("Spec", [("side", int | None, None)]))
+    {'side': (<class 'int'>, <class 'NoneType'>)}
+    """
+    hints = typing.get_type_hints(spec)
+    return {
+        field.name: tuple(typing.get_origin(kind) or kind for kind in _members(hints[field.name]))
+        for field in dataclasses.fields(spec)
+    }
+
+
+def check_fields(spec: Any) -> None:
+    """Check the fields of a spec against their types and limits.
+
+    Raises:
+        UserError: for the first value that is not allowed, by the field's name.
+    """
+    kinds = field_types(type(spec))
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if value is None and types.NoneType in kinds[field.name]:
+            continue
+        _check_type(field.name, value, kinds[field.name])
+        _check_limits(field.name, value, field.metadata)
+
+
+@contextlib.contextmanager
+def name_fields(prefix: str, names: Iterable[str]) -> Iterator[None]:
+    """Put a prefix before the fields that a ``UserError`` names, as in ``lr=0: must be above 0``.
+
+    >>> with name_fields("train.", ["lr"]):
+    ...     raise UserError("lr=0: must be above 0")
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: train.lr=0: must be above 0
+    """
+    try:
+        yield
+    except UserError as error:
+        # Not inside a path or a quoted value, nor where there is a prefix.
+        pattern = rf"(?<![\w.=/'\"-])({'|'.join(sorted(names))})(?==)"
+        line = re.sub(pattern, lambda found: f"{prefix}{found[1]}", str(error))
+        raise UserError(line) from None
+
+
+def check_folder(name: str, folder: str) -> None:
+    """Raise ``UserError`` for a text that cannot be a folder's name."""
+    if not folder or "\0" in folder:
+        raise UserError(f"{name}={folder!r}: give a folder's name")
+
+
+def check_utf8(name: str, folder: str) -> None:
+    """Raise ``UserError`` for a folder's name that JSON files cannot hold."""
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        advice = "not UTF-8; rename it, or set PYTHONUTF8=1 to have names read as UTF-8"
+        raise UserError(f"{name}={folder!r}: {advice}") from None
+
+
+def check_name(name: str, value: str) -> None:
+    """Raise ``UserError`` for a text that cannot be part of a folder's name."""
+    if not re.fullmatch(r"[^/\0\ud800-\udfff]{1,60}", value):
+        advice = "this is part of a folder's name; give 1 to 60 characters, none of them /"
+        raise UserError(f"{name}={value[:80]!r}: {advice}")
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _check_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    """Whole numbers are numbers too; true and false are neither."""
+    for kind in kinds:
+        wanted = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
+        if isinstance(value, wanted) and (kind is bool or not isinstance(value, bool)):
+            return
+    allowed = " or ".join(KINDS.get(kind, kind.__name__) for kind in kinds if kind in KINDS)
+    raise UserError(f"{name}={value!r}: must be {allowed or kinds[0].__name__}")
+
+
+def limits_text(limits: Mapping[str, Any]) -> str:
+    """The limits of an option in words, empty where there are none.
+
+    >>> limits_text({"at_least": 0, "below": 1}), limits_text({"above": 0})
+    ('at least 0 and below 1', 'above 0')
+    """
+    words = {"above": "above", "at_least": "at least", "below": "below", "at_most": "at most"}
+    given = [f"{text} {limits[name]:,}" for name, text in words.items() if name in limits]
+    return " and ".join(given)
+
+
+def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    numeric = isinstance(value, numbers.Real)
+    if numeric and not (
+        limits.get("above", -math.inf) < value < limits.get("below", math.inf)
+        and limits.get("at_least", -math.inf) <= value <= limits.get("at_most", math.inf)
+    ):
+        raise UserError(f"{name}={value}: must be {limits_text(limits) or 'finite'}")
+    if "allowed" in limits and value not in limits["allowed"]:
+        raise UserError(f"{name}={value}: {nearest(value, map(str, limits['allowed']))}")
+    if limits.get("folder"):
+        check_folder(name, value)
+    if limits.get("file_name"):
+        check_name(name, value)

@@ -1,0 +1,135 @@
+"""The register of solvers: bnrecon's own, and those that a user adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bnrecon.operators.system import System
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.own_code import Registered, blamed
+from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
+from bnrecon.solvers.base import Answer, Solve
+from bnrecon.solvers.spec import SolverSpec
+
+__all__ = ["AUTO", "SOLVERS", "Solver", "lookup", "register_solver"]
+
+# What solver=auto chooses from.
+AUTO = ("closed_form", "least_squares", "lu", "matrix_free", "refined")
+
+SQUARE = "the only solution of a square system"
+SVD_NORM = "minimum norm of the scales, to float32 accuracy"
+
+
+def _any_system(rows: int, columns: int, orthogonal: bool) -> None:
+    """The check of a solver that takes every system."""
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A registered solver.
+
+    Args:
+        name: what ``SolverSpec.name`` calls it.
+        solve: ``solve(system, spec)`` returns an ``Answer``.
+        memory: ``memory(rows, columns)``: bytes it needs beside the operator.
+        registered: the function and who registered it.
+        check: ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` where the solver does not
+            apply.
+        norm: which of many solutions it finds.
+        square: whether c1 = n is the width that is taken where none is given.
+    """
+
+    name: str
+    solve: Solve
+    memory: Callable[[int, int], int]
+    registered: Registered
+    check: Callable[[int, int, bool], None] = _any_system
+    norm: str = SQUARE
+    square: bool = False
+
+    @property
+    def code(self) -> str | None:
+        """Fingerprint of a user's code, which tells results apart; ``None`` for built-in code."""
+        return self.registered.fingerprint
+
+
+def _built_in(function: Solve, memory: Callable[[int, int], int], **traits: Any) -> Solver:
+    name = function.__name__
+    return Solver(name, function, memory, Registered(f"solver {name}", function), **traits)
+
+
+SOLVERS = {
+    solver.name: solver
+    for solver in (
+        _built_in(closed_form.closed_form, closed_form.memory, check=closed_form.check),
+        _built_in(dense.lu, dense.lu_memory, check=dense.check_dense, square=True),
+        _built_in(dense.refined, dense.refined_memory, check=dense.check_dense, square=True),
+        _built_in(
+            iterative.matrix_free, iterative.memory, norm="near the minimum norm of the scales"
+        ),
+        _built_in(
+            iterative.minimum_norm,
+            iterative.memory,
+            check=iterative.check_wide,
+            norm="minimum norm of the scales",
+        ),
+        _built_in(least_squares.least_squares, least_squares.memory, norm="least squares"),
+        _built_in(lbfgs.lbfgs, lbfgs.lbfgs_memory, norm="the one LBFGS reaches from zero"),
+        _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, check=dense.check_dense, square=True),
+        _built_in(lbfgs.svd_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
+        _built_in(lbfgs.svd_lu_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
+    )
+}
+
+
+def register_solver(
+    name: str,
+    *,
+    memory: Callable[[int, int], int],
+    check: Callable[[int, int, bool], None] = _any_system,
+    norm: str = SQUARE,
+    square: bool = False,
+    version: str | None = None,
+) -> Callable:
+    """Register a user's solver: a function ``(system, spec) -> (x, iterations)``, or an ``Answer``.
+
+    Results belong to the source files of the module that registers and of the user's modules that
+    it imports (a changed comment is a rerun), and to the values bound to the function; with a
+    ``version`` to that instead.
+
+    Args:
+        name: what ``solver=name`` selects it by.
+        memory: ``memory(rows, columns)``: bytes it needs beside the operator.
+        check: ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` for systems it cannot
+            solve.
+        norm: which of many solutions it finds.
+        square: whether it needs square systems, so that c1 = n where no width is given.
+        version: to be changed when the solver changes; without it its source files count.
+
+    >>> @register_solver("pinv", memory=lambda rows, columns: 24 * rows * columns, norm="minimum")
+    ... def pseudo_inverse(system, spec):
+    ...     return torch.linalg.pinv(system.operator.dense()) @ system.rhs, 0
+    >>> SOLVERS.pop("pinv").norm
+    'minimum'
+    """
+
+    def add(function: Callable) -> Callable:
+        registered = Registered(f"solver {name}", function, version)
+
+        def solve(system: System, spec: SolverSpec) -> Answer:
+            with blamed(registered):
+                return Answer(*function(system, spec))
+
+        SOLVERS[name] = Solver(name, solve, memory, registered, check, norm, square)
+        return function
+
+    return add
+
+
+def lookup(name: str) -> Solver:
+    """The solver of that name; raise ``UserError`` with the nearest name for an unknown one."""
+    if name not in SOLVERS:
+        raise UserError(f"solver={name}: {nearest(name, SOLVERS)}")
+    return SOLVERS[name]

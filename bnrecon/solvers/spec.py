@@ -1,0 +1,39 @@
+"""The options of solvers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bnrecon.runtime.options import check_fields, option
+
+__all__ = ["SolverSpec"]
+
+
+@dataclass
+class SolverSpec:
+    """How M γ = vec(W) is solved.
+
+    Args:
+        name: a solver in ``bnrecon.solvers.SOLVERS``; ``auto`` chooses by the system's size.
+        tolerance: relative residual ‖M γ - b‖ / ‖b‖, in float64, at which a layer has converged.
+        max_iterations: of iterative solvers; ``None`` for the solver's own limit.
+
+    Raises:
+        UserError: a value that is not allowed; the message starts with the field.
+
+    >>> SolverSpec(tolerance=0)
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: tolerance=0: must be above 0
+    """
+
+    name: str = option("auto", "how M gamma = vec(W) is solved; auto chooses by size")
+    tolerance: float = option(
+        1e-10, "relative residual at which a layer counts as converged", above=0
+    )
+    max_iterations: int | None = option(
+        None, "iterations of the solver; null: the solver's own limit", above=0
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)

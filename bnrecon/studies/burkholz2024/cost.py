@@ -1,0 +1,134 @@
+"""What a source network costs beside its target (Burkholz 2024, Sect. 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+
+from bnrecon.features.register import choose_width
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction.folding import find_layers
+from bnrecon.reconstruction.planning import Plan, PlannedLayer
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.study import read_reported
+from bnrecon.run import estimate
+from bnrecon.targets.models import minimum_width_count, parameter_count, vgg
+
+__all__ = ["PART"]
+
+REPORTED = read_reported(__package__)["cost"]
+IMAGE = (3, 32, 32)
+FEATURES = FeatureSpec("he_normal")
+WIDTH = 64
+WIDTHS: Mapping[str, Mapping[str, Any]] = {
+    "minimum, n - c2 + 1": {"width": "minimum"},
+    "maximum, n": {"width": "maximum"},
+    "1.5 n": {"oversampling": 1.5},
+    "2 n": {"oversampling": 2.0},
+}
+
+
+def tasks(_: str, __: Sequence[str]) -> list[Task]:
+    """One task: nothing is trained or drawn."""
+    return [Task("all", count, {"width": WIDTH})]
+
+
+def count(width: int) -> pd.DataFrame:
+    """One row for the target and one per width of the source, counted from the layers' shapes.
+
+    ``operations`` are multiply-adds of one image, ``map_bytes`` the largest intermediate map of
+    one image in float32, ``convolutions_trainable`` the trainable parameters of the convolutions.
+    """
+    target = vgg(IMAGE, 10, width, [2, 3, 4, 4, 4], "relu").eval()
+    places = estimate.pixels(target, IMAGE)
+    convolutions = [module for module in target.modules() if isinstance(module, torch.nn.Conv2d)]
+    sides = [places[name][1] for name in places][: len(convolutions)]
+    largest = max(out * m.out_channels for m, out in zip(convolutions, sides, strict=True))
+    operations = estimate.multiply_adds(target, places)
+    rows = [
+        {
+            "network": "target",
+            "trainable": parameter_count(target),
+            "frozen": 0,
+            "operations": operations,
+            "map_bytes": 4 * largest,
+        }
+    ]
+    for name, options in WIDTHS.items():
+        layers = [
+            PlannedLayer(
+                found, choose_width(FEATURES.name, found.target.shape, **options), number, FEATURES
+            )
+            for number, found in enumerate(find_layers(target).layers)
+        ]
+        rows.append({"network": f"source, c1 = {name}", **_count_source(layers, places)})
+    rows[1]["convolutions_trainable"] = minimum_width_count(target)
+    return pd.DataFrame(rows)
+
+
+def _count_source(layers: list[PlannedLayer], places: dict[str, tuple[int, int]]) -> dict[str, int]:
+    shapes = [layer.found.target.shape for layer in layers]
+    return {
+        "trainable": sum(
+            layer.width + 2 * shape.outputs for layer, shape in zip(layers, shapes, strict=True)
+        ),
+        "frozen": sum(
+            shape.feature_bytes(layer.width) // 4
+            for layer, shape in zip(layers, shapes, strict=True)
+        ),
+        "operations": estimate.source_flops(Plan(layers, []), places) // 2,
+        "map_bytes": max(4 * layer.width * places[layer.found.name][0] for layer in layers),
+    }
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """The counts in readable units, operations also as multiples of the target's."""
+    target = rows.iloc[0]
+    lines = []
+    for _, row in rows.iterrows():
+        is_target = row["network"] == "target"
+        weights = 4 * (row["trainable"] + row["frozen"])
+        lines.append(
+            {
+                "network": row["network"],
+                "trainable": f"{row['trainable']:,}",
+                "frozen": "" if is_target else f"{row['frozen']:,}",
+                "weights, float32": f"{weights / 1e6:,.1f} MB",
+                "operations": f"{row['operations'] / 1e9:,.2f} G",
+                "largest map": f"{row['map_bytes'] / 1e6:,.2f} MB",
+                "operations / target's": ""
+                if is_target
+                else f"{row['operations'] / target['operations']:,.0f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def caption(rows: pd.DataFrame) -> str:
+    """What is counted, and what the paper's count of parameters agrees with."""
+    reported = REPORTED["target_parameters"]
+    counted = int(rows["convolutions_trainable"].dropna().iloc[0])
+    agreement = (
+        "is what the 17 convolutions have at minimum width"
+        if counted == reported
+        else f"is neither that nor what the convolutions have at minimum width, {counted:,}"
+    )
+    return (
+        "Trainable: inner scales, second scales and second shifts of all layers (a linear first "
+        f"layer needs no inner shifts). The paper gives {reported:,} as the number of the target's "
+        f"parameters; it {agreement}. Frozen weights come back from a seed: a saved source holds "
+        "the normalization alone. Operations: multiply-adds of one image. Largest map: of one "
+        "image in float32, which the source computes in chunks."
+    )
+
+
+PART = Experiment(
+    "Sect. 3.2",
+    f"What the source costs beside its target (VGG18 of width {WIDTH} on CIFAR-10)",
+    tasks,
+    summary,
+    caption,
+)

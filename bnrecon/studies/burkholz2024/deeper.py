@@ -1,0 +1,158 @@
+"""Deeper sources: draws rebuilt against the total width (Burkholz 2024, Theorem 2.5)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PALETTE, new_figure
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.studies.burkholz2024.deeper_sources import (
+    BEYOND,
+    SETTINGS,
+    SUCCESS,
+    Setting,
+    success_rates,
+)
+
+__all__ = ["PART"]
+
+DRAWS = {"smoke": 2, "laptop": 20, "paper": 100}
+COLOURS = dict(zip((2, 3, 4), PALETTE, strict=False))
+
+
+def tasks(scale: str, _: Sequence[str]) -> list[Task]:
+    """A task for each setting."""
+    return [
+        Task(
+            f"{setting.name}, L = {setting.layers}",
+            rates,
+            {"setting": dataclasses.asdict(setting), "draws": DRAWS[scale]},
+        )
+        for setting in SETTINGS
+    ]
+
+
+def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
+    """The share of draws that are rebuilt, by total width."""
+    return success_rates(Setting(**setting), draws)
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per target and depth: draws rebuilt, and the dimensions reachable at n + L."""
+    lines = []
+    for (target, layers), group in rows.groupby(["target", "layers"], sort=False):
+        line = {"target": target, "L": layers, "n": int(group["n"].iloc[0])}
+        at = group[group["beyond"] == 1].iloc[0]
+        line["widths at n + L"] = at["widths"]
+        line["reachable dimensions at n + L"] = f"{at['reachable_dimensions']} of {at['n']}"
+        for beyond in BEYOND:
+            found = group[group["beyond"] == beyond]
+            offset = f" + L {'-' if beyond < 1 else '+'} {abs(beyond - 1)}".replace(" + 0", "")
+            line[f"n{offset}"] = (
+                "" if found.empty else f"{found['rebuilt'].iloc[0]} of {found['draws'].iloc[0]}"
+            )
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def caption(rows: pd.DataFrame) -> str:
+    """What was computed, and what the rows at total width n + L say about the theorem."""
+    text = (
+        "Random targets, He-normal weights; the first kernel covers the target's, the others are "
+        "1x1. Levenberg-Marquardt from random starts in float64; rebuilt means a relative error of "
+        f"at most {SUCCESS:.0e}. Reachable dimensions: rank of the Jacobian at random scales; "
+        "where it is below n, almost no target is reached."
+    )
+    return " ".join([text, *_failing_searches(rows), *_open_settings(rows), *_refutations(rows)])
+
+
+def _names(rows: pd.DataFrame) -> str:
+    names = rows["target"] + " (L = " + rows["layers"].astype(str) + ")"
+    return "; ".join(names.drop_duplicates())
+
+
+def _failing_searches(rows: pd.DataFrame) -> list[str]:
+    """Failures of the search where Theorem 2.2 gives the solution: two layers, total n + 1."""
+    two = rows[(rows["layers"] == 2) & (rows["beyond"] == 0)]
+    failures = int((two["draws"] - two["rebuilt"]).sum())
+    if not failures:
+        return []
+    return [
+        f"At L = 2 and n + 1, Theorem 2.2 gives the solution: the {failures} failures of "
+        f"{int(two['draws'].sum())} draws there are the search's."
+    ]
+
+
+def _open_settings(rows: pd.DataFrame) -> list[str]:
+    """Settings where all dimensions are reachable at n + L and yet the search finds few."""
+    at = rows[rows["beyond"] == 1]
+    full = at[at["reachable_dimensions"] >= at["n"]]
+    few = full[full["rebuilt"] < full["draws"] / 2]
+    if few.empty:
+        return []
+    return [
+        "All n dimensions are reachable at n + L, and yet the search rebuilds less than half of "
+        f"the draws, for: {_names(few)}. Whether solutions exist there is open."
+    ]
+
+
+def _refutations(rows: pd.DataFrame) -> list[str]:
+    """Settings within the theorem's conditions where fewer than n dimensions are reachable."""
+    at = rows[rows["beyond"] == 1]
+    counterexamples = at[(at["reachable_dimensions"] < at["n"]) & (at["rebuilt"] == 0)]
+    if counterexamples.empty:
+        return []
+    return [
+        f"Counterexamples to the theorem: {_names(counterexamples)}. They meet its conditions "
+        "(total width n + L, c_l >= c0 in every layer), and no draw is rebuilt: up to the last "
+        "scales, a target's rows have to lie in the first layer's row space and its columns in "
+        "the last layer's column space."
+    ]
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Share of draws rebuilt, and the median error, against total width, a line per depth."""
+    names = list(dict.fromkeys(rows["target"]))
+    figure, grid = new_figure(
+        2, len(names), (2.2 * len(names), 4.4), sharex=True, sharey="row", squeeze=False
+    )
+    for (top, bottom), name in zip(grid.T, names, strict=True):
+        for layers, points in rows[rows["target"] == name].groupby("layers"):
+            share = points["rebuilt"] / points["draws"]
+            low, high = share - points["low"], points["high"] - share
+            top.errorbar(
+                points["beyond"] - 1 + 0.12 * (layers - 3),  # side by side where they agree
+                share,
+                [low.clip(lower=0), high.clip(lower=0)],
+                marker="o",
+                capsize=2,
+                color=COLOURS.get(layers),
+                label=f"L = {layers}",
+            )
+            bottom.semilogy(
+                points["beyond"] - 1, points["median_error"], marker="o", color=COLOURS.get(layers)
+            )
+        top.set_title(name)
+        top.legend()
+        bottom.set_xlabel("Σ c_l - (n + L)")
+        for axes in (top, bottom):
+            axes.axvline(0, color="grey", linewidth=1, linestyle=":")
+    grid[0][0].set_ylabel("share of draws rebuilt")
+    grid[1][0].set_ylabel("median relative error")
+    figure.suptitle("Dotted: n + L (Theorem 2.5)", fontsize=8)
+    return figure
+
+
+PART = Experiment(
+    "Theorem 2.5",
+    "Deeper sources: draws rebuilt against the total width",
+    tasks,
+    summary,
+    caption,
+    draw,
+)

@@ -1,0 +1,69 @@
+"""Whole networks with a nonlinear first layer (Burkholz 2024, Theorem 2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
+from bnrecon.studies.burkholz2024.loss_axes import draw_losses
+
+__all__ = ["PART"]
+
+EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
+
+
+def draw(cells: Sequence[Cell]) -> Figure | None:
+    """Loss of accuracy and the largest difference of a logit against epsilon."""
+    smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
+    if not smooth:
+        return None
+    figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
+    for activation, colour in zip(EPSILONS, PALETTE, strict=False):
+        part = [cell for cell in smooth if cell.config.features.activation == activation]
+        if not part:
+            continue
+        epsilons = [cell.config.features.epsilon for cell in part]
+        draw_losses(left, epsilons, part, activation, colour)
+        differences = [
+            cell.result.evaluation.largest_difference_to_target
+            for cell in part
+            if cell.result is not None
+        ]
+        right.loglog(epsilons, differences, marker="o", color=colour, label=activation)
+    left.set_xscale("log")
+    right.set_ylabel("largest difference of a logit")
+    for axes in (left, right):
+        axes.set_xlabel("epsilon of a layer (Theorem 2.4)")
+        axes.legend()
+    return figure
+
+
+PART = RunTable(
+    "Theorem 2.4",
+    "Whole networks with a nonlinear first layer",
+    list_rows(
+        "activation, epsilon of a layer",
+        ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto", "seeds=[0]"),
+        {
+            "smoke": ("scale=smoke", "evaluate=source"),
+            "laptop": ("scale=laptop", "target.width=16", "evaluate=source"),
+            "paper": ("scale=paper", "target.width=64", "evaluate=source"),
+        },
+        {
+            "relu": ("features.activation=relu",),
+            **{
+                f"{activation}, {epsilon}": (
+                    f"features.activation={activation}",
+                    f"features.epsilon={float(epsilon):g}",
+                )
+                for activation, epsilons in EPSILONS.items()
+                for epsilon in epsilons
+            },
+        },
+    ),
+    "All test images go through the real source network. One source seed.",
+    draw,
+)

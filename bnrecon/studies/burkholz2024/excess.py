@@ -1,0 +1,68 @@
+"""LBFGS with a few more features than equations (Burkholz 2024, Sect. 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
+from bnrecon.reproduction.study import read_reported
+from bnrecon.studies.burkholz2024.loss_axes import draw_losses
+
+__all__ = ["PART"]
+
+REPORTED = read_reported(__package__)["excess"]
+
+
+def draw(cells: Sequence[Cell]) -> Figure:
+    """Loss of accuracy and layer errors against the excess of features."""
+    figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
+    excess = [cell.config.features.excess or 0 for cell in cells]
+    draw_losses(left, excess, cells, "LBFGS", PALETTE[0])
+    errors = [
+        sorted(layer.relative_error for layer in cell.result.layers)
+        for cell in cells
+        if cell.result is not None
+    ]
+    right.semilogy(
+        excess, [row[-1] for row in errors], marker="o", color=PALETTE[0], label="worst layer"
+    )
+    right.semilogy(
+        excess,
+        [row[len(row) // 2] for row in errors],
+        marker=".",
+        linestyle="--",
+        color=PALETTE[0],
+        label="median layer",
+    )
+    right.set_ylabel("relative error of a layer")
+    for axes in (left, right):
+        axes.set_xscale("symlog", linthresh=40)
+        axes.set_xticks(excess)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        axes.set_xlabel("excess features per layer, c1 - n")
+        axes.legend()
+    return figure
+
+
+PART = RunTable(
+    "Sect. 3.2",
+    "LBFGS with a few more features than equations",
+    list_rows(
+        "excess features",
+        ("target=vgg18", "data=cifar10", "features=he_normal", "solver=lbfgs"),
+        {
+            "smoke": ("scale=smoke",),
+            "laptop": ("scale=laptop", "target.width=16", "evaluate=collapsed"),
+            "paper": ("scale=paper", "target.width=64"),
+        },
+        {str(excess): (f"features.excess={excess}",) for excess in (0, 40, 80, 120, 400)},
+    ),
+    f"The paper, at n = {REPORTED['n']:,}, adds "
+    f'"less than {REPORTED["parameters"][0]} or {REPORTED["parameters"][1]} parameters per '
+    'layer" to the minimum width.',
+    draw,
+)

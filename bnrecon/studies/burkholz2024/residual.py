@@ -1,0 +1,38 @@
+"""Residual source blocks, and residual targets (Burkholz 2024, Sect. 2.2, Eq. 3)."""
+
+from __future__ import annotations
+
+from bnrecon.reproduction.run_table import RunTable, list_rows
+
+__all__ = ["PART"]
+
+VGG = ("target=vgg18", "target.width=16")
+RESNET = ("target=resnet18", "target.width=8")
+MINIMUM = "features.width=minimum"
+INSIDE, BEHIND = "features.skip=outer", "features.skip=inner"
+
+PART = RunTable(
+    "Sect. 2.2, Eq. 3",
+    "Residual source blocks, and residual targets",
+    list_rows(
+        "target, skip connection of the source",
+        ("data=cifar10", "features=he_normal", "solver=auto"),
+        {
+            "smoke": ("scale=smoke", "target.width=4"),
+            "laptop": ("scale=laptop", "evaluate=collapsed"),
+            "paper": ("scale=paper",),
+        },
+        {
+            "VGG18 (16), none, minimum width": (*VGG, MINIMUM),
+            "VGG18 (16), inside the normalization, n - c2": (*VGG, INSIDE, MINIMUM),
+            "VGG18 (16), behind it, n - c2 + 1": (*VGG, BEHIND, MINIMUM),
+            "VGG18 (16), inside, 1.5 n": (*VGG, INSIDE),
+            "VGG18 (16), behind, 1.5 n": (*VGG, BEHIND),
+            "ResNet-18 (8), none": RESNET,
+            "ResNet-18 (8), inside the normalization": (*RESNET, INSIDE),
+            "ResNet-18 (8), behind it": (*RESNET, BEHIND),
+        },
+    ),
+    "The frozen skip connection ends before the second normalization (inside it) or after it "
+    "(behind it).",
+)

@@ -1,0 +1,33 @@
+"""Rounding in the real source network at minimum width (Burkholz 2024, Sect. 3.1)."""
+
+from __future__ import annotations
+
+from bnrecon.reproduction.run_table import RunTable, list_rows
+
+__all__ = ["PART"]
+
+PAPER = ("target.activation=leaky_relu", "features=orthogonal", "solver=lu_lbfgs")
+EXACT = ("features=he_normal", "solver=auto")
+REAL, COLLAPSED = "evaluate=source", "evaluate=collapsed"
+
+PART = RunTable(
+    "Sect. 3.1",
+    "What rounding to float32 costs in the real source network at minimum width",
+    list_rows(
+        "activation, features, solver, test images through",
+        ("target=vgg18", "data=cifar10", "features.width=minimum"),
+        {
+            "smoke": ("scale=smoke",),
+            "laptop": ("scale=laptop", "target.width=16"),
+            "paper": ("scale=paper", "target.width=64"),
+        },
+        {
+            "leaky_relu, orthogonal, paper, the real source": (*PAPER, REAL),
+            "leaky_relu, orthogonal, paper, its collapsed form": (*PAPER, COLLAPSED),
+            "relu, he_normal, exact, the real source": (*EXACT, REAL),
+            "relu, he_normal, exact, its collapsed form": (*EXACT, COLLAPSED),
+        },
+    ),
+    "Minimum width needs large scales. The real source rounds after each of two convolutions, its "
+    "collapsed form after one.",
+)

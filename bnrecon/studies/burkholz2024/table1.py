@@ -1,0 +1,16 @@
+"""Table 1 of Burkholz 2024: VGG18 targets on CIFAR-10, rebuilt."""
+
+from __future__ import annotations
+
+from bnrecon.reproduction.run_table import RunTable
+from bnrecon.reproduction.study import read_reported
+from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, reconstruction_rows
+
+__all__ = ["PART"]
+
+PART = RunTable(
+    "Table 1",
+    "Target reconstruction for CIFAR-10",
+    reconstruction_rows("cifar10", read_reported(__package__)["table1"]),
+    CAPTION,
+)

@@ -1,0 +1,204 @@
+"""Theorems 4.2 and 4.3: the probability that a sparse target is found among sparse features.
+
+A target row is found in a feature row where all of its nonzero weights have a place there. The
+target is found where its rows are found in different feature rows: a perfect bipartite matching.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+__all__ = [
+    "count_matches",
+    "degree_bound",
+    "disjoint_factor",
+    "disjoint_factor_in_print",
+    "disjoint_rows",
+    "has_perfect_matching",
+    "partition_probability",
+    "random_rows",
+    "required_density",
+    "required_density_in_print",
+    "width_factor",
+    "width_factor_in_print",
+]
+
+MakeTarget = Callable[[np.random.Generator], np.ndarray]
+
+
+def degree_bound(degrees: np.ndarray, density: float, outputs: int) -> float:
+    """Theorem 4.2's upper bound, Π_i (1 - (1 - p^{d_i})^{c2}), for in-degrees d_i.
+
+    >>> degree_bound(np.array([1, 1]), 0.5, 2)
+    0.5625
+    """
+    return float(np.prod(1 - (1 - density ** np.asarray(degrees, dtype=float)) ** outputs))
+
+
+def required_density_in_print(outputs: int, failure: float) -> float:
+    """The density 1 - (δ/c2)^(1/c2) that the text after Theorem 4.2 asks for.
+
+    >>> round(required_density_in_print(50, 0.2), 3)
+    0.105
+    """
+    return 1 - (failure / outputs) ** (1 / outputs)
+
+
+def required_density(outputs: int, degree: int, failure: float) -> float:
+    """The density at which Theorem 4.2's bound is about 1 - δ: the printed one to the power 1/d.
+
+    >>> round(required_density(50, 10, 0.2), 3)
+    0.798
+    """
+    return required_density_in_print(outputs, failure) ** (1 / degree)
+
+
+def width_factor_in_print(
+    outputs: int, inputs: int, target_density: float, density: float, failure: float
+) -> float:
+    """Theorem 4.3's k as printed: k c2 features find a Ber(q) target with probability 1 - δ.
+
+    k = log(1 - (1 - δ)^{1/c2}) / log(1 - (1 - q (1 - p))^c0). It treats the k candidates of a row
+    as independent, but they share the row's in-degree D: that none fits has the probability
+    E (1 - p^D)^k, which is above (1 - E p^D)^k (Jensen). ``width_factor`` is enough.
+
+    Args:
+        outputs: rows c2 of the target.
+        inputs: c0.
+        target_density: q.
+        density: p, of the features.
+        failure: δ.
+
+    Returns:
+        k, not rounded.
+
+    The theorem promises 15/16 here; the probability is 7/8:
+
+    >>> round(width_factor_in_print(1, 1, 0.5, 0.5, 1 / 16), 9)
+    2.0
+    >>> partition_probability(2, 1, 1, 0.5, 0.5)
+    0.875
+    """
+    fits = (1 - target_density * (1 - density)) ** inputs
+    return math.log(1 - (1 - failure) ** (1 / outputs)) / math.log(1 - fits)
+
+
+def partition_probability(
+    factor: float, outputs: int, inputs: int, target_density: float, density: float
+) -> float:
+    """The probability that every row of a Ber(q) target fits one of k candidates of its own.
+
+    (1 - E (1 - p^D)^k)^c2 with D ~ Bin(c0, q): appendix A.2 divides the features in this way. It
+    is a lower bound of the probability that the target is found among all k c2 features.
+
+    Args:
+        factor: k.
+        outputs: rows c2 of the target.
+        inputs: c0.
+        target_density: q.
+        density: p, of the features.
+    """
+    degrees = np.arange(inputs + 1)
+    none = stats.binom.pmf(degrees, inputs, target_density) @ (1 - density**degrees) ** factor
+    return float((1 - none) ** outputs)
+
+
+def width_factor(
+    outputs: int, inputs: int, target_density: float, density: float, failure: float
+) -> float:
+    """The k for which Theorem 4.3's proof holds: ``partition_probability`` is 1 - δ.
+
+    Args and result are those of ``width_factor_in_print``.
+
+    >>> round(width_factor(1, 1, 0.5, 0.5, 1 / 16), 6)
+    3.0
+    """
+
+    def excess(log_factor: float) -> float:
+        found = partition_probability(
+            math.exp(log_factor), outputs, inputs, target_density, density
+        )
+        return found - (1 - failure)
+
+    largest = 1.0
+    while excess(largest) < 0:
+        largest *= 2
+    return math.exp(brentq(excess, -50, largest))
+
+
+def disjoint_factor_in_print(outputs: int, degree: int, density: float, failure: float) -> float:
+    """The text's k for rows of degree d with inputs of their own: (1 - δ)^{1/c2} / (c2 p^d)."""
+    return (1 - failure) ** (1 / outputs) / (outputs * density**degree)
+
+
+def disjoint_factor(outputs: int, degree: int, density: float, failure: float) -> float:
+    """The k that Theorem 4.2's reasoning gives for such rows.
+
+    log(1 - (1 - δ)^{1/c2}) / (c2 log(1 - p^d)).
+    """
+    wanted = math.log(1 - (1 - failure) ** (1 / outputs))
+    return wanted / (outputs * math.log(1 - density**degree))
+
+
+def has_perfect_matching(target: np.ndarray, features: np.ndarray) -> bool:
+    """Whether every row of a target (c2, c0) lies within a row of its own of features (rows, c0).
+
+    >>> target = np.array([[True, False], [False, True]])
+    >>> has_perfect_matching(target, np.array([[True, True], [True, False]]))
+    True
+    >>> has_perfect_matching(target, np.array([[True, False], [True, False]]))
+    False
+    """
+    fits = (target.astype(np.int32) @ (1 - features.astype(np.int32)).T) == 0
+    found = maximum_bipartite_matching(csr_matrix(fits.astype(np.int8)), perm_type="column")
+    return bool((found >= 0).all())
+
+
+def count_matches(
+    make_target: MakeTarget, rows: int, density: float, draws: int, seed: int = 0
+) -> int:
+    """In how many draws a target is found among random features.
+
+    Args:
+        make_target: draws a target (c2, c0) with a generator.
+        rows: number of feature rows, each entry of which is there with probability ``density``.
+        density: p.
+        draws: how many times to draw.
+        seed: of the generator.
+    """
+    generator = np.random.default_rng(seed)
+    count = 0
+    for _ in range(draws):
+        target = make_target(generator)
+        features = generator.random((rows, target.shape[1])) < density
+        count += has_perfect_matching(target, features)
+    return count
+
+
+def disjoint_rows(outputs: int, inputs: int, degree: int) -> np.ndarray:
+    """Rows of ``degree`` ones with inputs of their own (Fig. 1 (e)), while there are enough inputs.
+
+    >>> disjoint_rows(2, 4, 2).astype(int)
+    array([[1, 1, 0, 0],
+           [0, 0, 1, 1]])
+    """
+    target = np.zeros((outputs, inputs), dtype=bool)
+    for row in range(outputs):
+        target[row, [(row * degree + step) % inputs for step in range(degree)]] = True
+    return target
+
+
+def random_rows(outputs: int, inputs: int, degree: int) -> MakeTarget:
+    """Rows of ``degree`` ones in random places."""
+
+    def make(generator: np.random.Generator) -> np.ndarray:
+        return generator.random((outputs, inputs)).argsort(1) < degree
+
+    return make

@@ -1,0 +1,110 @@
+"""A VGG of random frozen convolutions, trained from scratch by its normalizations alone.
+
+Burkholz 2024, Sect. 3.2.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+
+from bnrecon.features.register import DISTRIBUTIONS, choose_width, distribution
+from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.targets.collapsed_pair import CollapsedPair
+from bnrecon.targets.models import vgg
+from bnrecon.targets.spec import INNER
+
+__all__ = ["normalization_vgg"]
+
+
+def normalization_vgg(  # noqa: PLR0913  one parameter for each field of NormalizationVggTarget
+    shape: tuple[int, int, int],
+    classes: int,
+    width: int,
+    groups: list[int],
+    activation: str,
+    features: str,
+    excess: int,
+    inner: str,
+    oversampling: float | None = None,
+) -> nn.Module:
+    """Build the source architecture of a VGG: two frozen random convolutions for every layer.
+
+    Only normalizations are parameters. The features are drawn from the generator that initial
+    weights would be drawn from, so that ``train.seed`` gives them again. The linear layer is a
+    pair too, before an average over the side that is left. Scales start at 1; with
+    ``inner="scale"`` those of id_cond, sparse_id_cond and ortho_cond start from a VGG's initial
+    weights (Random features, Thm 3.1).
+
+    Args:
+        shape: channels, height and width of an image.
+        classes: number of logits.
+        width: channels of every layer.
+        groups: number of convolutions before each pooling.
+        activation: a name in ``bnrecon.targets.models.ACTIVATIONS``.
+        features: a name in ``DISTRIBUTIONS``; ``none``: one trained convolution instead of every
+            pair, the same network in its original parameterization.
+        excess: c1 - n, features beyond the number of equations.
+        inner: what stands between the two convolutions, ``batchnorm`` or ``scale``.
+        oversampling: c1 / n, instead of ``excess``.
+
+    Raises:
+        UserError: for a name that is not known, or a width that the features do not allow.
+
+    >>> network = normalization_vgg(
+    ...     (3, 8, 8), 10, 4, [1, 1], "relu", "he_normal", 10, "batchnorm"
+    ... )
+    >>> network(torch.randn(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    if features != "none" and features not in DISTRIBUTIONS:
+        raise UserError(f"features={features}: {nearest(features, ['none', *DISTRIBUTIONS])}")
+    if inner not in INNER:
+        raise UserError(f"inner={inner}: {nearest(inner, INNER)}")
+    model = vgg(shape, classes, width, groups, activation)
+    seed = int(torch.randint(2**31, ()))
+    numbers = itertools.count()
+
+    def replacement(layer: nn.Conv2d | nn.Linear) -> nn.Module:
+        weight = layer.weight.detach()
+        if weight.dim() == 2:
+            weight = weight[:, :, None, None]
+        number = next(numbers)
+        if features == "none":
+            return _convolution(weight)
+        outputs, inputs, rows, columns = weight.shape
+        shape = LayerShape(outputs, inputs, (rows, columns))
+        kind = distribution(features)
+        c1 = shape.equations + excess
+        if oversampling is not None:
+            c1 = choose_width(features, shape, oversampling)
+        kind.check_width(shape, c1)
+        pair = CollapsedPair(shape, c1, features, inner, seed, number)
+        from_weight = inner == "scale" and (kind.orthogonal or kind.at_most_n)
+        return pair.start_from(weight) if from_weight else pair
+
+    convolutions = model.get_submodule("features")
+    for name, module in list(convolutions.named_children()):
+        if isinstance(module, nn.Conv2d):
+            setattr(convolutions, name, replacement(module))
+    linear = model.get_submodule("classifier")
+    assert isinstance(linear, nn.Linear)
+    network = nn.Sequential()
+    network.add_module("features", convolutions)
+    network.add_module("classifier", replacement(linear))
+    network.add_module("classifier_norm", nn.BatchNorm2d(classes))
+    network.add_module("average", nn.AdaptiveAvgPool2d(1))
+    network.add_module("flatten", nn.Flatten())
+    return network
+
+
+def _convolution(weight: torch.Tensor) -> nn.Conv2d:
+    """A trained convolution that starts from a weight (c2, c0, kh, kw)."""
+    outputs, inputs, *kernel = weight.shape
+    size = (kernel[0], kernel[1])
+    convolution = nn.Conv2d(inputs, outputs, size, padding=kernel[0] // 2, bias=False)
+    convolution.weight = nn.Parameter(weight)
+    return convolution

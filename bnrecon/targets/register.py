@@ -1,0 +1,102 @@
+"""The register of target families: bnrecon's own, listed here, and those that a user adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.own_code import Registered, attribute_errors
+from bnrecon.targets.models import mlp, resnet, vgg
+from bnrecon.targets.normalization_vgg import normalization_vgg
+
+__all__ = ["FAMILIES", "Builder", "build", "check_family", "register_target", "target_code"]
+
+# A builder takes the image shape (C, H, W), the number of classes, and the target's own options.
+Builder = Callable[..., nn.Module]
+
+
+def _built_in(name: str, builder: Builder) -> Registered:
+    return Registered(f"target family {name}", builder)
+
+
+FAMILIES: dict[str, Registered] = {
+    "vgg": _built_in("vgg", vgg),
+    "vgg_normalization": _built_in("vgg_normalization", normalization_vgg),
+    "resnet": _built_in("resnet", resnet),
+    "mlp": _built_in("mlp", mlp),
+}
+
+
+def register_target(name: str, version: str | None = None) -> Callable[[Builder], Builder]:
+    """Register a family of target networks under a name that ``target.family`` accepts.
+
+    The builder is called as ``builder(shape, classes, width, **options)`` with the width and the
+    options of the target's yaml file.
+
+    Args:
+        name: the family's name.
+        version: without one, a trained target belongs to the source files of the module that
+            registers and of your modules that it imports (a changed comment means a new training),
+            and to the values bound to the builder. With one it belongs to the version instead:
+            change it when the network changes.
+
+    >>> @register_target("two_linear")
+    ... def two_linear(shape, classes, width):
+    ...     inputs = shape[0] * shape[1] * shape[2]
+    ...     layers = nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, classes)
+    ...     return nn.Sequential(nn.Flatten(), *layers)
+    >>> build("two_linear", (1, 8, 8), 10, width=5)[3].out_features
+    10
+    >>> del FAMILIES["two_linear"]
+    """
+
+    def add(builder: Builder) -> Builder:
+        FAMILIES[name] = Registered(f"target family {name}", builder, version)
+        return builder
+
+    return add
+
+
+def target_code(family: str) -> str | None:
+    """A fingerprint of a user's family of networks, ``None`` for bnrecon's own."""
+    return FAMILIES[family].fingerprint
+
+
+def check_family(family: str) -> None:
+    """Raise ``UserError`` for a family that is not registered."""
+    if family not in FAMILIES:
+        raise UserError(f"family={family}: {nearest(family, FAMILIES)}")
+
+
+def build(family: str, shape: tuple[int, int, int], classes: int, **options: Any) -> nn.Module:
+    """Build a network of a registered family.
+
+    Args:
+        family: a name in ``FAMILIES``.
+        shape: channels, height and width of an image.
+        classes: number of logits.
+        options: the family's own, ``width`` among them.
+
+    Raises:
+        UserError: for an unknown family, options that it does not take, or a builder that fails.
+    """
+    check_family(family)
+    with attribute_errors(FAMILIES[family]):
+        try:
+            network = FAMILIES[family].function(shape, classes, **options)
+        except TypeError as error:
+            traceback = error.__traceback__
+            if traceback is None or traceback.tb_next is not None:  # raised inside the builder
+                raise
+            raise UserError(
+                f"target family {family} does not take these options ({error})"
+            ) from None
+    if not isinstance(network, nn.Module):
+        raise UserError(
+            f"target family {family}: it returned {type(network).__name__}; "
+            "it must return a torch.nn.Module"
+        )
+    return network

@@ -1,0 +1,206 @@
+"""Which network is trained, how, on which images, and where the result is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bnrecon.data.spec import DataSpec
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.interruption import parse_duration
+from bnrecon.runtime.options import check_fields, option
+
+__all__ = [
+    "ACTIVATION_NAMES",
+    "INNER",
+    "RESNET_DEPTHS",
+    "STEMS",
+    "CustomTarget",
+    "MlpTarget",
+    "NormalizationVggTarget",
+    "ResnetTarget",
+    "TargetRequest",
+    "TargetSpec",
+    "TrainSpec",
+    "VggTarget",
+]
+
+INNER = ("batchnorm", "scale")  # between the two convolutions of a frozen pair
+STEMS = ("auto", "cifar", "imagenet")
+RESNET_DEPTHS = (18, 50)
+ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid")
+MAX_CONVOLUTIONS = 256
+MAX_CONDITION = 10**12  # beyond, the smallest factor is lost in the law's own rounding
+BYTES_PER_WEIGHT = 12  # weight, gradient and momentum in float32
+
+
+@dataclass
+class TargetSpec:
+    """What all target networks share; each family has a subclass with its own fields."""
+
+    name: str = option(help="what tables and folders call the network", file_name=True)
+    family: str = option(help="the registered family of networks")
+    width: int = option(64, "channels of a layer (a ResNet's first stage)", above=0, at_most=10**6)
+    condition: float | None = option(
+        None,
+        "train weights behind fixed factors of this condition number (Random features, Table 1)",
+        at_least=1,
+        at_most=MAX_CONDITION,
+    )
+    density: float | None = option(
+        None, "train behind random masks that keep this share of every weight", above=0, at_most=1
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.condition is not None and self.density is not None:
+            raise UserError(
+                f"condition={self.condition:g}, density={self.density:g}: give at most one of them"
+            )
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training; 0 where the family is a user's."""
+        return 0
+
+
+@dataclass
+class VggTarget(TargetSpec):
+    """Groups of 3x3 convolutions with BatchNorm, a max-pool after each group, one linear layer."""
+
+    groups: list[int] = field(
+        default_factory=lambda: [2, 3, 4, 4, 4],
+        metadata={"help": "number of convolutions before each pooling"},
+    )
+    activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.groups or min(self.groups) < 1:
+            raise UserError(
+                f"groups={self.groups}: give the number of convolutions before each pooling, "
+                "as in [2,3,4,4,4]"
+            )
+        if sum(self.groups) > MAX_CONVOLUTIONS:
+            raise UserError(
+                f"groups={self.groups}: must be at most {MAX_CONVOLUTIONS} convolutions in all"
+            )
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training."""
+        return BYTES_PER_WEIGHT * sum(self.groups) * 9 * self.width**2
+
+
+@dataclass
+class NormalizationVggTarget(VggTarget):
+    """A VGG of frozen random pairs, of which only the normalizations are trained."""
+
+    features: str = option(
+        "he_normal",
+        "distribution of the frozen pairs; none: train the weights themselves, same architecture",
+    )
+    excess: int = option(
+        100, "c1 - n: features beyond the number of equations", at_least=0, at_most=10**9
+    )
+    oversampling: float | None = option(None, "c1 / n, instead of excess", above=0)
+    inner: str = option(
+        "batchnorm",
+        "between the two convolutions of a pair: a normalization, or a scale alone",
+        allowed=INNER,
+    )
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training."""
+        if self.features == "none":
+            return super().training_bytes()
+        # Frozen: a feature for each equation at least, of a column and nine rows.
+        return 4 * sum(self.groups) * 9 * self.width**2 * 10 * self.width
+
+
+@dataclass
+class ResnetTarget(TargetSpec):
+    """torchvision's ResNet-18 or ResNet-50."""
+
+    depth: int = option(18, "number of layers", allowed=RESNET_DEPTHS)
+    stem: str = option(
+        "auto",
+        "first layers: 3x3 (cifar), 7x7 and pooling (imagenet), or by the images' side (auto)",
+        allowed=STEMS,
+    )
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training."""
+        return BYTES_PER_WEIGHT * 11_000_000 * self.width**2 // 64**2
+
+
+@dataclass
+class MlpTarget(TargetSpec):
+    """Hidden linear layers with BatchNorm."""
+
+    depth: int = option(2, "number of hidden layers", above=0, at_most=256)
+    activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training."""
+        return BYTES_PER_WEIGHT * self.depth * self.width**2
+
+
+@dataclass
+class CustomTarget(TargetSpec):
+    """A user's own registered family: its builder is called with ``width`` and these options."""
+
+    options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "what the builder is called with, by name"}
+    )
+
+
+@dataclass
+class TrainSpec:
+    """How the target is trained; the defaults are those of Burkholz 2024, Sect. 3.2."""
+
+    epochs: int = option(205, "epochs, warm-up included", above=0, at_most=10**6)
+    lr: float = option(0.1, "peak learning rate", above=0)
+    momentum: float = option(0.9, "momentum of SGD", at_least=0, below=1)
+    weight_decay: float = option(5e-4, "weight decay", at_least=0)
+    nesterov: bool = option(False, "Nesterov's momentum")
+    batch_size: int = option(128, "images a step", above=0, at_most=10**7)
+    warmup_epochs: float = option(
+        5, "epochs of linear warm-up; a cosine to 0 follows", at_least=0, at_most=10**6
+    )
+    seed: int = option(0, "seed of initial weights, batches and crops", at_least=0, at_most=10**12)
+    precision: str = option(
+        "auto",
+        "precision of training; auto: bfloat16 where the device is fast at it",
+        allowed=("auto", "float32", "bfloat16"),
+    )
+    compile: str = option(
+        "auto", "use torch.compile; auto: on a GPU", allowed=("auto", "on", "off")
+    )
+    time_limit: str | None = option(
+        None, "stop at a checkpoint after this time, as in 90s, 30m, 2h"
+    )
+    checkpoint_seconds: float = option(60, "seconds between checkpoints", above=0, at_most=10**9)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.nesterov and self.momentum == 0:
+            raise UserError("nesterov=true: needs a momentum above 0")
+        if self.time_limit is not None:
+            parse_duration(self.time_limit)
+
+
+@dataclass
+class TargetRequest:
+    """A target to take from the store or to train: all that its weights depend on, and the store.
+
+    Attributes:
+        target: the network.
+        train: how it is trained.
+        data: the images it is trained on.
+        store: the folder in which trained targets lie, each in a folder of its own.
+    """
+
+    target: TargetSpec
+    train: TrainSpec
+    data: DataSpec
+    store: Path

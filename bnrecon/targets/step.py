@@ -1,0 +1,131 @@
+"""One step of SGD: forward and backward pass, compiled where that works, and the update."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bnrecon.runtime import distributed
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.plan import TrainingPlan
+
+__all__ = ["Step"]
+
+logger = logging.getLogger(__name__)
+
+TRIALS = 3  # steps in which a compiled network may fail: they compile, capture and replay
+
+
+class Step:
+    """Steps of SGD on a network; nothing in them waits for the GPU.
+
+    Args:
+        network: the network, on its device and in training mode.
+        optimizer: the optimizer of its parameters.
+        plan: precision, and whether to compile.
+        device: where it runs.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: TrainingPlan,
+        device: torch.device,
+    ):
+        self.network, self.optimizer, self.plan, self.device = network, optimizer, plan, device
+        self.forward = self._forward()
+        compiles = plan.compiled and distributed.rank_and_world_size()[1] == 1
+        self.trials = TRIALS if compiles else 0
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor, rate: float) -> torch.Tensor:
+        """Take one step.
+
+        Args:
+            x: images (N, C, H, W).
+            y: class numbers (N,).
+            rate: the learning rate.
+
+        Returns:
+            Sums over the batch, float64: loss, correct answers, images.
+        """
+        if self.trials:
+            logits, loss = self._try_compiled(x, y)
+        else:
+            logits, loss = self._gradients(self.forward, x, y)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        with torch.no_grad():
+            correct = (logits.argmax(1) == y).sum()
+            count = torch.full_like(loss, len(y), dtype=torch.float64)
+            return torch.stack([loss.double() * len(y), correct.double(), count])
+
+    def _forward(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The network as it runs in training: compiled, or with gradients averaged over processes.
+
+        Compiled for a GPU, forward and backward pass are two captured CUDA graphs that are replayed
+        in each step. What they hold:
+
+        - Parameters, and the running statistics and counts of batch normalizations, at fixed
+          addresses: all that changes them outside (the optimizer, a checkpoint) does so in place.
+          Capturing runs nothing, so that statistics move once a step.
+        - Not the learning rate: the optimizer runs outside and is given it in each step.
+        - One shape of batch: an incomplete last batch is left out, or is the only one.
+        - Logits and gradients, in memory that the next replay overwrites. Loss and correct answers
+          are summed before, in memory of their own; gradients are never accumulated, but dropped
+          before the next forward pass and after the last step. A forward pass starts again in that
+          memory once the last backward pass has run, as here it always has: only loops without one
+          need ``torch.compiler.cudagraph_mark_step_begin``.
+        """
+        if distributed.rank_and_world_size()[1] > 1:
+            # Channels-last 1x1 kernels have strides that torch warns of without need; the
+            # option's new name is not in older versions.
+            warnings.filterwarnings("ignore", "Grad strides do not match", UserWarning)
+            warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
+            # Each process keeps running statistics of its own images; the first's are saved.
+            return nn.parallel.DistributedDataParallel(self.network, broadcast_buffers=False)
+        if self.plan.compiled:
+            return torch.compile(self.network, mode="reduce-overhead")
+        return self.network
+
+    def _gradients(
+        self, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Forward and backward pass; return logits and loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        low = self.plan.dtype != torch.float32
+        with torch.autocast(self.device.type, self.plan.dtype, enabled=low):
+            logits = forward(x)
+        loss = F.cross_entropy(logits.float(), y)
+        loss.backward()
+        return logits, loss
+
+    def _try_compiled(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and loss in a step in which compiling may fail: the network itself then does it.
+
+        Where the backward pass fails, the forward pass has moved the batch normalizations'
+        statistics: they are restored. An error of the network or the batch occurs again without
+        torch.compile, and is raised as it is.
+        """
+        buffers, why = [buffer.clone() for buffer in self.network.buffers()], ""
+        self.trials -= 1
+        try:
+            return self._gradients(self.forward, x, y)
+        except Exception as error:  # Dynamo, Inductor, Triton, a C compiler, CUDA: no common class
+            cause = getattr(error, "inner_exception", error)
+            first = (str(cause).strip() or "no message").splitlines()[0][:200]
+            why = f"torch.compile fails here ({type(cause).__name__}: {first})"
+        for buffer, kept in zip(self.network.buffers(), buffers, strict=True):
+            buffer.copy_(kept)
+        found = self._gradients(self.network, x, y)
+        if self.plan.spec.compile == "on":
+            raise UserError(f"train.compile=on: {why}; give train.compile=auto or =off")
+        logger.warning("%s; training goes on uncompiled", why)
+        self.forward, self.trials = self.network, 0
+        return found

@@ -1,0 +1,72 @@
+"""The command in this process, and in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(autouse=True)
+def _folder_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture
+def refused(command):
+    """Run a command that is refused in one line, with nothing begun; return the line."""
+
+    def run(*words, line=""):
+        before = sorted(Path.cwd().rglob("*"))
+        code, out, err = command(*words)
+        assert code == 2, err
+        assert line in err
+        assert err.startswith("bnrecon: ")
+        assert len(err.splitlines()) == 1
+        assert "Traceback" not in err
+        assert "defect" not in err
+        assert out == ""
+        assert sorted(Path.cwd().rglob("*")) == before
+        return err
+
+    return run
+
+
+@pytest.fixture
+def process():
+    """Run `bnrecon WORDS` in a process; its last line of errors tells whether torch was loaded."""
+
+    def run(*words, start="import sys"):
+        code = (
+            f"{start}\nfrom bnrecon.cli.main import main\ncode = main({list(words)!r})\n"
+            "print('torch' in sys.modules, file=sys.stderr)\nsys.exit(code)"
+        )
+        return subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=ENVIRONMENT,
+        )
+
+    return run
+
+
+@pytest.fixture
+def shell():
+    """Run a line of bash in which $BNRECON is the command."""
+
+    def run(line, **environment):
+        return subprocess.run(
+            ["bash", "-c", line],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=ENVIRONMENT | {"BNRECON": f"{sys.executable} -P -m bnrecon"} | environment,
+        )
+
+    return run

@@ -1,0 +1,148 @@
+"""The command as a whole: help, mistakes, signals and streams."""
+
+import logging
+import os
+import signal
+import sys
+
+import pytest
+
+from bnrecon.cli.main import main, make_parsers
+from bnrecon.runtime import interruption
+
+WITHOUT_TORCH = [
+    ["--help"],
+    ["--version"],
+    ["run", "--help"],
+    ["run", "--cfg", "job"],
+    ["train", "--help", "target=resnet18"],
+    ["study", "--help"],
+    ["completion", "bash"],
+]
+MISTAKES = [
+    ["run=3"],
+    ["ru"],
+    ["run", "--foo"],
+    ["run", "foo=3"],
+    ["run", "target=nothing"],
+    ["run", "features.oversampling=0"],
+    ["train", "train.epochs=half"],
+    ["study", "burkholz"],
+    ["study", "burkholz2024", "table9"],
+    ["tables", "random_features", "target.width=none"],
+    ["figures", "no_study"],
+]
+
+
+@pytest.mark.parametrize("words", WITHOUT_TORCH, ids=" ".join)
+def test_help_is_answered_without_loading_torch(process, words):
+    done = process(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert done.stderr == "False\n"
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_a_mistyped_option_or_command_is_answered_without_loading_torch(process, words):
+    done = process(*words)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    line, torch = done.stderr.splitlines()
+    assert line.startswith("bnrecon: ")
+    assert torch == "False"
+
+
+@pytest.mark.parametrize("module", ["bnrecon", "bnrecon.cli"])
+def test_the_command_is_started_as_a_module(shell, module):
+    done = shell(f"{sys.executable} -P -m {module} --version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0.1.0\n", "")
+
+
+def test_help_names_every_command_and_its_examples_are_commands(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    assert command("help")[1] == out
+    commands = make_parsers()[1]
+    assert set(commands) == {"run", "train", "study", "tables", "figures", "completion"}
+    examples = [line.split()[1] for line in out.splitlines() if line.startswith("  bnrecon ")]
+    assert set(examples) <= set(commands)
+    assert all(f"\n    {name} " in out for name in commands)
+
+
+def test_without_a_command_the_help_is_shown_and_it_is_a_mistake(command):
+    code, out, err = command()
+    assert (code, err) == (2, "")
+    assert out == command("--help")[1]
+
+
+def test_the_help_of_an_option_follows_the_chosen_target(command):
+    assert "target.depth=" not in command("run", "--help")[1]
+    assert "target.depth=18" in command("run", "target=resnet18", "--help")[1]
+    assert all(len(line) <= 100 for line in command("run", "--help")[1].splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run=3"], "options follow a command, as in: bnrecon run target=vgg18"),
+        (["target=vgg18"], "options follow a command, as in: bnrecon run target=vgg18"),
+        (["--target=vgg18"], "options follow a command"),
+        (["ru"], "ru: no such command: did you mean 'run'? Allowed: completion, figures"),
+        (["run", "--target=vgg18"], "options are written without dashes, as in target=vgg18"),
+        (["run", "--multrun"], "--multrun is not an option: did you mean '--multirun'?"),
+        (["--quite"], "unrecognized arguments: --quite"),
+        (["completion"], "required: shell"),
+        (["completion", "csh"], "invalid choice: 'csh'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_on_the_command_line_names_what_is_allowed(refused, words, line):
+    refused(*words, line=line)
+
+
+def test_the_command_leaves_signals_streams_and_logging_as_they_were(command):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    arguments, errors, logger = list(sys.argv), sys.stderr.errors, logging.getLogger("bnrecon")
+    assert command("-v", "run", "--cfg", "job")[0] == 0
+    assert {number: signal.getsignal(number) for number in before} == before
+    assert (sys.argv, sys.stderr.errors) == (arguments, errors)
+    assert (logger.handlers, logger.level) == ([], logging.NOTSET)
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_while_libraries_load_an_interruption_ends_the_process_and_then_it_is_an_exception():
+    with interruption.handle_signals():
+        assert interruption.is_loading()
+        interruption.finish_loading()
+        assert not interruption.is_loading()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_reader_that_has_ended_is_no_error(shell):
+    done = shell("""
+        for words in --help "run --help"; do
+            $BNRECON $words | sleep 0  # has ended before anything is printed
+            echo ${PIPESTATUS[0]}
+        done
+        $BNRECON --help > /dev/full
+        echo $?
+    """)
+    assert done.stdout.split() == ["141", "141", "1"]
+    assert done.stderr.startswith("bnrecon: No space left on device; ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_characters_that_the_terminal_lacks_are_escaped(shell):
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = shell("$BNRECON run --help", **plain)
+    assert done.returncode == 0, done.stderr
+    assert r"Uniform on \xb1sqrt(6 / fan-in)." in done.stdout
+
+
+def test_main_runs_in_a_thread_where_no_signals_arrive(capsys):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(main, ["--version"]).result() == 0
+    assert capsys.readouterr().out == "0.1.0\n"

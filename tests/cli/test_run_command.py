@@ -1,0 +1,245 @@
+"""`bnrecon run` and `train`: a mistake is one line, and nothing is begun or left behind."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bnrecon.config import composition, schema
+from bnrecon.runtime import interruption
+
+MISTAKES = [
+    ("=3", "'=3': an option has no name"),
+    ("~", "an option has no name"),
+    ("foo=3", "foo is not an option"),
+    ("hydra=3", "must be a string"),
+    ("--resolve", "--cfg"),
+    ("--cfg", "expected one argument"),
+    ("--cfg foo", "invalid choice: 'foo'"),
+    ("--config-dir", "expected one argument"),
+    ("--config-dir=", "give the folder that holds own yaml files"),
+    ("train.seed=9223372036854775808", "at most 1,000,000,000,000"),
+    ("train.seed=-1", "at least 0"),
+    ("seeds=[9223372036854775808]", "from 0 to 2^63 - 1"),
+    ("data.crop_padding=1e12", "must be a whole number"),
+    ("data.crop_padding=1000000000000", "below 8"),
+    ("data.workers=1000000000", "data.workers=1000000000: "),
+    ("data.side=1000000000", "digits images have one size"),
+    ("target.groups=[1000]", "at most 256 convolutions"),
+    ("target=mlp target.depth=1000000000", "at most 256"),
+    ("target.width=1000000000", "at most 1,000,000"),
+    ("train.epochs=1000000000000", "at most 1,000,000"),
+    ("train.batch_size=1000000000000", "at most 10,000,000"),
+    ("train.warmup_epochs=1e300", "at most 1,000,000"),
+    ("target.name=a/b", "none of them /"),
+    ("target.family=vgg2", "did you mean 'vgg'"),
+    ("hydra.sweep.dir= -m", "give a folder's name"),
+    ("hydra/launcher=joblib", "add -m"),
+    ("hydra/launcher=nothing_such -m", "pip install 'bnrecon[launchers]'"),
+    ("features=he_normal,id_cond", "with -m"),
+    ("-m features=he_normal,nothing_such", "features=nothing_such"),
+    ("data.root=${nothing}", "nothing"),
+    ("-m outputs=${nothing}", "nothing"),
+    ("imports=[nothing/such]", "importable from here"),
+    ("imports=[nothing-such]", "importable from here"),
+    ("outputs=null", "must have a value"),
+    ("hydra.sweep.dir=null -m", "must have a value"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[words for words, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_nothing_is_begun(refused, words, line):
+    refused("run", *words.split(), line=line)
+
+
+@pytest.mark.parametrize(
+    "value", ["18", "1.5", "null", "true", "[1,2]", "{a: 1}", "", "../x", "größe"]
+)
+@pytest.mark.parametrize("group", schema.GROUPS)
+def test_what_a_group_does_not_have_is_refused_with_what_it_has(refused, group, value):
+    refused("run", f"{group}={value}", line=f"{group}={value}: ")
+    refused("train", f"{group}={value}", line="Allowed: ")
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("target=mlp", "training mlp of this width takes"),
+        ("target=resnet18 data=digits", "training resnet18 of this width takes"),
+        ("target=vgg18_normalization data=digits", "smaller width"),
+    ],
+)
+def test_a_target_larger_than_the_memory_is_refused_before_it_is_built(refused, target, line):
+    for command in ("run", "train"):
+        refused(command, *target.split(), "target.width=1000000", line=line)
+
+
+def test_compiling_without_a_compiler_is_refused(refused, monkeypatch):
+    monkeypatch.setenv("CXX", "no_such_compiler")
+    for command in ("run", "train"):
+        words = ("scale=smoke", "device=cpu", "train.compile=on")
+        refused(command, *words, line="there is no no_such_compiler")
+
+
+OUTPUTS = [
+    pytest.param(
+        "/proc/nowhere",
+        "cannot be created",
+        marks=pytest.mark.skipif(sys.platform != "linux", reason="has no /proc"),
+    ),
+    ("file", "file is a file"),
+    ("file/below", "file is a file"),
+    ("a" * 300, "File name too long"),
+    ("", "outputs='': give a folder's name"),
+    ("''", "outputs='': give a folder's name"),
+    ("a\0b", "give a folder's name"),
+    ("a\udcffb", "not UTF-8"),
+]
+COMMANDS = (
+    ("run",),
+    ("run", "-m", "features=he_normal,id_cond"),
+    ("train",),
+    ("study", "random_features", "projection"),
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.parametrize(
+    ("outputs", "line"),
+    OUTPUTS,
+    ids=["proc", "file", "below", "long", "empty", "quoted", "nul", "bytes"],
+)
+def test_an_impossible_outputs_folder_is_refused_before_anything_is_begun(
+    refused, words, outputs, line
+):
+    Path("file").write_text("")
+    refused(*words, "scale=smoke", f"outputs={outputs}", line=line)
+
+
+FOLDERS = [
+    "größe",
+    "a=b",
+    "it's",
+    'say "so"',
+    "x[1]",
+    "a,b",
+    "a#b",
+    "a b",
+    "{a}",
+    "(a",
+    "a:b",
+    "back\\slash",
+    "end\\",
+    "it's\\'",
+    "null_",
+]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_may_have_any_letters(name):
+    for prefix in ("", "++"):
+        composed = composition.compose(
+            [f"{prefix}data.root={name}", f"{prefix}outputs={name}", f"{prefix}targets={name}"]
+        )
+        assert (composed.data.root, composed.outputs, composed.targets) == (name, name, name)
+
+
+def test_quoted_text_null_and_the_home_folder_are_understood(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/it's")
+    composed = composition.compose(["data.root=null", "outputs='a b'", "targets=~/x"])
+    assert (composed.data.root, composed.outputs, composed.targets) == (None, "a b", "/home/it's/x")
+    assert composition.as_overrides(["data.root=ä,b", "features=he_normal,18"], sweep=True) == [
+        "data.root='ä','b'",
+        "features=he_normal,'18'",
+    ]
+
+
+def test_a_run_and_its_table_are_found_in_a_folder_of_odd_letters(command):
+    name = "größe, it's [1]=#"
+    code, out, err = command("run", "scale=smoke", "target.groups=[1]", f"outputs={name}")
+    assert code == 0, err
+    folder = Path(out.splitlines()[-1])
+    assert folder.parent == Path(name) / "runs"
+    for given in (name, f"outputs={name}"):
+        code, out, err = command("tables", given)
+        assert code == 0, err
+        assert folder.name.rpartition("-")[2] in out
+    assert [place.name for place in Path.cwd().iterdir()] == [name]
+
+
+def test_train_prints_the_target_and_its_folder(command):
+    words = ("scale=smoke", "target.groups=[1]", "train.epochs=1", "outputs=out")
+    code, out, err = command("train", *words)
+    assert code == 0, err
+    assert "trainable parameters, trained in" in out
+    assert Path(out.splitlines()[-1]).is_dir()
+    assert "trained before in" in command("train", *words)[1]
+
+
+YAMLS = {
+    "syntax": (
+        b"defaults: [custom_schema, _self_]\nname: [a\nfamily: x\n",
+        "syntax.yaml: line 3, column 7: expected ',' or ']'",
+    ),
+    "twice": (b"name: a\nname: b\n", "twice.yaml: line 2, column 1: found duplicate key"),
+    "tag": (b"name: !!python/object/apply:os.system ['true']\n", "tag.yaml: line 1, column 7"),
+    "nul": (b"name: a\0b\n", "nul.yaml: character 8"),
+    "bytes": ("name: größe\n".encode("latin-1"), "bytes.yaml: yaml files are UTF-8"),
+    "lost": (
+        b"defaults: [nothing_such, _self_]\n",
+        "target/lost.yaml names target/nothing_such in its defaults",
+    ),
+    "mapping": (b"defaults: {a: 1}\n", "defaults must be a list"),
+    "circle": (b"defaults: [circle]\n", "name each other in a circle"),
+    "list": (b"- a\n", "In 'target/list'"),
+}
+
+
+@pytest.mark.parametrize("name", YAMLS)
+def test_an_own_yaml_that_cannot_be_read_is_named_in_one_line(refused, name):
+    content, line = YAMLS[name]
+    Path("own/target").mkdir(parents=True)
+    Path(f"own/target/{name}.yaml").write_bytes(content)
+    refused("run", "--config-dir=own", f"target={name}", line=line)
+
+
+def test_a_missing_folder_of_yamls_is_refused(refused):
+    Path("own/target/mine.yaml").mkdir(parents=True)
+    refused("run", "--config-dir=own", "target=mine", line="target=mine: ")
+    refused("run", "--config-dir=nowhere", line="not found")
+    refused("run", "--config-dir=own/target/mine.yaml/x", line="not found")
+
+
+def test_an_own_yaml_is_used_whatever_stands_before_the_folder(command):
+    Path("own/features").mkdir(parents=True)
+    Path("own/features/mine.yaml").write_text("defaults: [schema, _self_]\nname: orthogonal\n")
+    for words in (
+        ["--config-dir=own", "features=mine"],
+        ["features=mine", "--config-dir", "own"],
+        ["features=mine", "-cd", "own", "scale=smoke"],
+    ):
+        code, out, err = command("run", *words, "--cfg", "job")
+        assert code == 0, err
+        assert "name: orthogonal" in out
+
+
+MODULES = {
+    "raise SystemExit('enough')": "SystemExit: enough",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "x = [1\ny = 2": "SyntaxError: '[' was never closed",
+    "1 / 0": "ZeroDivisionError: division by zero",
+    "raise ValueError('first\\nsecond')": "ValueError: first second",
+    "import nothing_such_at_all": "ModuleNotFoundError: No module named 'nothing_such_at_all'",
+}
+
+
+@pytest.mark.parametrize("source", MODULES)
+def test_what_a_users_module_raises_is_reported_with_its_line(refused, monkeypatch, source):
+    name = f"users_{list(MODULES).index(source)}"
+    Path(f"{name}.py").write_text(f"\n{source}\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    line = refused("run", f"imports=[{name}]", line=MODULES[source])
+    assert f"{name}.py:2)" in line
+    sys.modules.pop(name, None)
+    assert not interruption.is_loading()

@@ -1,0 +1,91 @@
+"""`bnrecon study`, `tables` and `figures`: how studies, parts and folders are given."""
+
+from pathlib import Path
+
+import pytest
+
+from bnrecon.reproduction import commands, request
+from bnrecon.runtime.errors import RunError
+from bnrecon.studies import registry
+
+MISTAKES = [
+    ("random_features jobs=²", "jobs=²: "),
+    ("random_features jobs=0", "jobs=0: "),
+    ("random_features jobs=1e3", "jobs=1e3: "),
+    ("random_features jobs=99999999", "this machine"),
+    ("random_features =3", "has no name"),
+    ("random_features scale=", "scale=: Allowed"),
+    ("random_features scale=none", "Allowed: laptop, paper, smoke"),
+    ("random_features outputs=a ++outputs=b", "outputs= is given twice"),
+    ("random_features train.compile=on device=cpu", "there is no no_such_compiler"),
+    ("random_features match", "match: did you mean 'matching'?"),
+    ("random_features -x", "-x is not an option"),
+    ("burkholz2024 target=18", "did you mean 'vgg18'"),
+    ("../x", "study=../x: Allowed"),
+    ("", "Allowed: burkholz2024, random_features"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[words for words, _ in MISTAKES])
+def test_a_mistake_in_the_request_of_a_study_is_one_line(refused, monkeypatch, words, line):
+    monkeypatch.setenv("CXX", "no_such_compiler")
+    refused("study", *(words.split() or [""]), line=line)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["nowhere", "../..", "file", "file/below", "a" * 300, "", "a\0b", "\udcff", "-x", "outputs="],
+)
+def test_tables_of_a_folder_that_is_none_are_refused(refused, folder):
+    Path("file").write_text("")
+    refused("tables", folder)
+    refused("tables", "a", "b", line="give one folder")
+
+
+def test_a_study_has_a_folder_of_any_letters():
+    assert request.read("random_features", ["outputs=it's, ä"]).outputs == Path("it's, ä")
+
+
+@pytest.mark.parametrize("name", ["study", "tables", "figures"])
+def test_the_help_lists_every_study_with_its_parts(command, name):
+    code, out, err = command(name, "--help")
+    assert (code, err) == (0, "")
+    listed = set(out.split())
+    for study in map(registry.find, registry.STUDIES):
+        assert f"{study.name}:" in listed
+        assert {*study.parts, *study.solvers} <= listed
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_a_study_that_is_not_named_is_a_mistake_that_shows_the_help(command):
+    for name in ("study", "figures"):
+        assert command(name) == (2, command(name, "--help")[1], "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["random_features", "projection", "scale=smoke"],
+        ["study=random_features", "projection", "scale=smoke"],
+        ["projection", "study=random_features", "scale=smoke"],
+    ],
+)
+def test_a_study_is_given_by_its_name_or_as_study(command, words):
+    code, out, err = command("tables", *words)
+    assert code == 0, err
+    assert "bnrecon study random_features projection scale=smoke" in out
+    assert out.endswith("\n\noutputs/studies/random_features\n")
+    code, out, err = command("figures", *words)
+    assert code == 0, err
+    assert "bnrecon study random_features projection scale=smoke" in out
+
+
+def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(command, monkeypatch):
+    def fail(study, asked):
+        raise RunError("table1: one task failed")
+
+    monkeypatch.setattr(commands, "run_study", fail)
+    code, out, err = command("study", "random_features", "projection", "scale=smoke", "jobs=2")
+    assert code == 1
+    assert err == "bnrecon: table1: one task failed\n"
+    assert "bnrecon study random_features projection scale=smoke" in out

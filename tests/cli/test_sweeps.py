@@ -1,0 +1,185 @@
+"""A sweep: one process at a time works on it, and its table shows all its runs."""
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hydra
+import pytest
+from conftest import ENVIRONMENT
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import open_dict
+
+from bnrecon.cli import hydra_app, sweeps
+from bnrecon.cli.main import make_parsers
+from bnrecon.cli.runs import _Job
+from bnrecon.config import schema
+from bnrecon.runtime import files, interruption
+from bnrecon.runtime.errors import UserError
+
+SWEEP = ["-m", "scale=smoke", "target.groups=[1]", "outputs=out", "hydra.sweep.dir=out/sweeps/one"]
+
+
+def compose_sweep(*overrides):
+    """What Hydra hands the callback of a sweep."""
+    schema.register_schema()
+    with hydra.initialize_config_module("bnrecon.configs", version_base="1.3"):
+        return (
+            GlobalHydra.instance()
+            .config_loader()
+            .load_configuration(
+                "run",
+                [
+                    *overrides,
+                    "outputs=out",
+                    "hydra.sweep.dir=out/sweeps/one",
+                    "hydra.mode=MULTIRUN",
+                ],
+                run_mode=RunMode.MULTIRUN,
+            )
+        )
+
+
+def test_an_interruption_during_a_sweep_is_an_exception():
+    """A launcher's jobs run in other processes, while this one waits."""
+    with interruption.handle_signals():
+        with sweeps.watch() as sweep:
+            sweeps.SweepCallback().on_multirun_start(compose_sweep())
+            assert sweep.folder == Path("out/sweeps/one")
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert not Path("out").exists()  # no job ended
+
+
+def test_a_sweep_that_cannot_start_fails_by_an_exit():
+    """Hydra turns other exceptions of a callback into warnings."""
+    Path("out").write_text("")
+    with sweeps.watch(), pytest.raises(SystemExit) as leaving:
+        sweeps.SweepCallback().on_multirun_start(compose_sweep())
+    assert isinstance(leaving.value.code, UserError)
+    assert "out is a file" in str(leaving.value.code)
+
+
+def test_outside_a_watched_command_a_sweep_is_not_tracked():
+    sweeps.SweepCallback().on_multirun_start(compose_sweep())
+    assert not Path("out").exists()
+
+
+def test_the_processes_of_joblib_end_with_an_interrupted_sweep():
+    from joblib.externals.loky import get_reusable_executor
+
+    executor = get_reusable_executor(max_workers=2)
+    pids = {executor.submit(os.getpid).result() for _ in range(4)}
+    sleeping = executor.submit(time.sleep, 600)
+    while not sleeping.running():
+        time.sleep(0.01)
+    assert sweeps.Sweep().end_workers() == ""
+    assert not any(is_running(pid) for pid in pids)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("launcher", "note"),
+    [("submitit_slurm", "scancel JOB"), ("submitit_local", "kill PID"), ("basic", "")],
+)
+def test_submitted_jobs_are_said_to_go_on(launcher, note):
+    found = sweeps.Sweep(launcher=launcher).end_workers()
+    assert note in found
+    assert bool(found) == bool(note)
+
+
+def test_a_sweep_with_damaged_and_missing_records_shows_the_others(command, caplog):
+    code, out, err = command("run", *SWEEP, "features=he_normal,he_uniform,orthogonal,id_cond")
+    assert code == 0, err
+    folder = Path("out/sweeps/one")
+    assert (folder / "table.md").read_text(encoding="utf-8") in out
+    assert out.splitlines()[-1] == str(folder)
+    (folder / "job-0.json").unlink()
+    (folder / "job-1.json").write_bytes((folder / "job-1.json").read_bytes()[:-9])
+    lost = Path(files.read_json(folder / "job-2.json")["folder"]) / "result.json"
+    lost.write_text("{}", encoding="utf-8")
+    outcome = sweeps.Sweep(folder).finish()
+    first, second, third = outcome.problems
+    assert first == f"left out: job 0: {folder / 'job-0.json'} is missing"
+    assert f"left out: job 1: {folder / 'job-1.json'} is damaged" in second
+    assert f"left out: job 2: {lost} is damaged" in third
+    assert outcome.code == 1
+    assert outcome.table + "\n" == (folder / "table.md").read_text(encoding="utf-8")
+    assert "id_cond" in outcome.table
+    assert not any(name in outcome.table for name in ("he_normal", "he_uniform", "orthogonal"))
+
+
+def test_a_second_process_at_the_same_sweep_waits_and_finds_everything_done(command):
+    assert command("run", *SWEEP)[0] == 0
+    folder = Path("out/sweeps/one")
+    record = (folder / "job-0.json").read_bytes()
+    (folder / ".table.md.x.part").write_text("left by a killed writer", encoding="utf-8")
+    with sweeps.watch():  # the first process, at work
+        sweeps.SweepCallback().on_multirun_start(compose_sweep())
+        assert not list(folder.glob("job-*"))
+        assert not list(folder.glob("*.part"))
+        (folder / "job-0.json").write_bytes(record)
+        second = subprocess.Popen(
+            [sys.executable, "-P", "-m", "bnrecon", "run", *SWEEP],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        assert "waiting for process" in second.stderr.readline()
+        assert (folder / "job-0.json").read_bytes() == record
+    out, err = second.communicate(timeout=120)
+    assert second.returncode == 0, err
+    assert out.count("already done") == 1
+    assert "he_normal" in (folder / "table.md").read_text(encoding="utf-8")
+
+
+def test_a_sweep_goes_on_after_a_failed_job_and_ends_in_the_worst_exit_code(command):
+    code, out, err = command(
+        "run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "train.epochs=1"
+    )
+    assert code == 2, err
+    assert err.count("bnrecon: ") == 1
+    failed = next(line for line in err.splitlines() if line.startswith("warning: failed"))
+    assert failed.startswith("warning: failed (exit code 2): ")
+    assert "features=he_normal" in failed
+    assert "id_cond" in out
+    assert "he_normal" not in out
+
+
+def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown():
+    parser = make_parsers()[1]["run"]
+    names = []
+    for words in (["-m"], ["-m", "-q"], ["--verbose", "-m"], ["-m", "seeds=[1]"]):
+        folders = hydra_app._folders(parser.read(words), words)
+        names += [folder for folder in folders if folder.startswith("hydra.sweep.dir=")]
+    assert len(set(names[:3])) == 1
+    assert len(set(names)) == 2
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+def test_a_job_in_a_launchers_process_shows_what_the_command_would(level, capsys):
+    """Launchers copy the job, not the logging of the process that started them."""
+    job = pickle.loads(pickle.dumps(_Job(level)))
+    composed = compose_sweep("hydra.job.num=3", "seeds=[]")
+    HydraConfig.instance().set_config(composed)
+    with open_dict(composed):
+        del composed["hydra"]
+    job(composed)
+    shown = capsys.readouterr().err
+    assert ("[3] " in shown) == (level == logging.INFO)
+    assert "bnrecon: seeds=[]: give one or more" in shown
+    assert files.read_json(Path("out/sweeps/one/job-3.json"))["code"] == 2

@@ -1,0 +1,39 @@
+"""Specs of features and solvers: cheap to import, and closed lists of what they allow."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bnrecon.construction.activation import FIRST_ACTIVATIONS
+from bnrecon.features.drawing import draw
+from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spec import ACTIVATIONS, SKIPS, FeatureSpec
+from bnrecon.runtime.errors import UserError
+
+
+@pytest.mark.parametrize("module", ["bnrecon", "bnrecon.features.spec", "bnrecon.solvers.spec"])
+def test_no_spec_loads_torch(module):
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_activation_is_one_that_a_theorem_covers():
+    assert set(ACTIVATIONS) == set(FIRST_ACTIVATIONS)
+    inexact = {name for name in ACTIVATIONS if not FIRST_ACTIVATIONS[name].exact}
+    for name in ACTIVATIONS:
+        if name in inexact:
+            with pytest.raises(UserError, match=f"skip=outer: not possible with activation={name}"):
+                FeatureSpec(skip="outer", activation=name)
+        else:
+            assert FeatureSpec(skip="outer", activation=name).activation == name
+
+
+def test_every_skip_connection_can_be_drawn():
+    for skip in SKIPS:
+        features = draw("he_normal", LayerShape(3, 2), 8, 0, 0, skip=skip)
+        assert (features.skip_weight is None) == (skip == "none")
+
+
+def test_a_width_given_as_a_number_is_that_given_as_a_text():
+    assert FeatureSpec(width=12) == FeatureSpec(width="12")

@@ -1,0 +1,118 @@
+"""Plan, solve and assemble as calls of their own, and the reports that they give."""
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from lively import NETWORKS, enliven, outputs
+
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction import (
+    LayerReport,
+    assemble,
+    gather,
+    plan_layers,
+    reconstruct,
+    solve_layer,
+)
+from bnrecon.runtime.errors import UserError
+from bnrecon.solvers.spec import SolverSpec
+
+SHAPE = NETWORKS["vgg"][1]
+SHIPPED = sorted((Path(__file__).parents[2] / "outputs/runs").glob("*/result.json"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return enliven(NETWORKS["vgg"][0](), SHAPE)
+
+
+def solve_all(plan):
+    return {layer.name: solve_layer(layer) for layer in plan.layers}
+
+
+def test_the_three_calls_do_what_the_one_call_does(model):
+    images = torch.randn(16, *SHAPE, generator=torch.Generator().manual_seed(1))
+    spec = FeatureSpec("he_uniform", excess=7, activation="relu", margin=4.0)
+    plan = plan_layers(model, spec, SolverSpec("matrix_free"), seed=3, images=images)
+    moments = gather(plan.model, [layer.found for layer in plan.layers], [images])
+    by_calls = assemble(plan, solve_all(plan), moments)
+    at_once = reconstruct(model, spec, solver="matrix_free", seed=3, images=images)
+    assert torch.equal(outputs(by_calls.network, SHAPE), outputs(at_once.network, SHAPE))
+    for ours, theirs in zip(by_calls.layers, at_once.layers, strict=True):
+        same = dataclasses.replace(ours.solution, seconds=theirs.solution.seconds)
+        assert dataclasses.replace(ours, solution=same) == theirs
+    assert by_calls.difference is None
+    assert at_once.difference is not None
+
+
+def test_nothing_is_solved_or_changed_by_a_plan(model, monkeypatch):
+    monkeypatch.setattr("bnrecon.reconstruction.building.solve", lambda *_: 1 / 0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plan = plan_layers(model, FeatureSpec(width="minimum"))
+    assert [layer.width for layer in plan.layers] == [
+        layer.shape.minimum_width for layer in plan.layers
+    ]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_solution_that_is_missing_or_of_another_plan_is_refused(model):
+    plan = plan_layers(model)
+    solutions = solve_all(plan)
+    first = plan.layers[0].name
+    with pytest.raises(UserError, match=f"solutions: layer {first} has none"):
+        assemble(plan, {name: s for name, s in solutions.items() if name != first})
+    with pytest.raises(UserError, match=f"layer {first}: its solution has .* scales, the layer"):
+        assemble(plan_layers(model, FeatureSpec(excess=1)), solutions)
+
+
+def test_a_solution_of_other_features_does_not_count_as_converged(model):
+    solutions = solve_all(plan_layers(model, seed=0))
+    rebuilt = assemble(plan_layers(model, seed=1), solutions)
+    assert not any(layer.converged for layer in rebuilt.layers)
+    assert all(layer.relative_error > 0.1 for layer in rebuilt.layers)
+
+
+def test_an_activation_without_moments_is_refused(model):
+    plan = plan_layers(model, FeatureSpec(activation="tanh"))
+    with pytest.raises(UserError, match="activation=tanh needs images"):
+        assemble(plan, solve_all(plan))
+
+
+def test_an_error_of_a_solver_names_the_layer(model):
+    plan = plan_layers(model, FeatureSpec("sparse_he_normal", strict=True), SolverSpec("lu"))
+    with pytest.raises(RuntimeError, match=r"^layer .*: the .* system is singular") as error:
+        solve_all(plan)
+    assert "; take more features (oversampling=1.5)" in str(error.value)
+
+
+def test_the_library_call_has_at_most_eight_parameters_each_documented():
+    for call in (reconstruct, plan_layers):
+        names = list(inspect.signature(call).parameters)
+        assert len(names) <= 8
+        assert all(f"        {name}: " in call.__doc__ for name in names)
+
+
+def test_a_report_is_the_row_that_result_json_holds(model):
+    report = reconstruct(model).layers[0]
+    row = json.loads(json.dumps(report.to_json()))
+    assert LayerReport.from_json(row) == report
+    assert row["arithmetic"] == report.precision == report.solution.precision
+    assert (row["residual"], row["oversampling"]) == (report.residual, report.oversampling)
+    for name in ("norm", "arithmetic", "reason", "diagnosis"):
+        del row[name]  # rows of old versions lack these
+    assert LayerReport.from_json(row).solver == report.solver
+
+
+def test_shipped_rows_are_read_and_written_as_they_are():
+    rows = [
+        {name: value for name, value in row.items() if name != "seed"}
+        for path in SHIPPED
+        for row in json.loads(path.read_text(encoding="utf-8"))["layers"]
+    ]
+    assert len(rows) > 1000
+    for row in rows:
+        assert LayerReport.from_json(row).to_json() == row

@@ -1,0 +1,166 @@
+"""Tables and figures of runs, made of the shipped results."""
+
+import dataclasses
+import io
+import logging
+import shutil
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+import pytest
+
+from bnrecon.reporting import figures, run_tables
+from bnrecon.reporting.convergence import warnings
+from bnrecon.reporting.overview import overview
+from bnrecon.reporting.result import RunResult
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+RUNS = sorted((OUTPUTS / "runs").glob("*/result.json"))
+
+
+@pytest.fixture(scope="module")
+def results():
+    return [RunResult.read(path) for path in RUNS]
+
+
+@pytest.fixture(scope="module")
+def unsolved(results):
+    return next(result for result in results if result.unconverged)
+
+
+def test_the_csv_of_a_run_holds_the_numbers_of_its_result(results):
+    frame = pd.read_csv(io.StringIO(run_tables.table_files(results[0])["table.csv"]))
+    assert frame["source_accuracy_mean"][0] == results[0].accuracy.mean
+    assert frame["source_accuracy_half_width"][0] == results[0].accuracy.half_width
+    assert frame["loss_n"][0] == 3
+    assert frame["evaluated_on"][0] == results[0].evaluation.images
+
+
+def test_the_layers_csv_holds_every_layer_of_every_seed(results):
+    frame = pd.read_csv(io.StringIO(run_tables.table_files(results[0])["layers.csv"]))
+    assert list(frame["relative_error"]) == [layer.relative_error for layer in results[0].layers]
+    assert set(frame["seed"]) == {0, 1, 2}
+
+
+def test_a_layer_is_summarized_by_its_largest_error(results):
+    frame = run_tables.layer_summary(results[0].layers)
+    named = [layer for layer in results[0].layers if layer.name == frame["layer"][2]]
+    assert frame["max. error"][2] == max(layer.relative_error for layer in named)
+    assert frame["converged"][2] == "3 of 3"
+
+
+def test_a_run_that_did_not_converge_says_so_last_and_in_its_table(unsolved):
+    (warning,) = warnings(unsolved)
+    assert warning.startswith("NOT CONVERGED: ")
+    assert run_tables.run_text(unsolved).endswith(warning)
+    assert warning in run_tables.table_files(unsolved)["table.md"]
+
+
+def test_the_headline_of_a_run_fits_a_terminal(results):
+    for result in results:
+        lines = run_tables.run_text(result).splitlines()
+        headline = next(line for line in lines if line.startswith("target accuracy"))
+        assert len(headline) <= 100
+
+
+def test_what_was_drawn_again_or_left_the_linear_region_is_said(results):
+    layer = dataclasses.replace(results[0].seeds[0].layers[0], redrawn=3)
+    seed = dataclasses.replace(results[0].seeds[0], layers=(layer,))
+    result = dataclasses.replace(results[0], seeds=(seed,), outside_linear_region=7)
+    text = run_tables.run_text(result)
+    assert "3 features were all zero and were drawn again" in text
+    assert "7 intermediate values on test images fell outside" in text
+
+
+# The list of all runs
+
+
+@pytest.fixture(scope="module")
+def listed():
+    return overview(OUTPUTS)
+
+
+def test_every_shipped_run_is_listed_within_100_columns(listed):
+    assert max(map(len, listed.splitlines())) <= 100
+    rows = [line for line in listed.splitlines() if line.endswith(("shipped", "own"))]
+    keys = [path.parent.name.rpartition("-")[2] for path in RUNS]
+    assert len(keys) <= len(rows)
+    assert all(sum(key in row for row in rows) == 1 for key in keys)
+
+
+def test_runs_in_the_list_are_told_apart_without_their_folder():
+    """Activation, skip, seeds and every other option that changes a result."""
+    blocks = overview(OUTPUTS).split("\n\n")
+    seen = set()
+    for heading, table in zip(blocks[:-1:2], blocks[1::2], strict=True):
+        assert heading not in seen
+        seen.add(heading)
+        # A row that is wrapped goes on in lines without a loss.
+        rows: list[str] = []
+        for line in table.splitlines()[2:]:
+            if line.endswith(("shipped", "own")):
+                rows.append(line[: line.index("(n=")].rpartition("  ")[0])
+            else:
+                rows[-1] += f" {line}"
+        assert len(set(rows)) == len(rows), heading
+
+
+def test_ones_own_runs_are_told_from_the_shipped(tmp_path):
+    for path, kind in zip(RUNS[:2], ("shipped", "own"), strict=True):
+        shutil.copytree(path.parent, tmp_path / "runs" / path.parent.name)
+        if kind == "own":
+            (tmp_path / "runs" / path.parent.name / "seed-0").mkdir()
+    text = overview(tmp_path)
+    for path, kind in zip(RUNS[:2], ("shipped", "own"), strict=True):
+        key = path.parent.name.rpartition("-")[2]
+        assert next(line for line in text.splitlines() if key in line).endswith(kind)
+
+
+def test_a_damaged_result_is_left_out_with_a_warning(tmp_path, caplog):
+    for path in RUNS[:2]:
+        shutil.copytree(path.parent, tmp_path / "runs" / path.parent.name)
+    damaged = tmp_path / "runs" / RUNS[0].parent.name / "result.json"
+    damaged.write_text("rubbish")
+    with caplog.at_level(logging.WARNING):
+        text = overview(tmp_path)
+    assert RUNS[0].parent.name.rpartition("-")[2] not in text
+    assert f"left out: {damaged} is damaged" in caplog.text
+
+
+def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
+    with pytest.raises(UserError, match=r"no finished runs in .* bnrecon run outputs="):
+        overview(tmp_path)
+
+
+# Figures
+
+
+def test_a_figure_of_the_layers_is_the_same_bytes_each_time(results):
+    first, again = (figures.image(figures.layer_errors(results[0]), "png") for _ in range(2))
+    assert first == again
+
+
+def test_figures_leave_the_callers_settings_as_they_were(results):
+    before = dict(matplotlib.rcParams)
+    figures.image(figures.layer_errors(results[0]), "svg")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_picture_that_was_cut_is_not_whole(results, tmp_path):
+    path = tmp_path / "layers.png"
+    picture = figures.image(figures.layer_errors(results[0]), "png")
+    files.write_bytes(path, picture)
+    assert figures.is_whole(path)
+    files.write_bytes(path, picture[:-500])
+    assert not figures.is_whole(path)
+
+
+def test_the_style_file_has_the_palette_of_the_figures():
+    with figures.style():
+        colours = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
+    assert [colour.removeprefix("#") for colour in colours] == [
+        colour.removeprefix("#") for colour in figures.PALETTE
+    ]

@@ -1,0 +1,79 @@
+"""Frames become text in one place: intervals, formats, names of columns."""
+
+import io
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+from bnrecon.reporting import tables
+from bnrecon.reporting.statistics import Interval, mean_interval
+
+FRAME = pd.DataFrame(
+    {
+        "loss, in %": [Interval(0.123456, 0.01, 3), Interval(1.0, None, 1), None],
+        "max. error": [2.345e-11, None, 1.0],
+        "layers": [54, 54, 5],
+        "features": ["he_normal", None, "id_cond"],
+    }
+)
+
+
+def test_csv_holds_an_interval_in_three_columns_of_full_numbers():
+    frame = pd.read_csv(io.StringIO(tables.csv(FRAME)))
+    assert list(frame.columns) == [
+        *("loss_in_mean", "loss_in_half_width", "loss_in_n"),
+        *("max_error", "layers", "features"),
+    ]
+    assert frame["loss_in_mean"][0] == 0.123456
+    assert frame["loss_in_n"][0] == 3
+    assert pd.isna(frame["loss_in_half_width"][1])  # one value has no interval
+    assert frame["max_error"][0] == 2.345e-11
+    assert "±" not in tables.csv(FRAME)
+
+
+def test_integers_of_intervals_stay_integers_beside_an_empty_cell():
+    assert "1.0,,1," in tables.csv(FRAME)
+
+
+@pytest.mark.parametrize("write", [tables.markdown, tables.latex, tables.terminal])
+def test_text_holds_intervals_and_the_formats_that_are_given(write):
+    text = write(FRAME, {"max. error": ".1e"})
+    pm = "$\\pm$" if write is tables.latex else "±"
+    assert f"0.12 {pm} 0.01 (n=3)" in text
+    assert "1.00 (n=1)" in text
+    assert "2.3e-11" in text
+    assert "54" in text
+    assert "nan" not in text.lower()
+    assert "None" not in text
+
+
+def test_a_format_of_a_column_is_that_of_its_intervals():
+    assert "0.1235 ± 0.0100 (n=3)" in tables.markdown(FRAME, {"loss, in %": ".4f"})
+
+
+def test_markdown_leaves_the_text_of_numbers_as_written():
+    assert "| 1e5 " in tables.markdown(pd.DataFrame({"width": ["1e5"]}))
+
+
+def test_a_terminal_table_is_as_wide_as_its_columns_allow():
+    frame = pd.DataFrame({"features": ["a long name of features", "short"], "run": ["0", "1"]})
+    text = tables.terminal(frame, wrap={"features": 8})
+    assert max(map(len, text.splitlines())) == 8 + 2 + 3
+    assert text.splitlines()[-1] == "short     1"
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 1000])
+def test_an_interval_has_the_quantile_of_students_t(n):
+    values = [float(value) for value in range(n)]
+    deviation = pd.Series(values).std() / n**0.5
+    wanted = stats.t.ppf(0.975, n - 1) * deviation
+    assert mean_interval(values).half_width == pytest.approx(wanted, rel=1e-14)
+
+
+def test_an_interval_is_written_with_its_number_of_values():
+    interval = mean_interval([1.0, 2.0, 4.0])
+    assert f"{interval}" == "2.33 ± 3.79 (n=3)"
+    assert f"{mean_interval([2.0])}" == "2.00 (n=1)"
+    with pytest.raises(ValueError, match="no values"):
+        mean_interval([])

@@ -1,0 +1,49 @@
+"""A study of made-up parts, for tests of the engine."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.study import Study
+
+
+@dataclass(frozen=True)
+class MadeStudy(Study):
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, name):
+        return self.made[name]
+
+
+class Counted:
+    """Computes rows, and remembers for which tasks."""
+
+    def __init__(self, failing=None):
+        self.calls = []
+        self.failing = failing or {}
+
+    def __call__(self, name, options=()):
+        self.calls.append(name)
+        if name in self.failing:
+            raise self.failing[name]
+        return pd.DataFrame({"n": [1.5, 2.25], "word": [name, ""]})
+
+
+def counted_experiment(counted, *names, options=None):
+    return Experiment(
+        "Theorem 0",
+        "Nothing",
+        lambda scale, given: [
+            Task(name, counted, {"name": name}, None if options is None else (*options, *given))
+            for name in names
+        ],
+        lambda rows: rows,
+        "A caption.",
+        options=None if options is None else lambda scale: options,
+    )
+
+
+def study_of(**parts):
+    return MadeStudy("paper", "A paper", tuple(parts), ("exact", "paper"), parts)

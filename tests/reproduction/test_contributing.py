@@ -1,0 +1,21 @@
+"""The example in CONTRIBUTING.md is a part of a paper that can be computed."""
+
+import re
+from pathlib import Path
+
+from made_study import study_of
+
+from bnrecon.reproduction.commands import run_study
+from bnrecon.reproduction.request import read
+
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+def test_the_example_of_a_new_experiment_runs(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    module = {}
+    exec(compile(code, str(PAGE), "exec"), module)
+    request = read("paper", ["scale=smoke", f"outputs={tmp_path}"])
+    text = run_study(study_of(oversampling=module["PART"]), request)
+    assert "Relative error by oversampling. Scale smoke; 1 of 1 tasks finished" in text
+    assert "| 1.5            | " in text

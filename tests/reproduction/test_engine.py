@@ -1,0 +1,199 @@
+"""The engine: tasks are computed once, damage stays where it is, failures stop nothing else."""
+
+import logging
+
+import pytest
+from made_study import Counted, counted_experiment, study_of
+
+from bnrecon.reproduction import engine
+from bnrecon.reproduction.commands import run_study, tables_of
+from bnrecon.reproduction.request import read
+from bnrecon.reproduction.run_table import RunTable, list_rows
+from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.studies import registry
+
+NAMES = ("first", "second", "7", "1e3")
+
+
+@pytest.fixture
+def counted():
+    return Counted()
+
+
+@pytest.fixture
+def study(counted):
+    return study_of(part=counted_experiment(counted, *NAMES))
+
+
+@pytest.fixture
+def request_for(tmp_path):
+    return lambda *options: read("paper", ["scale=smoke", f"outputs={tmp_path}", *options])
+
+
+def files_of(request):
+    return {path.name: path for path in request.folder.glob("tasks/part-smoke/*.json")}
+
+
+def test_tasks_are_computed_once(study, counted, request_for):
+    printed = run_study(study, request_for())
+    assert counted.calls == list(NAMES)
+    assert len(files_of(request_for())) == 4
+    assert run_study(study, request_for()) == printed
+    assert counted.calls == list(NAMES)
+
+
+def test_one_damaged_file_costs_one_task(study, counted, request_for, caplog):
+    run_study(study, request_for())
+    before = {name: path.read_bytes() for name, path in files_of(request_for()).items()}
+    (damaged,) = (path for name, path in files_of(request_for()).items() if "second" in name)
+    damaged.write_text(damaged.read_text().replace("2.25", "2.35"))
+    counted.calls.clear()
+    with caplog.at_level(logging.WARNING):
+        tables_of(study, request_for())
+    assert f"{damaged} is damaged" in caplog.text
+    assert "computed again by: bnrecon study paper part" in caplog.text
+    stamps = {path: path.stat().st_mtime_ns for path in files_of(request_for()).values()}
+    run_study(study, request_for())
+    assert counted.calls == ["second"]
+    assert damaged.with_name(f"{damaged.name}.damaged").exists()
+    for name, path in files_of(request_for()).items():
+        if path != damaged:
+            assert path.read_bytes() == before[name]
+            assert path.stat().st_mtime_ns == stamps[path]
+
+
+def test_what_ships_is_read_and_never_written(counted, request_for):
+    study = study_of(part=counted_experiment(counted, "first", "second"))
+    request = request_for()
+    run_study(study, request)
+    request.folder.rename(request.shipped)
+    before = {path: path.read_bytes() for path in request.shipped.rglob("*.json")}
+    counted.calls.clear()
+    more = study_of(part=counted_experiment(counted, "first", "second", "new"))
+    text = run_study(more, request)
+    assert counted.calls == ["new"]
+    assert "3 of 3 tasks finished" in text
+    assert len(files_of(request)) == 1
+    assert {path: path.read_bytes() for path in request.shipped.rglob("*.json")} == before
+
+
+def test_a_damaged_own_file_is_set_aside_though_the_task_ships(study, counted, request_for):
+    request = request_for()
+    run_study(study, request)
+    request.folder.rename(request.shipped)
+    shipped = next(request.shipped.glob("tasks/part-smoke/*.json"))
+    own = request.folder / shipped.relative_to(request.shipped)
+    own.parent.mkdir(parents=True)
+    own.write_text("rubbish")
+    counted.calls.clear()
+    run_study(study, request)
+    assert counted.calls == []
+    assert not own.exists()
+    assert own.with_name(f"{own.name}.damaged").read_text() == "rubbish"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(RunError("no luck"), RunError), (UserError("no such"), UserError), (KeyError("k"), RunError)],
+)
+def test_a_failed_task_stops_no_other(request_for, caplog, error, raised):
+    counted = Counted({"second": error})
+    study = study_of(part=counted_experiment(counted, *NAMES))
+    with caplog.at_level(logging.ERROR), pytest.raises(raised):
+        run_study(study, request_for())
+    assert counted.calls == list(NAMES)
+    assert "3 of 4 tasks finished" in tables_of(study, request_for())
+    counted.failing.clear()
+    counted.calls.clear()
+    assert "4 of 4 tasks finished" in run_study(study, request_for())
+    assert counted.calls == ["second"]
+
+
+def test_an_interrupted_study_continues_with_the_task_it_was_at(request_for):
+    counted = Counted({"second": Interrupted("stopped")})
+    study = study_of(part=counted_experiment(counted, *NAMES))
+    with pytest.raises(Interrupted):
+        run_study(study, request_for())
+    assert counted.calls == ["first", "second"]
+    written = (request_for().folder / "part-smoke.md").read_text(encoding="utf-8")
+    assert "1 of 4 tasks finished" in written
+    counted.failing.clear()
+    counted.calls.clear()
+    run_study(study, request_for())
+    assert counted.calls == ["second", "7", "1e3"]
+
+
+def test_progress_carries_the_result_and_what_is_left(study, request_for, caplog):
+    with caplog.at_level(logging.INFO):
+        run_study(study, request_for())
+    assert "4 of 4 tasks to compute" in caplog.text
+    assert "part first: done, " in caplog.text
+    assert "; 3 of 4 left, about " in caplog.text
+    assert "; none is left" in caplog.text
+
+
+def test_a_run_and_a_task_are_the_same_to_the_engine(counted, request_for, caplog):
+    table = RunTable(
+        "Table 0",
+        "Digits",
+        list_rows(
+            "features",
+            ("target.groups=[1]",),
+            {"smoke": ("scale=smoke",)},
+            {name: (f"features={name}",) for name in ("he_normal", "id_cond")},
+        ),
+    )
+    study = study_of(table=table, part=counted_experiment(counted, "first"))
+    with caplog.at_level(logging.INFO):
+        text = run_study(study, request_for())
+    assert "table he_normal: loss 0.00 (n=1), " in caplog.text
+    assert "2 of 2 runs finished" in text
+    assert "1 of 1 tasks finished" in text
+    log = (request_for().folder / "smoke.log").read_text(encoding="utf-8")
+    assert "digits" in log  # what the runs report of themselves
+
+
+def test_images_that_are_missing_are_reported_before_anything_is_computed(
+    counted, request_for, tmp_path, caplog
+):
+    found = counted_experiment(counted, "digits", options=("data=digits",))
+    lost = counted_experiment(counted, "cifar", options=("data=cifar10", "data.download=false"))
+    study = study_of(found=found, lost=lost)
+    request = request_for(f"data.root={tmp_path}")
+    with caplog.at_level(logging.ERROR), pytest.raises(UserError, match="cifar10"):
+        run_study(study, request)
+    assert counted.calls == ["digits"]
+    assert "1 of 2 tasks cannot be computed: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["scale=lapdog"], "did you mean 'laptop'"),
+        (["tabel1"], "did you mean 'table1'"),
+        (["target.widht=3"], "target.widht is not an option"),
+        (["thresholds", "target.width=3"], "thresholds has no run that an option could change"),
+        (["table1", "data=digits"], "data=digits: the rows of this table differ by data"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(options, message, tmp_path):
+    study = registry.find("burkholz2024")
+    with pytest.raises(UserError, match=message.replace("?", r"\?")) as raised:
+        engine.plan(study, read(study.name, [*options, f"outputs={tmp_path}"]))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "rows"),
+    [
+        (("table1", "pooling"), {"table1": 32, "pooling": 2}),
+        (("exact",), {"table1": 16, "table2": 16}),
+        (("table1", "paper"), {"table1": 16}),
+        (("pooling", "exact"), {"pooling": 2}),
+    ],
+)
+def test_parts_and_solvers_select_runs(parts, rows, tmp_path):
+    study = registry.find("burkholz2024")
+    planned = engine.plan(study, read(study.name, [*parts, f"outputs={tmp_path}"]))
+    found = {part.name: len(part.work) for part in planned}
+    assert found == rows

@@ -1,0 +1,129 @@
+"""Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
+
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_study import Counted, counted_experiment, study_of
+
+from bnrecon.reporting.figures import new_figure
+from bnrecon.reproduction.commands import figures_of, run_study, tables_of
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.request import read
+from bnrecon.studies import registry
+
+ROOT = Path(__file__).parents[2]
+
+
+def request_for(tmp_path, *options):
+    return read("paper", ["scale=smoke", f"outputs={tmp_path}", *options])
+
+
+def one_row(width, options):
+    return pd.DataFrame({"width": [width], "error": [1 / 3]})
+
+
+def draw(rows):
+    figure, axes = new_figure()
+    axes.plot(rows["width"], rows["error"])
+    return figure
+
+
+DRAWN = Experiment(
+    "Figure 0",
+    "Errors",
+    lambda scale, options: [
+        Task(f"width {width}", one_row, {"width": width}, tuple(options)) for width in (4, 8)
+    ],
+    lambda rows: rows,
+    lambda rows: f"The largest width is {rows['width'].max()}.",
+    draw,
+    options=lambda scale: ("target=vgg18",),
+    formats={"error": ".2f"},
+)
+
+
+def test_a_page_has_table_caption_origin_and_command(tmp_path):
+    study = study_of(part=DRAWN)
+    text = run_study(study, request_for(tmp_path))
+    assert "A paper, Figure 0: Errors. Scale smoke; 2 of 2 tasks finished" in text
+    assert "| 8       | 0.33    |" in text
+    assert "The largest width is 8." in text
+    assert "Trained with `target=vgg18`." in text
+    assert "Command: `bnrecon study paper part scale=smoke`." in text
+    folder = request_for(tmp_path).folder
+    assert (folder / "part-smoke.md").read_text(encoding="utf-8") == text + "\n"
+    rows = pd.read_csv(folder / "part-smoke.csv")
+    assert list(rows["error"]) == [1 / 3, 1 / 3]
+    assert list(rows["task"]) == ["width 4", "width 8"]
+    assert "tabular" in (folder / "part-smoke.tex").read_text(encoding="utf-8")
+
+
+def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
+    study = study_of(part=DRAWN)
+    assert figures_of(study, request_for(tmp_path)) == []
+    run_study(study, request_for(tmp_path))
+    (path,) = figures_of(study, request_for(tmp_path))
+    before = {kind: path.with_suffix(kind).read_bytes() for kind in (".png", ".svg")}
+    assert before[".png"][1:4] == b"PNG"
+    figures_of(study, request_for(tmp_path))
+    assert {kind: path.with_suffix(kind).read_bytes() for kind in before} == before
+
+
+def test_options_that_change_results_have_files_of_their_own(tmp_path):
+    study = study_of(part=DRAWN)
+    run_study(study, request_for(tmp_path))
+    text = run_study(study, request_for(tmp_path, "target.width=8"))
+    assert "Scale smoke, target.width=8; 2 of 2" in text
+    folder = request_for(tmp_path).folder
+    assert len(list(folder.glob("part-smoke*.md"))) == 2
+    assert len(list(folder.glob("tasks/part-smoke/*.json"))) == 4
+    run_study(study, request_for(tmp_path, "device=cpu"))
+    assert len(list(folder.glob("tasks/part-smoke/*.json"))) == 4
+
+
+def test_what_is_not_run_says_how_and_leaves_no_file(tmp_path):
+    counted = Counted()
+    study = study_of(part=counted_experiment(counted, "first"))
+    text = tables_of(study, request_for(tmp_path))
+    assert "0 of 1 tasks finished" in text
+    assert "Command: `bnrecon study paper part scale=smoke`." in text
+    assert counted.calls == []
+    assert not list(tmp_path.rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """The tracked results, as a fresh clone has them, without weights."""
+    place = tmp_path_factory.mktemp("clone")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "outputs"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
+    if not listed:
+        pytest.skip("not a checkout")
+    for name in listed:
+        if "/targets/" not in name and (ROOT / name).exists():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes((ROOT / name).read_bytes())
+    return place / "outputs"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in registry.STUDIES if (ROOT / "outputs" / name).exists()]
+)
+def test_what_ships_is_written_again_and_changes_no_tracked_file(checkout, name):
+    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    request = read(name, [f"outputs={checkout}"])
+    tables_of(registry.find(name), request)
+    assert {path: path.read_bytes() for path in before} == before
+    shipped = sorted((checkout / name).glob("*-laptop.*"))
+    assert shipped
+    for path in shipped:
+        if path.suffix in (".md", ".csv", ".tex"):
+            written = request.folder / path.name
+            assert written.read_text(encoding="utf-8") == path.read_text(encoding="utf-8")

@@ -1,0 +1,106 @@
+"""Task files: rows come back as they were written, damage is noticed, and keys say what matters."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key, task_path
+from bnrecon.runtime.files import Damaged
+
+ROWS = (
+    {"n": 1, "error": 0.1 + 0.2, "word": "a", "converged": True},
+    {"n": 2, "error": math.inf, "word": None, "converged": False},
+    {"n": 3, "error": math.nan, "word": "1e3", "converged": True},
+)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    result = TaskResult("matching", "smoke", "first", "0123456789", ROWS, "abc", "cpu", 1.5)
+    path = tmp_path / "first.json"
+    result.write(path)
+    return path
+
+
+def test_rows_come_back_to_the_last_digit(stored):
+    rows = TaskResult.read(stored).rows
+    assert rows[:2] == ROWS[:2]
+    assert rows[2] == ROWS[2] | {"error": None}
+    assert [type(cell) for cell in rows[0].values()] == [int, float, str, bool]
+
+
+def test_a_file_has_what_is_agreed(stored):
+    content = json.loads(stored.read_text(encoding="utf-8"))
+    agreed = "experiment scale task key commit machine seconds rows digest"
+    assert set(content) == set(agreed.split())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace("0.30000000000000004", "0.3000000000000009"),
+        lambda text: text.replace('"n": 2', '"n": 3'),
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "rubbish",
+        lambda text: "[]",
+        lambda text: "\udcff",
+    ],
+    ids=["last digit", "number", "half", "empty", "rubbish", "no mapping", "not UTF-8"],
+)
+def test_damage_is_noticed(stored, damage):
+    text = damage(stored.read_text(encoding="utf-8"))
+    stored.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(Damaged, match=r"first\.json"):
+        TaskResult.read(stored)
+
+
+def test_a_file_of_another_kind_is_not_taken_for_a_task(stored):
+    from bnrecon.runtime import files
+
+    files.write_json(stored, {"rows": [], "something": "else"})
+    with pytest.raises(Damaged, match="another version"):
+        TaskResult.read(stored)
+
+
+def test_rows_of_all_tasks_make_one_frame(stored):
+    one = TaskResult.read(stored)
+    other = TaskResult("matching", "smoke", "other", "1", ({"n": 4, "more": 7},), "", "", 0.0)
+    frame = concatenate([one, other])
+    assert list(frame["n"]) == [1, 2, 3, 4]
+    assert frame["n"].dtype.kind == "i"
+    assert list(frame["word"]) == ["a", "", "1e3", ""]  # words that are missing are empty
+    assert frame["more"].dtype.kind == "f"
+    assert pd.isna(frame["error"][2])
+    assert frame["error"][1] == math.inf
+
+
+def key(*options, name="first", arguments=None):
+    return task_key("part", Task(name, dict, arguments or {"seed": 0}, options))
+
+
+def test_options_count_with_what_they_change():
+    assert key() == key()
+    assert key("target.width=8") != key()
+    assert key("train.seed=1") != key("train.seed=2") != key()
+    for same in ("data.root=/images", "device=cpu", "outputs=/elsewhere", "threads=1"):
+        assert key(same) == key(), same
+    assert key("train.lr=0.1") == key("train.lr=0.10")
+
+
+def test_names_and_arguments_count():
+    assert key(name="second") != key()
+    assert key(arguments={"seed": 1}) != key()
+    task = Task("first", dict, {"seed": 0})
+    assert task_key("part", task) != task_key("other", task)
+    assert task_key("part", task) != key()
+
+
+def test_a_file_is_named_by_its_task(tmp_path):
+    path = task_path(tmp_path, "thresholds", "smoke", Task("k_t=1 (Δk=0), L = 2", dict))
+    assert path.parent == tmp_path / "tasks" / "thresholds-smoke"
+    assert path.name.startswith("k-t-1-k-0-l-2-")
+    assert task_path(tmp_path, "thresholds", "smoke", Task("²", dict)).name[0] != "-"

@@ -1,0 +1,50 @@
+"""One finished run for many tests, each with a copy of its own."""
+
+import shutil
+
+import pytest
+from processes import SMALLEST, TWO_SEEDS
+
+from bnrecon.config.composition import compose
+from bnrecon.run import main_job
+
+
+def _finished_outputs(tmp_path_factory, options):
+    outputs = tmp_path_factory.mktemp("outputs")
+    main_job.run(compose([*options, f"outputs={outputs}"]))
+    return outputs
+
+
+@pytest.fixture(scope="session")
+def smallest_outputs(tmp_path_factory):
+    return _finished_outputs(tmp_path_factory, SMALLEST)
+
+
+@pytest.fixture(scope="session")
+def two_seed_outputs(tmp_path_factory):
+    return _finished_outputs(tmp_path_factory, TWO_SEEDS)
+
+
+def _copy(outputs, to):
+    """A copy of a finished run and its target; the run's folder."""
+    shutil.copytree(outputs, to, dirs_exist_ok=True)
+    (folder,) = (to / "runs").iterdir()
+    return folder
+
+
+@pytest.fixture
+def finished(smallest_outputs, tmp_path):
+    """The folder of a finished run of ``SMALLEST`` below ``tmp_path``."""
+    return _copy(smallest_outputs, tmp_path)
+
+
+@pytest.fixture
+def two_seeds(two_seed_outputs, tmp_path):
+    """The folder of a finished run of ``TWO_SEEDS`` below ``tmp_path``."""
+    return _copy(two_seed_outputs, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def stored_targets(two_seed_outputs):
+    """An option that takes the target of ``TWO_SEEDS`` from where it is, instead of training it."""
+    return f"targets={two_seed_outputs / 'targets'}"

@@ -1,0 +1,47 @@
+"""The command in a process of its own, and what it prints."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bnrecon.runtime import files
+
+SMALLEST = ("scale=smoke", "target.groups=[1]", "train.epochs=1")
+TWO_SEEDS = ("scale=smoke", "seeds=[0,1]")
+# One thread: processes that each want all cores wait for each other's threads most of the time.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def folder_of(out):
+    """The run's folder, which is the last line that a run prints."""
+    return Path(out.strip().splitlines()[-1])
+
+
+def result_of(out):
+    return files.read_json(folder_of(out) / "result.json")
+
+
+def start(*words, command="run"):
+    """Start ``bnrecon run WORDS`` in a process of its own."""
+    line = [sys.executable, "-m", "bnrecon", command, *words]
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+
+
+def finish(process, timeout=240):
+    """Wait for a process; return exit code, standard output and standard error."""
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def wait_until(condition, seconds=120):
+    """Whether a condition comes true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False

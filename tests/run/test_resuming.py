@@ -1,0 +1,121 @@
+"""Real processes, killed, stopped and started again; the numbers are the same."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import ENVIRONMENT, finish, result_of, start, wait_until
+
+LONG_ENOUGH = ("train.epochs=12", "target.width=6", "train.checkpoint_seconds=0.1", "threads=1")
+
+
+def same_numbers(first, second):
+    assert first["target"]["accuracy"] == second["target"]["accuracy"]
+    assert first["source"]["accuracy"] == second["source"]["accuracy"]
+    for a, b in zip(first["layers"], second["layers"], strict=True):
+        assert a["relative_error"] == b["relative_error"]
+        assert a["digest"] == b["digest"]
+
+
+def test_a_run_killed_anywhere_ends_with_the_same_numbers(command, tmp_path):
+    """SIGKILL in the middle of training, in the middle of the layers and between seeds."""
+    options = [*LONG_ENOUGH, "seeds=[0,1]"]
+    code, whole, err = command("run", *options, f"outputs={tmp_path / 'whole'}")
+    assert code == 0, err
+    outputs = tmp_path / "killed"
+    for pattern in (
+        "targets/*/checkpoint.safetensors",
+        "runs/*/seed-0/layer-*",
+        "runs/*/seed-0/result.json",
+    ):
+        process = start(*options, f"outputs={outputs}")
+        assert wait_until(lambda pattern=pattern: list(outputs.glob(pattern)))
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+    code, out, err = command("run", *options, f"outputs={outputs}")
+    assert code == 0, err
+    same_numbers(result_of(out), result_of(whole))
+    assert not list(outputs.rglob("*.damaged"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_at_a_checkpoint_with_exit_code_130(command, tmp_path, number):
+    options = [*LONG_ENOUGH, "seeds=[0]", f"outputs={tmp_path}"]
+    process = start(*options)
+    assert wait_until(lambda: list(tmp_path.glob("targets/*/checkpoint.safetensors")))
+    process.send_signal(number)
+    code, _, err = finish(process)
+    assert code == 130
+    assert "training is saved at step" in err
+    assert "Traceback" not in err
+    code, _, err = command("run", *options)
+    assert code == 0
+    assert "resuming at step" in err
+
+
+def test_a_time_limit_stops_at_a_checkpoint(command, tmp_path):
+    code, _, err = command("run", "train.epochs=200", "train.time_limit=1", f"outputs={tmp_path}")
+    assert code == 130
+    assert "the time limit of 1 s was reached" in err
+    assert list(tmp_path.glob("targets/*/checkpoint.safetensors"))
+    assert not list(tmp_path.glob("runs/*/result.json"))
+
+
+def test_processes_that_need_one_target_train_it_once(command, tmp_path):
+    options = ["train.epochs=60", "target.width=6", "seeds=[0]", f"outputs={tmp_path}"]
+    first = start(*options, "features=he_normal")
+    assert wait_until(lambda: list(tmp_path.glob("targets/*/.holder")))
+    code, _, err = command("run", *options, "features=id_cond")
+    assert code == finish(first)[0] == 0, err
+    assert f"waiting for process {first.pid}" in err
+    assert "to finish training vgg_small" in err
+    assert len(list(tmp_path.glob("targets/*/target.safetensors"))) == 1
+
+
+def test_a_slice_of_time_is_used_and_the_next_goes_on(tmp_path):
+    """Make gpu-slice, on a processor: stopped when its time is over, everything finished kept."""
+    script = Path(__file__).parents[2] / "scripts" / "gpu_slice.py"
+    options = ["--device", "cpu", "--scale", "smoke"]
+    options += ["--outputs", str(tmp_path), "--data", str(tmp_path)]
+
+    def slice_of(minutes):
+        line = [sys.executable, str(script), *options, "--minutes", str(minutes)]
+        return subprocess.run(
+            line, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
+        )
+
+    nothing = slice_of(0.5)  # less than what saving may take
+    assert nothing.returncode == 0
+    assert "the time is over before: study exact" in nothing.stdout
+    stopped = slice_of(0.83)
+    assert stopped.returncode == 0
+    assert "the time is over during: study exact" in stopped.stdout
+    # While it loaded, or later: that depends on the machine's speed.
+    assert "bnrecon: interrupted" in stopped.stderr
+
+
+def test_an_interruption_while_libraries_load_is_one_line(tmp_path):
+    """SIGINT at the first sign of life, when torch is not loaded yet."""
+    options = ["run", "scale=smoke", f"outputs={tmp_path}"]
+    code = (
+        "import sys; print(flush=True); from bnrecon.cli.main import main; "
+        f"sys.exit(main({options!r}))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | ENVIRONMENT,
+    )
+    process.stdout.readline()
+    time.sleep(0.8)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert "Traceback" not in err

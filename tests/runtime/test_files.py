@@ -1,0 +1,114 @@
+"""Files are whole or not there; a damaged one is named, set aside and redone."""
+
+import json
+import logging
+import os
+import socket
+
+import pytest
+import torch
+
+from bnrecon.runtime import files, locks
+from bnrecon.runtime.digests import differences_from_defaults, json_values
+from bnrecon.runtime.errors import UserError
+
+
+def test_a_damaged_file_is_set_aside_with_a_warning_and_the_next_one_beside_it(tmp_path, caplog):
+    path = tmp_path / "result.json"
+    for number in ("", "-2"):
+        files.write_json(path, {"accuracy": 90.1})
+        path.write_text(path.read_text().replace("90.1", "99.1"))
+        assert files.read_if_valid(path, files.read_json) is None
+        assert path.exists()  # without the lock nothing is moved
+        assert files.read_if_valid(path, files.read_json, quarantine_damaged=True) is None
+        assert not path.exists()
+        aside = tmp_path / f"result.json.damaged{number}"
+        assert json.loads(aside.read_text())["accuracy"] == 99.1
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [
+        f"{path} is damaged (its digest does not match); set aside as {name} and redone"
+        for name in ("result.json.damaged", "result.json.damaged-2")
+    ]
+    assert files.read_if_valid(path, files.read_json, quarantine_damaged=True) is None
+    assert len(caplog.records) == 2  # a missing file is not damaged
+
+
+@pytest.mark.parametrize("place", ["folder", "pipe", "link", "bytes", "list"])
+def test_what_is_no_file_of_ours_is_damaged(tmp_path, place):
+    path = tmp_path / "file"
+    {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to("nowhere"),
+        "bytes": lambda: path.write_bytes(b"\xff\xfe"),
+        "list": lambda: path.write_text("[1]"),
+    }[place]()
+    for read in (files.read_json, files.read_tensors):
+        with pytest.raises(files.Damaged, match=str(path)):
+            read(path)
+    assert not files.has_text(path, "text")
+
+
+def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_path):
+    path, weight = tmp_path / "a.safetensors", torch.arange(6.0).reshape(2, 3)
+    files.write_tensors(path, {"one": weight, "tied": weight, "none": torch.zeros(0)}, {"n": [1]})
+    tensors, metadata = files.read_tensors(path)
+    assert metadata == {"n": [1]}
+    assert torch.equal(tensors["tied"], weight)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(files.Damaged, match="its digest does not match"):
+        files.read_tensors(path)
+
+
+def test_partial_files_are_removed_when_their_writer_has_ended(tmp_path):
+    host = files._host()
+    kept = [f".a.{host}-{os.getpid()}.x.part", ".a.elsewhere-1.x.part"]
+    for name in (*kept, f".a.{host}-99999999.x.part"):
+        (tmp_path / name).write_text("")
+    old = tmp_path / ".b.elsewhere-1.x.part"
+    old.write_text("")
+    os.utime(old, (0, 0))
+    files.remove_leftovers(tmp_path)
+    assert sorted(place.name for place in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_work_is_shared_free_tasks_first_and_every_task_comes_to_everyone(tmp_path, caplog):
+    first = locks.share_work(["a", "b"], tmp_path)
+    assert next(first) == "a"
+    second = locks.share_work(["a", "b"], tmp_path)
+    assert next(second) == "b"  # "a" is held
+    second.close()
+    first.close()
+    assert list(locks.share_work(["a", "b"], tmp_path)) == ["a", "b"]
+
+
+def test_who_waits_for_a_folder_is_told_for_whom(tmp_path):
+    with locks.lock_folder(tmp_path, "the run"):
+        holder = (tmp_path / ".holder").read_text()
+        with locks.lock_file(tmp_path / ".lock") as held:
+            assert not held
+    assert holder == f"process {os.getpid()} on {socket.gethostname()}"
+    with locks.lock_file(tmp_path / ".lock") as held:
+        assert held
+
+
+def test_a_folder_that_cannot_hold_a_lock_is_a_users_mistake(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "below", tmp_path / ("a" * 300)):
+        with (
+            pytest.raises(UserError, match="give outputs=FOLDER, a folder of yours"),
+            locks.lock_folder(folder, "the run"),
+        ):
+            pass
+
+
+def test_json_has_lists_and_strings_and_defaults_do_not_count():
+    assert json_values({1: (2, 3)}) == {"1": [2, 3]}
+    from bnrecon.solvers import SolverSpec
+
+    assert differences_from_defaults(SolverSpec("lu", max_iterations=3)) == {
+        "name": "lu",
+        "max_iterations": 3,
+    }

@@ -1,0 +1,185 @@
+"""Burkholz 2024: every part is computed, summarized and drawn; numbers are as printed."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bnrecon.config import composition
+from bnrecon.data.cifar import CIFAR10_CLASSES
+from bnrecon.reporting import tables
+from bnrecon.reporting.figures import image, style
+from bnrecon.reproduction import commands, engine
+from bnrecon.reproduction.experiment import Experiment
+from bnrecon.reproduction.request import read
+from bnrecon.reproduction.run_table import RunTable
+from bnrecon.reproduction.study import SCALES, Study, read_reported
+from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key
+from bnrecon.run import main_job
+from bnrecon.studies import registry
+from bnrecon.studies.burkholz2024 import deeper, nonlinear, reconstruction_grid, table2
+
+STUDY = registry.find("burkholz2024")
+PARTS = {name: STUDY.part(name) for name in STUDY.parts}
+EXPERIMENTS = [name for name, part in PARTS.items() if isinstance(part, Experiment)]
+TABLES = [name for name, part in PARTS.items() if isinstance(part, RunTable)]
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+REPORTED = read_reported("bnrecon.studies.burkholz2024")
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """A cifar10.npz of noise."""
+    generator = np.random.default_rng(0)
+    arrays = {"classes": list(CIFAR10_CLASSES)}
+    for split, count in (("train", 600), ("test", 140)):
+        arrays[f"{split}_x"] = generator.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        arrays[f"{split}_y"] = np.arange(count) % 10
+    np.savez(tmp_path / "cifar10.npz", **arrays)
+    return tmp_path
+
+
+def test_every_part_is_an_experiment_or_a_table_of_runs():
+    assert [*TABLES, *EXPERIMENTS] == list(STUDY.parts)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_is_computed_summarized_and_drawn(name, cifar):
+    part = PARTS[name]
+    options = [f"data.root={cifar}", f"outputs={cifar}"] if part.options else []
+    first = part.tasks("smoke", options)[0]
+    rows = tuple(first.compute().to_dict("records"))
+    stored = TaskResult(name, "smoke", first.name, task_key(name, first), rows, "", "", 0.0)
+    stored.write(cifar / "task.json")
+    frame = concatenate([TaskResult.read(cifar / "task.json")])
+    assert all(column == tables.snake_case(column) for column in frame.columns)
+    assert part.caption_for(frame)
+    assert len(tables.markdown(part.summary(frame), part.formats).splitlines()) > 2
+    if part.draw is not None:
+        with style():
+            assert image(part.draw(frame), "png")[1:4] == b"PNG"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_tasks_of_an_experiment_differ_at_every_scale(name):
+    for scale in SCALES:
+        tasks = PARTS[name].tasks(scale, ())
+        assert len({task.name for task in tasks}) == len(tasks) > 0
+        assert len({task_key(name, task) for task in tasks}) == len(tasks)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_runs_of_a_table_differ_at_every_scale(name):
+    for scale in SCALES:
+        rows = PARTS[name].rows(scale, ())
+        if scale != "laptop":
+            rows = rows[::5]
+        configs = [composition.compose(row.overrides) for row in rows]
+        assert len({str(config) for config in configs}) == len(rows) > 0
+        assert {config.scale for config in configs} == {scale}
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if PARTS[name].draw])
+def test_a_table_that_has_a_figure_is_drawn(name):
+    """From the runs that ship, where there are any."""
+    (planned,) = engine.plan(STUDY, read(STUDY.name, [name, f"outputs={OUTPUTS}"]))
+    cells = [cell for work in planned.work if (cell := work.cell()).result is not None]
+    with style():
+        figure = PARTS[name].draw(cells)
+    assert (figure is None) == (not cells)
+    if figure is not None:
+        assert image(figure, "png")[1:4] == b"PNG"
+
+
+def test_tables_1_and_2_have_each_activation_distribution_and_solver():
+    for name, data in (("table1", "cifar10"), ("table2", "cifar100")):
+        rows = PARTS[name].rows("laptop", ())
+        assert len(rows) == 32
+        for row in rows[::5]:
+            config = composition.compose(row.overrides)
+            assert config.target.activation == row.labels["target"]
+            assert config.features.name == row.labels["features"]
+            solver = {"exact": "auto", "paper": "lu_lbfgs"}[row.labels["solver"]]
+            assert config.solver.name == solver
+            assert config.data.name == data
+            assert config.seeds == [0, 1, 2]
+    assert tuple(reconstruction_grid.SOLVERS) == STUDY.solvers
+    first = PARTS["table1"].rows("paper", ())[0]
+    assert composition.compose(first.overrides).train.epochs == 205
+
+
+def test_the_rows_of_other_tables_step_through_what_they_name():
+    excess = [
+        composition.compose(row.overrides).features.excess
+        for row in PARTS["excess"].rows("laptop", ())
+    ]
+    assert excess == [0, 40, 80, 120, 400]
+    wide = PARTS["width100"].rows("paper", ())[1]
+    assert wide.reported is not None
+    assert (wide.reported.target, wide.reported.rebuilt, wide.reported.half_width) == (
+        73.34,
+        73.37,
+        0.05,
+    )
+    assert composition.compose(wide.overrides).target.width == 100
+
+
+def test_the_reported_numbers_are_the_papers():
+    """Burkholz 2024, Tables 1 and 2, as printed: targets, and the corners of both tables."""
+    one, two = REPORTED["table1"], REPORTED["table2"]
+    assert list(one["target"].values()) == [94.12, 94.37, 93.66, 92.9]
+    assert list(two["target"].values()) == [70.46, 70.22, 69.65, 67.42]
+    assert one["rebuilt"]["relu"]["he_uniform"] == ["94.0", "0.1"]
+    assert one["rebuilt"]["sigmoid"]["sparse_he_normal"] == ["92.8", "0.04"]
+    assert two["rebuilt"]["tanh"]["sparse_he_normal"] == ["69.6", "0.05"]
+    # What makes two rows of Table 2 impossible: accuracies above 90% on CIFAR-100.
+    impossible = [
+        row
+        for row, cells in two["rebuilt"].items()
+        if min(float(mean) for mean, _ in cells.values()) > 90
+    ]
+    assert tuple(impossible) == table2.IMPOSSIBLE
+
+
+def test_a_study_of_runs_is_computed_once(cifar, monkeypatch):
+    rows = [
+        row
+        for row in PARTS["table1"].rows("smoke", [f"data.root={cifar}", f"outputs={cifar}"])
+        if row.labels["target"] == "relu" and row.labels["features"] in ("he_normal", "orthogonal")
+    ]
+    small = RunTable("Table 1", "Two targets", lambda scale, options: rows)
+    monkeypatch.setattr(Study, "part", lambda self, name: small)
+    options = ["table1", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]
+    text = commands.run_study(STUDY, read(STUDY.name, ["exact", *options]))
+    assert "2 of 4 runs finished" in text  # of the other solver the commands are shown
+    assert "    bnrecon run target=vgg18 data=cifar10 features=orthogonal solver=lu_lbfgs" in text
+    folder = cifar / "studies" / "burkholz2024"
+    for kind in ("md", "csv", "tex"):
+        assert (folder / f"table1-smoke.{kind}").exists()
+    frame = pd.read_csv(folder / "table1-smoke.csv")
+    assert list(frame["verdict"] == "not run") == [False, False, True, True]
+    monkeypatch.setattr(main_job, "run", None)  # nothing is left to run
+    assert commands.run_study(STUDY, read(STUDY.name, ["exact", *options])) == text
+
+
+def shipped_rows(name):
+    """All shipped rows of an experiment."""
+    paths = sorted((OUTPUTS / STUDY.name / "tasks" / f"{name}-laptop").glob("*.json"))
+    return concatenate([TaskResult.read(path) for path in paths])
+
+
+def test_what_captions_say_is_computed_from_the_rows():
+    rows = shipped_rows("deeper")
+    said = deeper.caption(rows)
+    assert "Counterexamples to the theorem: " in said
+    assert "10x3, linear, c_(L-1) = c0 < c2 (L = 3)" in said.partition("Counterexamples")[2]
+    assert "10x3, linear (L = 3)" not in said
+    reached = rows.assign(rebuilt=rows["draws"], reachable_dimensions=rows["n"])
+    assert "Counterexamples" not in deeper.caption(reached)
+    assert "open" not in deeper.caption(reached)
+    rows = shipped_rows("nonlinear")
+    said = nonlinear.caption(rows)
+    assert "sigmoid in float64 below 1e-04 and for sigmoid in float32 below 1e+02" in said
+    assert "tanh in" not in said
+    assert "grows again" not in nonlinear.caption(rows.assign(error=rows["epsilon"]))

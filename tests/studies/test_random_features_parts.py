@@ -1,0 +1,232 @@
+"""Random features for normalization layers: every part, from its tasks to its table and figure."""
+
+import importlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bnrecon.reporting import tables
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reproduction.study import SCALES
+from bnrecon.reproduction.task_store import TaskResult, concatenate, task_path
+from bnrecon.runtime.errors import UserError
+from bnrecon.studies import random_features, registry
+from bnrecon.studies.random_features import averages, conditioned, conditioning
+
+STUDY = registry.find("random_features")
+SHIPPED = Path(__file__).resolve().parents[2] / "outputs" / "random_features"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The whole study at smoke scale: its folder, and what the command printed."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    done = subprocess.run(
+        [*study_command("scale=smoke"), f"outputs={outputs}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return outputs / "studies" / "random_features", done.stdout
+
+
+def study_command(*words):
+    return [sys.executable, "-m", "bnrecon", "study", "random_features", *words]
+
+
+def test_every_module_that_binds_a_part_is_listed():
+    folder = Path(random_features.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py") if "\nPART = " in path.read_text()}
+    assert modules == set(STUDY.parts)
+
+
+@pytest.mark.parametrize("part", STUDY.parts)
+@pytest.mark.parametrize("scale", SCALES)
+def test_tasks_have_names_and_files_of_their_own_and_json_arguments(part, scale):
+    tasks = STUDY.part(part).tasks(scale, ())
+    assert len({task.name for task in tasks}) == len(tasks)
+    assert len({task_path(Path(), part, scale, task) for task in tasks}) == len(tasks)
+    for task in tasks:
+        assert json.loads(json.dumps(task.arguments)) == task.arguments
+        module = importlib.import_module(task.function.__module__)
+        assert getattr(module, task.function.__name__) is task.function  # nothing captured
+
+
+@pytest.mark.parametrize("part", STUDY.parts)
+def test_every_part_runs_at_smoke_scale(finished, part):
+    folder, printed = finished
+    experiment = STUDY.part(part)
+    rows = pd.read_csv(folder / f"{part}-smoke.csv")
+    assert set(rows["task"].astype(str)) == {task.name for task in experiment.tasks("smoke", ())}
+    assert list(rows.columns) == [tables.snake_case(name) for name in rows.columns]
+    page = (folder / f"{part}-smoke.md").read_text(encoding="utf-8")
+    assert experiment.title in page
+    assert page.strip() in printed
+    for kind in ("png", "svg"):
+        drawn = (folder / f"{part}-smoke.{kind}").exists()
+        assert drawn == (experiment.draw is not None)
+
+
+@pytest.mark.parametrize("part", STUDY.parts)
+def test_shipped_rows_have_the_columns_of_new_ones(finished, part):
+    folder, _ = finished
+    new, shipped = (
+        pd.read_csv(file, nrows=1)
+        for file in (folder / f"{part}-smoke.csv", SHIPPED / f"{part}-laptop.csv")
+    )
+    assert sorted(new.columns) == sorted(shipped.columns)
+
+
+@pytest.mark.parametrize("part", STUDY.parts)
+def test_every_laptop_task_ships_and_the_shipped_table_is_theirs(part):
+    experiment = STUDY.part(part)
+    tasks = experiment.tasks("laptop", ())
+    stored = [TaskResult.read(task_path(SHIPPED, part, "laptop", task)) for task in tasks]
+    assert [result.task for result in stored] == [task.name for task in tasks]
+    rows = concatenate(stored)
+    page = (SHIPPED / f"{part}-laptop.md").read_text(encoding="utf-8")
+    assert tables.markdown(experiment.summary(rows), experiment.formats) in page
+    assert experiment.caption_for(rows) in page
+
+
+def test_tables_and_figures_are_written_again_from_the_task_files(finished, command):
+    folder, printed = finished
+    drawn = {path: path.read_bytes() for path in folder.glob("*.svg")}
+    words = ("random_features", "scale=smoke", f"outputs={folder.parents[1]}")
+    code, out, error = command("tables", *words)
+    assert (code, out) == (0, printed), error
+    assert {path: path.read_bytes() for path in folder.glob("*.svg")} == drawn
+    code, out, error = command("figures", *words)
+    figures = [part for part in STUDY.parts if STUDY.part(part).draw is not None]
+    assert code == 0, error
+    assert out.count(".png") == len(figures)
+
+
+def test_geometric_means_and_intervals_by_value():
+    rows = pd.DataFrame({"x": [1, 1, 1, 2], "y": [1.0, 10.0, 100.0, 7.0]})
+    assert averages.geometric_mean(rows["y"][:3]) == pytest.approx(10)
+    found = averages.intervals_by(rows, "x", "y")
+    expected = mean_interval([1.0, 10.0, 100.0])
+    assert tuple(found.loc[1]) == (expected.mean, expected.half_width)
+    assert tuple(found.loc[2]) == (7.0, 0.0)
+
+
+def test_a_solver_that_does_not_apply_is_named_in_the_table():
+    rows = conditioning.measure_errors("He normal", 4, 0, seeds=2)
+    rows.loc[rows["solver"] == "lbfgs", "relative_rmse"] = np.nan
+    table = conditioning.PART.summary(rows)
+    assert table.loc[0, "LBFGS"] == "not applicable"
+    assert float(table.loc[0, "bnrecon"]) < 1e-6
+
+
+def test_what_the_caption_of_table_1_says_is_computed_from_its_rows():
+    both = conditioned.caption(pd.DataFrame({"setting": ["1", "5413", "1541601"]}))
+    one = conditioned.caption(pd.DataFrame({"setting": ["1", "5413"]}))
+    assert f"{conditioned.largest_difference([5413, 1541601]):.1g}" in both
+    assert "5,413" in both
+    assert "hardly" not in one
+
+
+@pytest.mark.parametrize(
+    ("part", "option"),
+    [("conditioned", "target.condition=7"), ("sparse", "train.seed=7"), ("scales", "train.seed=7")],
+)
+def test_an_option_by_which_the_rows_differ_is_refused(part, option):
+    with pytest.raises(UserError, match=option):
+        STUDY.part(part).tasks("smoke", (option,))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("matching", "target.typo=7"), "typo"),
+        (("conditioned", "target.typo=7"), "typo"),
+        (("matching", "scale=smoke"), "scale= is given twice"),
+        (("matching", "target.width=8"), "matching has no run that an option could change"),
+        (("exact",), "exact"),
+    ],
+)
+@pytest.mark.parametrize("name", ["study", "tables"])
+def test_an_impossible_request_is_one_line(tmp_path, command, name, words, message):
+    code, _, error = command(name, "random_features", *words, "scale=smoke", f"outputs={tmp_path}")
+    assert code == 2
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+    assert not list(tmp_path.rglob("*.csv"))
+
+
+@pytest.mark.slow
+def test_processes_share_the_tasks_and_one_may_die(tmp_path):
+    line = [*study_command("conditioning", "scale=smoke"), f"outputs={tmp_path}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        for _ in range(3)
+    ]
+    first = processes.pop()
+    first.stderr.readline()  # it has begun
+    first.kill()
+    first.communicate()
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    folder = tmp_path / "studies" / "random_features"
+    rows = pd.read_csv(folder / "conditioning-smoke.csv")
+    tasks = {task.name: task for task in conditioning.PART.tasks("smoke", ())}
+    assert sorted(rows["task"].unique()) == sorted(tasks)
+    assert not rows.duplicated(["task", "seed", "solver"]).any()
+    one = tasks["5, 10, orthogonal"]
+    stored = TaskResult.read(task_path(folder, "conditioning", "smoke", one))
+    computed = one.compute()["rmse"]
+    np.testing.assert_allclose([row["rmse"] for row in stored.rows], computed, rtol=1e-15)
+
+
+@pytest.mark.slow
+def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
+    """The command is killed once a task is done: its workers end too, and it can be resumed."""
+    line = [*study_command("conditioned", "scale=smoke", "jobs=2"), f"outputs={tmp_path}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        line,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    folder = tmp_path / "studies" / "random_features" / "tasks" / "conditioned-smoke"
+    until(lambda: list(folder.glob("*.json")))
+    process.kill()
+    process.wait()
+    until(lambda: not group_is_alive(process.pid))
+    done = subprocess.run(
+        line, capture_output=True, text=True, env=environment, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    tasks = STUDY.part("conditioned").tasks("smoke", ())
+    assert len(list(folder.glob("*.json"))) == len(tasks)
+
+
+def until(condition):
+    """Wait for a condition, for two minutes at most."""
+    for _ in itertools.takewhile(lambda _: not condition(), range(2400)):
+        time.sleep(0.05)
+    assert condition()
+
+
+def group_is_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
