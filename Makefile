@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (under two minutes after setup)"
 	@echo "make test         set up if need be, then run the tests"
-	@echo "make lint         check style, and the order of the rooms"
+	@echo "make lint         check style, types, and the order of the rooms"
 	@echo "make wheel        build a wheel into dist/"
 	@echo "make docs         build the documents into build/docs"
 	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
@@ -30,7 +30,7 @@ test: setup
 	$(BIN)/python -m pytest
 
 lint: setup
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy
 
 docs: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[docs]"

@@ -106,7 +106,7 @@ def measure(row: dict) -> dict:
     from bnrecon.solvers.solving import relative_residual
 
     device = hardware.resolve_device(row["device"])
-    row |= {"device": hardware.describe(device), "torch": torch.__version__}
+    row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
     if row["section"] == "whole":
         return row | whole(row, device)
     shape = LayerShape(row["width"], row["width"], (3, 3))
@@ -138,9 +138,8 @@ def measure(row: dict) -> dict:
     )
     free = hardware.available_memory(device)
     if need > 0.95 * free:
-        return row | {
-            "note": f"not run: {hardware.gigabytes(need)} needed, {hardware.gigabytes(free)} free"
-        }
+        needed, there = hardware.format_bytes(need), hardware.format_bytes(free)
+        return row | {"note": f"not run: {needed} needed, {there} free"}
     solver = SOLVE.get(row["method"], registered)
     if device.type == "cuda":
         registered(
@@ -337,7 +336,7 @@ def table(rows: list[dict]):
     """All rows as one table; ratios are to the section's first row of the same size, ours."""
     import pandas as pd
 
-    from bnrecon.runtime.hardware import gigabytes
+    from bnrecon.runtime.hardware import format_bytes
 
     lines = []
     for row in rows:
@@ -354,7 +353,7 @@ def table(rows: list[dict]):
                 "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
                 "times ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
                 "iterations": row.get("iterations", ""),
-                "memory": gigabytes(row["memory"]) if "memory" in row else "",
+                "memory": format_bytes(row["memory"]) if "memory" in row else "",
                 "residual": f"{row['residual']:.1e}" if "residual" in row else "",
                 "note": row.get("note", ""),
             }
@@ -546,7 +545,7 @@ def main() -> None:
         try:
             known = files.read_json(path)["rows"]
         except ValueError as error:
-            files.set_aside(path, error)
+            files.quarantine(path, error)
     done = {key(row): row for row in known}
     order = plan(args.quick)
     for row in order:

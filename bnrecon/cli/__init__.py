@@ -1,1 +1,1 @@
-"""The `bnrecon` command: what was asked, exit codes, sweeps."""
+"""The `bnrecon` command: parser, commands, exit codes, logging, tab completion, sweeps."""

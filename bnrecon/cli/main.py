@@ -116,29 +116,3 @@ def _explain_command(word: str, commands: Sequence[str] | dict[str, Parser]) -> 
         example = "target=vgg18" if name in commands else option
         return f"{word}: options follow a command, as in: bnrecon run {example}"
     return f"{word}: no such command: {nearest(word, commands)}; see bnrecon --help"
-
-
-# aliases until callers are renamed
-def _run(words: Sequence[str]) -> int:
-    return main(["run", *words])
-
-
-def _train(words: Sequence[str]) -> int:
-    return main(["train", *words])
-
-
-def _study(words: Sequence[str]) -> int:
-    return main(["study", *words])
-
-
-def _tables(words: Sequence[str]) -> int:
-    return main(["tables", *words])
-
-
-def _figures(words: Sequence[str]) -> int:
-    return main(["figures", *words])
-
-
-def _failure(error: BaseException) -> int:
-    with output.log_to_stderr():
-        return exit_codes.report(error)

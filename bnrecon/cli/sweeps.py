@@ -149,6 +149,3 @@ class SweepCallback(Callback):
                 sweep.start(config)
             except Exception as error:
                 raise SystemExit(error) from None
-
-
-SweepTable = SweepCallback  # alias until configs/run.yaml is renamed

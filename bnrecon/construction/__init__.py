@@ -1,1 +1,19 @@
-"""From a target layer and its features to a linear system, and from its solution to scales and shifts."""
+"""From a target layer and its features to a linear system and its scales, theorem by theorem.
+
+For networks of linear layers and ReLUs there are two calls, ``relu_network`` (wide sources,
+Giannou et al. 2023, Theorem 1) and ``skip_chain`` (deep ones, Theorem 2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bnrecon.runtime.lazy import import_on_use
+
+if TYPE_CHECKING:
+    from bnrecon.construction.relu_source import relu_network
+    from bnrecon.construction.skip_source import skip_chain
+
+__all__ = ["relu_network", "skip_chain"]
+
+__getattr__ = import_on_use(__name__, {"relu_network": "relu_source", "skip_chain": "skip_source"})

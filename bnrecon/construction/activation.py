@@ -11,13 +11,11 @@ from torch import nn
 
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
-from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = [
     "FIRST_ACTIVATIONS",
     "FirstActivation",
     "LinearRegion",
-    "check_activation",
     "linear_region",
     "theorem_constants",
 ]
@@ -50,16 +48,6 @@ FIRST_ACTIVATIONS = {
     "tanh": FirstActivation(nn.Tanh, cubic=1 / 3),
     "sigmoid": FirstActivation(nn.Sigmoid, slope=1 / 4, offset=1 / 2, cubic=1 / 48),
 }
-
-
-def check_activation(name: str, skip: str = "none") -> None:
-    """Raise ``UserError`` for an activation that no theorem covers with this skip connection."""
-    if name not in FIRST_ACTIVATIONS:
-        raise UserError(f"activation={name}: {nearest(name, FIRST_ACTIVATIONS)}")
-    if skip == "outer" and not FIRST_ACTIVATIONS[name].exact:
-        raise UserError(
-            f"skip=outer: not possible with activation={name}; take skip=inner or activation=relu"
-        )
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,10 @@ from bnrecon.features.pair import Features
 from bnrecon.features.portable_random import Stream
 from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
-from bnrecon.features.spec import SKIPS
-from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.own_code import blamed
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.user_code import attribute_errors
 
-__all__ = ["check_skip", "draw"]
-
-
-def check_skip(name: str) -> None:
-    """Raise ``UserError`` for an unknown kind of skip connection."""
-    if name not in SKIPS:
-        raise UserError(f"skip={name}: {nearest(name, SKIPS)}")
+__all__ = ["draw"]
 
 
 def draw(
@@ -53,7 +46,7 @@ def draw(
     kind = distribution(name)
     kind.check_width(shape, width)
     options = {"strict": strict} if kind.takes_strict else {}
-    if kind.registered.own:
+    if kind.registered.user_defined:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
     else:
         given = kind.draw(shape, width, Stream(seed, layer), **options)
@@ -69,7 +62,7 @@ def _drawn_by_user(
     kind: Distribution, shape: LayerShape, width: int, stream: Stream, options: dict
 ) -> Features:
     """What a user's distribution draws, its shapes, type and values checked."""
-    with blamed(kind.registered):
+    with attribute_errors(kind.registered):
         drawn = kind.draw(shape, width, stream, **options)
     if isinstance(drawn, Features):
         return drawn

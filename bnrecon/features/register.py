@@ -13,7 +13,7 @@ from bnrecon.features import distributions
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape, named_width
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.own_code import Registered
+from bnrecon.runtime.user_code import Registered
 
 __all__ = ["DISTRIBUTIONS", "Distribution", "choose_width", "distribution", "register_features"]
 

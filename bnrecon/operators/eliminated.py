@@ -148,6 +148,3 @@ class Eliminated:
         return torch.where(
             wanted == 0, torch.zeros_like(wanted), wanted / torch.where(reached == 0, 1, reached)
         )
-
-
-Pivoted = Eliminated  # alias until callers are renamed

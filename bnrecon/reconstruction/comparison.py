@@ -11,7 +11,7 @@ from torch import nn
 from bnrecon.reconstruction.images import first_line
 from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.usage import tensors_in
-from bnrecon.runtime.errors import Interrupted, RunError, listed
+from bnrecon.runtime.errors import Interrupted, RunError, shorten
 from bnrecon.runtime.hardware import exact_float32
 
 __all__ = ["compare"]
@@ -123,7 +123,7 @@ def _shapes(parts: list[torch.Tensor]) -> list[tuple[int, ...]]:
 
 
 def _shape_text(parts: list[torch.Tensor]) -> str:
-    return listed([str(shape) for shape in _shapes(parts)])
+    return shorten([str(shape) for shape in _shapes(parts)])
 
 
 def _finite(parts: list[torch.Tensor]) -> bool:

@@ -27,7 +27,7 @@ from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_no
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
 from bnrecon.reconstruction.substitution import check_copy, uncompiled
 from bnrecon.runtime.errors import RunError, UserError, shorten
-from bnrecon.runtime.hardware import available_memory, gigabytes
+from bnrecon.runtime.hardware import available_memory, format_bytes
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
 
@@ -238,7 +238,9 @@ def _solver_shortage(layer: PlannedLayer, device: torch.device, free: int) -> st
     need = solver.memory(rows, layer.width)
     if need <= free:
         return None
-    return f"solver {name} needs {gigabytes(need)} on {device.type}, {gigabytes(free)} are free"
+    return (
+        f"solver {name} needs {format_bytes(need)} on {device.type}, {format_bytes(free)} are free"
+    )
 
 
 def _memory_shortage(layer: PlannedLayer, free: int) -> str | None:
@@ -247,8 +249,8 @@ def _memory_shortage(layer: PlannedLayer, free: int) -> str | None:
     if need <= free:
         return None
     return (
-        f"its {_count(layer.width)} features take {gigabytes(layer.stored)}, {gigabytes(need)} "
-        f"while solving, and {gigabytes(free)} are free"
+        f"its {_count(layer.width)} features take {format_bytes(layer.stored)}, "
+        f"{format_bytes(need)} while solving, and {format_bytes(free)} are free"
     )
 
 
@@ -256,11 +258,11 @@ def _fit_together(
     planned: list[PlannedLayer], free: int, unsupported: str, device: torch.device
 ) -> dict[str, str]:
     """Take the largest layers out of the plan until the others fit; return them with the reason."""
-    there = f"{gigabytes(free)} are free on {device.type}"
+    there = f"{format_bytes(free)} are free on {device.type}"
     if _together(planned) > free and unsupported == "raise":
         raise UserError(
-            f"the network's {len(planned)} layers need {gigabytes(_together(planned))} for their "
-            f"features, {there}; use a smaller width; {LESS_MEMORY}"
+            f"the network's {len(planned)} layers need {format_bytes(_together(planned))} for "
+            f"their features, {there}; use a smaller width; {LESS_MEMORY}"
         )
     refused = {}
     while _together(planned) > free:

@@ -29,7 +29,7 @@ def run_study(study: Study, request: StudyRequest) -> str:
         RunError: a task failed; the others were computed.
         Interrupted: stopped from outside.
     """
-    distributed.refuse("bnrecon study")
+    distributed.refuse_torchrun("bnrecon study")
     require_room(request.jobs)
     parts = engine.plan(study, request)
     checks.check_machine(composition.compose(request.options))

@@ -15,7 +15,7 @@ from bnrecon.config import composition
 from bnrecon.reproduction.experiment import Task
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
-from bnrecon.runtime.digests import content_key, plain
+from bnrecon.runtime.digests import content_key, json_values
 
 __all__ = ["TaskResult", "concatenate", "task_key", "task_path"]
 
@@ -90,7 +90,7 @@ def task_key(experiment: str, task: Task) -> str:
     content = {
         "experiment": experiment,
         "task": task.name,
-        "arguments": plain(task.arguments),
+        "arguments": json_values(task.arguments),
     }
     if task.options is not None:
         content["run"] = run_folder(composition.compose(task.options)).name

@@ -200,8 +200,8 @@ class TaskWork:
         if self.task.options is not None:
             config = composition.compose(self.task.options)
             device, threads = config.device, config.threads
-        with hardware.working_threads(threads):
-            yield hardware.describe(hardware.resolve_device(device))
+        with hardware.use_threads(threads):
+            yield hardware.describe_device(hardware.resolve_device(device))
 
 
 def _damage(path: Path, read: Callable[[Path], object] = TaskResult.read) -> str | None:

@@ -14,7 +14,7 @@ import torch
 import bnrecon
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.interruption import WORKER
+from bnrecon.runtime.interruption import WORKER_VARIABLE
 
 __all__ = ["require_room", "workers"]
 
@@ -45,7 +45,8 @@ def require_room(jobs: int) -> None:
     if jobs > most:
         raise UserError(
             f"jobs={jobs}: this machine carries {most} ({cores} cores, "
-            f"{hardware.gigabytes(free)} of memory free, {hardware.gigabytes(EACH)} per process)"
+            f"{hardware.format_bytes(free)} of memory free, "
+            f"{hardware.format_bytes(EACH)} per process)"
         )
 
 
@@ -66,7 +67,7 @@ def workers(request: Sequence[str], jobs: int, log: Path) -> Iterator[None]:
         return
     threads = max(1, torch.get_num_threads() // jobs)
     torch.set_num_threads(threads)
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), WORKER: "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), WORKER_VARIABLE: "1"}
     line = [sys.executable, "-P", "-c", START, bnrecon.__file__, "study", *request]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:

@@ -15,7 +15,7 @@ from bnrecon.data import Images
 from bnrecon.reconstruction.planning import Plan, plan_layers
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware
-from bnrecon.runtime.own_code import blamed
+from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets.models import minimum_width_count, parameter_count, skipped_poolings
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import VggTarget
@@ -83,7 +83,7 @@ def _expected_seconds(
     config: RunConfig, data: Images, device: torch.device, network: nn.Module, plan: Plan
 ) -> _Seconds:
     dtype = training_plan(config.target_request, device).dtype
-    with blamed(FAMILIES[config.target.family]):
+    with attribute_errors(FAMILIES[config.target.family]):
         positions = estimate.pixels(network, data.shape)
     rates = {kind: estimate.rate(kind, device) for kind in {dtype, torch.float32}}
     flops = estimate.source_flops(plan, positions)
@@ -129,7 +129,7 @@ def _description(
         f"seeds {', '.join(map(str, config.seeds))}",
         f"scale     {config.scale}: {config.train.epochs} epochs, batch {config.train.batch_size}, "
         f"peak rate {config.train.lr:g}",
-        f"device    {hardware.describe(device)}, training in {dtype}",
+        f"device    {hardware.describe_device(device)}, training in {dtype}",
     ]
 
 

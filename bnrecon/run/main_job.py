@@ -12,10 +12,8 @@ import torch
 from bnrecon.config.checks import check_machine
 from bnrecon.config.composition import option_names
 from bnrecon.config.schema import RunConfig
-from bnrecon.construction.activation import check_activation
 from bnrecon.data import Images, load
 from bnrecon.data.loading import refuse_unused_root
-from bnrecon.features.drawing import check_skip
 from bnrecon.features.register import distribution
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.moments import gather
@@ -122,9 +120,6 @@ def train_only(config: RunConfig) -> TrainedTarget:
 def check_names(config: RunConfig) -> None:
     """Raise ``UserError`` for names that are not registered, before any data are read."""
     distribution(config.features.name)
-    with option_names("features"):
-        check_activation(config.features.activation, config.features.skip)
-        check_skip(config.features.skip)
     if config.solver.name != "auto":
         lookup(config.solver.name)
     with option_names("target"):

@@ -10,7 +10,7 @@ from bnrecon.data import Images, load
 from bnrecon.features.register import distribution
 from bnrecon.runtime import digests
 from bnrecon.solvers.register import AUTO, lookup
-from bnrecon.targets.store import own_code
+from bnrecon.targets.store import user_code
 
 __all__ = ["USER_IMAGES", "code_of_run", "run_folder"]
 
@@ -47,4 +47,4 @@ def code_of_run(config: RunConfig) -> dict[str, str]:
         option = "solver.code" if solver == name else f"solver.{solver}.code"
         found[option] = lookup(solver).code
     own = {option: code for option, code in found.items() if code is not None}
-    return own_code(config.target_request) | own
+    return user_code(config.target_request) | own

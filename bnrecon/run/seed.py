@@ -115,7 +115,7 @@ def seed_key(config: RunConfig, trained: Trained, data: Images, device: torch.de
 
     That is the target, images, options, the user's own code, the kind of device and the version.
     """
-    content = digests.differences(config, VOLATILE | {"seeds"}) | code_of_run(config)
+    content = digests.differences_from_defaults(config, VOLATILE | {"seeds"}) | code_of_run(config)
     content |= {
         "target": digests.tensor_digest(trained.network.state_dict()),
         "pixels": data.checksum(),
@@ -135,9 +135,9 @@ def read_seed(place: Path, key: str, with_source: bool, repair: bool = False) ->
         repair: set damaged files aside; the run's lock must be held.
     """
     source = place / "source.safetensors"
-    if with_source and files.sound(source, files.read_tensors, repair) is None:
+    if with_source and files.read_if_valid(source, files.read_tensors, repair) is None:
         return None
-    record = files.sound(place / "result.json", SeedRecord.read, repair)
+    record = files.read_if_valid(place / "result.json", SeedRecord.read, repair)
     return record if record is not None and record.key == key else None
 
 
@@ -198,9 +198,9 @@ def _read_solutions(place: Path, seed: int, key: str) -> dict[str, Solution]:
         except FileNotFoundError:
             continue  # removed since it was listed
         except files.Damaged as error:
-            files.set_aside(file, error)
+            files.quarantine(file, error)
         except (ValueError, KeyError, TypeError):
-            files.set_aside(file, f"{file} was written by another version of bnrecon")
+            files.quarantine(file, f"{file} was written by another version of bnrecon")
     return solutions
 
 

@@ -67,8 +67,3 @@ def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-# aliases until callers are renamed
-differences = differences_from_defaults
-plain = json_values

@@ -134,15 +134,3 @@ def run_on_first_rank_before_others(function: Callable[[], T]) -> T:
 def report_once(error: Exception) -> Exception:
     """The error to raise where all processes fail alike: the first one reports it."""
     return error if rank_and_world_size()[0] == 0 else ReportedElsewhere(str(error))
-
-
-# aliases until callers are renamed
-after_first = run_on_first_rank_before_others
-any_of = any_rank
-common = report_once
-first_of = run_on_first_rank
-joined = join_processes
-place = rank_and_world_size
-refuse = refuse_torchrun
-started_by_torchrun = is_started_by_torchrun
-total = sum_over_ranks

@@ -52,6 +52,3 @@ def shorten(names: Sequence[str], most: int = 3) -> str:
     """
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-listed = shorten  # alias until callers are renamed

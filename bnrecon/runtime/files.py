@@ -234,13 +234,3 @@ def quarantine(path: Path, reason: Exception | str) -> None:
     with contextlib.suppress(FileNotFoundError):  # another process has moved it by now
         os.replace(path, aside)
         logger.warning("%s; set aside as %s and redone", reason, aside.name)
-
-
-# aliases until callers are renamed
-def sound(path: Path, read: Callable[[Path], T], mend: bool = False) -> T | None:
-    """``read_if_valid``."""
-    return read_if_valid(path, read, mend)
-
-
-is_text = has_text
-set_aside = quarantine

@@ -171,9 +171,3 @@ def float32_products(tf32: bool) -> Iterator[None]:
     finally:
         setattr(matmul, name, before[0])
         setattr(convolution, name, before[1])
-
-
-# aliases until callers are renamed
-describe = describe_device
-gigabytes = format_bytes
-working_threads = use_threads

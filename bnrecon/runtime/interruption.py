@@ -148,10 +148,3 @@ def parse_duration(text: str) -> float:
             f"train.time_limit={text}: give seconds, or a number followed by s, m or h, as in 30m"
         )
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-# aliases until callers are renamed
-WORKER = WORKER_VARIABLE
-loaded = finish_loading
-loading = is_loading
-seconds = parse_duration

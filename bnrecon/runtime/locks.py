@@ -125,9 +125,3 @@ def share_work(names: Iterable[str], locks: Path) -> Iterator[str]:
                 if held:
                     left.remove(name)
                     yield name
-
-
-# aliases until callers are renamed
-claimed = lock_file
-exclusive = lock_folder
-shared = share_work

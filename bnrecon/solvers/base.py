@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import available_memory, gigabytes
+from bnrecon.runtime.hardware import available_memory, format_bytes
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = [
@@ -103,17 +103,6 @@ def require_memory(need: int, device: torch.device, name: str, instead: str) -> 
     free = available_memory(device)
     if need > free:
         raise RunError(
-            f"solver {name} needs {gigabytes(need)} on {device.type}, "
-            f"{gigabytes(free)} are free; {instead}"
+            f"solver {name} needs {format_bytes(need)} on {device.type}, "
+            f"{format_bytes(free)} are free; {instead}"
         )
-
-
-_MOVED = ("AUTO", "SOLVERS", "Solver", "lookup", "register_solver")
-
-
-def __getattr__(name: str) -> Any:  # alias until callers are renamed: these are in solvers.register
-    if name not in _MOVED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bnrecon.solvers import register
-
-    return getattr(register, name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.own_code import Registered, blamed
+from bnrecon.runtime.user_code import Registered, attribute_errors
 from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
 from bnrecon.solvers.base import Answer, Solve
 from bnrecon.solvers.spec import SolverSpec
@@ -119,7 +119,7 @@ def register_solver(
         registered = Registered(f"solver {name}", function, version)
 
         def solve(system: System, spec: SolverSpec) -> Answer:
-            with blamed(registered):
+            with attribute_errors(registered):
                 return Answer(*function(system, spec))
 
         SOLVERS[name] = Solver(name, solve, memory, registered, check, norm, square)

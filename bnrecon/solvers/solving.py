@@ -11,7 +11,7 @@ import torch
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import available_memory, exact_float32, gigabytes
+from bnrecon.runtime.hardware import available_memory, exact_float32, format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory
 from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose
@@ -86,7 +86,7 @@ def choose(
             columns,
         )
     if need > memory:
-        needs = f"an LU would need {gigabytes(need)}, {gigabytes(memory)} are free"
+        needs = f"an LU would need {format_bytes(need)}, {format_bytes(memory)} are free"
         without = f"{needs}: slow, and may fall short"
         return Choice("matrix_free", f"{why}; {without}", columns)
     return Choice(direct, f"{why}, and an LU is the right tool", rows)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.own_code import Registered, attribute_errors
+from bnrecon.runtime.user_code import Registered, attribute_errors
 from bnrecon.targets.models import mlp, resnet, vgg
 from bnrecon.targets.normalization_vgg import normalization_vgg
 

@@ -19,7 +19,7 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import can_compile
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.options import name_fields
-from bnrecon.runtime.own_code import attribute_errors
+from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import FAMILIES, build, target_code
@@ -32,9 +32,9 @@ __all__ = [
     "build_target",
     "is_trained",
     "obtain_target",
-    "own_code",
     "target_folder",
     "training_plan",
+    "user_code",
 ]
 
 # Options that say how a target is trained, and not what it becomes. What the precision is resolved
@@ -93,12 +93,12 @@ def target_folder(request: TargetRequest, data: Images, device: torch.device) ->
     content |= digests.differences_from_defaults(request.target, HOW, "target.")
     content |= digests.differences_from_defaults(request.train, HOW, "train.")
     content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
-    content |= own_code(request)
+    content |= user_code(request)
     key = digests.content_key(content)
     return request.store / f"{spec.name}-{request.target.name}-{key}"
 
 
-def own_code(request: TargetRequest) -> dict[str, str]:
+def user_code(request: TargetRequest) -> dict[str, str]:
     """Fingerprints of a user's code that the target depends on, by option: its family, features."""
     target = request.target
     options = vars(target) | getattr(target, "options", {})

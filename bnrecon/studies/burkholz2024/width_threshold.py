@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
-from bnrecon.operators.eliminated import Pivoted
+from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
 
 __all__ = [
@@ -145,7 +145,7 @@ def composed_error(system: System) -> float:
     n, width = system.matrix.shape
     outer = torch.ones(len(system.weight), dtype=torch.float64)
     if width < n:
-        operator = Pivoted(system.matrix, system.weight)
+        operator = Eliminated(system.matrix, system.weight)
         inner = _least_squares(operator.dense(), operator.right_hand_side())
         outer = operator.second_scales(system.matrix.matvec(inner))
     else:

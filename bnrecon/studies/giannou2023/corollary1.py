@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from bnrecon.construction.relu_network import relu_network
+from bnrecon.construction.relu_source import relu_network
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.studies.giannou2023.theorem1 import random_target
 

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from bnrecon.construction.relu_network import relu_network
+from bnrecon.construction.relu_source import relu_network
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction.experiment import Experiment, Task
 

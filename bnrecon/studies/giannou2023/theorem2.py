@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.construction.relu_target import LinearTarget, read_relu_network
-from bnrecon.construction.skip_chain import skip_chain, skip_chain_of
+from bnrecon.construction.skip_source import skip_chain, skip_chain_of
 from bnrecon.features.portable_random import Stream
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task

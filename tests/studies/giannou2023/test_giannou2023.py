@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bnrecon.construction.relu_network import relu_network
-from bnrecon.construction.skip_chain import skip_chain
+from bnrecon.construction.relu_source import relu_network
+from bnrecon.construction.skip_source import skip_chain
 from bnrecon.reporting.figures import image, style
 from bnrecon.studies.giannou2023 import theorem3
 from bnrecon.studies.giannou2023.batched_training import (

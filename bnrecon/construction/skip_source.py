@@ -15,7 +15,7 @@ from bnrecon.construction.random_linear import (
     set_affine,
     solve_scales,
 )
-from bnrecon.construction.relu_network import check_options, functional_error
+from bnrecon.construction.relu_source import check_options, functional_error
 from bnrecon.construction.relu_target import LinearTarget, read_relu_network
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import UserError

@@ -25,7 +25,7 @@ from bnrecon.features.register import DISTRIBUTIONS, register_features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
-from bnrecon.solvers.base import SOLVERS
+from bnrecon.solvers.register import SOLVERS
 from bnrecon.targets.register import build
 from bnrecon.targets.store import target_folder
 
@@ -314,8 +314,8 @@ def test_a_version_replaces_the_fingerprint_of_the_code(tmp_path, monkeypatch):
 
 def test_the_code_of_bnrecon_has_no_fingerprint_and_a_users_name_for_it_has():
     shipped = [*DISTRIBUTIONS.values(), *SOLVERS.values()]
-    assert all(entry.code is None for entry in shipped if entry.registered.own is False)
-    assert not DISTRIBUTIONS["he_normal"].registered.own
+    assert all(entry.code is None for entry in shipped if entry.registered.user_defined is False)
+    assert not DISTRIBUTIONS["he_normal"].registered.user_defined
     register_features("mine")(DISTRIBUTIONS["he_normal"].draw)
     first = DISTRIBUTIONS["mine"].code
     register_features("mine")(DISTRIBUTIONS["he_uniform"].draw)
@@ -549,11 +549,11 @@ def test_replacing_a_solver_that_auto_chooses_makes_another_run():
     [
         (
             lambda shape, width, stream: 1 / 0,
-            "features mine: ZeroDivisionError: division by zero \\(.*test_own_code.py:",
+            "features mine: ZeroDivisionError: division by zero \\(.*test_user_code.py:",
         ),
         (
             functools.partial(lambda zero, shape, width, stream: 1 / zero, 0),
-            "features mine: ZeroDivisionError: division by zero \\(.*test_own_code.py:",
+            "features mine: ZeroDivisionError: division by zero \\(.*test_user_code.py:",
         ),
         (functools.partial(nn.Linear, bias=3), "features mine: TypeError: "),
         (lambda shape, width, stream: torch.zeros(3), "features mine: it must return two tensors"),
@@ -592,7 +592,7 @@ def test_errors_of_a_users_targets_and_solvers_name_the_place(command, tmp_path)
     code, _, err = command("run", "scale=smoke", "target=mlp", f"outputs={tmp_path}")
     assert code == 2
     assert "target family mlp: KeyError: 'no such thing' (" in err
-    assert "test_own_code.py:" in err
+    assert "test_user_code.py:" in err
 
     @bnrecon.register_solver("lu", memory=lambda rows, columns: 0)
     def failing(system, options):

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from bnrecon.construction.random_linear import khatri_rao, random_norm, set_affine, solve_scales
-from bnrecon.construction.relu_network import low_rank_factors, relu_network
-from bnrecon.construction.skip_chain import SkipChain, block_sizes, skip_chain
+from bnrecon.construction.relu_source import low_rank_factors, relu_network
+from bnrecon.construction.skip_source import SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import UserError
 

@@ -28,7 +28,7 @@ class Registered:
         function: what is called.
         version: replaces the fingerprint of the code; change it when the results change.
 
-    >>> Registered("features he_normal", len).own
+    >>> Registered("features he_normal", len).user_defined
     True
     """
 
@@ -36,9 +36,11 @@ class Registered:
         caller = sys._getframe(2)  # what called the decorator
         file = Path(caller.f_code.co_filename).absolute()
         self.what, self.function, self.version = what, function, version
-        self.own = not file.is_relative_to(PACKAGE)
+        self.user_defined = not file.is_relative_to(PACKAGE)
         self._sources = UserSources(file)
-        if self.own and version is None:  # now, while the files are those that were imported
+        if (
+            self.user_defined and version is None
+        ):  # now, while the files are those that were imported
             self._sources.add_module(caller.f_globals, file)
 
     def is_user_code(self, filename: str) -> bool:
@@ -64,7 +66,7 @@ class Registered:
         >>> len(Registered("features mine", len, version="2").fingerprint)
         10
         """
-        if not self.own:
+        if not self.user_defined:
             return None
         if self.version is not None:
             content = f"version {self.version}"
@@ -95,13 +97,10 @@ def attribute_errors(registered: Registered) -> Iterator[None]:
     except (UserError, RunError, Interrupted, MemoryError):
         raise
     except Exception as error:
-        if not registered.own or "out of memory" in str(error):
+        if not registered.user_defined or "out of memory" in str(error):
             raise
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if registered.is_user_code(frame.filename)]
         where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
         first = " ".join((str(error).splitlines() or [""])[0].split())[:300]
         raise UserError(f"{registered.what}: {type(error).__name__}: {first}{where}") from None
-
-
-blamed = attribute_errors  # alias until callers are renamed
