@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "Task", "no_overrides"]
+__all__ = ["VERDICTS", "Claim", "Experiment", "Task", "no_overrides"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,30 @@ class Task:
         return self.function(**self.arguments, **given)
 
 
+VERDICTS = ("confirmed", "not confirmed", "wrong in print", "open")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, and what the rows say about it.
+
+    Args:
+        where: its place, as "Theorem 1" or "Appendix E".
+        statement: what is claimed, quoted or in short.
+        verdict: one of ``VERDICTS``, computed from the rows.
+        evidence: the numbers that it rests on, in a sentence.
+    """
+
+    where: str
+    statement: str
+    verdict: str
+    evidence: str
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"{self.verdict!r} is no verdict: {', '.join(VERDICTS)}")
+
+
 @dataclass(frozen=True)
 class Experiment:
     """What stands in one file of a paper's folder, bound there to the name ``PART``.
@@ -54,6 +78,7 @@ class Experiment:
         options: the overrides that the experiment gives its own runs at a scale; ``None`` where it
             has none and the user's options change nothing.
         formats: format specifications of the printed table's numbers, by column.
+        claims: the statements of the paper that the rows decide, with their verdicts.
     """
 
     where: str
@@ -64,6 +89,7 @@ class Experiment:
     draw: Callable[[pd.DataFrame], Figure] | None = None
     options: Callable[[str], Sequence[str]] | None = None
     formats: Mapping[str, str] = field(default_factory=dict)
+    claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:
         """The caption, computed from the rows where it depends on them."""

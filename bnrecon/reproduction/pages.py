@@ -15,7 +15,7 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import run_table
 from bnrecon.reproduction.engine import ExperimentPlan, TablePlan, plan
-from bnrecon.reproduction.experiment import Experiment
+from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.options import result_options, stem_suffix
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.run_table import Cell, RunTable
@@ -160,6 +160,7 @@ def _experiment_page(
     body = [
         tables.markdown(summary, part.formats),
         part.caption_for(rows),
+        "\n".join(_claim_line(claim) for claim in part.claims(rows)) if part.claims else "",
         f"Trained with `{overrides}`." if overrides else "",
         origin,
     ]
@@ -172,6 +173,10 @@ def _experiment_page(
         tables.latex(summary, part.formats),
         figure,
     )
+
+
+def _claim_line(claim: Claim) -> str:
+    return f"- {claim.where}: {claim.statement} **{claim.verdict.capitalize()}**: {claim.evidence}"
 
 
 def _table_page(part: RunTable, heading: _Heading, cells: Sequence[Cell]) -> Page:

@@ -1,13 +1,11 @@
 """The command in this process, and in a process of its own."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+from processes import ENVIRONMENT
 
 
 @pytest.fixture(autouse=True)

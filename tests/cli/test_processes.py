@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ENVIRONMENT
+from processes import ENVIRONMENT
 
 import bnrecon
 from bnrecon.reproduction import workers

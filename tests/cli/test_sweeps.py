@@ -11,11 +11,11 @@ from pathlib import Path
 
 import hydra
 import pytest
-from conftest import ENVIRONMENT
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import open_dict
+from processes import ENVIRONMENT
 
 from bnrecon.cli import hydra_app, sweeps
 from bnrecon.cli.main import make_parsers

@@ -1,7 +1,6 @@
 """Training in several processes, as torchrun starts them: real ones."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import ENVIRONMENT
 from safetensors.torch import load_file
 
 from bnrecon.data import DataSpec, load
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 SCRIPT = """
 import sys, torch

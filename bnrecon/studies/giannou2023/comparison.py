@@ -19,7 +19,8 @@ from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
 
 __all__ = ["METHODS", "compare_methods", "draw_methods", "middle_range", "summarize_methods"]
 
-# What stands in the figures' legends, with the paper's colours in mind: blue, green, orange, black.
+# What stands in the figures' legends, with the paper's colours in mind: blue, green, orange,
+# black.
 METHODS = {
     "baseline": "SGD on normalizations",
     "teacher": "construction from the teacher",
@@ -90,6 +91,16 @@ def middle_range(errors: pd.Series) -> tuple[float, float, float]:
     mean = math.exp(np.log(middle.clip(lower=1e-300)).mean())
     low, high = float(middle.min()), float(middle.max())
     return min(max(mean, low), high), low, high
+
+
+def where_better(rows: pd.DataFrame, variable: str, first: str, second: str) -> list[int]:
+    """Values of ``variable`` at which all middle runs of ``first`` beat all of ``second``."""
+    found = []
+    for value, group in rows.groupby(variable, sort=True):
+        errors = {method: middle_range(part["mse"]) for method, part in group.groupby("method")}
+        if errors[first][2] < errors[second][1]:
+            found.append(int(value))
+    return found
 
 
 def summarize_methods(rows: pd.DataFrame, variable: str, heading: str) -> pd.DataFrame:

@@ -8,11 +8,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import new_figure
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.giannou2023.comparison import (
     compare_methods,
     draw_methods,
     summarize_methods,
+    where_better,
 )
 
 __all__ = ["PART", "SIDES", "draw", "side_tasks", "summarize"]
@@ -58,6 +59,29 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    """What Appendix E says about the left panel."""
+    sides = sorted(int(side) for side in rows["side"].unique())
+    both = set(where_better(rows, "side", "teacher", "baseline"))
+    both &= set(where_better(rows, "side", "student", "baseline"))
+    chosen = rows[rows["method"] == "baseline"].drop_duplicates("side")["schedule"]
+    constant = int((chosen == "constant").sum())
+    return [
+        Claim(
+            "Appendix E, Figure 4 (left)",
+            '"Both the constructive algorithms beat the baseline."',
+            "confirmed" if both == set(sides) else "not confirmed",
+            f"all middle runs of both are better at {len(both)} of {len(sides)} widths.",
+        ),
+        Claim(
+            "Appendix E",
+            "Of three schedules for SGD on the normalizations the constant one performs best.",
+            "confirmed" if constant == len(sides) else "not confirmed",
+            f"selected on validation samples at {constant} of {len(sides)} widths.",
+        ),
+    ]
+
+
 PART = Experiment(
     "Figure 4, left",
     "Test error of the source network against the teacher's width",
@@ -65,4 +89,5 @@ PART = Experiment(
     summarize,
     CAPTION,
     draw,
+    claims=claims,
 )

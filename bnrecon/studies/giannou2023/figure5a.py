@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bnrecon.studies.giannou2023.sparse_sources import sparse_experiment
+from bnrecon.studies.giannou2023.sparse_sources import claims_at_20_percent, sparse_experiment
 
 __all__ = ["PART"]
 
-PART = sparse_experiment("Figure 5 (a)", 0.2)
+PART = sparse_experiment("Figure 5 (a)", 0.2, claims_at_20_percent)
