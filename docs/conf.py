@@ -1,6 +1,7 @@
 """Sphinx settings: pages are MyST Markdown with relative links, as a code host renders them."""
 
 import re
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
@@ -17,8 +18,14 @@ myst_heading_anchors = 3
 
 
 def link_files_outside(app: Sphinx, page: str, source: list[str]) -> None:
-    """Offer Markdown files beside docs/, which are no pages of the site, as files."""
-    source[0] = re.sub(r"\]\((\.\./[^)#]+\.md)\)", r"](path:\1)", source[0])
+    """Offer Markdown files outside docs/, which are no pages of the site, as downloads."""
+    folder = Path(app.srcdir, page).parent
+
+    def link(found: re.Match[str]) -> str:
+        inside = (folder / found[1]).resolve().is_relative_to(Path(app.srcdir).resolve())
+        return found[0] if inside else f"](path:{found[1]})"
+
+    source[0] = re.sub(r"\]\(((?:\.\./)+[^)#]+\.md)\)", link, source[0])
 
 
 def setup(app: Sphinx) -> None:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
-from torchvision.transforms import v2 as transforms
 
 from bnrecon.data.image_file import read_image
 from bnrecon.runtime.errors import UserError
@@ -110,11 +110,9 @@ class StreamedImages:
         generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(len(self.train_files), generator=generator).tolist()
         order = order[start * batch_size : self.batches(batch_size) * batch_size]
-        augment = transforms.Compose(
-            [
-                transforms.RandomResizedCrop(self.side, antialias=True),
-                transforms.RandomHorizontalFlip(),
-            ]
+        v2 = _transforms()
+        augment = v2.Compose(
+            [v2.RandomResizedCrop(self.side, antialias=True), v2.RandomHorizontalFlip()]
         )
         first = start * batch_size
         items: list[Item] = [
@@ -144,13 +142,9 @@ class StreamedImages:
         for images, _ in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32)
 
-    def _centre(self) -> transforms.Transform:
-        return transforms.Compose(
-            [
-                transforms.Resize(self.side * 8 // 7, antialias=True),
-                transforms.CenterCrop(self.side),
-            ]
-        )
+    def _centre(self) -> Any:
+        v2 = _transforms()
+        return v2.Compose([v2.Resize(self.side * 8 // 7, antialias=True), v2.CenterCrop(self.side)])
 
     def _read(
         self, dataset: Dataset, batch_size: int
@@ -187,17 +181,25 @@ def _collate(items: list) -> object:
     return errors[0] if errors else default_collate(items)
 
 
+def _transforms() -> Any:
+    """Torchvision's transforms, imported on first use: they take two seconds to load."""
+    from torchvision.transforms import v2
+
+    return v2
+
+
 class _Files(Dataset):
     """Images by file, each transformed under its own seed where it has one."""
 
-    def __init__(self, items: list[Item], transform: transforms.Transform):
+    def __init__(self, items: list[Item], transform: Any):
         self.items = items
-        self.transform = transforms.Compose(
+        v2 = _transforms()
+        self.transform = v2.Compose(
             [
                 transform,
-                transforms.ToImage(),
-                transforms.ToDtype(torch.float32, scale=True),
-                transforms.Normalize(MEAN, DEVIATION),
+                v2.ToImage(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, DEVIATION),
             ]
         )
 

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 from scipy.integrate import cumulative_simpson
-from scipy.stats import ks_1samp
 
 __all__ = [
     "aspect_of_condition",
@@ -109,5 +108,7 @@ def distance(values: np.ndarray, aspect: float) -> float:
 
     This is no test: singular values are not independent.
     """
+    from scipy.stats import ks_1samp  # half a second to load
+
     law = functools.partial(distribution, aspect=aspect)
     return float(ks_1samp(np.asarray(values, dtype=float), law).statistic)

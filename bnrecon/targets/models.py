@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import torchvision
 from torch import nn
 
 from bnrecon.runtime.errors import UserError, nearest
@@ -113,25 +111,7 @@ def mlp(
     return network
 
 
-class _ScaledResNet(torchvision.models.ResNet):
-    """torchvision's ResNet with all widths multiplied by ``width / 64``, not offered by itself."""
-
-    def __init__(self, block: Any, layers: list[int], width: int, **options: Any):
-        self._width = width
-        super().__init__(block, layers, **options)
-
-    def _make_layer(
-        self, block: Any, planes: int, blocks: int, stride: int = 1, dilate: bool = False
-    ) -> nn.Sequential:
-        if planes == 64:  # the first stage: its input is what the stem gives
-            self.inplanes = self._width
-        return super()._make_layer(block, planes * self._width // 64, blocks, stride, dilate)
-
-
-_RESNETS: dict[int, tuple[Any, list[int]]] = {
-    18: (torchvision.models.resnet.BasicBlock, [2, 2, 2, 2]),
-    50: (torchvision.models.resnet.Bottleneck, [3, 4, 6, 3]),
-}
+RESNET_DEPTHS = (18, 50)
 
 
 def resnet(
@@ -148,12 +128,13 @@ def resnet(
             convolution of stride 1 and no pooling, as is usual for 32x32 images; ``auto`` takes
             the one for the image's side.
     """
-    if depth not in _RESNETS:
-        raise UserError(f"depth={depth}: {nearest(depth, map(str, _RESNETS))}")
+    if depth not in RESNET_DEPTHS:
+        raise UserError(f"depth={depth}: {nearest(depth, map(str, RESNET_DEPTHS))}")
     if stem not in STEMS:
         raise UserError(f"stem={stem}: {nearest(stem, STEMS)}")
-    block, layers = _RESNETS[depth]
-    network = _ScaledResNet(block, layers, width, num_classes=classes)
+    from bnrecon.targets.scaled_resnet import scaled_resnet  # torchvision takes two seconds to load
+
+    network = scaled_resnet(depth, width, classes)
     small = stem == "cifar" or (stem == "auto" and min(shape[1:]) < 64)
     kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
     network.conv1 = nn.Conv2d(shape[0], width, kernel, stride, padding, bias=False)
@@ -161,7 +142,8 @@ def resnet(
     network.bn1 = nn.BatchNorm2d(width)
     if small:
         network.maxpool = nn.Identity()
-    network.fc = nn.Linear(8 * width * block.expansion, classes)
+    expansion = network.fc.in_features // 512  # 1 in basic blocks, 4 in bottlenecks
+    network.fc = nn.Linear(8 * width * expansion, classes)
     return network
 
 
