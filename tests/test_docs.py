@@ -1,18 +1,24 @@
-"""Documents: links, headings, tests and commands exist; the errata's counterexamples hold."""
+"""Documents: links, tests, commands and examples work; the errata's counterexamples hold."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import logging
 import math
 import re
+import shlex
+import sys
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import integrate
 
+from bnrecon.config import composition
+from bnrecon.reproduction.document import document
 from bnrecon.studies import registry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,15 +28,18 @@ PAGES = sorted(
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
         ROOT / "outputs/README.md",
+        ROOT / "outputs/main_job/README.md",
         *(ROOT / "docs").glob("**/*.md"),
     }
 )
 STUDIED = {
     "Burkholz 2024": "burkholz2024",
     "Random features for normalization layers": "random_features",
+    "Giannou et al. 2023": "giannou2023",
 }
 PARTS = ("In print", "Derivation", "Counterexample", "Probable cause", "Repair", "Shown by")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+EXAMPLES = ["README.md", "docs/library.md", "docs/constructions.md"]
 
 
 @functools.cache
@@ -78,6 +87,35 @@ def test_pages_link_to_each_other_at_all():
     assert sum(len(links(page)) for page in PAGES) > 50
 
 
+@pytest.mark.parametrize("name", registry.STUDIES)
+def test_the_page_of_a_paper_is_what_the_results_make(name):
+    page = ROOT / f"docs/reproduction/{name}.md"
+    current = page.exists() and text_of(page) == document(registry.find(name), ROOT / "outputs")
+    assert current, "write it again: python scripts/write_documents.py"
+    assert f"reproduction/{name}\n" in text_of(ROOT / "docs/index.md")
+    assert f"docs/reproduction/{name}.md" in links(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_row_of_a_table_has_as_many_cells_as_its_heading(page):
+    tables = re.findall(r"(?:^\|.*\n)+", without_code(page), re.MULTILINE)
+    cells = [[len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()] for table in tables]
+    assert [sizes for sizes in cells if len(set(sizes)) > 1] == []
+
+
+@pytest.mark.parametrize("name", ["vgg18_width64", "vgg18_width16"])
+def test_the_tables_of_the_main_job_are_those_that_ship(name):
+    table = text_of(ROOT / f"outputs/main_job/{name}/table.md").partition("\n\n")[0]
+    assert table in text_of(ROOT / "docs/results.md")
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_every_room_is_named(name):
+    rooms = {path.parent.name for path in (ROOT / "bnrecon").glob("*/__init__.py")}
+    _, section = re.split(r"\n## (?:Rooms|Where things are)\n", text_of(ROOT / name))
+    assert rooms <= set(re.findall(r"`(\w+)`", section.partition("\n## ")[0]))
+
+
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 150
@@ -120,25 +158,89 @@ def test_every_erratum_names_a_test_and_has_all_its_parts():
         assert re.search(r"tests/[\w/]+\.py::test_\w+", entry), entry.splitlines()[0]
 
 
-def known_parts(name: str) -> set[str]:
-    """Tables and experiments of a study, and what narrows them."""
-    return {*registry.find(name).tables, *registry.find(name).experiments, "exact", "paper"}
+def parts_of(name: str) -> set[str]:
+    """The parts of a study, and what narrows them."""
+    return {*registry.find(name).parts, *registry.find(name).solvers}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_part_of_a_study_that_is_named_exists(page):
-    text = text_of(page)
+    named = r"bnrecon (study|tables|figures) (?:study=)?(\w+)((?: [a-z]\w*(?![\w=./]))*)"
     wrong = []
-    called = r"bnrecon (?:study |(?:tables|figures) study=)(\w+(?: [a-z]\w*(?![\w=.]))*)"
-    for command in re.findall(called, text):
-        name, *parts = command.split()
-        if name == "NAME":
-            continue
-        if name not in registry.STUDIES:
-            wrong.append(command)
-            continue
-        wrong += [f"{name} {part}" for part in parts if part not in known_parts(name)]
+    for command, name, parts in re.findall(named, text_of(page)):
+        if name in registry.STUDIES:
+            wrong += [f"{name} {part}" for part in parts.split() if part not in parts_of(name)]
+        elif name != "NAME" and (command != "tables" or name != "FOLDER"):
+            wrong.append(f"{command} {name}")
     assert wrong == []
+
+
+WRITTEN = [page for page in PAGES if page.parent.name != "reproduction"]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of indented blocks that begin with ``bnrecon run`` or ``bnrecon train``."""
+    lines = re.findall(r"^ {4}(bnrecon (?:run|train) .*)$", text_of(page), re.MULTILINE)
+    return [line for line in lines if "--config-dir" not in line and "GIVEN" not in line]
+
+
+def test_there_are_commands_on_the_pages():
+    """So that the next test is one of something."""
+    assert sum(len(commands(page)) for page in WRITTEN) > 15
+
+
+@pytest.mark.parametrize("page", list(filter(commands, WRITTEN)), ids=lambda page: page.name)
+def test_every_run_on_a_page_can_be_composed(page):
+    for line in commands(page):
+        words = shlex.split(line, comments=True)[2:]
+        options = [word for word in words if not word.startswith("-") and "=" in word]
+        if "-m" in words:
+            options = [option.partition(",")[0] for option in options]
+        composition.compose(options)
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    found = rf"^```{language}\n(.*?)^```$"
+    return re.findall(found, text_of(page), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # they save files
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    level = logging.getLogger("bnrecon").level
+    code = "".join(code_blocks(ROOT / name, "python"))
+    try:
+        exec(compile(code, name, "exec"), {"model": model})
+    finally:
+        logging.getLogger("bnrecon").setLevel(level)
+
+
+def test_the_constructions_print_what_the_page_says(capsys):
+    code = "".join(code_blocks(ROOT / "docs/constructions.md", "python"))
+    exec(compile(code, "constructions", "exec"), {})
+    promised = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
+    assert capsys.readouterr().out.splitlines() == promised
+
+
+def test_the_parts_of_the_page_on_extending_make_a_run(command, tmp_path, monkeypatch):
+    page = ROOT / "docs/extending.md"
+    (tmp_path / "my_parts.py").write_text("\n\n".join(code_blocks(page, "python")), "utf-8")
+    for text in code_blocks(page, "yaml"):
+        name = re.search(r"^name: (\w+)$", text, re.MULTILINE)[1]
+        group = {"cauchy": "features", "my_net": "target", "mine": "solver"}[name]
+        file = tmp_path / f"my_configs/{group}/{name}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(text, "utf-8")
+    (line,) = re.findall(r"^ {4}bnrecon (.*solver=mine)$", text_of(page), re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, err = command(*line.split(), "scale=smoke", "outputs=out")
+    sys.modules.pop("my_parts")
+    assert code == 0, err
+    assert "mine" in out
+    assert "NOT CONVERGED" not in out
 
 
 def test_every_part_in_the_tables_of_results_exists():
@@ -146,7 +248,7 @@ def test_every_part_in_the_tables_of_results_exists():
     named = re.compile(r"^\| `([a-z]\w*)` \|", re.MULTILINE)
     listed = {section.splitlines()[0]: set(named.findall(section)) for section in sections}
     for heading, name in STUDIED.items():
-        assert listed[heading] == known_parts(name) - {"exact", "paper"}
+        assert listed[heading] == set(registry.find(name).parts)
 
 
 # The errata's counterexamples that no other test has.

@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         code = _run_command(words)
         try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         except OSError as error:  # the reader has ended, or the disk is full
             if code == exit_codes.DONE:
                 code = exit_codes.report(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import sys
 from collections.abc import Iterator
 
@@ -62,16 +63,18 @@ class _Formatter(logging.Formatter):
 
 @contextlib.contextmanager
 def tolerant_streams() -> Iterator[None]:
-    """Write characters that the terminal's encoding lacks as escapes, for the block."""
-    streams = [
-        (stream, stream.errors)
-        for stream in (sys.stdout, sys.stderr)
-        if isinstance(stream, io.TextIOWrapper)
-    ]
-    for stream, _ in streams:
-        stream.reconfigure(errors="backslashreplace")
-    try:
+    """For the block, write characters that the terminal's encoding lacks as escapes.
+
+    A stream that is closed, as by ``>&-``, takes whatever is written and shows it nowhere.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if stream is None:
+                nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                setattr(sys, name, nowhere)
+                stack.callback(setattr, sys, name, None)
+            elif isinstance(stream, io.TextIOWrapper):
+                stack.callback(stream.reconfigure, errors=stream.errors)
+                stream.reconfigure(errors="backslashreplace")
         yield
-    finally:
-        for stream, errors in streams:
-            stream.reconfigure(errors=errors)

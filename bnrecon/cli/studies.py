@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Parser
-from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.request import StudyRequest
@@ -69,20 +68,16 @@ def _list_studies() -> str:
 
 
 def _study(given: argparse.Namespace, _words: list[str]) -> int:
-    """Compute what is missing, then print the tables, of what is finished if a task failed."""
+    """Compute what is missing, then print the tables of what is finished, whatever failed."""
     if given.help or not given.words:
         return _help(given)
     study, request = _read(given.words)
     from bnrecon.reproduction import commands
 
     _finish_loading()
-    try:
-        code, text = exit_codes.DONE, commands.run_study(study, request)
-    except RunError as error:
-        code = exit_codes.report(error)
-        text = commands.tables_of(study, dataclasses.replace(request, jobs=1))
-    output.write(f"{text}\n\n{request.folder}")
-    return code
+    outcome = commands.run_study(study, request)
+    output.write(f"{outcome.text}\n\n{request.folder}")
+    return exit_codes.DONE if outcome.error is None else exit_codes.report(outcome.error)
 
 
 def _tables(given: argparse.Namespace, _words: list[str]) -> int:

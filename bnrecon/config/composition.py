@@ -26,10 +26,10 @@ from bnrecon.config.schema import (
     register_schema,
     spec_classes,
 )
-from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.options import name_fields
+from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.options import prefix_fields
 
-__all__ = ["as_overrides", "compose", "from_hydra", "option_names"]
+__all__ = ["as_overrides", "compose", "from_hydra", "option_names", "rename_fields"]
 
 
 FOLDERS = ("outputs", "targets", "data.root", "hydra.sweep.dir")
@@ -55,9 +55,7 @@ def from_hydra(composed: DictConfig) -> RunConfig:
 
 @contextlib.contextmanager
 def option_names(group: str) -> Iterator[None]:
-    """Raise a ``UserError`` that names a spec's fields with the names of the command line.
-
-    A choice is named without ``.name``, as in ``data=folder``.
+    """Name a spec's fields as the command line does in a ``UserError`` or ``RunError``.
 
     >>> with option_names("train"):
     ...     raise UserError("lr=0: must be above 0")
@@ -65,14 +63,24 @@ def option_names(group: str) -> Iterator[None]:
     ...
     bnrecon.runtime.errors.UserError: train.lr=0: must be above 0
     """
-    names = {name for kind in spec_classes(group) for name in field_names(kind)}
     try:
-        with name_fields(f"{group}.", names):
-            yield
-    except UserError as error:
-        line = str(error)
-        line = line if group == "target" else line.replace(f"{group}.name=", f"{group}=")
-        raise UserError(line) from None
+        yield
+    except (UserError, RunError) as error:
+        error.args = (rename_fields(group, str(error)),)
+        raise
+
+
+def rename_fields(group: str, line: str) -> str:
+    """Name a spec's fields in a line as the command line does.
+
+    A choice is named without ``.name``, as in ``data=folder``.
+
+    >>> rename_fields("features", "take more features (oversampling=1.5)")
+    'take more features (features.oversampling=1.5)'
+    """
+    names = {name for kind in spec_classes(group) for name in field_names(kind)}
+    line = prefix_fields(line, f"{group}.", names)
+    return line if group == "target" else line.replace(f"{group}.name=", f"{group}=")
 
 
 def compose(overrides: Sequence[str]) -> RunConfig:

@@ -87,7 +87,7 @@ def relu_network(
     ([12, 8], True)
     """
     targets = read_relu_network(model)
-    check_options(width, density, radius)
+    check_options(width, density, radius, seed)
     stages = [stage for target in targets for stage in _stages(target, rank)]
     modules: list[nn.Module] = []
     reports = []
@@ -112,8 +112,10 @@ def relu_network(
     return RebuiltNetwork(network, tuple(reports), radius, error)
 
 
-def check_options(width: int | None, density: float, radius: float) -> None:
+def check_options(width: int | None, density: float, radius: float, seed: int) -> None:
     """Raise ``UserError`` for a value out of range."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise UserError(f"seed={seed!r}: must be a whole number from 0 to 2^63 - 1")
     if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
         raise UserError(f"width={width!r}: must be a whole number above 0, or None")
     if not 0 < density <= 1:
@@ -146,8 +148,8 @@ def _stages(target: LinearTarget, rank: int | None) -> list[tuple[LinearTarget, 
     """
     if rank is None:
         return [(target, False)]
-    if rank < 1:
-        raise UserError(f"rank={rank}: must be a whole number above 0")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise UserError(f"rank={rank!r}: must be a whole number above 0")
     outer, inner = low_rank_factors(target.weight, rank, target.name)
     first = LinearTarget(f"{target.name}, first factor", inner, torch.zeros(len(inner)).double())
     second = LinearTarget(f"{target.name}, second factor", outer, target.bias)
@@ -202,7 +204,7 @@ def _two_layers(
 def functional_error(
     network: nn.Module, model: nn.Module, inputs: int, radius: float, seed: int
 ) -> float:
-    """The largest difference of an output, relative to the largest output of ``model``.
+    """The largest difference of an output, relative to the largest output of ``model`` if not zero.
 
     Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere.
     """
@@ -213,7 +215,8 @@ def functional_error(
     x[:512] *= inside
     with torch.no_grad():
         wanted = _evaluate(model, x)
-        return float((network(x) - wanted).abs().max() / wanted.abs().max())
+        largest = float(wanted.abs().max()) or 1.0
+        return float((network(x) - wanted).abs().max()) / largest
 
 
 def _evaluate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -167,7 +167,7 @@ def skip_chain(
     ([8, 8, 4, 4], True)
     """
     targets = read_relu_network(model)
-    check_options(None, 1.0, radius)
+    check_options(None, 1.0, radius, seed)
     least = min(target.weight.shape[1] for target in targets)
     if isinstance(block, bool) or not isinstance(block, int) or not 1 <= block <= least:
         raise UserError(f"block={block!r}: must be a whole number from 1 to {least}")

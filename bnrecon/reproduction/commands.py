@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from bnrecon.config import checks, composition
@@ -10,23 +11,31 @@ from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.workers import require_room, workers
 from bnrecon.runtime import distributed
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 
-__all__ = ["figures_of", "run_study", "tables_of"]
+__all__ = ["StudyOutcome", "figures_of", "run_study", "tables_of"]
 
 
-def run_study(study: Study, request: StudyRequest) -> str:
+@dataclass(frozen=True)
+class StudyOutcome:
+    """The tables of what is finished, as Markdown, and the error if tasks failed."""
+
+    text: str
+    error: RunError | UserError | None = None
+
+
+def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     """Compute what the requested parts of a study lack, write their tables and figures.
 
     Whatever stops it, the tables of what is finished are written, and the same request continues
     from there. Several processes given the same request share the tasks.
 
     Returns:
-        The tables as Markdown.
+        The tables, and an error where tasks failed: ``UserError`` if all of them were mistakes in
+        the request, ``RunError`` otherwise. The other tasks were computed.
 
     Raises:
-        UserError: an impossible request; or all tasks that failed were mistakes in the request.
-        RunError: a task failed; the others were computed.
+        UserError: an impossible request; nothing is computed.
         Interrupted: stopped from outside.
     """
     distributed.refuse_torchrun("bnrecon study")
@@ -34,15 +43,19 @@ def run_study(study: Study, request: StudyRequest) -> str:
     parts = engine.plan(study, request)
     checks.check_machine(composition.compose(request.options))
     request.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
+    error: RunError | UserError | None = None
     try:
         with workers(request.alone, request.jobs, request.folder / f"{request.scale}-workers.log"):
             engine.compute_missing(
                 [work for part in parts for work in part.work],
                 request.folder / f"{request.scale}.log",
             )
-    finally:
-        text = pages.write(study, request)
-    return text
+    except (RunError, UserError) as failed:
+        error = failed
+    except BaseException:
+        pages.write(study, request)
+        raise
+    return StudyOutcome(pages.write(study, request), error)
 
 
 def tables_of(study: Study, request: StudyRequest) -> str:

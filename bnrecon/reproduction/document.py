@@ -67,8 +67,7 @@ def document(
 def _claims_table(claims: list[Claim]) -> str:
     """One line per claim."""
     rows = ["| place | claim | verdict | evidence |", "|---|---|---|---|"]
-    rows += [
-        f"| {claim.where} | {claim.statement} | {claim.verdict} | {claim.evidence} |"
-        for claim in claims
-    ]
+    for claim in claims:
+        cells = (claim.where, claim.statement, claim.verdict, claim.evidence)
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)

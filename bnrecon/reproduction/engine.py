@@ -28,6 +28,7 @@ from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
 __all__ = ["ExperimentPlan", "TablePlan", "compute_missing", "plan"]
 
 logger = logging.getLogger(__name__)
+details = logging.getLogger(f"{__name__}.details")  # goes to a study's log alone
 
 ROOMS = ("run", "reconstruction", "targets", "solvers")  # whose progress goes to a study's log
 
@@ -152,16 +153,20 @@ def _set_aside(item: Work, claims: Path) -> None:
 
 def _compute(item: Work, failures: list[str], mistakes: Counter[str]) -> str:
     """Compute one; return its gist, or why it failed."""
+    details.info("%s: %s", item.label, item.command)
     try:
-        return item.compute()
+        gist = item.compute()
+        details.info("%s: %s", item.label, gist)
+        return gist
     except (Interrupted, KeyboardInterrupt):
         raise
     except UserError as error:
         mistakes[str(error)] += 1
+        details.error("%s failed: %s", item.label, error)
         return f"failed: {error}"
     except Exception as error:  # no memory, a diverging training: whatever it is, the rest goes on
-        if not isinstance(error, RunError):
-            logging.getLogger("bnrecon.run").exception("%s", item.label)  # into the log
+        defect = not isinstance(error, RunError)
+        details.error("%s failed: %s", item.label, error, exc_info=defect)
         failures.append(f"{item.label}: {error}")
         return f"failed: {error}"
 
@@ -187,7 +192,8 @@ def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
 
 def _problem_of(spec: DataSpec) -> str | None:
     try:
-        load(spec)
+        with composition.option_names("data"):
+            load(spec)
     except UserError as error:
         return str(error)
     return None
@@ -199,7 +205,7 @@ def _details_to(log: Path) -> Iterator[None]:
     log.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    loggers = [logging.getLogger(f"bnrecon.{room}") for room in ROOMS]
+    loggers = [details, *(logging.getLogger(f"bnrecon.{room}") for room in ROOMS)]
     before = [(found, found.level, found.propagate) for found in loggers]
     for found in loggers:
         found.addHandler(handler)

@@ -18,6 +18,7 @@ from bnrecon.reproduction.engine import ExperimentPlan, TablePlan, plan
 from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.options import result_options, stem_suffix
 from bnrecon.reproduction.request import StudyRequest
+from bnrecon.reproduction.row_command import command_of
 from bnrecon.reproduction.run_table import Cell, RunTable
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
@@ -86,7 +87,13 @@ def write(study: Study, request: StudyRequest, folder: Path | None = None) -> st
     files.remove_leftovers(folder)
     texts = []
     for planned in _all_solvers(study, request):
-        page = _page(study, request, planned)
+        try:
+            page = _page(study, request, planned)
+        except Exception as error:  # the other parts are shown all the same
+            place = f"{folder / 'tasks' / _stem(planned, request)}"
+            line = f"{planned.name} cannot be shown ({type(error).__name__}: {error}); see {place}"
+            logger.exception("%s", line)
+            page = Page(line)
         texts.append(page.text)
         if page.csv:
             _write_page(folder / _stem(planned, request), page)
@@ -183,7 +190,7 @@ def _table_page(part: RunTable, heading: _Heading, cells: Sequence[Cell]) -> Pag
     done = [cell for cell in cells if cell.result is not None]
     absolute = heading.scale == "paper"
     summary = run_table.summarize(cells, absolute)
-    missing = [f"    {run_table.command_of(cell)}" for cell in cells if cell.result is None]
+    missing = [f"    {command_of(cell)}" for cell in cells if cell.result is None]
     body = [tables.markdown(summary, run_table.FORMATS), part.caption, COLUMNS]
     if any(cell.row.reported for cell in cells):
         smaller = "Accuracies themselves depend on the scale and are not compared."

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 
 from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval
-from bnrecon.reproduction.options import option_name
-from bnrecon.targets.store import target_folder
+from bnrecon.reproduction.row_command import command_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +24,6 @@ __all__ = [
     "Reported",
     "Row",
     "RunTable",
-    "command_of",
     "list_rows",
     "numbers",
     "summarize",
@@ -280,41 +274,3 @@ def summarize(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
     frame = frame.drop(columns=IN_CSV_ONLY, errors="ignore")
     filled = frame.notna() & (frame != "")
     return frame.loc[:, filled.any()]
-
-
-@dataclass(frozen=True)
-class _Pixels:
-    """Images of which nothing but the digest is known."""
-
-    digest: str
-
-    def checksum(self) -> str:
-        return self.digest
-
-
-def command_of(cell: Cell) -> str:
-    """The command that computes a row; it names no folder of this machine.
-
-    A finished row's command gives the same digits: it names the number of threads, the precision
-    of the training and the folder of trained targets, and writes to a new folder.
-    """
-    local = {"outputs", "targets", "data.root", "device", "threads"}
-    overrides = [item for item in cell.row.overrides if option_name(item) not in local]
-    if cell.result is not None:
-        overrides += _machine(cell.config, cell.result)
-    return shlex.join(("bnrecon", "run", *overrides))
-
-
-def _machine(config: RunConfig, result: RunResult) -> list[str]:
-    """Overrides for the machine that a result was computed on."""
-    cpu = re.match(r"cpu \((\d+) threads?\)", result.device)
-    found = ["device=cpu", f"threads={cpu[1]}"] if cpu else ["device=cuda"]
-    folder = Path(result.target.folder)
-    for precision in ("bfloat16", "float32") if cpu and config.train.precision == "auto" else ():
-        train = dataclasses.replace(config.train, precision=precision)
-        request = dataclasses.replace(config, train=train).target_request
-        pixels: Any = _Pixels(result.data.checksum)
-        if target_folder(request, pixels, torch.device("cpu")).name == folder.name:
-            found.append(f"train.precision={precision}")
-    store = "FOLDER" if folder.is_absolute() else str(folder.parent)
-    return [*found, f"targets={store}", "outputs=again"]

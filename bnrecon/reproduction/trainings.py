@@ -36,7 +36,8 @@ def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
     """
     config = composition.compose(options)
     device = hardware.resolve_device(config.device)
-    data = load(config.data)
+    with composition.option_names("data"):
+        data = load(config.data)
     return obtain_target(config.target_request, data, device), data, device
 
 

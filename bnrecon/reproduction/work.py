@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ class Work(Protocol):
     @property
     def label(self) -> str:
         """What progress calls it."""
+
+    @property
+    def command(self) -> str:
+        """What computes it alone."""
 
     @property
     def data(self) -> DataSpec | None:
@@ -75,6 +80,11 @@ class RunWork:
     def label(self) -> str:
         """The part and the row."""
         return " ".join((self.part, *filter(None, self.row.labels.values())))
+
+    @property
+    def command(self) -> str:
+        """The main job's command."""
+        return shlex.join(("bnrecon", "run", *self.row.overrides))
 
     @property
     def data(self) -> DataSpec | None:
@@ -139,6 +149,15 @@ class TaskWork:
         """The experiment and the task."""
         return f"{self.experiment} {self.task.name}"
 
+    @property
+    def command(self) -> str:
+        """The function that is called, and its arguments."""
+        function = self.task.function
+        name = getattr(function, "__qualname__", type(function).__name__)
+        given = ", ".join(f"{key}={value!r}" for key, value in self.task.arguments.items())
+        options = "" if self.task.options is None else f" with {' '.join(self.task.options)}"
+        return f"{function.__module__}.{name}({given}){options}"
+
     @functools.cached_property
     def path(self) -> Path:
         """The own file."""
@@ -168,7 +187,9 @@ class TaskWork:
 
     def damage(self) -> str | None:
         """What is wrong with its files, if anything."""
-        return _damage(self.path) or _damage(self._shipped_path)
+        if (own := _damage(self.path)) is not None or self.is_finished():
+            return own
+        return _damage(self._shipped_path)
 
     def set_aside(self) -> None:
         """Move a damaged own file away; the key's lock must be held."""

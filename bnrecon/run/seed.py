@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bnrecon.config.composition import option_names
+from bnrecon.config.composition import option_names, rename_fields
 from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images
-from bnrecon.reconstruction.assembly import assemble
+from bnrecon.reconstruction.assembly import assemble, check_moments
 from bnrecon.reconstruction.building import solve_layer
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.moments import LayerMoments
@@ -72,13 +72,14 @@ def run_seed(
     started = time.monotonic()
     with option_names("features"):
         plan = plan_layers(trained.network, config.features, config.solver, seed=seed)
+        check_moments(plan, moments)  # before hours of solving
         solutions = _solve_layers(plan, seed, place, key)
         rebuilt = assemble(plan, solutions, moments)
     path = rebuilt.save(place / "source.safetensors")
     reports, notes = rebuilt.layers, rebuilt.notes
     del rebuilt  # the network that is evaluated is the one that comes back from the file
     source = load_source(path, trained.network)
-    layers = _verify(source, reports, plan)
+    layers = [_with_option_names(report) for report in _verify(source, reports, plan)]
     for report in layers:
         logger.log(logging.DEBUG if report.converged else logging.WARNING, layer_line(seed, report))
     flops = estimate.source_flops(plan, estimate.pixels(trained.network, data.shape))
@@ -162,6 +163,14 @@ def _finished_before(config: RunConfig, seed: int, place: Path, key: str) -> See
             logger.info("seed %d was done before, in %s", seed, other)
             return record
     return None
+
+
+def _with_option_names(report: LayerReport) -> LayerReport:
+    """The report with a diagnosis that names options as the command line does."""
+    diagnosis = rename_fields("features", report.diagnosis)
+    return dataclasses.replace(
+        report, solution=dataclasses.replace(report.solution, diagnosis=diagnosis)
+    )
 
 
 def _solve_layers(plan: Plan, seed: int, place: Path, key: str) -> dict[str, Solution]:

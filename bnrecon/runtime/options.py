@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, nearest
 
 __all__ = [
     "KINDS",
@@ -28,6 +28,7 @@ __all__ = [
     "limits_text",
     "name_fields",
     "option",
+    "prefix_fields",
 ]
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
@@ -86,7 +87,9 @@ def check_fields(spec: Any) -> None:
 
 @contextlib.contextmanager
 def name_fields(prefix: str, names: Iterable[str]) -> Iterator[None]:
-    """Put a prefix before the fields that a ``UserError`` names, as in ``lr=0: must be above 0``.
+    """Put a prefix before the fields that an error names, as in ``lr=0: must be above 0``.
+
+    The error stays the same object, of its own kind: a ``UserError`` or a ``RunError``.
 
     >>> with name_fields("train.", ["lr"]):
     ...     raise UserError("lr=0: must be above 0")
@@ -96,11 +99,20 @@ def name_fields(prefix: str, names: Iterable[str]) -> Iterator[None]:
     """
     try:
         yield
-    except UserError as error:
-        # Not inside a path or a quoted value, nor where there is a prefix.
-        pattern = rf"(?<![\w.=/'\"-])({'|'.join(sorted(names))})(?==)"
-        line = re.sub(pattern, lambda found: f"{prefix}{found[1]}", str(error))
-        raise UserError(line) from None
+    except (UserError, RunError) as error:
+        error.args = (prefix_fields(str(error), prefix, names),)
+        raise
+
+
+def prefix_fields(line: str, prefix: str, names: Iterable[str]) -> str:
+    """Put a prefix before the fields that a line names.
+
+    >>> prefix_fields("take more features (excess=5)", "features.", ["excess"])
+    'take more features (features.excess=5)'
+    """
+    # Not inside a path or a quoted value, nor where there is a prefix.
+    pattern = rf"(?<![\w.=/'\"-])({'|'.join(sorted(names))})(?==)"
+    return re.sub(pattern, lambda found: f"{prefix}{found[1]}", line)
 
 
 def check_folder(name: str, folder: str) -> None:

@@ -9,7 +9,7 @@ from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["STUDIES", "find"]
 
-STUDIES = ("burkholz2024", "random_features", "giannou2023")
+STUDIES = ("burkholz2024", "random_features", "giannou2023", "bn_explained")
 
 
 def find(name: str) -> Study:

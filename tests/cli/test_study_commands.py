@@ -22,7 +22,7 @@ MISTAKES = [
     ("random_features -x", "-x is not an option"),
     ("burkholz2024 target=18", "did you mean 'vgg18'"),
     ("../x", "study=../x: Allowed"),
-    ("", "Allowed: burkholz2024, giannou2023, random_features"),
+    ("", "Allowed: bn_explained, burkholz2024, giannou2023, random_features"),
 ]
 
 

@@ -221,12 +221,24 @@ def test_options_out_of_range_are_named():
         ({"width": 2.5}, "width=2.5"),
         ({"density": 0.0}, "density=0.0"),
         ({"rank": 0}, "rank=0"),
+        ({"rank": 2.5}, "rank=2.5"),
+        ({"rank": True}, "rank=True"),
+        ({"seed": -1}, "seed=-1"),
     ]:
         with pytest.raises(UserError, match=message):
             relu_network(target, **options)
     for block in (0, 4, 1.5):
         with pytest.raises(UserError, match=f"block={block}: must be a whole number from 1 to 3"):
             skip_chain(target, block=block)
+
+
+def test_a_target_that_is_zero_is_rebuilt():
+    target = relu_target([3, 3])
+    with torch.no_grad():
+        for parameter in target.parameters():
+            parameter.zero_()
+    assert relu_network(target).functional_error < 1e-12
+    assert skip_chain(target).functional_error < 1e-12
 
 
 def test_weights_that_are_not_finite_are_named():

@@ -16,6 +16,6 @@ def test_the_example_of_a_new_experiment_runs(tmp_path):
     module = {}
     exec(compile(code, str(PAGE), "exec"), module)
     request = read("paper", ["scale=smoke", f"outputs={tmp_path}"])
-    text = run_study(study_of(oversampling=module["PART"]), request)
+    text = run_study(study_of(oversampling=module["PART"]), request).text
     assert "Relative error by oversampling. Scale smoke; 1 of 1 tasks finished" in text
     assert "| 1.5            | " in text

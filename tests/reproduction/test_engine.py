@@ -35,10 +35,10 @@ def files_of(request):
 
 
 def test_tasks_are_computed_once(study, counted, request_for):
-    printed = run_study(study, request_for())
+    printed = run_study(study, request_for()).text
     assert counted.calls == list(NAMES)
     assert len(files_of(request_for())) == 4
-    assert run_study(study, request_for()) == printed
+    assert run_study(study, request_for()).text == printed
     assert counted.calls == list(NAMES)
 
 
@@ -70,7 +70,7 @@ def test_what_ships_is_read_and_never_written(counted, request_for):
     before = {path: path.read_bytes() for path in request.shipped.rglob("*.json")}
     counted.calls.clear()
     more = study_of(part=counted_experiment(counted, "first", "second", "new"))
-    text = run_study(more, request)
+    text = run_study(more, request).text
     assert counted.calls == ["new"]
     assert "3 of 3 tasks finished" in text
     assert len(files_of(request)) == 1
@@ -99,13 +99,18 @@ def test_a_damaged_own_file_is_set_aside_though_the_task_ships(study, counted, r
 def test_a_failed_task_stops_no_other(request_for, caplog, error, raised):
     counted = Counted({"second": error})
     study = study_of(part=counted_experiment(counted, *NAMES))
-    with caplog.at_level(logging.ERROR), pytest.raises(raised):
-        run_study(study, request_for())
+    with caplog.at_level(logging.ERROR):
+        outcome = run_study(study, request_for())
+    assert type(outcome.error) is raised
     assert counted.calls == list(NAMES)
-    assert "3 of 4 tasks finished" in tables_of(study, request_for())
+    assert "3 of 4 tasks finished" in outcome.text
+    assert outcome.text == tables_of(study, request_for())
+    log = (request_for().folder / "smoke.log").read_text(encoding="utf-8")
+    assert f"part second failed: {error}" in log
+    assert "part first: " in log
     counted.failing.clear()
     counted.calls.clear()
-    assert "4 of 4 tasks finished" in run_study(study, request_for())
+    assert "4 of 4 tasks finished" in run_study(study, request_for()).text
     assert counted.calls == ["second"]
 
 
@@ -145,7 +150,7 @@ def test_a_run_and_a_task_are_the_same_to_the_engine(counted, request_for, caplo
     )
     study = study_of(table=table, part=counted_experiment(counted, "first"))
     with caplog.at_level(logging.INFO):
-        text = run_study(study, request_for())
+        text = run_study(study, request_for()).text
     assert "table he_normal: loss 0.00 (n=1), " in caplog.text
     assert "2 of 2 runs finished" in text
     assert "1 of 1 tasks finished" in text
@@ -160,8 +165,11 @@ def test_images_that_are_missing_are_reported_before_anything_is_computed(
     lost = counted_experiment(counted, "cifar", options=("data=cifar10", "data.download=false"))
     study = study_of(found=found, lost=lost)
     request = request_for(f"data.root={tmp_path}")
-    with caplog.at_level(logging.ERROR), pytest.raises(UserError, match="cifar10"):
-        run_study(study, request)
+    with caplog.at_level(logging.ERROR):
+        outcome = run_study(study, request)
+    assert isinstance(outcome.error, UserError)
+    assert "cifar10" in str(outcome.error)
+    assert "data.root=FOLDER" in str(outcome.error)
     assert counted.calls == ["digits"]
     assert "1 of 2 tasks cannot be computed: " in caplog.text
 

@@ -1,5 +1,6 @@
 """Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
 
+import dataclasses
 import subprocess
 from pathlib import Path
 
@@ -46,7 +47,7 @@ DRAWN = Experiment(
 
 def test_a_page_has_table_caption_origin_and_command(tmp_path):
     study = study_of(part=DRAWN)
-    text = run_study(study, request_for(tmp_path))
+    text = run_study(study, request_for(tmp_path)).text
     assert "A paper, Figure 0: Errors. Scale smoke; 2 of 2 tasks finished" in text
     assert "| 8       | 0.33    |" in text
     assert "The largest width is 8." in text
@@ -74,7 +75,7 @@ def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):
 def test_options_that_change_results_have_files_of_their_own(tmp_path):
     study = study_of(part=DRAWN)
     run_study(study, request_for(tmp_path))
-    text = run_study(study, request_for(tmp_path, "target.width=8"))
+    text = run_study(study, request_for(tmp_path, "target.width=8")).text
     assert "Scale smoke, target.width=8; 2 of 2" in text
     folder = request_for(tmp_path).folder
     assert len(list(folder.glob("part-smoke*.md"))) == 2
@@ -127,3 +128,15 @@ def test_what_ships_is_written_again_and_changes_no_tracked_file(checkout, name)
         if path.suffix in (".md", ".csv", ".tex"):
             written = request.folder / path.name
             assert written.read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+
+
+def test_a_part_that_cannot_be_shown_hides_no_other(tmp_path, caplog):
+    def fail(_rows):
+        raise KeyError("width")
+
+    broken = dataclasses.replace(DRAWN, summary=fail)
+    outcome = run_study(study_of(broken=broken, part=DRAWN), request_for(tmp_path))
+    assert outcome.error is None
+    assert "broken cannot be shown (KeyError: 'width')" in outcome.text
+    assert "Figure 0: Errors" in outcome.text
+    assert "broken cannot be shown" in caplog.text

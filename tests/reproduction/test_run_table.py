@@ -9,12 +9,12 @@ import pytest
 from bnrecon.config import composition
 from bnrecon.reporting import tables
 from bnrecon.reporting.statistics import Interval
+from bnrecon.reproduction.row_command import command_of
 from bnrecon.reproduction.run_table import (
     FORMATS,
     Cell,
     Reported,
     Row,
-    command_of,
     list_rows,
     numbers,
     summarize,

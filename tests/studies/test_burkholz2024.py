@@ -151,7 +151,7 @@ def test_a_study_of_runs_is_computed_once(cifar, monkeypatch):
     small = RunTable("Table 1", "Two targets", lambda scale, options: rows)
     monkeypatch.setattr(Study, "part", lambda self, name: small)
     options = ["table1", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]
-    text = commands.run_study(STUDY, read(STUDY.name, ["exact", *options]))
+    text = commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text
     assert "2 of 4 runs finished" in text  # of the other solver the commands are shown
     assert "    bnrecon run target=vgg18 data=cifar10 features=orthogonal solver=lu_lbfgs" in text
     folder = cifar / "studies" / "burkholz2024"
@@ -160,7 +160,7 @@ def test_a_study_of_runs_is_computed_once(cifar, monkeypatch):
     frame = pd.read_csv(folder / "table1-smoke.csv")
     assert list(frame["verdict"] == "not run") == [False, False, True, True]
     monkeypatch.setattr(main_job, "run", None)  # nothing is left to run
-    assert commands.run_study(STUDY, read(STUDY.name, ["exact", *options])) == text
+    assert commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text == text
 
 
 def shipped_rows(name):

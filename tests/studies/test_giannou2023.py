@@ -1,6 +1,7 @@
 """Giannou et al. 2023: parts at smoke scale, batched training against PyTorch."""
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,24 @@ def test_every_part_makes_a_table_and_a_figure_at_smoke_scale(name):
     if part.draw is not None:
         with style():
             assert image(part.draw(rows), "svg").startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("name", [name for name in STUDY.parts if name != "batching"])
+def test_every_part_can_be_shown_while_some_of_its_tasks_are_missing(name):
+    """A page from any one task, and from all but any one."""
+    part = STUDY.part(name)
+    rows = [task.compute() for task in part.tasks("smoke", ())]
+    for number in range(len(rows)):
+        for chosen in ([rows[number]], rows[:number] + rows[number + 1 :]):
+            if chosen:
+                together = pd.concat(chosen, ignore_index=True)
+                assert len(part.summary(together)) > 0
+                for claim in part.claims(together) if part.claims else ():
+                    assert claim.evidence
+        if part.draw is not None and number == 0:
+            with style(), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                part.draw(rows[0])
 
 
 def _reference(first, second, normalization):

@@ -98,7 +98,7 @@ def where_better(rows: pd.DataFrame, variable: str, first: str, second: str) -> 
     found = []
     for value, group in rows.groupby(variable, sort=True):
         errors = {method: middle_range(part["mse"]) for method, part in group.groupby("method")}
-        if errors[first][2] < errors[second][1]:
+        if {first, second} <= set(errors) and errors[first][2] < errors[second][1]:
             found.append(int(value))
     return found
 

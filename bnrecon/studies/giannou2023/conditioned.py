@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.studies.giannou2023.comparison import middle_range
 from bnrecon.studies.giannou2023.figure4_left import SIDES
-from bnrecon.studies.giannou2023.variants import FEATURES, compare_features
+from bnrecon.studies.giannou2023.variants import FEATURES, compare_features, draw_variants
 
 __all__ = ["PART", "draw", "summarize"]
 
@@ -55,18 +54,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 def draw(rows: pd.DataFrame) -> Figure:
     """Test error against the teacher's width, a line per kind of features."""
-    figure, axes = new_figure()
-    for (kind, part), colour in zip(rows.groupby("features", sort=False), PALETTE, strict=False):
-        found = {side: middle_range(group["mse"]) for side, group in part.groupby("side")}
-        middle = [m for m, _, _ in found.values()]
-        bars = [[m - low for m, low, _ in found.values()], [h - m for m, _, h in found.values()]]
-        label = FEATURES[kind]
-        axes.errorbar(list(found), middle, bars, marker="o", capsize=2, color=colour, label=label)
-    axes.set_yscale("log")
-    axes.set_xlabel("width d of the teacher (source width d²)")
-    axes.set_ylabel("test MSE")
-    axes.legend()
-    return figure
+    return draw_variants(rows, "features", FEATURES)
 
 
 PART = Experiment(

@@ -1,4 +1,4 @@
-"""Beyond the paper: Figure 4, left, with LayerNorm in the place of BatchNorm."""
+"""Beyond the paper: Figure 4, left, with LayerNorm instead of BatchNorm."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.studies.giannou2023.comparison import middle_range
 from bnrecon.studies.giannou2023.figure4_left import SIDES
-from bnrecon.studies.giannou2023.variants import compare_normalizations
+from bnrecon.studies.giannou2023.variants import compare_normalizations, draw_variants
 
 __all__ = ["PART", "draw", "summarize"]
+
+LABELS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 
 CAPTION = (
     "SGD on scales and shifts alone. LayerNorm normalizes every sample over its units, so that "
@@ -40,29 +41,18 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         errors = {name: part["mse"] for name, part in group.groupby("normalization", sort=False)}
         for name, values in errors.items():
             middle, low, high = middle_range(values)
-            line[f"{name} norm"] = f"{middle:.1e} ({low:.1e} to {high:.1e})"
+            line[LABELS[name]] = f"{middle:.1e} ({low:.1e} to {high:.1e})"
         by_run = group.pivot(index="run", columns="normalization", values="mse")
-        better = int((by_run["layer"] < by_run["batch"]).sum())
-        line["runs in which layer norm is better"] = f"{better} of {len(by_run)}"
+        if {"batch", "layer"} <= set(by_run):
+            better = int((by_run["layer"] < by_run["batch"]).sum())
+            line["runs in which LayerNorm is better"] = f"{better} of {len(by_run)}"
         lines.append(line)
     return pd.DataFrame(lines)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Test error against the teacher's width, a line per normalization."""
-    figure, axes = new_figure()
-    for (name, part), colour in zip(
-        rows.groupby("normalization", sort=False), PALETTE, strict=False
-    ):
-        found = {side: middle_range(group["mse"]) for side, group in part.groupby("side")}
-        middle = [m for m, _, _ in found.values()]
-        bars = [[m - low for m, low, _ in found.values()], [h - m for m, _, h in found.values()]]
-        axes.errorbar(list(found), middle, bars, marker="o", capsize=2, color=colour, label=name)
-    axes.set_yscale("log")
-    axes.set_xlabel("width d of the teacher (source width d²)")
-    axes.set_ylabel("test MSE")
-    axes.legend(title="normalization")
-    return figure
+    """Test error against the teacher's width, a line per kind of normalization."""
+    return draw_variants(rows, "normalization", LABELS)
 
 
 PART = Experiment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -147,16 +148,18 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         share = (group["invertible"] / group["draws"]).to_numpy()
         ratios.append(crossing(group["density"].to_numpy(), share) / _bound_crossing(side))
         density = round(predicted_density(side, "theorem"), 6)
-        at_theorem[side] = float(share[(group["density"] == density).to_numpy()][0])
-    largest = max(at_theorem)
-    suffices = at_theorem[largest] >= 1 - 1 / largest
+        if (there := (group["density"] == density).to_numpy()).any():
+            at_theorem[side] = float(share[there][0])
+    ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+    largest = max(at_theorem, default=0)
+    suffices = largest > 0 and at_theorem[largest] >= 1 - 1 / largest
     agree, compared = int(rows["numerical_agrees"].sum()), int(rows["numerical_draws"].sum())
     shares = ", ".join(f"{share:.3f} (d = {side})" for side, share in at_theorem.items())
     return [
         Claim(
             "Theorem 3",
             "A density of order sqrt(log d / d) suffices, with probability 1 - 1/d.",
-            "confirmed" if suffices else "not confirmed",
+            "confirmed" if suffices else "not confirmed" if at_theorem else "open",
             f"share of invertible products at p = sqrt(log d / d): {shares}.",
         ),
         Claim(
@@ -164,8 +167,9 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "The order log d / d is believed to suffice.",
             "open",
             "supported up to these sizes: the density at which half of the products are invertible "
-            f"is {min(ratios):.2f} to {max(ratios):.2f} times the one at which half have no zero "
-            "column, about 2 log d / d, below which no order can suffice.",
+            f"is {min(ratios, default=math.nan):.2f} to {max(ratios, default=math.nan):.2f} times "
+            "the one at which half have no zero column, about 2 log d / d, below which no order "
+            "can suffice.",
         ),
         Claim(
             "Lemma 9",

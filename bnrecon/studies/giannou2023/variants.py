@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
+from bnrecon.reporting.figures import PALETTE, new_figure
+from bnrecon.studies.giannou2023.comparison import middle_range
 from bnrecon.studies.giannou2023.selection import train_sources, train_students
 from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
 
-__all__ = ["FEATURES", "compare_features", "compare_normalizations"]
+__all__ = ["FEATURES", "compare_features", "compare_normalizations", "draw_variants"]
 
 FEATURES = {
     "random": "scales of random features",
@@ -89,3 +92,19 @@ def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.
     first = torch.stack([a.double() for a, _ in drawn])
     second = torch.stack([b.double().reshape(side, side**2) for _, b in drawn])
     return first, second
+
+
+def draw_variants(rows: pd.DataFrame, column: str, labels: dict[str, str]) -> Figure:
+    """Test error against the teacher's width, a line per value of ``column``."""
+    figure, axes = new_figure()
+    for (name, part), colour in zip(rows.groupby(column, sort=False), PALETTE, strict=False):
+        found = {side: middle_range(group["mse"]) for side, group in part.groupby("side")}
+        middle = [m for m, _, _ in found.values()]
+        bars = [[m - low for m, low, _ in found.values()], [h - m for m, _, h in found.values()]]
+        label = labels[name]
+        axes.errorbar(list(found), middle, bars, marker="o", capsize=2, color=colour, label=label)
+    axes.set_yscale("log")
+    axes.set_xlabel("width d of the teacher (source width d²)")
+    axes.set_ylabel("test MSE")
+    axes.legend()
+    return figure

@@ -1,0 +1,42 @@
+"""The exact partition of a slice of the input space by a piecewise-affine network.
+
+``partition(network, slice_)`` has the regions with their affine maps and the folded hyperplanes.
+"""
+
+from bnrecon.partition.cost import measure_cost, random_network
+from bnrecon.partition.counting import (
+    count_by_local_map,
+    count_by_sampling,
+    count_in_slice,
+    detection_probability,
+    fold_distances,
+    sample_ball,
+)
+from bnrecon.partition.network import Layer
+from bnrecon.partition.result import Folds, Partition, Region, Regions
+from bnrecon.partition.slice import Slice, rectangle, slice_along, slice_of
+from bnrecon.partition.statistics import adapt_layers, set_statistics
+from bnrecon.partition.subdivision import partition
+
+__all__ = [
+    "Folds",
+    "Layer",
+    "Partition",
+    "Region",
+    "Regions",
+    "Slice",
+    "adapt_layers",
+    "count_by_local_map",
+    "count_by_sampling",
+    "count_in_slice",
+    "detection_probability",
+    "fold_distances",
+    "measure_cost",
+    "partition",
+    "random_network",
+    "rectangle",
+    "sample_ball",
+    "set_statistics",
+    "slice_along",
+    "slice_of",
+]

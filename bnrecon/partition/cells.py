@@ -1,0 +1,140 @@
+"""Subdivision of convex polygons into the cells on which each unit is affine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bnrecon.partition.polygons import Polygons, clip, concatenate
+
+__all__ = ["FLOOR", "TOLERANCE", "Units", "subdivide", "thresholds", "values_at"]
+
+# Lengths are in half the window's larger side. A vertex nearer to a line than TOLERANCE lies on it,
+# and a polygon is cut only where it reaches further than that on both sides: lines that coincide
+# up to rounding give one cut, and concurrent lines meet in one vertex.
+TOLERANCE = 1e-10
+# A unit whose values differ by less than FLOOR times the largest value of its layer is constant:
+# what is left of its gradient is the rounding error of the sum that computed it.
+FLOOR = 1e-13
+
+
+class Units:
+    """K pairs of a polygon and a unit that is not affine on it: the maximum of m affine functions.
+
+    An activation that is kinked at 0 is affine where one of z and 0 is the larger: m = 2. A pooling
+    over m values has the m values.
+
+    Args:
+        functions: (K, m, 3), each function's value at the origin and its two partial derivatives.
+        floor: (K,), the values' rounding error.
+    """
+
+    def __init__(self, functions: np.ndarray, floor: np.ndarray) -> None:
+        self.functions = functions
+        self.floor = floor
+
+    def difference(self, which: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+        """Function i minus function j of these units (n, 3), and its tolerance (n,)."""
+        line = self.functions[which, i] - self.functions[which, j]
+        return line, thresholds(line, self.floor[which])
+
+    def cut(self, which: np.ndarray, vertices: np.ndarray) -> np.ndarray:
+        """Whether none of a unit's functions is the largest on the whole polygon: mask (n,).
+
+        Args:
+            which: (n,), indices of units.
+            vertices: (n, V, 2), their polygons.
+        """
+        size = self.functions.shape[1]
+        largest = np.ones((size, len(which)), dtype=bool)
+        for i in range(size):
+            for j in range(i + 1, size):
+                line, tolerance = self.difference(which, i, j)
+                values = values_at(line, vertices)
+                largest[i] &= values.min(1) >= -tolerance
+                largest[j] &= values.max(1) <= tolerance
+        return ~largest.any(0)
+
+    def cell(self, which: np.ndarray, polygons: Polygons, i: int) -> tuple[Polygons, np.ndarray]:
+        """The part of each polygon where its unit's function i is the largest.
+
+        Returns:
+            The parts that are not empty, and the indices of the polygons that they are parts of.
+        """
+        rows = np.arange(len(which))
+        for j in range(self.functions.shape[1]):
+            if j == i:
+                continue
+            line, tolerance = self.difference(which[rows], i, j)
+            values = values_at(line, polygons.vertices)
+            # Of functions that are equal on the whole polygon the first is taken.
+            same = (np.abs(values) <= tolerance[:, None]).all(1, keepdims=True)
+            larger = tolerance[:, None] + 1 if i < j else 0.0
+            polygons, kept = clip(polygons, np.where(same, larger, values), tolerance)
+            rows = rows[kept]
+        return polygons, rows
+
+
+def thresholds(lines: np.ndarray, floor: np.ndarray) -> np.ndarray:
+    """The value up to which an affine function (..., 3) counts as 0."""
+    return np.maximum(TOLERANCE * np.hypot(lines[..., 1], lines[..., 2]), floor)
+
+
+def values_at(lines: np.ndarray, vertices: np.ndarray) -> np.ndarray:
+    """Affine functions (K, 3) at their polygons' vertices (K, V, 2): values (K, V)."""
+    return (
+        lines[:, None, 0]
+        + lines[:, None, 1] * vertices[:, :, 0]
+        + lines[:, None, 2] * vertices[:, :, 1]
+    )
+
+
+def subdivide(polygons: Polygons, owner: np.ndarray, units: Units) -> tuple[Polygons, np.ndarray]:
+    """Cut polygons until every unit is affine on every part.
+
+    Every round cuts each polygon that is left by one of its units, all polygons at once, and gives
+    the other units to the parts that they still cut. Cuts in random order make the rounds about
+    logarithmic in the number of units (a binary space partition).
+
+    Args:
+        polygons: R polygons.
+        owner: (K,), the polygon that each unit cuts.
+        units: K units.
+
+    Returns:
+        The parts, and the indices (parts,) of the polygons that they are parts of.
+    """
+    which = np.random.default_rng(0).permutation(len(owner))
+    order = np.argsort(owner[which], kind="stable")
+    which, owner = which[order], owner[which][order]
+    busy = np.zeros(len(polygons), dtype=bool)
+    busy[owner] = True
+    done, parents = [polygons.take(~busy)], [np.flatnonzero(~busy)]
+    active, parent = polygons.take(busy), np.flatnonzero(busy)
+    owner = (np.cumsum(busy) - 1)[owner]
+    while len(active):
+        is_first = np.diff(owner, prepend=-1) > 0  # owners are sorted
+        first, rest, rest_owner = which[is_first], which[~is_first], owner[~is_first]
+        parts, part_parents, part_units, part_owners, start = [], [], [], [], 0
+        for i in range(units.functions.shape[1]):
+            cell, rows = units.cell(first, active, i)
+            index = np.full(len(active), -1)
+            index[rows] = np.arange(len(rows))
+            cell_owner = index[rest_owner]
+            inside = cell_owner >= 0
+            left, cell_owner = rest[inside], cell_owner[inside]
+            cut = units.cut(left, cell.vertices[cell_owner])
+            left, cell_owner = left[cut], cell_owner[cut]
+            busy = np.zeros(len(cell), dtype=bool)
+            busy[cell_owner] = True
+            done.append(cell.take(~busy))
+            parents.append(parent[rows[~busy]])
+            parts.append(cell.take(busy))
+            part_parents.append(parent[rows[busy]])
+            part_units.append(left)
+            part_owners.append((np.cumsum(busy) - 1)[cell_owner] + start)
+            start += int(busy.sum())
+        active, parent = concatenate(parts), np.concatenate(part_parents)
+        owner, which = np.concatenate(part_owners), np.concatenate(part_units)
+        order = np.argsort(owner, kind="stable")
+        owner, which = owner[order], which[order]
+    return concatenate(done), np.concatenate(parents)

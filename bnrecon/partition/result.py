@@ -1,0 +1,202 @@
+"""The partition of a slice: its regions with their affine maps, and the folded hyperplanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnrecon.partition.cells import thresholds, values_at
+from bnrecon.partition.network import Layer
+from bnrecon.partition.polygons import Polygons, chords
+from bnrecon.partition.slice import Slice
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Folds", "Partition", "Region", "Regions"]
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A region on which the network is affine: output = ``slope @ (s, t) + intercept``.
+
+    Attributes:
+        vertices: (k, 2), coordinates in the slice, counterclockwise.
+        slope: (outputs, 2).
+        intercept: (outputs,).
+    """
+
+    vertices: np.ndarray
+    slope: np.ndarray
+    intercept: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Regions(Sequence[Region]):
+    """All regions of a partition, as arrays and as a sequence of ``Region``.
+
+    Attributes:
+        polygons: R polygons, in the slice's coordinates.
+        maps: (R, outputs, 3), each output's intercept and its slopes along s and t.
+    """
+
+    polygons: Polygons
+    maps: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.polygons)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        corners = self.polygons.vertices[index, : self.polygons.counts[index]]
+        return Region(corners, self.maps[index, :, 1:], self.maps[index, :, 0])
+
+    def __iter__(self) -> Iterator[Region]:
+        return (self[i] for i in range(len(self)))
+
+    def areas(self) -> np.ndarray:
+        """Each region's area (R,)."""
+        return self.polygons.areas()
+
+    def centres(self) -> np.ndarray:
+        """A point inside each region (R, 2), the mean of its vertices."""
+        return self.polygons.centres()
+
+    def locate(self, points: np.ndarray) -> np.ndarray:
+        """The region (n,) that each point (n, 2) lies in, the innermost; -1 outside the window."""
+        found = np.full(len(points), -1)
+        corners = self.polygons.vertices
+        sides = np.roll(corners, -1, 1) - corners
+        length = np.hypot(sides[..., 0], sides[..., 1])
+        normal = (
+            np.stack([-sides[..., 1], sides[..., 0]], 2) / np.where(length, length, 1)[..., None]
+        )
+        offset = (normal * corners).sum(2)
+        low, high = corners.min(1), corners.max(1)
+        for index, point in enumerate(points):
+            near = np.flatnonzero(((low <= point) & (point <= high)).all(1))
+            depth = np.where(length[near] > 0, normal[near] @ point - offset[near], np.inf).min(1)
+            if len(near) and depth.max() >= 0:
+                found[index] = near[depth.argmax()]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """Segments of folded hyperplanes: where a unit is zero, within one region of earlier layers.
+
+    They are the facets F_{l,k,w} of "Batch Normalization Explained", Eq. 11. For a pooling they are
+    where its maximum changes place.
+
+    Attributes:
+        layer: (S,), index into ``Partition.layers``.
+        unit: (S,), index into the layer's flattened output.
+        ends: (S, 2, 2), both ends of each segment in the slice's coordinates.
+    """
+
+    layer: np.ndarray
+    unit: np.ndarray
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.layer)
+
+    def of(self, layer: int, unit: int | None = None) -> Folds:
+        """The segments of a layer, or of one of its units."""
+        return self.take((self.layer == layer) & (unit is None or self.unit == unit))
+
+    def take(self, index: np.ndarray) -> Folds:
+        """The segments at these indices, or where a mask is true."""
+        return Folds(self.layer[index], self.unit[index], self.ends[index])
+
+    def lengths(self) -> np.ndarray:
+        """Each segment's length (S,)."""
+        return np.hypot(*(self.ends[:, 1] - self.ends[:, 0]).T)
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The exact partition of a slice's window by a piecewise-affine network.
+
+    Attributes:
+        slice: the slice.
+        layers: the activations and poolings in the order in which they run.
+        regions: on each of which every unit keeps its state and the network is affine.
+        folds: the folded hyperplanes of all layers.
+        output_shape: of the network's output for one input.
+    """
+
+    slice: Slice
+    layers: tuple[Layer, ...]
+    regions: Regions
+    folds: Folds
+    output_shape: tuple[int, ...]
+
+    def zero_set(self, output: int, other: int | None = None) -> np.ndarray:
+        """Where an output is zero, or equal to another: segments (S, 2, 2).
+
+        The decision boundary of a classifier with one output is ``zero_set(0)``, between two of
+        its classes ``zero_set(i, j)``.
+        """
+        maps = self.regions.maps
+        lines = maps[:, output] if other is None else maps[:, output] - maps[:, other]
+        corners = self.regions.polygons.vertices
+        reach = np.abs(corners).max()
+        scale = np.abs(maps).max(axis=(1, 2)) * max(reach, 1.0)
+        # A boundary that runs along an edge is recorded by the region where the line is positive.
+        tolerance = np.maximum(reach * thresholds(lines, np.zeros(len(lines))), 1e-13 * scale)
+        rows = np.flatnonzero(_meets(values_at(lines, corners), tolerance))
+        polygons, lines, tolerance = self.regions.polygons.take(rows), lines[rows], tolerance[rows]
+        ends = chords(polygons, values_at(lines, polygons.vertices), lines[:, 1:], tolerance)
+        return ends[np.hypot(*(ends[:, 1] - ends[:, 0]).T) > 1e-10 * reach]
+
+    def draw(
+        self,
+        axes: Axes,
+        layer: int | None = None,
+        *,
+        values: np.ndarray | None = None,
+        color: str = "C0",
+        linewidth: float = 0.5,
+    ) -> Any:
+        """Draw the folded hyperplanes as vector lines, as in Figures 1 and 9 of the paper.
+
+        Args:
+            axes: of matplotlib.
+            layer: the layer in colour, those before it in grey. By default all layers in colour.
+            values: (units,), a number for each unit of ``layer``, drawn by the colour map.
+            color: of the lines where no ``values`` are given.
+            linewidth: in points.
+
+        Returns:
+            The coloured lines, for ``figure.colorbar``.
+        """
+        from matplotlib.collections import LineCollection
+
+        shown = self.folds if layer is None else self.folds.of(layer)
+        if layer is not None:
+            before = self.folds.take(self.folds.layer < layer)
+            axes.add_collection(
+                LineCollection(list(before.ends), colors="0.75", linewidths=linewidth)
+            )
+        lines = LineCollection(list(shown.ends), linewidths=linewidth, capstyle="round")
+        if values is None:
+            lines.set_color(color)
+        else:
+            lines.set_array(np.asarray(values)[shown.unit])
+        axes.add_collection(lines)
+        low, high = self.slice.window.min(0), self.slice.window.max(0)
+        axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
+        return lines
+
+
+def _meets(values: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
+    """Whether a zero line crosses a polygon, or runs along an edge of it from inside positive."""
+    above = (values > tolerance[:, None]).any(1)
+    below = (values < -tolerance[:, None]).any(1)
+    touching = (np.abs(values) <= tolerance[:, None]).sum(1) >= 2
+    return above & (below | touching)

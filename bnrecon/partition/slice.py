@@ -1,0 +1,132 @@
+"""A two-dimensional slice of a network's input space, with a convex window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["Slice", "rectangle", "slice_along", "slice_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """The inputs ``origin + s u + t v`` for (s, t) in a convex window.
+
+    u and v are orthonormal: a distance in the slice is the distance in the input space.
+
+    Attributes:
+        origin: an input, of the network's input shape, float64.
+        directions: (2, *input shape), u and v.
+        window: (k, 2), the window's vertices (s, t), counterclockwise.
+    """
+
+    origin: torch.Tensor
+    directions: torch.Tensor
+    window: np.ndarray
+
+    def inputs(self, coordinates: np.ndarray | Sequence[Sequence[float]]) -> torch.Tensor:
+        """The inputs (n, *input shape), float64, at coordinates (n, 2)."""
+        at = torch.as_tensor(np.asarray(coordinates, dtype=np.float64).reshape(-1, 2))
+        return self.origin + torch.tensordot(at, self.directions, dims=1)
+
+    def coordinates(self, inputs: torch.Tensor) -> np.ndarray:
+        """The coordinates (n, 2) of inputs (n, *input shape), projected onto the slice's plane."""
+        beside = (inputs.detach().cpu().double() - self.origin).flatten(1)
+        return (beside @ self.directions.flatten(1).T).numpy()
+
+
+def slice_of(
+    points: torch.Tensor | np.ndarray | Sequence[Sequence[float]],
+    window: np.ndarray | Sequence[Sequence[float]] | None = None,
+    *,
+    margin: float = 0.5,
+) -> Slice:
+    """The slice through three inputs.
+
+    The first input has the coordinates (0, 0), the second lies on the s-axis.
+
+    Args:
+        points: (3, *input shape), not on one line.
+        window: (k, 2), the vertices of a convex polygon in the slice's coordinates. By default
+            the bounding rectangle of the three points.
+        margin: how far the default window reaches beyond that rectangle, in its larger side.
+
+    >>> plane = slice_of([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 1.0]], margin=0.0)
+    >>> plane.window.tolist()
+    [[0.0, 0.0], [2.0, 0.0], [2.0, 1.0], [0.0, 1.0]]
+    """
+    given = _inputs(points)
+    if len(given) != 3:
+        raise UserError(f"points: {len(given)} given; a plane goes through 3")
+    plane = slice_along(given[0], given[1:] - given[0], rectangle((0, 0), (1, 1)))
+    if window is None:
+        corners = plane.coordinates(given)
+        low, high = corners.min(0), corners.max(0)
+        beyond = margin * (high - low).max()
+        window = rectangle(low - beyond, high + beyond)
+    return Slice(plane.origin, plane.directions, _convex(window))
+
+
+def slice_along(
+    origin: torch.Tensor | np.ndarray | Sequence[float],
+    directions: torch.Tensor | np.ndarray | Sequence[Sequence[float]],
+    window: np.ndarray | Sequence[Sequence[float]],
+) -> Slice:
+    """The slice through ``origin`` along two directions.
+
+    Args:
+        origin: an input, of the network's input shape.
+        directions: (2, *input shape), not parallel. They are made orthonormal (Gram-Schmidt).
+        window: (k, 2), the vertices of a convex polygon in the orthonormal coordinates.
+
+    The whole plane of a network with two inputs, from (-1, -1) to (1, 1):
+
+    >>> square = slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], rectangle((-1, -1), (1, 1)))
+    >>> square.inputs([[0.5, 0.25]]).tolist()
+    [[0.5, 0.25]]
+    """
+    start, along = _inputs(origin), _inputs(directions)
+    if along.shape != (2, *start.shape):
+        raise UserError(
+            f"directions: shape {tuple(along.shape)}; an origin of shape {tuple(start.shape)} "
+            f"needs {(2, *start.shape)}"
+        )
+    first, second = along.flatten(1)
+    u = first / first.norm()
+    # Twice: where the directions are nearly parallel, once leaves an angle that is off by rounding.
+    v = second - (second @ u) * u
+    v = v - (v @ u) * u
+    if not bool(v.norm() > 1e-12 * second.norm()):
+        raise UserError("directions: zero or parallel; a plane needs two that are independent")
+    orthonormal = torch.stack([u, v / v.norm()]).reshape(along.shape)
+    return Slice(start, orthonormal, _convex(window))
+
+
+def rectangle(low: Sequence[float] | np.ndarray, high: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The window (4, 2) from the corner ``low`` to the corner ``high``."""
+    (left, bottom), (right, top) = low, high
+    return np.array([[left, bottom], [right, bottom], [right, top], [left, top]], dtype=float)
+
+
+def _inputs(given: torch.Tensor | np.ndarray | Sequence) -> torch.Tensor:
+    return torch.as_tensor(given).detach().cpu().double()
+
+
+def _convex(window: np.ndarray | Sequence[Sequence[float]]) -> np.ndarray:
+    """The window counterclockwise; ``UserError`` where it is not convex."""
+    corners = np.array(window, dtype=np.float64)
+    if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
+        raise UserError(f"window: shape {corners.shape}; give (k, 2) with at least 3 vertices")
+    sides = np.roll(corners, -1, 0) - corners
+    after = np.roll(sides, -1, 0)
+    turns = sides[:, 0] * after[:, 1] - sides[:, 1] * after[:, 0]
+    if np.all(turns < 0):
+        return corners[::-1].copy()
+    if not np.all(turns > 0):
+        raise UserError("window: not a convex polygon with distinct corners, in order around it")
+    return corners

@@ -1,0 +1,279 @@
+"""The exact partition of a slice by a network: regions are subdivided layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from bnrecon.partition.cells import FLOOR, TOLERANCE, Units, subdivide, thresholds, values_at
+from bnrecon.partition.network import PiecewiseAffine, State
+from bnrecon.partition.polygons import Polygons, chords, concatenate
+from bnrecon.partition.result import Folds, Partition, Regions
+from bnrecon.partition.slice import Slice
+from bnrecon.runtime.errors import RunError, UserError
+
+__all__ = ["partition"]
+
+NUMBERS = 2**23  # in the largest array of a chunk of regions: 64 MB
+CORNERS = 8  # vertices of a region, at most in nearly all
+
+
+def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000) -> Partition:
+    """The exact partition of a slice of the input space by a piecewise-affine network.
+
+    Every unit's zero set is computed from its affine map on each region of the layers before it
+    ("Batch Normalization Explained", Eq. 10-11), in float64 and without a grid. The network runs in
+    eval mode: BatchNorm by its running statistics (``set_statistics`` sets them from data).
+    ``PiecewiseAffine`` lists the layers that are supported.
+
+    Tolerances: a vertex within 5e-11 of the window's larger side from a zero line counts as on it,
+    so that coincident and concurrent lines leave no slivers (``bnrecon.partition.cells``). A unit
+    that is zero on a whole region, as a ReLU network without bias can be, has no segment there.
+
+    Args:
+        network: any piecewise-affine network; it is not changed.
+        slice_: the slice and its window.
+        max_regions: more are refused, as the memory grows with their number.
+
+    Raises:
+        UserError: where a layer is not supported, or there are more than ``max_regions``.
+        RunError: where the regions' affine maps do not agree with the network.
+
+    The absolute value of both coordinates, four regions:
+
+    >>> from bnrecon.partition import rectangle, slice_along
+    >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> with torch.no_grad():
+    ...     network[0].weight.copy_(torch.eye(2)), network[0].bias.zero_()
+    (..., ...)
+    >>> square = slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], rectangle((-1, -1), (1, 1)))
+    >>> parts = partition(network, square)
+    >>> len(parts.regions), parts.regions.areas().tolist()
+    (4, [1.0, 1.0, 1.0, 1.0])
+    """
+    steps = PiecewiseAffine(network, tuple(slice_.origin.shape))
+    low, high = slice_.window.min(0), slice_.window.max(0)
+    centre, scale = (low + high) / 2, float((high - low).max()) / 2
+    with torch.no_grad():
+        found = _descend(steps, slice_, centre, scale, max_regions)
+        regions, folds = found.collect(centre, scale)
+        shape = _check(steps, slice_, regions)
+    return Partition(slice_, steps.layers, regions, folds, shape)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Regions at a layer whose units are affine on each of them.
+
+    Their values are those of the regions that they are parts of, and are copied only when the
+    chunk's turn comes: a wide layer cuts one region into more than would fit in memory.
+    """
+
+    position: int  # of the layer's step
+    layer: int
+    polygons: Polygons
+    parent: np.ndarray
+    parents: State
+
+
+class _Found:
+    """What the descent has found so far."""
+
+    def __init__(self) -> None:
+        self.polygons: list[Polygons] = []
+        self.maps: list[np.ndarray] = []
+        self.layers: list[np.ndarray] = []
+        self.units: list[np.ndarray] = []
+        self.ends: list[np.ndarray] = []
+
+    def add_folds(self, layer: int, units: np.ndarray, ends: np.ndarray) -> None:
+        real = np.hypot(*(ends[:, 1] - ends[:, 0]).T) > TOLERANCE
+        self.layers.append(np.full(int(real.sum()), layer))
+        self.units.append(units[real])
+        self.ends.append(ends[real])
+
+    def collect(self, centre: np.ndarray, scale: float) -> tuple[Regions, Folds]:
+        """Everything in the slice's coordinates."""
+        order = np.argsort(np.concatenate([*self.layers, np.zeros(0, dtype=int)]), kind="stable")
+        layers, units, ends = (
+            np.concatenate([empty, *parts])[order]
+            for parts, empty in (
+                (self.layers, np.zeros(0, dtype=int)),
+                (self.units, np.zeros(0, dtype=int)),
+                (self.ends, np.zeros((0, 2, 2))),
+            )
+        )
+        inner = concatenate(self.polygons)
+        polygons = Polygons(inner.vertices * scale + centre, inner.counts)
+        maps = np.concatenate(self.maps)
+        maps[..., 1:] /= scale
+        maps[..., 0] -= maps[..., 1:] @ centre
+        return Regions(polygons, maps), Folds(layers, units, ends * scale + centre)
+
+
+def _descend(
+    steps: PiecewiseAffine, slice_: Slice, centre: np.ndarray, scale: float, max_regions: int
+) -> _Found:
+    """Take chunks of regions through the network, the deepest first, so that memory is bounded.
+
+    Inside, lengths are in ``scale``, half of the window's larger side, around its centre.
+    """
+    window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
+    points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    widest = max((layer.units for layer in steps.layers), default=1)
+    most = max(1, NUMBERS // (CORNERS * widest))
+    found = _Found()
+    stack = [_Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))]
+    count = 1
+    while stack:
+        cut = _advance(steps, stack.pop(), found)
+        if cut is None:
+            continue
+        count += len(cut.polygons) - len(next(iter(cut.parents.values()))) // 3
+        if count > max_regions:
+            raise UserError(
+                f"more than max_regions={max_regions} regions; give a smaller window or a larger "
+                "max_regions"
+            )
+        for start in range(0, len(cut.polygons), most):
+            rows = np.arange(start, min(start + most, len(cut.polygons)))
+            stack.append(replace(cut, polygons=cut.polygons.take(rows), parent=cut.parent[rows]))
+    return found
+
+
+def _advance(steps: PiecewiseAffine, chunk: _Chunk, found: _Found) -> _Chunk | None:
+    """Take a chunk to the next layer that is not affine and cut it there; none at the end."""
+    rows = torch.from_numpy(chunk.parent)
+    state = {
+        node: value.unflatten(0, (-1, 3))[rows].flatten(0, 1)
+        for node, value in chunk.parents.items()
+    }
+    polygons, layer = chunk.polygons, chunk.layer + 1
+    for position in range(chunk.position, len(steps.steps)):
+        node = steps.steps[position]
+        if steps.kinds[node] == "affine":
+            steps.apply(position, state)
+            continue
+        source = state[node.all_input_nodes[0]]
+        if position > chunk.position:
+            cut = _cut_activation if steps.kinds[node] == "activation" else _cut_pooling
+            row, units = cut(steps, node, source, polygons, layer, found)
+            parts, parent = subdivide(polygons, row, units)
+            return _Chunk(position, layer, parts, parent, state)
+        inside = _at_centres(source.unflatten(0, (-1, 3)).flatten(2), polygons)
+        state[node] = steps.hold(node, source, inside)
+        steps.free(position, state)
+    found.polygons.append(polygons)
+    found.maps.append(_lines(state[steps.output]))
+    return None
+
+
+def _cut_activation(
+    steps: PiecewiseAffine,
+    node: fx.Node,
+    source: torch.Tensor,
+    polygons: Polygons,
+    layer: int,
+    found: _Found,
+) -> tuple[np.ndarray, Units]:
+    """Record an activation's zero sets; the units that cut a region, and which region."""
+    lines = _lines(source)
+    floor = FLOOR * np.abs(lines).max(axis=(1, 2))
+    values = polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0]
+    tolerance = thresholds(lines, floor[:, None])
+    above = (values > tolerance[:, None]).any(1)
+    below = (values < -tolerance[:, None]).any(1)
+    # A zero set that runs along an edge is recorded by the region where the unit is positive.
+    touched = above & ~below & ((np.abs(values) <= tolerance[:, None]).sum(1) >= 2)
+    row, unit = np.nonzero((above & below) | touched)
+    at = np.moveaxis(values, 1, 2)[row, unit]
+    corners = Polygons(polygons.vertices[row], polygons.counts[row])
+    ends = chords(corners, at, lines[row, unit, 1:], tolerance[row, unit])
+    found.add_folds(layer, unit, ends)
+    row, unit = np.nonzero(above & below)
+    functions = np.stack([lines[row, unit], np.zeros((len(row), 3))], 1)
+    return row, Units(functions, floor[row])
+
+
+def _cut_pooling(
+    steps: PiecewiseAffine,
+    node: fx.Node,
+    source: torch.Tensor,
+    polygons: Polygons,
+    layer: int,
+    found: _Found,
+) -> tuple[np.ndarray, Units]:
+    """Record where a pooling's maximum changes; the units that cut a region, and which region."""
+    lines = _lines(source)
+    floor = FLOOR * np.abs(lines).max(axis=(1, 2))
+    members = steps.members(node, source.shape).numpy()
+    row, unit = (part.ravel() for part in np.indices((len(lines), len(members))))
+    units = Units(lines[row[:, None], members[unit]], floor[row])
+    cut = np.flatnonzero(units.cut(np.arange(len(row)), polygons.vertices[row]))
+    row, unit, units = row[cut], unit[cut], Units(units.functions[cut], units.floor[cut])
+    _record_pooling(polygons, row, unit, units, layer, found)
+    return row, units
+
+
+def _record_pooling(
+    polygons: Polygons,
+    row: np.ndarray,
+    unit: np.ndarray,
+    units: Units,
+    layer: int,
+    found: _Found,
+) -> None:
+    """Where two values of a pooling are equal and no other is larger."""
+    which, size = np.arange(len(row)), units.functions.shape[1]
+    for i in range(size):
+        for j in range(i + 1, size):
+            line, tolerance = units.difference(which, i, j)
+            values = values_at(line, polygons.vertices[row])
+            crossed = (values.max(1) > tolerance) & (values.min(1) < -tolerance)
+            at = which[crossed]
+            corners = Polygons(polygons.vertices[row[crossed]], polygons.counts[row[crossed]])
+            ends = chords(corners, values[crossed], line[crossed, 1:], tolerance[crossed])
+            start, end = np.zeros(len(ends)), np.ones(len(ends))
+            for k in set(range(size)) - {i, j}:
+                over, slack = units.difference(at, i, k)
+                first, last = values_at(over, ends).T
+                same = np.maximum(np.abs(first), np.abs(last)) <= slack
+                zero = first / np.where(first == last, 1.0, first - last)
+                start = np.where(~same & (first < last), np.maximum(start, zero), start)
+                end = np.where(~same & (first > last), np.minimum(end, zero), end)
+                end = np.where(~same & (first == last) & (first < 0), 0.0, end)
+            real = end > start
+            a, b = ends[real, :1], ends[real, 1:]
+            part = np.stack([start[real], end[real]], 1)[..., None]
+            found.add_folds(layer, unit[at][real], a + (b - a) * part)
+
+
+def _lines(values: torch.Tensor) -> np.ndarray:
+    """Each unit's value at the origin and its two derivatives: (R, units, 3), from (R 3, ...)."""
+    origin, first, second = values.reshape(len(values) // 3, 3, -1).numpy().transpose(1, 0, 2)
+    return np.stack([origin, first - origin, second - origin], 2)
+
+
+def _at_centres(flat: torch.Tensor, polygons: Polygons) -> torch.Tensor:
+    """The units' values (regions, units) inside each region, from (regions, 3, units)."""
+    a, b = torch.from_numpy(polygons.centres()).T[..., None]
+    return flat[:, 0] * (1 - a - b) + flat[:, 1] * a + flat[:, 2] * b
+
+
+def _check(steps: PiecewiseAffine, slice_: Slice, regions: Regions) -> tuple[int, ...]:
+    """Compare up to 100 regions with the network; the shape of its output."""
+    some = np.linspace(0, len(regions) - 1, min(100, len(regions))).astype(int)
+    centres = regions.polygons.take(some).centres()
+    outputs = steps.module(slice_.inputs(centres))
+    maps = regions.maps[some]
+    expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], centres)
+    error = np.abs(outputs.flatten(1).numpy() - expected).max()
+    if not error <= 1e-8 * max(1.0, float(outputs.abs().max())):
+        raise RunError(
+            f"the regions' affine maps differ from the network by {error:.1e}: a module of it is "
+            "not piecewise affine, or its values are not finite"
+        )
+    return tuple(outputs.shape[1:])

@@ -1,0 +1,1 @@
+"""Batch normalization explained (anonymous, under review): geometry of normalized networks."""

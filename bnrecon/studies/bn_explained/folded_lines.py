@@ -1,0 +1,104 @@
+"""Folded hyperplanes of a small network on a 2-D input space, exact, by all sign patterns."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnrecon.studies.bn_explained.small_networks import SmallNetwork
+
+__all__ = ["Pieces", "Segments", "affine_pieces", "fold"]
+
+MOST_UNITS = 14  # 2^14 sign patterns
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The affine maps z = A x + b of P sign patterns, and the half-planes where they hold.
+
+    Attributes:
+        slope: A (P, K, 2).
+        offset: b (P, K).
+        normal: half-planes <normal, x> + level >= 0, one for each unit (P, U, 2).
+        level: (P, U).
+    """
+
+    slope: np.ndarray
+    offset: np.ndarray
+    normal: np.ndarray
+    level: np.ndarray
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Segments, rays or lines origin + t direction for t in [low, high], S of them.
+
+    ``piece`` is the number of the sign pattern.
+    """
+
+    origin: np.ndarray
+    direction: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    piece: np.ndarray
+
+    def distances(self, points: np.ndarray) -> np.ndarray:
+        """Distance of each point (N, 2) to the nearest segment (N,); infinite where there is none.
+
+        This is the root of Eq. 12.
+        """
+        if not len(self.origin):
+            return np.full(len(points), np.inf)
+        along = np.einsum("nsd,sd->ns", points[:, None] - self.origin, self.direction)
+        along = along.clip(self.low, self.high)
+        nearest = self.origin + along[..., None] * self.direction
+        return np.linalg.norm(points[:, None] - nearest, axis=2).min(1)
+
+
+def affine_pieces(network: SmallNetwork) -> Pieces:
+    """All sign patterns of a network on the plane; most are found nowhere."""
+    units = sum(len(layer.mean) for layer in network.layers)
+    if units > MOST_UNITS:
+        raise ValueError(f"{units} units: at most {MOST_UNITS} can be enumerated")
+    signs = np.array(list(itertools.product((1.0, -1.0), repeat=units)))
+    slope = np.broadcast_to(np.eye(2), (len(signs), 2, 2))
+    offset = np.zeros((len(signs), 2))
+    normals, levels, first = [], [], 0
+    for layer in network.layers:
+        sign = signs[:, first : first + len(layer.mean)]
+        first += len(layer.mean)
+        slope = layer.weight @ slope / layer.deviation[:, None]
+        offset = (offset @ layer.weight.T - layer.mean) / layer.deviation
+        normals.append(sign[..., None] * slope)
+        levels.append(sign * offset)
+        factor = np.where(sign > 0, 1.0, network.slope)
+        slope, offset = factor[..., None] * slope, factor * offset
+    return Pieces(slope, offset, np.concatenate(normals, 1), np.concatenate(levels, 1))
+
+
+def fold(pieces: Pieces, weight: np.ndarray, threshold: float) -> Segments:
+    """The folded hyperplane {x: <w, z(x)> = mu} (Eq. 11), facet by facet.
+
+    Args:
+        pieces: of the layers before the unit.
+        weight: the unit's w (K,).
+        threshold: mu.
+    """
+    normal = np.einsum("pkd,k->pd", pieces.slope, weight)
+    level = pieces.offset @ weight - threshold
+    length = np.linalg.norm(normal, axis=1)
+    crossing = length > 0  # where the map is constant there is no line
+    number = np.flatnonzero(crossing)
+    normal, length, level = normal[crossing], length[crossing], level[crossing]
+    origin = -(level / length**2)[:, None] * normal
+    direction = np.stack([-normal[:, 1], normal[:, 0]], 1) / length[:, None]
+    start = np.einsum("pud,pd->pu", pieces.normal[crossing], origin) + pieces.level[crossing]
+    change = np.einsum("pud,pd->pu", pieces.normal[crossing], direction)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reached = -start / change
+    low = np.where(change > 0, reached, -np.inf).max(1)
+    high = np.where(change < 0, reached, np.inf).min(1)
+    inside = (low < high) & ~((change == 0) & (start < 0)).any(1)
+    return Segments(*(part[inside] for part in (origin, direction, low, high, number)))

@@ -1,0 +1,185 @@
+"""Proposition 3: are there inputs of every mini-batch on both sides of the decision boundary?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+
+from bnrecon.data import DataSpec, load
+from bnrecon.reporting.figures import PALETTE, new_figure
+from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.studies.bn_explained.small_networks import SLOPES, draw_network
+
+__all__ = ["PART", "count_one_sided", "counterexample", "is_one_sided"]
+
+WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
+BATCHES = {"smoke": (2, 8), "laptop": (2, 4, 8, 16, 64), "paper": (2, 4, 8, 16, 64)}
+NETWORKS = {"smoke": 10, "laptop": 400, "paper": 2000}
+DEPTHS = (2, 4)  # L, of which the last layer has no normalization
+SLOPE = SLOPES["leaky ReLU"]
+
+
+def is_one_sided(outputs: np.ndarray) -> bool:
+    """Whether all outputs <w_L, z> of a mini-batch have one sign, so that Proposition 3 fails.
+
+    >>> is_one_sided(np.array([0.1, 2.0])), is_one_sided(np.array([-0.1, 2.0]))
+    (True, False)
+    """
+    return bool((outputs > 0).all() or (outputs < 0).all())
+
+
+def counterexample() -> pd.DataFrame:
+    """One row: mini-batch (1, -1), (-1, 1), W_1 = I, w_2 = (1, 1); all outputs are positive.
+
+    Its mean is 0 and its deviation 1: h is the mini-batch itself.
+    """
+    points = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    h = (points - points.mean(0)) / points.std(0)
+    outputs = np.where(h >= 0, h, SLOPE * h) @ np.ones(2)
+    return pd.DataFrame(
+        [
+            {
+                "kind": "counterexample",
+                "depth": 2,
+                "width": 2,
+                "batch": 2,
+                "networks": 1,
+                "one_sided": int(is_one_sided(outputs)),
+                "one_sided_centred": int(is_one_sided(outputs - outputs.mean())),
+                "smallest_output": float(outputs.min()),
+            }
+        ]
+    )
+
+
+@functools.cache
+def _digits() -> np.ndarray:
+    """The embedded training images as vectors (N, 64), normalized."""
+    data = load(DataSpec("digits", crop_padding=1, flip=False))
+    device = torch.device("cpu")
+    batches = data.plain_train_batches(data.sizes[0], device, data.sizes[0])
+    return next(iter(batches)).flatten(1).double().numpy()
+
+
+def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.DataFrame:
+    """One row: random networks, each with a mini-batch of digits of its own.
+
+    ``one_sided_centred`` counts the same for the output minus its mean over the mini-batch, as
+    with batch normalization at layer L, too.
+    """
+    images = _digits()
+    one_sided = centred = 0
+    for seed in range(networks):
+        generator = np.random.Generator(np.random.Philox(seed))
+        points = images[generator.choice(len(images), batch, replace=False)]
+        network = draw_network(points, (width,) * (depth - 1), SLOPE, generator)
+        outputs = network(points) @ generator.normal(size=width)
+        one_sided += is_one_sided(outputs)
+        centred += is_one_sided(outputs - outputs.mean())
+    row = {"kind": "random", "depth": depth, "width": width, "batch": batch}
+    row |= {"networks": networks, "one_sided": one_sided, "one_sided_centred": centred}
+    return pd.DataFrame([row])
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """The counterexample, and one task per depth and width for every size of the mini-batch."""
+    random = [
+        Task(
+            f"L = {depth}, width {width}, B = {batch}",
+            count_one_sided,
+            {"depth": depth, "width": width, "batch": batch, "networks": NETWORKS[scale]},
+        )
+        for depth in DEPTHS
+        for width in WIDTHS[scale]
+        for batch in BATCHES[scale]
+    ]
+    return [Task("counterexample", counterexample), *random]
+
+
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per depth and width, one column per size of the mini-batch."""
+    lines = []
+    random = rows[rows["kind"] == "random"]
+    for (depth, width), group in random.groupby(["depth", "width"], sort=True):
+        line = {"layers L": depth, "width": width, "networks": int(group["networks"].iloc[0])}
+        line |= {
+            f"one-sided, B = {row.batch}": f"{100 * row.one_sided / row.networks:.1f}%"
+            for row in group.sort_values("batch").itertuples()
+        }
+        lines.append(line | {"with BN at layer L": int(group["one_sided_centred"].sum())})
+    for row in rows[rows["kind"] == "counterexample"].itertuples():
+        line = {"layers L": row.depth, "width": row.width, "networks": "counterexample"}
+        line[f"one-sided, B = {row.batch}"] = "yes" if row.one_sided else "no"
+        lines.append(line | {"with BN at layer L": row.one_sided_centred})
+    return pd.DataFrame(lines).fillna("")
+
+
+CAPTION = (
+    "Share of random networks (leaky ReLU of slope 0.1, normal weights, batch normalization at "
+    "layers 1 to L - 1, no bias at layer L) that put a whole mini-batch of digits on one side of "
+    "the decision boundary; Proposition 3 says none. Last column: how many do so when layer L is "
+    "normalized, too. The mean of leaky ReLU of a centred unit is (1 - α) E|h| / 2 > 0: "
+    "the last layer's inputs are not centred."
+)
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Share of one-sided mini-batches against their size, for L = 2."""
+    figure, axes = new_figure()
+    random = rows[(rows["kind"] == "random") & (rows["depth"] == DEPTHS[0])]
+    for (width, group), colour in zip(random.groupby("width"), PALETTE, strict=False):
+        share = 100 * group["one_sided"] / group["networks"]
+        axes.plot(group["batch"], share, marker="o", color=colour, label=f"width {width}")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("size of the mini-batch")
+    axes.set_ylabel("mini-batches on one side, %")
+    axes.legend()
+    return figure
+
+
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    """Proposition 3, where it holds, and with a normalized last layer."""
+    random = rows[rows["kind"] == "random"]
+    if random["width"].nunique() < 2:  # what is finished decides nothing
+        return []
+    wide, narrow = random[random["width"] > 1], random[random["width"] == 1]
+    failing, total = int(wide["one_sided"].sum()), int(wide["networks"].sum())
+    largest = wide[wide["batch"] == wide["batch"].max()]
+    share = 100 * largest["one_sided"].sum() / largest["networks"].sum()
+    centred = int(rows["one_sided_centred"].sum() + narrow["one_sided"].sum())
+    example = rows[rows["kind"] == "counterexample"]
+    numbers = "".join(f", outputs from {value:g}" for value in example["smallest_output"])
+    return [
+        Claim(
+            "Proposition 3",
+            "With batch normalization before the last layer every mini-batch has inputs on both "
+            "sides of the boundary.",
+            "wrong in print" if failing + example["one_sided"].sum() else "confirmed",
+            f"a counterexample by hand (width 2, B = 2{numbers}), and {failing} of {total} random "
+            f"networks wider than 1; {share:.1f}% of them at B = {largest['batch'].max()} "
+            "(erratum 27).",
+        ),
+        Claim(
+            "Proposition 3, repaired",
+            "The same, where the last layer has one input or is normalized, too.",
+            "confirmed" if centred == 0 else "not confirmed",
+            f"{centred} of {int(narrow['networks'].sum() + random['networks'].sum())} "
+            "mini-batches are one-sided.",
+        ),
+    ]
+
+
+PART = Experiment(
+    "Proposition 3",
+    "Decision boundaries that a mini-batch is on one side of",
+    tasks,
+    summarize,
+    CAPTION,
+    draw,
+    claims=claims,
+)
