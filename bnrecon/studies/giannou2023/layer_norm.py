@@ -9,8 +9,11 @@ from matplotlib.figure import Figure
 
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.studies.giannou2023.comparison import middle_range
-from bnrecon.studies.giannou2023.figure4_left import SIDES
-from bnrecon.studies.giannou2023.variants import compare_normalizations, draw_variants
+from bnrecon.studies.giannou2023.variants import (
+    VARIANT_SIDES,
+    compare_normalizations,
+    draw_variants,
+)
 
 __all__ = ["PART", "draw", "summarize"]
 
@@ -29,7 +32,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task per teacher width."""
     return [
         Task(f"d = {side}", compare_normalizations, {"side": side, "scale": scale})
-        for side in SIDES[scale]
+        for side in VARIANT_SIDES[scale]
     ]
 
 

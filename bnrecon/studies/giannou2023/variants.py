@@ -13,8 +13,16 @@ from bnrecon.studies.giannou2023.comparison import middle_range
 from bnrecon.studies.giannou2023.selection import train_sources, train_students
 from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
 
-__all__ = ["FEATURES", "compare_features", "compare_normalizations", "draw_variants"]
+__all__ = [
+    "FEATURES",
+    "VARIANT_SIDES",
+    "compare_features",
+    "compare_normalizations",
+    "draw_variants",
+]
 
+# Three trainings per width: at laptop scale the two largest of Figure 4 are left out.
+VARIANT_SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20), "paper": (5, 10, 15, 20, 25, 30)}
 FEATURES = {
     "random": "scales of random features",
     "ortho_cond": "scales of Ortho cond features",
