@@ -153,7 +153,7 @@ def _caption(rows: pd.DataFrame) -> str:
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's panels: mu above, sigma below, a column per unit."""
     units = sorted(rows["unit"].unique())
-    figure, grid = new_figure(2, len(units), (PAGE, 3.8))
+    figure, grid = new_figure(2, len(units), (PAGE, 3.8), squeeze=False)
     for axes_row, statistic in zip(grid, ("mean", "deviation"), strict=True):
         for axes, unit in zip(axes_row, units, strict=True):
             part = rows[(rows["unit"] == unit) & (rows["statistic"] == statistic)]
@@ -201,7 +201,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     return [
         Claim(
             "Figure 7",
-            "The statistics of mini-batches have the variances of Eq. 13.",
+            "The statistics of mini-batches have the variances of Eq. 13, with the factor of "
+            "erratum 24 for σ².",
             agrees(*independent),
             f"for independent samples var(μ) is {_range(independent[0])} of Eq. 13 and var(σ²) "
             f"{_range(independent[1])} of it times ((B-1)/B)²; for mini-batches of "

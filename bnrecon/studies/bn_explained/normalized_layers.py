@@ -44,7 +44,10 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[NormalizedLayer]:
     """The layers that a BatchNorm follows, in order, on this batch in training mode.
 
-    The network itself is left as it is. Linear layers have no bias and convolutions one group.
+    The network itself is left as it is.
+
+    Raises:
+        ValueError: such a layer has a bias, or more than one group.
     """
     network = copy.deepcopy(network).double().train()
     names = {id(module): name for name, module in network.named_modules()}
@@ -74,6 +77,8 @@ def _as_matrices(
     name: str, layer: Linear, inputs: torch.Tensor, output: torch.Tensor, norm: Norm
 ) -> NormalizedLayer:
     """One layer; mean and deviation of the batch are computed by a BatchNorm without a past."""
+    if layer.bias is not None or getattr(layer, "groups", 1) > 1:
+        raise ValueError(f"{name}: must have no bias and one group")
     stored_mean, variance = _statistics(norm)
     threshold = stored_mean - norm.bias * (variance + norm.eps).sqrt() / norm.weight
     own = type(norm)(norm.num_features, momentum=1.0, affine=False, dtype=torch.float64).train()

@@ -70,7 +70,7 @@ def draw_network(activation: str, signs: str, seed: int) -> TwoLayers:
 
 @torch.no_grad()
 def absorb_as_printed(network: TwoLayers) -> TwoLayers:
-    """gamma = 1 in the first layer by Eq. 28, 29: w' = gamma w_2, beta' = beta / gamma."""
+    """Set gamma = 1 in the first layer by Eq. 28, 29: w' = gamma w_2, beta' = beta / gamma."""
     network = copy.deepcopy(network)
     scale = network.norm1.weight
     network.second.weight.mul_(scale)
@@ -81,7 +81,7 @@ def absorb_as_printed(network: TwoLayers) -> TwoLayers:
 
 @torch.no_grad()
 def absorb_with_signs(network: TwoLayers) -> TwoLayers:
-    """gamma = 1 in the first layer for any gamma.
+    """Set gamma = 1 in the first layer for any gamma.
 
     For gamma < 0 the row of W_1 and its mean change their sign, and |gamma| is absorbed. A unit
     with gamma = 0 is a constant, which the next mean absorbs.
@@ -171,8 +171,8 @@ CAPTION = (
     "Largest difference of an output, relative to the largest output, when γ of the first layer is "
     "set to 1; real BatchNorm1d modules in float64, with batch statistics and in eval mode. "
     "Eq. 28 multiplies the next weights by γ and divides β by it, which needs a(c u) = c a(u): "
-    "true for c > 0 only. For γ < 0 the unit's own weights have to change sign, and a unit with γ = 0 "
-    "is a constant that the next mean absorbs."
+    "true for c > 0 only. For γ < 0 the unit's own weights have to change sign, and a unit with "
+    "γ = 0 is a constant that the next mean absorbs."
 )
 
 

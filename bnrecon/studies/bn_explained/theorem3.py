@@ -160,12 +160,13 @@ def draw(rows: pd.DataFrame) -> Figure:
     """Eq. 26 against measurement, and angles against sigma."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.8))
     random, swept = rows[rows["kind"] == "random"], rows[rows["kind"] == "sweep"]
-    printed, repaired = random["eq26"], random["repaired"]
-    left.plot(random["measured26"], printed, ".", color=PALETTE[3], label="Eq. 26 in print")
-    left.plot(random["measured26"], repaired, ".", color=PALETTE[0], label="repaired")
+    if not random.empty:
+        measured = random["measured26"]
+        left.plot(measured, random["eq26"], ".", color=PALETTE[3], label="Eq. 26 in print")
+        left.plot(measured, random["repaired"], ".", color=PALETTE[0], label="repaired")
+        left.legend()
     left.set_xlabel("measured angle of the facets")
     left.set_ylabel("by formula")
-    left.legend()
     for (activation, group), colour in zip(
         swept.groupby("activation", sort=False), PALETTE, strict=False
     ):
@@ -174,7 +175,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         right.semilogx(middle.index, middle["eq25"], "--", color=colour)
     right.set_xlabel("factor of σ")
     right.set_ylabel("angle to the unit's hyperplane")
-    right.legend()
+    if not swept.empty:
+        right.legend()
     return figure
 
 

@@ -1,0 +1,438 @@
+"""Batch normalization explained: parts at smoke scale, formulas against other computations."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from torch import nn
+
+from bnrecon.reporting import tables
+from bnrecon.reporting.figures import image, style
+from bnrecon.reproduction.task_store import TaskResult, concatenate
+from bnrecon.studies.bn_explained import (
+    proposition1,
+    proposition2,
+    proposition3,
+    theorem3,
+    translation,
+)
+from bnrecon.studies.bn_explained.batch_statistics import (
+    additive_variance,
+    biased,
+    chi_square_freedom,
+    finite_population,
+    variance_of_mean,
+    variance_of_variance,
+)
+from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
+from bnrecon.studies.bn_explained.figure7 import BATCH, measure_unit
+from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
+from bnrecon.studies.bn_explained.normalized_layers import find_normalized_layers
+from bnrecon.studies.bn_explained.small_networks import SLOPES, activate, draw_network
+from bnrecon.studies.bn_explained.study import STUDY
+from bnrecon.studies.bn_explained.total_least_squares import (
+    batch_moments,
+    check_layer,
+    distances,
+    mean_squared_distances,
+)
+
+
+def make_generator(seed=0):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+@pytest.fixture(scope="module", params=STUDY.parts)
+def results(request, tmp_path_factory):
+    """A part with the results of its tasks at smoke scale, as read from their files."""
+    part, folder = STUDY.part(request.param), tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # trained networks are stored below the current folder
+        return part, _computed(request.param, part, folder)
+
+
+def _computed(name, part, folder):
+    tasks = part.tasks("smoke", ())
+    assert len({task.name for task in tasks}) == len(tasks)
+    stored = []
+    for number, task in enumerate(tasks):
+        records = tuple(task.compute().to_dict("records"))
+        path = folder / f"{number}.json"
+        TaskResult(name, "smoke", task.name, "0", records, "", "", 0.0).write(path)
+        stored.append(TaskResult.read(path))
+    return stored
+
+
+def check_page(part, stored):
+    """What a page needs of a part can be made of these results."""
+    rows = concatenate(stored)
+    summary = part.summary(rows)
+    assert len(summary) > 0
+    assert not summary.isna().any(axis=None)
+    assert "nan" not in tables.markdown(summary, part.formats)
+    assert part.caption_for(rows)
+    with style():
+        assert part.draw is None or image(part.draw(rows), "svg").startswith(b"<?xml")
+    return part.claims(rows)
+
+
+def test_every_part_makes_a_table_a_figure_and_claims_at_smoke_scale(results):
+    part, stored = results
+    columns = concatenate(stored).columns
+    assert all(column == column.lower() and " " not in column for column in columns)
+    claims = check_page(part, stored)
+    assert claims
+    assert not any("nan" in claim.evidence for claim in claims)
+
+
+def test_a_part_of_which_one_task_is_finished_has_a_page(results):
+    part, stored = results
+    for result in stored:
+        check_page(part, [result])
+
+
+VERDICTS = {
+    "Theorem 1": "confirmed",
+    "Eq. 8": "confirmed",
+    "Corollary 2": "confirmed",
+    "Theorem 2": "wrong in print",
+    "Theorem 2, repaired": "confirmed",
+    "Corollary 1": "confirmed",
+    "Theorem 3, Eq. 24, 25": "confirmed",
+    "Theorem 3, Eq. 26": "wrong in print",
+    "Proposition 1": "confirmed",
+    "Proposition 1, Eq. 28, 29": "wrong in print",
+    "Proposition 2, Eq. 13, left": "confirmed",
+    "Proposition 2, Eq. 13, right": "wrong in print",
+    "Proposition 3": "wrong in print",
+    "Proposition 3, repaired": "confirmed",
+}
+
+
+def test_the_verdicts_of_the_theorems_are_those_derived(results):
+    part, stored = results
+    found = {claim.where: claim.verdict for claim in part.claims(concatenate(stored))}
+    for where in found.keys() & VERDICTS.keys():
+        assert found[where] == VERDICTS[where], where
+
+
+# Theorem 1, Eq. 7-9, Corollary 2
+
+
+def test_the_distance_to_a_hyperplane_is_that_to_its_nearest_point():
+    """Against the point of the hyperplane that least squares finds."""
+    generator = make_generator()
+    points, weight = generator.normal(size=(6, 4)), generator.normal(size=(3, 4))
+    threshold = generator.normal(size=3)
+    found = distances(points, weight, threshold)
+    for unit in range(3):
+        on_plane = np.linalg.lstsq(weight[unit : unit + 1], threshold[unit : unit + 1])[0]
+        basis = np.linalg.svd(weight[unit : unit + 1])[2][1:].T
+        for number, point in enumerate(points):
+            step = np.linalg.lstsq(basis, point - on_plane)[0]
+            nearest = on_plane + basis @ step
+            assert found[number, unit] == pytest.approx(np.linalg.norm(point - nearest))
+
+
+def test_the_batch_mean_is_what_a_minimizer_finds():
+    generator = make_generator(1)
+    points, weight = generator.normal(size=(20, 3)), generator.normal(size=(1, 3))
+    mean, deviation = batch_moments(points, weight)
+    found = minimize_scalar(
+        lambda t: mean_squared_distances(points, weight, np.array([t]))[0], tol=1e-12
+    )
+    assert found.x == pytest.approx(mean[0], abs=1e-7)
+    assert found.fun == pytest.approx(deviation[0] ** 2 / (weight**2).sum())
+
+
+def test_theorem_1_holds_in_exact_arithmetic():
+    """L(t) - L(mu) = (t - mu)² / ||w||² and L(mu) = sigma² / ||w||², in fractions."""
+    points, w = [(1, 2), (-3, 5), (4, 0)], (2, -7)
+    outputs = [Fraction(w[0] * x + w[1] * y) for x, y in points]
+    norm, mean = Fraction(w[0] ** 2 + w[1] ** 2), sum(outputs) / 3
+    variance = sum((u - mean) ** 2 for u in outputs) / 3
+
+    def loss(t):
+        return sum((u - t) ** 2 for u in outputs) / 3 / norm
+
+    assert loss(mean) == variance / norm
+    for t in (Fraction(1, 3), Fraction(-20), mean + Fraction(1, 10**9)):
+        assert loss(t) - loss(mean) == (t - mean) ** 2 / norm
+    found = mean_squared_distances(np.array(points), np.array([w]), np.array([float(mean)]))
+    assert found[0] == pytest.approx(float(variance / norm))
+
+
+def test_a_mean_that_is_off_is_noticed():
+    generator = make_generator(2)
+    points, weight = generator.normal(size=(30, 5)), generator.normal(size=(4, 5))
+    mean, deviation = batch_moments(points, weight)
+    errors = check_layer(points, weight, mean + 0.1 * deviation, generator)
+    assert errors["minimizer_error"] == pytest.approx(0.1)
+    assert errors["centre_error"] == pytest.approx(0.1)
+    assert errors["value_error"] == pytest.approx(0.01)
+    assert errors["excess_error"] > 1e-3
+
+
+def test_sigma_may_vanish_for_inputs_that_are_not_orthogonal_to_w():
+    """Sect. 2.2 asks only that not all inputs be orthogonal to w."""
+    points, weight = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1.0, 0.0]])
+    assert (points @ weight.T != 0).all()
+    assert batch_moments(points, weight)[1] == 0
+
+
+def test_normalized_layers_are_those_of_the_network():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1, stride=2, bias=False),
+            nn.BatchNorm2d(3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(3 * 4 * 4, 5, bias=False),
+            nn.BatchNorm1d(5),
+            nn.Linear(5, 2),
+        ).double()
+        images = torch.randn(6, 2, 8, 8, dtype=torch.float64)
+        nn.init.normal_(network[1].bias)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    layers = find_normalized_layers(network, images)
+    assert [layer.name for layer in layers] == ["0", "4"]
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    outputs = network[0](images).detach().permute(0, 2, 3, 1).reshape(-1, 3).numpy()
+    np.testing.assert_allclose(layers[0].points @ layers[0].weight.T, outputs, atol=1e-14)
+    np.testing.assert_allclose(layers[0].batch_mean, outputs.mean(0), atol=1e-14)
+    np.testing.assert_allclose(layers[0].batch_deviation, outputs.std(0), atol=1e-14)
+    threshold = torch.tensor(layers[0].stored_threshold).reshape(1, 3, 1, 1)
+    assert network[1].eval()(threshold).abs().max() < 1e-14
+
+
+def test_a_normalized_layer_with_a_bias_is_refused():
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    with pytest.raises(ValueError, match="no bias"):
+        find_normalized_layers(network, torch.randn(4, 2))
+
+
+# Theorem 2, Corollary 1
+
+
+@pytest.mark.parametrize("widths", [(6,), (4, 3)])
+@pytest.mark.parametrize("activation", SLOPES)
+def test_folded_lines_are_where_the_network_has_the_threshold(activation, widths):
+    """Distances against the crossings of a fan of rays, sampled."""
+    generator = make_generator(3)
+    points = generator.normal(size=(32, 2))
+    network = draw_network(points, widths, SLOPES[activation], generator)
+    weight = generator.normal(size=widths[-1])
+    threshold = float((network(points) @ weight).mean())
+    segments = fold(affine_pieces(network), weight, threshold)
+    along = np.clip(0.0, segments.low, segments.high)
+    on = segments.origin + along[:, None] * segments.direction
+    np.testing.assert_allclose(network(on) @ weight, threshold, atol=1e-12)
+    x, found = points[0], segments.distances(points[:1])[0]
+    angles = np.linspace(0, 2 * np.pi, 2001)
+    radii = np.linspace(0, 3 * found, 1501)
+    rays = np.stack([np.cos(angles), np.sin(angles)], 1)
+    values = network((x + radii[:, None, None] * rays).reshape(-1, 2)) @ weight - threshold
+    crossed = (values.reshape(1501, 2001) * values[0] <= 0).any(1)
+    assert found == pytest.approx(radii[crossed.argmax()], rel=5e-3)
+
+
+def test_the_counterexample_to_theorem_2():
+    """d(z, H) = 1/2 < 1 = d(z, H'), and d(x, F) = 5 > 1 = d(x, F')."""
+    network, x, thresholds = translation.opposite_sides()
+    batch = np.array([[-1.0, 0.0], [1.0, 0.0]])
+    layer = network.layers[0]
+    mean, deviation = batch_moments(batch, layer.weight)
+    assert (mean, deviation) == (layer.mean, layer.deviation)
+    assert network(x[None]) == 0
+    for place, threshold in ((-5.0, thresholds[0]), (1.0, thresholds[1])):
+        assert network(np.array([[place, 0.3]]))[0, 0] == pytest.approx(threshold)
+    found = translation.compare_pair(affine_pieces(network), np.ones(1), x, 0.0, thresholds)
+    assert (found["near"], found["far"]) == (pytest.approx(5), pytest.approx(1))
+    assert not found["same_side"]
+    assert not found["closer"]
+
+
+def test_on_one_side_of_z_theorem_2_holds():
+    """The path to the farther folded hyperplane crosses the nearer one."""
+    rows = translation.compare_pairs("leaky ReLU", (5,), 5)
+    assert rows["same_violated"].sum() == 0
+    assert rows["same"].sum() > 50
+    assert rows["violated"].sum() > 0
+
+
+def test_theorem_2_says_nothing_of_hyperplanes_that_no_input_reaches():
+    row = translation.counterexamples().set_index("kind").loc["no input on F'"]
+    assert row["same_side"]
+    assert np.isinf([row["near"], row["far"]]).all()
+    assert not row["closer"]
+
+
+# Theorem 3
+
+
+@pytest.mark.parametrize("activation", ["leaky ReLU", "absolute value"])
+def test_dihedral_angles_are_those_of_the_folded_lines(activation):
+    """In the plane: both segments that meet at a point of H, from the exact partition."""
+    folded = theorem3.draw_fold(2, 6, SLOPES[activation], make_generator(4))
+    pieces = affine_pieces(folded.network)
+    threshold = float(network_output(folded, folded.point[None])[0])
+    segments = fold(pieces, folded.weight, threshold)
+    ends = []
+    for origin, direction, low, high in zip(
+        segments.origin, segments.direction, segments.low, segments.high, strict=True
+    ):
+        for t, sign in ((low, 1), (high, -1)):
+            if np.isfinite(t) and np.allclose(origin + t * direction, folded.point):
+                ends.append(sign * direction)
+    assert len(ends) == 2
+    between = np.arccos(ends[0] @ ends[1])
+    angles = formula_angles(folded)
+    assert angles["repaired"] == pytest.approx(between, abs=1e-7)
+    normal = folded.network.layers[0].weight[folded.unit]
+    to_plane = sorted(np.arcsin(abs(end @ normal) / np.linalg.norm(normal)) for end in ends)
+    assert sorted([angles["eq24"], angles["eq25"]]) == pytest.approx(to_plane, abs=1e-7)
+
+
+def network_output(folded, points):
+    return folded.network(points) @ folded.weight
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 12])
+def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printed(inputs):
+    for seed in range(5):
+        folded = theorem3.draw_fold(inputs, 8, 0.1, make_generator(seed))
+        found, measured = formula_angles(folded), measured_angles(folded)
+        assert found["eq24"] == pytest.approx(measured["measured24"])
+        assert found["eq25"] == pytest.approx(measured["measured25"])
+        assert found["repaired"] == pytest.approx(measured["measured26"])
+        supplement = min(found["repaired"], np.pi - found["repaired"])
+        assert found["eq26"] == pytest.approx(supplement)
+
+
+def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
+    folded = theorem3.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
+    found = formula_angles(Fold(folded.network, folded.weight, folded.unit, folded.point))
+    assert found["repaired"] == pytest.approx(np.pi)
+    assert measured_angles(folded)["measured26"] == pytest.approx(np.pi)
+    assert found["eq26"] == pytest.approx(0, abs=1e-7)
+
+
+# Propositions
+
+
+def test_a_negative_scale_is_not_absorbed_by_the_next_weights():
+    """ReLU(-u): constant for u > 0. v ReLU(u + b): constant below, for every v and b."""
+    u = np.linspace(-3, 3, 7)
+    scaled = np.maximum(-u, 0)
+    assert np.ptp(scaled[u > 0]) == 0
+    assert np.ptp(scaled[u < 0]) > 0
+    for v, b in itertools.product((-2.0, -1.0, 1.0), (-1.0, 0.0, 1.0)):
+        assert np.abs(v * np.maximum(u + b, 0) - scaled).max() > 0.5
+
+
+@pytest.mark.parametrize("activation", proposition1.ACTIVATIONS)
+def test_signs_go_into_the_units_own_weights(activation):
+    network = proposition1.draw_network(activation, "of both signs", 0)
+    points = torch.randn(32, proposition1.INPUTS, dtype=torch.float64)
+    absorbed = proposition1.absorb_with_signs(network)
+    assert (absorbed.norm1.weight == 1).all()
+    assert (network.norm1.weight < 0).any()
+    with torch.no_grad():
+        torch.testing.assert_close(absorbed(points), network(points))
+        printed = proposition1.absorb_as_printed(network)
+        assert (printed(points) - network(points)).abs().max() > 0.1
+
+
+def test_leaky_relu_as_printed_is_not_linear_below_zero():
+    """Sect. 2.2 writes max(alpha, u); leaky ReLU is max(alpha u, u)."""
+    u = np.array([-2.0, -1.0, 3.0])
+    expected = nn.functional.leaky_relu(torch.tensor(u), 0.1).numpy()
+    np.testing.assert_array_equal(np.maximum(0.1 * u, u), expected)
+    np.testing.assert_array_equal(activate(u, 0.1), expected)
+    assert np.ptp(np.maximum(0.1, u)[:2]) == 0
+
+
+def all_batches(values, batch):
+    return np.array(list(itertools.product(values, repeat=batch)))
+
+
+@pytest.mark.parametrize("batch", [2, 3, 5])
+def test_equation_13_is_for_the_unbiased_variance(batch):
+    """All mini-batches of a skew distribution on three values, exact."""
+    values = np.array([0.0, 1.0, 5.0])
+    variance, fourth = values.var(), ((values - values.mean()) ** 4).mean()
+    batches = all_batches(values, batch)
+    printed = variance_of_variance(variance, fourth, batch)
+    assert batches.var(1, ddof=1).var() == pytest.approx(printed)
+    assert batches.var(1).var() == pytest.approx(printed * biased(batch))
+    assert batches.mean(1).var() == pytest.approx(variance_of_mean(variance, batch))
+
+
+def test_the_counterexample_to_equation_13():
+    """With z = ±1 and B = 2 sigma² is 0 or 1, with variance 1/4; Eq. 13 says 1."""
+    row = proposition2.enumerate_batches(2).iloc[0]
+    assert row["measured_variance"] == 0.25
+    assert row["predicted_variance"] == 1
+    assert sorted(all_batches([-1, 1], 2).var(1)) == [0, 0, 1, 1]
+
+
+def test_mini_batches_without_replacement_have_a_smaller_variance():
+    values = np.array([0.0, 1.0, 5.0, 7.0, 8.5])
+    means = [np.mean(chosen) for chosen in itertools.combinations(values, 3)]
+    expected = variance_of_mean(values.var(), 3) * finite_population(3, 5)
+    assert np.var(means) == pytest.approx(expected)
+
+
+def test_noise_gives_a_mini_batch_the_variances_of_a_smaller_one():
+    """Exact: the variance of a product of independent factors, by its moments."""
+    variance, fourth, batch, virtual = 2.0, 14.0, 16, 4
+    freedom = chi_square_freedom(variance, fourth, batch, virtual)
+    own = variance_of_variance(variance, fourth, batch) * biased(batch)
+    mean = variance * (batch - 1) / batch
+    product = (own + mean**2) * (1 + 2 / freedom) - mean**2
+    assert product == pytest.approx(
+        variance_of_variance(variance, fourth, virtual) * biased(virtual)
+    )
+    added = variance_of_mean(variance, batch) + additive_variance(variance, batch, virtual)
+    assert added == pytest.approx(variance_of_mean(variance, virtual))
+
+
+def test_the_counterexample_to_proposition_3_in_pytorch():
+    batch = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2), nn.LeakyReLU(0.1))
+    network.double().train()
+    with torch.no_grad():
+        network[0].weight.copy_(torch.eye(2))
+        outputs = network(batch) @ torch.ones(2, dtype=torch.float64)
+    assert (outputs > 0).all()
+    torch.testing.assert_close(
+        outputs, torch.full((2,), 0.9, dtype=torch.float64), atol=1e-5, rtol=0
+    )
+    assert proposition3.counterexample()["one_sided"].item() == 1
+
+
+def test_a_centred_leaky_relu_has_the_mean_of_the_caption():
+    """Mean of a(h) = (1 - alpha) E|h| / 2 for a centred h."""
+    h = make_generator().normal(size=1000)
+    h -= h.mean()
+    assert activate(h, 0.1).mean() == pytest.approx(0.9 * np.abs(h).mean() / 2)
+
+
+def test_proposition_3_holds_for_one_input_of_the_last_layer():
+    rows = proposition3.count_one_sided(3, 1, 4, 20)
+    assert rows["one_sided"].item() == 0
+
+
+def test_figure_7_is_drawn_from_the_papers_numbers():
+    rows = measure_unit(1, 2000, 20, 0)
+    assert BATCH == 64
+    own = rows[(rows["kind"] == "independent") & (rows["statistic"] == "mean")].iloc[0]
+    assert own["predicted"] == pytest.approx(3 / 64, rel=0.15)
+    for _, part in rows.groupby(["kind", "statistic"]):
+        assert (part["density"] * (part["right"] - part["left"])).sum() == pytest.approx(1)
+    assert isinstance(rows, pd.DataFrame)
