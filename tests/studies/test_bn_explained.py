@@ -325,6 +325,18 @@ def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
 # Propositions
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.1])
+def test_a_small_sigma_aligns_both_facets_of_leaky_relu_and_one_of_relu(slope):
+    """Erratum 26, by the normals m + v w / sigma and m + slope v w / sigma of the two facets."""
+    w, m, v, sigma = np.array([1.0, 0.0]), np.array([0.3, 1.0]), 0.8, 1e-5
+    angles = []
+    for factor in (1.0, slope):
+        normal = m + factor * v * w / sigma
+        angles.append(np.arccos(abs(normal @ w) / np.linalg.norm(normal)))
+    assert angles[0] < 1e-3
+    assert (angles[1] < 1e-3) == (slope > 0)
+
+
 def test_a_negative_scale_is_not_absorbed_by_the_next_weights():
     """ReLU(-u): constant for u > 0. v ReLU(u + b): constant below, for every v and b."""
     u = np.linspace(-3, 3, 7)
