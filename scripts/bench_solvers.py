@@ -99,23 +99,35 @@ def measure(row: dict) -> dict:
     """Measure one row and return it filled in."""
     import torch
 
-    from bnrecon.construction.two_layer import TargetLayer, two_layer_system
-    from bnrecon.features.drawing import draw
-    from bnrecon.features.shapes import LayerShape
     from bnrecon.runtime import hardware
-    from bnrecon.solvers.solving import relative_residual
 
     device = hardware.resolve_device(row["device"])
     row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
     if row["section"] == "whole":
         return row | whole(row, device)
+    system = layer_system(row, device)
+    row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
+    if row["section"] == "products":
+        return row | products(system, row["method"])
+    if note := shortage(row, device):
+        return row | {"note": note}
+    x, found = timed_solve(row, system, device)
+    row["residual"] = residual(row, system, x)
+    if row["section"] == "oversampled" and found.get("arithmetic") in ("float32", "bfloat16"):
+        # Right after: machines are not equally fast all the time.
+        row["bare"] = products(system, found["arithmetic"])["seconds"]
+    return row | found
+
+
+def layer_system(row: dict, device):
+    """The system of a row's layer: a standard normal target, he_normal features from seed 0."""
+    import torch
+
+    from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+    from bnrecon.features.drawing import draw
+    from bnrecon.features.shapes import LayerShape
+
     shape = LayerShape(row["width"], row["width"], (3, 3))
-    minimum = row["oversampling"] == "minimum"
-    c1 = (
-        shape.minimum_width
-        if minimum
-        else math.ceil(round(row["oversampling"] * shape.equations, 6))
-    )
     weight = torch.randn(
         shape.outputs,
         shape.inputs,
@@ -123,52 +135,59 @@ def measure(row: dict) -> dict:
         dtype=torch.float64,
         generator=torch.Generator().manual_seed(0),
     )
+    if row["oversampling"] == "minimum":
+        c1 = shape.minimum_width
+    else:
+        c1 = math.ceil(round(row["oversampling"] * shape.equations, 6))
+    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
     features = draw("he_normal", shape, c1, 0, 0)
-    system = two_layer_system(
-        TargetLayer("layer", weight, torch.zeros(shape.outputs)), features, device, orthogonal=False
-    )
-    del features
-    row |= {"n": system.operator.shape[0], "c1": c1}
-    if row["section"] == "products":
-        return row | products(system, row["method"])
-    need = (
-        {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}.get(row["method"], 0)
-        * row["n"]
-        * c1
-    )
+    return two_layer_system(target, features, device, orthogonal=False)
+
+
+def shortage(row: dict, device) -> str | None:
+    """Why a dense solver cannot run here, if it cannot."""
+    from bnrecon.runtime import hardware
+
+    entry = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}
+    need = entry.get(row["method"], 0) * row["n"] * row["c1"]
     free = hardware.available_memory(device)
-    if need > 0.95 * free:
-        needed, there = hardware.format_bytes(need), hardware.format_bytes(free)
-        return row | {"note": f"not run: {needed} needed, {there} free"}
-    solver = SOLVE.get(row["method"], registered)
-    if device.type == "cuda":
-        registered(
-            small_system(device), "lu"
-        )  # loads the libraries, which takes seconds the first time
-        registered(small_system(device), "matrix_free")
-    before = peak_reset() if device.type == "cpu" else torch.cuda.memory_allocated()
-    if device.type == "cuda":
+    if need <= 0.95 * free:
+        return None
+    needed, there = hardware.format_bytes(need), hardware.format_bytes(free)
+    return f"not run: {needed} needed, {there} free"
+
+
+def timed_solve(row: dict, system, device) -> tuple:
+    """Solve; put seconds and peak memory into the row, return x and what the solver tells."""
+    import torch
+
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        for name in ("lu", "matrix_free"):  # loads the libraries, which takes seconds once
+            registered(small_system(device), name)
+    before = torch.cuda.memory_allocated() if on_gpu else peak_reset()
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    x, found = solver(system, row["method"])
-    if device.type == "cuda":
+    x, found = SOLVE.get(row["method"], registered)(system, row["method"])
+    if on_gpu:
         torch.cuda.synchronize()
     row["seconds"] = time.perf_counter() - started
-    row["memory"] = (
-        _status("VmHWM") if device.type == "cpu" else torch.cuda.max_memory_allocated()
-    ) - before
-    row["residual"] = relative_residual(system, x)
-    if minimum:
-        scales = system.scales(x)
-        reached = (
-            system.matrix.matvec(scales.inner).reshape(len(weight), -1) * scales.outer[:, None]
-        ).cpu()
-        wanted = system.weight.cpu()
-        row["residual"] = float((reached - wanted).norm() / wanted.norm())
-    if row["section"] == "oversampled" and found.get("arithmetic") in ("float32", "bfloat16"):
-        # Right after: machines are not equally fast all the time.
-        row["bare"] = products(system, found["arithmetic"])["seconds"]
-    return row | found
+    peak = torch.cuda.max_memory_allocated() if on_gpu else _status("VmHWM")
+    row["memory"] = peak - before
+    return x, found
+
+
+def residual(row: dict, system, x) -> float:
+    """The relative residual; at the minimum width ‖W' - W‖ / ‖W‖ with both scales."""
+    from bnrecon.solvers.solving import relative_residual
+
+    if row["oversampling"] != "minimum":
+        return relative_residual(system, x)
+    scales, wanted = system.scales(x), system.weight.cpu()
+    table = system.matrix.matvec(scales.inner).reshape(len(wanted), -1)
+    reached = (table * scales.outer[:, None]).cpu()
+    return float((reached - wanted).norm() / wanted.norm())
 
 
 def small_system(device):
@@ -266,7 +285,7 @@ def library_solve(system, name: str):
 
 def plain_cgls(system, _name: str):
     """CGLS in float64, nothing else."""
-    from bnrecon.solvers.iterative import cgls
+    from bnrecon.solvers.krylov import cgls
 
     size = system.rhs.norm()
     x, steps = cgls(system.operator, system.rhs / size, 0.5e-10, 10_000)
@@ -348,10 +367,10 @@ def table(rows: list[dict]):
             {
                 "section": row["section"],
                 "n": row.get("n", ""),
-                "c1 / n": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
+                "oversampling": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
                 "method": row["method"],
                 "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
-                "times ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
+                "times_ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
                 "iterations": row.get("iterations", ""),
                 "memory": format_bytes(row["memory"]) if "memory" in row else "",
                 "residual": f"{row['residual']:.1e}" if "residual" in row else "",
@@ -403,73 +422,61 @@ def exponent(points: list[tuple[float, float]]) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def frontier_picture(rows: list[dict], folder: Path) -> None:
-    """Seconds against oversampling, with the LU beside it."""
-    import matplotlib.pyplot as plt
+def frontier_picture(rows: list[dict]):
+    """Seconds against oversampling, with the LU beside it; crosses did not reach the tolerance."""
+    from bnrecon.reporting import figures
 
     points = [row for row in rows if row["section"] == "frontier" and "seconds" in row]
     if not points:
-        return
-    figure, axes = plt.subplots(figsize=(6.4, 4))
-    reached = [
-        (row["c1"] / row["n"] - 1, row["seconds"], row["residual"] <= 1e-10) for row in points
-    ]
-    axes.loglog(
-        [r[0] for r in reached],
-        [r[1] for r in reached],
-        "o-",
-        label="matrix_free, bf16 inside where it stands",
-    )
-    for excess, seconds, converged in reached:
-        if not converged:
-            axes.plot(excess, seconds, "kx", markersize=10)
+        return None
+    excess = [row["c1"] / row["n"] - 1 for row in points]
     size = points[0]["n"]
-    for row in rows:
-        if row["section"] == "square" and row["method"] == "refined" and row["n"] == size:
-            axes.axhline(
-                row["seconds"],
-                color="C3",
-                label="refined: LU in float32 of the first n features, corrected",
-            )
-    axes.set_xticks(
-        [r[0] for r in reached], [f"{row['oversampling']:g}" for row in points], fontsize=8
-    )
-    axes.minorticks_off()
-    axes.set_xlabel("oversampling c1/n, spaced by the logarithm of c1/n - 1")
-    axes.set_ylabel("seconds to a residual of 1e-10")
-    axes.set_title(f"n = {size:,}, {points[0]['device']}", fontsize=9)
-    axes.legend(loc="lower left", fontsize=8)
-    figure.tight_layout()
-    for kind in ("png", "svg"):
-        figure.savefig(folder / f"frontier.{kind}", dpi=150)
+    with figures.style():
+        figure, axes = figures.new_figure(size=(figures.PAGE, 4))
+        label = "matrix_free, bf16 inside where that suffices"
+        seconds = [row["seconds"] for row in points]
+        axes.loglog(excess, seconds, "o-", color=figures.PALETTE[0], label=label)
+        for place, row in zip(excess, points, strict=True):
+            if row["residual"] > 1e-10:
+                axes.plot(place, row["seconds"], "kx", markersize=10)
+        for row in rows:
+            if row["section"] == "square" and row["method"] == "refined" and row["n"] == size:
+                label = "refined: LU in float32 of the first n features, corrected"
+                axes.axhline(row["seconds"], color=figures.PALETTE[3], label=label)
+        axes.set_xticks(excess, [f"{row['oversampling']:g}" for row in points])
+        axes.minorticks_off()
+        axes.set_xlabel("oversampling c1/n, spaced by the logarithm of c1/n - 1")
+        axes.set_ylabel("seconds to a residual of 1e-10")
+        axes.set_title(f"n = {size:,}, {points[0]['device']}")
+        axes.legend(loc="lower left")
+    return figure
 
 
-def scaling_picture(rows: list[dict], folder: Path) -> None:
+def scaling_picture(rows: list[dict]):
     """Seconds and memory against n, with the fitted exponents."""
-    import matplotlib.pyplot as plt
+    from bnrecon.reporting import figures
 
     points = [row for row in rows if row["section"] == "scaling" and "seconds" in row]
     if len(points) < 2:
-        return
-    figure, both = plt.subplots(1, 2, figsize=(9, 3.8))
-    for axes, what, scale, unit in zip(
-        both, ("seconds", "memory"), (1, 1e-9), ("seconds", "GB beyond the system"), strict=True
-    ):
-        pairs = [(row["n"], row[what] * scale) for row in points]
-        power = exponent(pairs[-3:])
-        axes.loglog(*zip(*pairs, strict=True), "o-", label=f"n^{power:.2f} over the last three")
-        axes.set_xlabel("equations n")
-        axes.set_ylabel(unit)
-        axes.legend()
-    figure.suptitle(f"matrix_free, oversampling 1.5, to 1e-10, {points[0]['device']}", fontsize=9)
-    figure.tight_layout()
-    for kind in ("png", "svg"):
-        figure.savefig(folder / f"scaling.{kind}", dpi=150)
+        return None
+    with figures.style():
+        figure, both = figures.new_figure(1, 2, (figures.PAGE, 3.2))
+        for axes, what, scale, unit in zip(
+            both, ("seconds", "memory"), (1, 1e-9), ("seconds", "GB beyond the system"), strict=True
+        ):
+            pairs = [(row["n"], row[what] * scale) for row in points]
+            label = f"n^{exponent(pairs[-3:]):.2f} over the last three"
+            axes.loglog(*zip(*pairs, strict=True), "o-", color=figures.PALETTE[0], label=label)
+            axes.set_xlabel("equations n")
+            axes.set_ylabel(unit)
+            axes.legend()
+        figure.suptitle(f"matrix_free, oversampling 1.5, to 1e-10, {points[0]['device']}")
+    return figure
 
 
 def report(rows: list[dict], folder: Path, command: str) -> str:
     """Write the table and the pictures; return what to print."""
-    from bnrecon.reporting import tables
+    from bnrecon.reporting import figures, tables
     from bnrecon.runtime import files
 
     frame = table(rows)
@@ -504,14 +511,30 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
         "",
     ]
     files.write_text(folder / "bench.md", "\n".join(lines))
-    files.write_text(folder / "bench.csv", frame.to_csv(index=False))
-    frontier_picture(rows, folder)
-    scaling_picture(rows, folder)
+    files.write_text(folder / "bench.csv", tables.csv(frame))
+    for name, figure in (("frontier", frontier_picture(rows)), ("scaling", scaling_picture(rows))):
+        for kind in ("png", "svg") if figure is not None else ():
+            files.write_bytes(folder / f"{name}.{kind}", figures.image(figure, kind))
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure what is missing, then write the table."""
+    args = read_arguments()
+    if args.row:
+        print(json.dumps(measure(json.loads(args.row))))
+        return
+    import torch
+
+    on_gpu = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
+    folder = Path(args.outputs) / ("quick" if args.quick else "") / ("cuda" if on_gpu else "cpu")
+    rows = measure_missing(args, folder / "bench.json")
+    command = " ".join(["python scripts/bench_solvers.py", *(["--quick"] if args.quick else [])])
+    print(report(rows, folder, command))
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line; ``--row`` is for the processes that this script starts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -522,24 +545,17 @@ def main() -> None:
     parser.add_argument("--outputs", default="outputs/solvers")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.row:
-        print(json.dumps(measure(json.loads(args.row))))
-        return
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(
             f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}"
         )
-    import torch
+    return args
 
+
+def measure_missing(args: argparse.Namespace, path: Path) -> list[dict]:
+    """Measure the rows that ``path`` lacks, each stored when it is there; return all in order."""
     from bnrecon.runtime import files
 
-    device = (
-        "cuda"
-        if args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
-        else "cpu"
-    )
-    folder = Path(args.outputs) / ("quick" if args.quick else "") / device
-    path = folder / "bench.json"
     known = []
     if path.exists() and not args.fresh:
         try:
@@ -551,31 +567,33 @@ def main() -> None:
     for row in order:
         if key(row) in done or (args.sections and row["section"] not in args.sections):
             continue
-        print(
-            f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} "
-            f"c1/n {row['oversampling']}",
-            end="",
-            flush=True,
-        )
-        child = subprocess.run(
-            [sys.executable, __file__, "--row", json.dumps(row | {"device": args.device})],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        if child.returncode:
-            print(f"   failed with exit code {child.returncode}", flush=True)
-            continue
-        row = done[key(row)] = json.loads(child.stdout.splitlines()[-1])
-        print(
-            f"   {row.get('seconds', math.nan):.3g} s, "
-            f"residual {row.get('residual', math.nan):.1e}, {row.get('note', '')}",
-            flush=True,
-        )
-        files.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})
-    command = "python " + " ".join(
-        ["scripts/bench_solvers.py", *(["--quick"] if args.quick else [])]
+        if measured := measure_apart(row | {"device": args.device}):
+            done[key(row)] = measured
+            files.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})
+    return [done[key(row)] for row in order if key(row) in done]
+
+
+def measure_apart(row: dict) -> dict | None:
+    """Measure a row in a process of its own; ``None`` where that fails."""
+    print(
+        f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} "
+        f"c1/n {row['oversampling']}",
+        end="",
+        flush=True,
     )
-    print(report([done[key(r)] for r in order if key(r) in done], folder, command))
+    child = subprocess.run(
+        [sys.executable, __file__, "--row", json.dumps(row)], stdout=subprocess.PIPE, text=True
+    )
+    if child.returncode:
+        print(f"   failed with exit code {child.returncode}", flush=True)
+        return None
+    measured = json.loads(child.stdout.splitlines()[-1])
+    print(
+        f"   {measured.get('seconds', math.nan):.3g} s, "
+        f"residual {measured.get('residual', math.nan):.1e}, {measured.get('note', '')}",
+        flush=True,
+    )
+    return measured
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     # The usual folder is not named: tables in a checkout are the shipped ones.
     options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
     pages.write(study, read(args.study, [f"scale={args.scale}", *options]), args.to / args.study)
-    paths = " ".join(map(str, (*brought, args.to / args.study)))
-    print(f"{len(brought)} results; add them with:\ngit add -f {paths}")
+    folders = {str(args.to / args.study), *(str(path.parent) for path in brought)}
+    print(f"{len(brought)} results; add them with:\ngit add -f {' '.join(sorted(folders))}")
     return 0
 
 
