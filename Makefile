@@ -12,7 +12,7 @@ help:
 	@echo "make docs         build the documents into build/docs"
 	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
 	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
-	@echo "make gpu-slice    the next unfinished pieces of what wants a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR; run it again to go on"
+	@echo "make gpu-slice    the next unfinished tasks that need a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR; run it again to resume"
 	@echo "make clean        remove the environment and what was built; outputs/ stays"
 
 setup: $(VENV)/.ready
@@ -27,7 +27,7 @@ quickstart: setup
 	$(BIN)/bnrecon run experiment=quickstart
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy
@@ -41,9 +41,9 @@ wheel: setup
 
 SCALE ?= laptop
 JOBS ?= 1
+STUDIES := burkholz2024 random_features giannou2023 bn_explained
 reproduce-tables: setup
-	$(BIN)/bnrecon study burkholz2024 scale=$(SCALE) jobs=$(JOBS) $(if $(DATA),data.root=$(DATA))
-	$(BIN)/bnrecon study random_features scale=$(SCALE) jobs=$(JOBS) $(if $(DATA),data.root=$(DATA))
+	$(foreach study,$(STUDIES),$(BIN)/bnrecon study $(study) scale=$(SCALE) jobs=$(JOBS) $(if $(DATA),data.root=$(DATA)) &&) true
 
 bench: setup
 	$(BIN)/python scripts/bench_training.py

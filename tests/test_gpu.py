@@ -21,7 +21,7 @@ from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.solvers import SolverSpec, solve
-from bnrecon.solvers.iterative import LOOK_EVERY, cgls, craig
+from bnrecon.solvers.krylov import LOOK_EVERY, cgls, craig
 from bnrecon.targets import trainer as training
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.plan import TrainingPlan

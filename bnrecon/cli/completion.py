@@ -71,7 +71,7 @@ def add_commands(commands: Any, shared: Parser) -> None:
     parser.set_defaults(function=_print)
 
 
-def _print(given: argparse.Namespace, _: list[str]) -> int:
+def _print(given: argparse.Namespace) -> int:
     """Print a shell's script, or what completes a line."""
     if given.line is None:
         output.write(SCRIPTS[given.shell].strip())

@@ -71,6 +71,10 @@ def describe(error: BaseException) -> tuple[int, str | None]:
         return UNREAD if isinstance(error, BrokenPipeError) else FAILED, None
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, f"interrupted; {RESUMABLE}"
+    if isinstance(error, SystemExit):  # a code without a message: --help was printed
+        if isinstance(error.code, int):
+            return error.code, None
+        return FAILED, f"sys.exit({error.code!r}) was called while the command ran"
     for kind, code in CODES.items():
         if isinstance(error, kind):
             return code, str(error)

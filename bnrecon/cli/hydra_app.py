@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,13 +66,12 @@ def is_sweep(given: argparse.Namespace) -> bool:
     return given.multirun or "hydra.mode=MULTIRUN" in given.options
 
 
-def launch(job: Callable[[DictConfig], None], given: argparse.Namespace, words: list[str]) -> None:
+def launch(job: Callable[[DictConfig], None], given: argparse.Namespace) -> None:
     """Have Hydra compose the options of ``given`` and call ``job`` for each run.
 
     Args:
         job: called with the composed configuration; a launcher may call it in another process.
         given: the parsed command line.
-        words: the command line as it was written, which names a sweep's folder.
 
     Raises:
         UserError: for flags and files that cannot be used; Hydra's own exceptions for options.
@@ -84,7 +83,7 @@ def launch(job: Callable[[DictConfig], None], given: argparse.Namespace, words: 
     if given.config_dir == "":
         raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
     schema.register_schema()
-    options = composition.as_overrides([*given.options, *_folders(given, words)], is_sweep(given))
+    options = composition.as_overrides([*given.options, *_folders(given)], is_sweep(given))
     decorate = hydra.main(
         version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run"
     )
@@ -96,10 +95,13 @@ def launch(job: Callable[[DictConfig], None], given: argparse.Namespace, words: 
         raise UserError(f"{broken}: yaml files are UTF-8 ({error.reason})") from None
 
 
-def _folders(given: argparse.Namespace, words: Sequence[str]) -> list[str]:
-    """Hydra's folders. It creates one before anything is checked: the current one, which exists."""
-    kept = sorted(word for word in words if word not in ("-q", "--quiet", "-v", "--verbose"))
-    content = " ".join(kept).encode(errors="backslashreplace")
+def _folders(given: argparse.Namespace) -> list[str]:
+    """Hydra's folders. It creates one before anything is checked: the current one, which exists.
+
+    A sweep's is named by its options and flags, however these are written (``-m``, ``--multirun``).
+    """
+    flags = ("-m" if flag == "--multirun" else flag for flag in _flags(given))
+    content = " ".join(sorted([*flags, *given.options])).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
     places = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
     known = {option.partition("=")[0] for option in given.options}

@@ -14,6 +14,8 @@ from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["main"]
 
+logger = logging.getLogger("bnrecon")  # of the whole package, whose level the flags set
+
 
 DESCRIPTION = """bnrecon: rebuild trained networks from frozen random convolutions
 by choosing nothing but their normalization parameters"""
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with (
         interruption.handle_signals(),
         output.tolerant_streams(),
-        output.log_to_stderr(_level(words)),
+        output.log_to_stderr(),
     ):
         code = _run_command(words)
         try:
@@ -55,19 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _level(words: Sequence[str]) -> int:
-    """What is logged is decided before the command is parsed, which may fail."""
-    if not {"-v", "--verbose"}.isdisjoint(words):
-        return logging.DEBUG
-    return logging.INFO if {"-q", "--quiet"}.isdisjoint(words) else logging.WARNING
-
-
 def _run_command(words: list[str]) -> int:
     parser, commands = make_parsers()
     try:
         options, command, rest = _split(words)
-        given = parser.parse_args(options)
-        if given.version:
+        before = parser.parse_args(options)
+        if before.version:
             output.write(importlib.metadata.version("bnrecon"))
             return exit_codes.DONE
         if command is None:
@@ -76,9 +71,11 @@ def _run_command(words: list[str]) -> int:
         if command not in commands:
             raise UserError(_explain_command(command, commands))
         given = commands[command].read(rest)
-        return given.function(given, rest)
-    except SystemExit as leaving:  # --help was printed
-        return leaving.code if isinstance(leaving.code, int) else exit_codes.DONE
+        if before.verbose or given.verbose:
+            logger.setLevel(logging.DEBUG)
+        elif before.quiet or given.quiet:
+            logger.setLevel(logging.WARNING)
+        return given.function(given)
     except BaseException as error:
         return exit_codes.report(error)
 
@@ -114,4 +111,6 @@ def _explain_command(word: str, commands: Sequence[str] | dict[str, Parser]) -> 
         name, option = word.lstrip("-").partition("=")[0], word.lstrip("-")
         example = "target=vgg18" if name in commands else option
         return f"{word}: options follow a command, as in: bnrecon run {example}"
+    if word in ("version", "quiet", "verbose"):
+        return f"{word}: no such command; did you mean bnrecon --{word}?"
     return f"{word}: no such command: {nearest(word, commands)}; see bnrecon --help"

@@ -31,7 +31,9 @@ class Parser(argparse.ArgumentParser):
                 advice = f"options are written without dashes, as in {word.lstrip('-')}"
                 raise UserError(f"{word}: {advice}")
             long = [flag for flag in self.flags if flag.startswith("--")]
-            raise UserError(f"{word} is not an option: {nearest(word, long)}")
+            raise UserError(
+                f"{word} is not an option: {nearest(word, long)}; {self.prog} --help explains them"
+            )
         return given
 
     @property

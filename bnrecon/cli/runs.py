@@ -59,7 +59,7 @@ def _help(given: argparse.Namespace) -> int:
     return exit_codes.DONE
 
 
-def _run(given: argparse.Namespace, words: list[str]) -> int:
+def _run(given: argparse.Namespace) -> int:
     """Do one run or a sweep. A sweep goes on after a failed job and ends in the worst exit code."""
     if given.help:
         return _help(given)
@@ -71,9 +71,9 @@ def _run(given: argparse.Namespace, words: list[str]) -> int:
 
     with sweeps.watch() as sweep:
         try:
-            hydra_app.launch(_Job(logging.getLogger("bnrecon").level), given, words)
+            hydra_app.launch(_Job(logging.getLogger("bnrecon").level), given)
         except SystemExit as leaving:  # of a job, of the start of a sweep, or of Hydra's own help
-            return _exit_code(leaving.code)
+            return _exit_code(leaving)
         except KeyboardInterrupt:
             logger.error("interrupted; %s%s", exit_codes.RESUMABLE, sweep.end_workers())
             return exit_codes.INTERRUPTED
@@ -82,10 +82,11 @@ def _run(given: argparse.Namespace, words: list[str]) -> int:
         return exit_codes.DONE if sweep.folder is None else _finish_sweep(sweep)
 
 
-def _exit_code(code: object) -> int:
-    if isinstance(code, Exception):
-        return exit_codes.report(code)
-    return code if isinstance(code, int) else exit_codes.DONE
+def _exit_code(leaving: SystemExit) -> int:
+    code: object = leaving.code
+    if code is None:
+        return exit_codes.DONE
+    return exit_codes.report(code if isinstance(code, Exception) else leaving)
 
 
 def _finish_sweep(sweep: Sweep) -> int:
@@ -161,7 +162,7 @@ def _do_run(composed: DictConfig) -> Path:
     return finished.folder
 
 
-def _train(given: argparse.Namespace, _words: list[str]) -> int:
+def _train(given: argparse.Namespace) -> int:
     """Train a target alone, or take the trained one, and print how good it is."""
     if given.help:
         return _help(given)

@@ -67,7 +67,7 @@ def _list_studies() -> str:
     return "\n".join(lines)
 
 
-def _study(given: argparse.Namespace, _words: list[str]) -> int:
+def _study(given: argparse.Namespace) -> int:
     """Compute what is missing, then print the tables of what is finished, whatever failed."""
     if given.help or not given.words:
         return _help(given)
@@ -80,7 +80,7 @@ def _study(given: argparse.Namespace, _words: list[str]) -> int:
     return exit_codes.DONE if outcome.error is None else exit_codes.report(outcome.error)
 
 
-def _tables(given: argparse.Namespace, _words: list[str]) -> int:
+def _tables(given: argparse.Namespace) -> int:
     """Print a study's tables, or the table of all runs in a folder."""
     if given.help:
         return _help(given)
@@ -97,7 +97,7 @@ def _tables(given: argparse.Namespace, _words: list[str]) -> int:
     return exit_codes.DONE
 
 
-def _figures(given: argparse.Namespace, _words: list[str]) -> int:
+def _figures(given: argparse.Namespace) -> int:
     """Draw a study's figures of what was run, and name them."""
     if given.help or not given.words:
         return _help(given)

@@ -6,16 +6,12 @@ import re
 from collections.abc import Callable
 
 import yaml
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig, field_names, spec_classes
 from bnrecon.runtime.errors import nearest
 from bnrecon.runtime.options import KINDS
 
-__all__ = ["CONFIG_ERRORS", "explain"]
-
-CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+__all__ = ["explain"]
 
 
 def explain(error: BaseException) -> str:
@@ -72,6 +68,14 @@ def _missing_default(match: re.Match[str], _: str) -> str:
     return f"{match[1]}.yaml names {match[2]} in its defaults, and there is no {match[2]}.yaml"
 
 
+def _missing_start(match: re.Match[str], _: str) -> str:
+    name = match[1]
+    return (
+        f"--config-name={name}: there is no {name.removesuffix('.yaml')}.yaml; give the folder "
+        "that holds it by --config-dir=FOLDER, or leave the name out to start from run.yaml"
+    )
+
+
 def _unknown_group(match: re.Match[str], text: str) -> str:
     return _unknown_option(match[1]) if "No match in the defaults list" in text else ""
 
@@ -117,6 +121,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], str]], ...] = (
         _unknown_choice,
     ),
     (r"In '([^']+)': Could not load '([^']+)'", _missing_default),
+    (r"Cannot find primary config '([^']*)'", _missing_start),
     (r"Could not (?:override|delete) '([^']*)'", _unknown_group),
     (r"Ambiguous value for argument '([^'=\n]+)=([^'\n]*)'", _several_values),
     (r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", _wrong_type),

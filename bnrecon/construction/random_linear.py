@@ -13,6 +13,7 @@ __all__ = ["khatri_rao", "random_linear", "random_norm", "scale_of", "set_affine
 
 
 REFINEMENTS = 2  # corrections of a square solve; a third changes nothing in float64
+TOLERANCE = 1e-10  # a relative residual of LU up to which the system counts as regular
 
 
 def random_linear(
@@ -84,8 +85,10 @@ def solve_scales(
 ) -> torch.Tensor:
     """Solve V diag(γ) W = W* for γ (Lemma 1).
 
-    A square system is solved by LU with iterative refinement in float64. With more scales than
-    equations, fewer, or a singular square system γ is the pseudo-inverse's.
+    A square system is solved by LU with iterative refinement in float64. LU may meet no zero pivot
+    in a singular system and return numbers of no meaning: where its residual is above 1e-10 of W*,
+    the pseudo-inverse's γ is computed too, and the one with the smaller residual is returned. With
+    more scales than equations, or fewer, γ is the pseudo-inverse's.
 
     Args:
         second: V (m, c).
@@ -101,12 +104,26 @@ def solve_scales(
     tensor([3., 4.], dtype=torch.float64)
     """
     matrix, wanted = khatri_rao(second, first), weight.reshape(-1, 1)
-    if matrix.shape[0] == matrix.shape[1]:
-        factors, pivots, info = torch.linalg.lu_factor_ex(matrix)
-        if int(info) == 0:
-            found = torch.linalg.lu_solve(factors, pivots, wanted)
-            for _ in range(refinements):
-                found = found + torch.linalg.lu_solve(factors, pivots, wanted - matrix @ found)
-            if bool(found.isfinite().all()):
-                return found[:, 0]
-    return torch.linalg.lstsq(matrix, wanted, driver="gelsd").solution[:, 0]
+    found = _solve_square(matrix, wanted, refinements)
+    error = math.inf if found is None else float((wanted - matrix @ found).norm())
+    if found is not None and error <= TOLERANCE * float(wanted.norm()):
+        return found[:, 0]
+    shortest = torch.linalg.lstsq(matrix, wanted, driver="gelsd").solution
+    if found is not None and error < float((wanted - matrix @ shortest).norm()):
+        return found[:, 0]
+    return shortest[:, 0]
+
+
+def _solve_square(
+    matrix: torch.Tensor, wanted: torch.Tensor, refinements: int
+) -> torch.Tensor | None:
+    """The refined LU solution; ``None`` for another shape, a zero pivot or an overflow."""
+    if matrix.shape[0] != matrix.shape[1]:
+        return None
+    factors, pivots, info = torch.linalg.lu_factor_ex(matrix)
+    if int(info) != 0:
+        return None
+    found = torch.linalg.lu_solve(factors, pivots, wanted)
+    for _ in range(refinements):
+        found = found + torch.linalg.lu_solve(factors, pivots, wanted - matrix @ found)
+    return found if bool(found.isfinite().all()) else None

@@ -1,21 +1,32 @@
-"""Two random layers for each layer of a ReLU network (Giannou et al.
+"""Two random layers for each layer of a ReLU network.
 
-2023, Theorem 1, Corollary 1, Theorem 3).
+Giannou et al. 2023, Theorem 1, Corollary 1 and Theorem 3.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from bnrecon.construction.options import real_number, require_memory, whole_number
 from bnrecon.construction.random_linear import random_linear, random_norm, set_affine, solve_scales
 from bnrecon.construction.relu_target import LinearTarget, read_relu_network
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["RebuiltLayer", "RebuiltNetwork", "functional_error", "low_rank_factors", "relu_network"]
+MOST_SEED = 2**63 - 1
+
+__all__ = [
+    "MOST_SEED",
+    "RebuiltLayer",
+    "RebuiltNetwork",
+    "functional_error",
+    "low_rank_factors",
+    "relu_network",
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,9 @@ class RebuiltLayer:
 @dataclass(frozen=True)
 class RebuiltNetwork:
     """A random network that computes the target's function on ||x|| <= ``radius``.
+
+    ``network`` is in eval mode and takes float64 inputs (batch, inputs). Its frozen statistics are
+    part of the construction: a forward pass in training mode (``.train()``) overwrites them.
 
     ``functional_error`` is the largest difference of an output over 1,024 inputs in that ball,
     relative to the target's largest output there, both networks in float64.
@@ -78,8 +92,9 @@ def relu_network(
         The random network, a report for each layer, and the error of the function.
 
     Raises:
-        UserError: the model is none of these, ``width``, ``density`` or ``radius`` is out of range,
-            or a layer's rank is above ``rank``.
+        UserError: the model is none of these, an option is out of range, a layer's rank is above
+            ``rank`` (beyond the rounding of the weights' own dtype), or a layer's dense system of
+            m k equations does not fit into memory.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> rebuilt = relu_network(net, seed=0)
@@ -87,8 +102,15 @@ def relu_network(
     ([12, 8], True)
     """
     targets = read_relu_network(model)
-    check_options(width, density, radius, seed)
+    width = None if width is None else whole_number("width", width, 1)
+    rank = None if rank is None else whole_number("rank", rank, 1)
+    density, radius = real_number("density", density, 1), real_number("radius", radius)
+    seed = whole_number("seed", seed, 0, MOST_SEED)
     stages = [stage for target in targets for stage in _stages(target, rank)]
+    for target, _ in stages:
+        equations = target.weight.numel()
+        remedy = "give a smaller width, or a rank"
+        require_memory(target.name, equations, width or equations, remedy)
     modules: list[nn.Module] = []
     reports = []
     reach, offset = radius, None
@@ -112,20 +134,12 @@ def relu_network(
     return RebuiltNetwork(network, tuple(reports), radius, error)
 
 
-def check_options(width: int | None, density: float, radius: float, seed: int) -> None:
-    """Raise ``UserError`` for a value out of range."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise UserError(f"seed={seed!r}: must be a whole number from 0 to 2^63 - 1")
-    if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
-        raise UserError(f"width={width!r}: must be a whole number above 0, or None")
-    if not 0 < density <= 1:
-        raise UserError(f"density={density}: must be above 0 and at most 1")
-    if not 0 < radius < float("inf"):
-        raise UserError(f"radius={radius}: must be above 0 and finite")
-
-
-def low_rank_factors(weight: torch.Tensor, rank: int, name: str = "") -> tuple[torch.Tensor, ...]:
+def low_rank_factors(
+    weight: torch.Tensor, rank: int, name: str = "", dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor]:
     """W* = A* B* by singular values: A* (m, rank), B* (rank, k).
+
+    Singular values below the rounding of ``dtype``, in which W* was computed, count as zero.
 
     Raises ``UserError`` where W* has a higher rank.
 
@@ -134,8 +148,9 @@ def low_rank_factors(weight: torch.Tensor, rank: int, name: str = "") -> tuple[t
     True
     """
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
-    if rank < len(values) and float(values[rank]) > 1e-12 * float(values[0]):
-        real = int((values > 1e-12 * values[0]).sum())
+    least = max(1e-12, max(weight.shape) * torch.finfo(dtype).eps) * float(values[0])
+    if rank < len(values) and float(values[rank]) > least:
+        real = int((values > least).sum())
         raise UserError(f"rank={rank}: layer {name} has rank {real}; give at least that")
     root = values[:rank].sqrt()
     return left[:, :rank] * root, root[:, None] * right[:rank]
@@ -148,9 +163,7 @@ def _stages(target: LinearTarget, rank: int | None) -> list[tuple[LinearTarget, 
     """
     if rank is None:
         return [(target, False)]
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise UserError(f"rank={rank!r}: must be a whole number above 0")
-    outer, inner = low_rank_factors(target.weight, rank, target.name)
+    outer, inner = low_rank_factors(target.weight, rank, target.name, target.dtype)
     first = LinearTarget(f"{target.name}, first factor", inner, torch.zeros(len(inner)).double())
     second = LinearTarget(f"{target.name}, second factor", outer, target.bias)
     return [(first, True), (second, False)]
@@ -206,25 +219,28 @@ def functional_error(
 ) -> float:
     """The largest difference of an output, relative to the largest output of ``model`` if not zero.
 
-    Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere.
+    Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere. ``model`` itself computes
+    its outputs, as a copy in float64 and eval mode: what was read from it is tested, too.
+
+    Args:
+        network: the rebuilt one, float64.
+        model: the target.
+        inputs: size of an input.
+        radius: of the ball.
+        seed: of the inputs.
     """
+    try:
+        target = copy.deepcopy(model).cpu().double().eval()
+    except RuntimeError:  # a weight that is computed from others is no parameter of its own
+        raise UserError(
+            "the model cannot be copied; remove pruning masks and weight normalizations first"
+        ) from None
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1024, inputs, generator=generator, dtype=torch.float64)
     x *= radius / x.norm(dim=1, keepdim=True)
     inside = torch.rand(512, 1, generator=generator, dtype=torch.float64) ** (1 / inputs)
     x[:512] *= inside
     with torch.no_grad():
-        wanted = _evaluate(model, x)
+        wanted = target(x)
         largest = float(wanted.abs().max()) or 1.0
         return float((network(x) - wanted).abs().max()) / largest
-
-
-def _evaluate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The target's outputs in float64, the model itself left as it is."""
-    layers = {target.name: target for target in read_relu_network(model)}
-    for name, module in model.named_children():
-        if name in layers:
-            x = x @ layers[name].weight.T + layers[name].bias
-        elif isinstance(module, nn.ReLU):
-            x = torch.relu(x)
-    return x

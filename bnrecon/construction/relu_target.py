@@ -9,18 +9,25 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.runtime.errors import UserError
 
 __all__ = ["LinearTarget", "read_relu_network"]
 
+KINDS = (nn.Linear, nn.BatchNorm1d, nn.ReLU)
+
 
 class LinearTarget(NamedTuple):
-    """One layer x -> W x + b of a target, float64: W (outputs, inputs), b (outputs,)."""
+    """One layer x -> W x + b of a target, float64: W (outputs, inputs), b (outputs,).
+
+    ``dtype`` is the one that the weights had, whose rounding they carry.
+    """
 
     name: str
     weight: torch.Tensor
     bias: torch.Tensor
+    dtype: torch.dtype = torch.float64
 
     def next_radius(self, radius: float) -> float:
         """A bound of ||ReLU(W x + b)|| for ||x|| <= ``radius``: ||W|| radius + ||b||."""
@@ -31,14 +38,16 @@ def read_relu_network(model: nn.Module) -> list[LinearTarget]:
     """The linear layers of an ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` and ``ReLU``.
 
     A ``BatchNorm1d`` is folded into the layer before it (the theorems' Γ* and β*). Between two
-    linear layers there has to be a ReLU, behind the last there may be one.
+    linear layers there has to be a ReLU, behind the last there may be one. A module may be used
+    more than once.
 
     Returns:
         The layers in order, float64.
 
     Raises:
-        UserError: another kind of module, a normalization in training mode, two linear layers
-            without a ReLU between, sizes that do not fit, weights that are not finite.
+        UserError: another kind of module, one with a forward pass of its own, a normalization in
+            training mode, two linear layers without a ReLU between, sizes that do not fit, weights
+            that are not real, finite numbers in memory.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> [tuple(layer.weight.shape) for layer in read_relu_network(net)]
@@ -49,19 +58,19 @@ def read_relu_network(model: nn.Module) -> list[LinearTarget]:
             f"model is {type(model).__name__}; it must be an nn.Sequential of Linear, "
             "BatchNorm1d and ReLU"
         )
+    _require_plain_forward("model", model, nn.Sequential)
     layers: list[LinearTarget] = []
     before: type | None = None
-    for name, module in model.named_children():
+    for name, module in model._modules.items():  # named_children() leaves out repeated modules
+        kind = next((kind for kind in KINDS if isinstance(module, kind)), None)
+        if kind is not None and module is not None:
+            _require_plain_forward(f"layer {name}", module, kind)
         if isinstance(module, nn.Linear):
             if before is not None and before is not nn.ReLU:
                 raise UserError(
                     f"layer {name}: there is no ReLU before it; merge the two linear layers"
                 )
-            if layers and module.in_features != len(layers[-1].bias):
-                given = f"{module.in_features} inputs behind {len(layers[-1].bias)} outputs"
-                raise UserError(f"layer {name}: {given}; they must be equal")
-            bias = torch.zeros(module.out_features) if module.bias is None else module.bias
-            layers.append(_checked(name, module.weight, bias))
+            layers.append(_read_linear(name, module, layers[-1] if layers else None))
         elif isinstance(module, nn.BatchNorm1d) and before is nn.Linear:
             layers[-1] = _folded(layers[-1], name, module)
         elif not (isinstance(module, nn.ReLU) and layers and before is not nn.ReLU):
@@ -69,18 +78,45 @@ def read_relu_network(model: nn.Module) -> list[LinearTarget]:
                 f"layer {name} is {type(module).__name__}; the network must be Linear, "
                 "(BatchNorm1d,) ReLU, Linear, ... in this order"
             )
-        before = type(module)
+        before = kind
     if not layers:
         raise UserError("the model has no linear layer; there is nothing to rebuild")
     return layers
 
 
-def _checked(name: str, weight: torch.Tensor, bias: torch.Tensor) -> LinearTarget:
+def _require_plain_forward(where: str, module: nn.Module, kind: type[nn.Module]) -> None:
+    """Refuse a subclass that computes something else, and parameters without a shape."""
+    if type(module).forward is not kind.forward or "forward" in vars(module):
+        raise UserError(
+            f"{where}: {type(module).__name__} has a forward pass of its own; give an "
+            f"nn.{kind.__name__}"
+        )
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        raise UserError(f"{where}: its parameters have no shape yet; call the model once")
+
+
+def _read_linear(name: str, module: nn.Linear, previous: LinearTarget | None) -> LinearTarget:
+    outputs, inputs = module.weight.shape
+    if not (inputs and outputs):
+        raise UserError(f"layer {name}: {inputs} inputs and {outputs} outputs; give at least one")
+    if previous is not None and inputs != len(previous.bias):
+        given = f"{inputs} inputs behind {len(previous.bias)} outputs"
+        raise UserError(f"layer {name}: {given}; they must be equal")
+    bias = torch.zeros(outputs) if module.bias is None else module.bias
+    return _checked(name, module.weight, bias, module.weight.dtype)
+
+
+def _checked(
+    name: str, weight: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype
+) -> LinearTarget:
+    for tensor in (weight, bias):
+        if tensor.is_meta or not tensor.is_floating_point():
+            what = "holds no numbers (device meta)" if tensor.is_meta else f"is {tensor.dtype}"
+            raise UserError(f"layer {name}: its weight or bias {what}; give real numbers")
     if not (bool(weight.isfinite().all()) and bool(bias.isfinite().all())):
         raise UserError(f"layer {name}: its weight or bias is not finite")
-    return LinearTarget(
-        name, weight.detach().cpu().double().clone(), bias.detach().cpu().double().clone()
-    )
+    weight, bias = (tensor.detach().cpu().double().clone() for tensor in (weight, bias))
+    return LinearTarget(name, weight, bias, dtype)
 
 
 def _folded(layer: LinearTarget, name: str, norm: nn.BatchNorm1d) -> LinearTarget:
@@ -88,11 +124,13 @@ def _folded(layer: LinearTarget, name: str, norm: nn.BatchNorm1d) -> LinearTarge
     mean, variance = norm.running_mean, norm.running_var
     if norm.training or mean is None or variance is None:
         raise UserError(f"layer {name}: a BatchNorm1d needs fixed statistics; call model.eval()")
-    gain = (variance.double() + norm.eps).rsqrt()
-    shift = torch.zeros_like(gain)
+    if len(mean) != len(layer.bias):
+        given = f"a BatchNorm1d of {len(mean)} behind {len(layer.bias)} outputs"
+        raise UserError(f"layer {name}: {given}; they must be equal")
+    statistics = _checked(name, variance, mean, layer.dtype)
+    gain, shift = (statistics.weight + norm.eps).rsqrt(), torch.zeros_like(layer.bias)
     if norm.affine:
-        gain, shift = gain * norm.weight.detach().double(), norm.bias.detach().double()
-    weight = layer.weight * gain.cpu()[:, None]
-    return _checked(
-        layer.name, weight, (layer.bias - mean.double().cpu()) * gain.cpu() + shift.cpu()
-    )
+        affine = _checked(name, norm.weight, norm.bias, layer.dtype)
+        gain, shift = gain * affine.weight, affine.bias
+    weight, bias = layer.weight * gain[:, None], (layer.bias - statistics.bias) * gain + shift
+    return _checked(layer.name, weight, bias, layer.dtype)

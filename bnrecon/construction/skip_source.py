@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from bnrecon.construction.options import real_number, require_memory, whole_number
 from bnrecon.construction.random_linear import (
     khatri_rao,
     random_linear,
@@ -15,10 +16,9 @@ from bnrecon.construction.random_linear import (
     set_affine,
     solve_scales,
 )
-from bnrecon.construction.relu_source import check_options, functional_error
+from bnrecon.construction.relu_source import MOST_SEED, functional_error
 from bnrecon.construction.relu_target import LinearTarget, read_relu_network
 from bnrecon.features.portable_random import Stream
-from bnrecon.runtime.errors import UserError
 
 __all__ = [
     "RebuiltChain",
@@ -47,7 +47,12 @@ class RebuiltSegment:
 
 @dataclass(frozen=True)
 class RebuiltChain:
-    """A narrow random network that computes the target's function on ||x|| <= ``radius``."""
+    """A narrow random network that computes the target's function on ||x|| <= ``radius``.
+
+    ``network`` is in eval mode and takes float64 inputs (batch, inputs). Its frozen statistics are
+    part of the construction: a forward pass in training mode (``.train()``) overwrites them.
+    ``functional_error`` is that of ``RebuiltNetwork``.
+    """
 
     network: nn.Sequential
     segments: tuple[RebuiltSegment, ...]
@@ -159,7 +164,8 @@ def skip_chain(
         The random network, a report for each segment, and the error of the function.
 
     Raises:
-        UserError: the model is none of these, or ``block`` or ``radius`` is out of range.
+        UserError: the model is none of these, an option is out of range, or a dense system of
+            (m · block)² numbers does not fit into memory.
 
     >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> rebuilt = skip_chain(net, block=2, seed=0)
@@ -167,10 +173,12 @@ def skip_chain(
     ([8, 8, 4, 4], True)
     """
     targets = read_relu_network(model)
-    check_options(None, 1.0, radius, seed)
-    least = min(target.weight.shape[1] for target in targets)
-    if isinstance(block, bool) or not isinstance(block, int) or not 1 <= block <= least:
-        raise UserError(f"block={block!r}: must be a whole number from 1 to {least}")
+    radius, seed = real_number("radius", radius), whole_number("seed", seed, 0, MOST_SEED)
+    refinements = whole_number("refinements", refinements, 0)
+    block = whole_number("block", block, 1, min(target.weight.shape[1] for target in targets))
+    for target in targets:
+        size = block * len(target.weight)
+        require_memory(target.name, size, size, "give a smaller block")
     modules: list[nn.Module] = []
     segments: list[RebuiltSegment] = []
     reach = radius

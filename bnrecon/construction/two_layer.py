@@ -49,6 +49,12 @@ def two_layer_system(
 
     Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general
     case, ``bnrecon.construction.residual.layer_system`` features with a skip connection too.
+
+    Args:
+        target: the layer.
+        features: for it.
+        device: where the system is set up.
+        orthogonal: whether M^T M = I at width n.
     """
     return linear_system(
         feature_operator(features, torch.float64, device),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bnrecon.data.batches import Batches, epoch_generator
 from bnrecon.data.spec import DataSpec, default_root
 from bnrecon.runtime.errors import UserError
 
@@ -17,7 +18,7 @@ __all__ = ["InMemoryImages", "from_arrays", "require_two_images"]
 
 
 @dataclass
-class InMemoryImages:
+class InMemoryImages(Batches):
     """A classification data set of equally sized images.
 
     Training images are padded by ``crop_padding`` zeros on each side, cropped at random and, with
@@ -116,24 +117,10 @@ class InMemoryImages:
         dtype: torch.dtype = torch.float32,
         share: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches: images (N, C, H, W) and class numbers (N,).
-
-        Order, crops and flips depend on ``seed`` and ``epoch`` alone, and all are drawn before the
-        first batch: an epoch resumed in its middle goes on exactly as it would have. The last,
-        incomplete batch is left out, unless it is the only one.
-
-        Args:
-            batch_size: images a batch.
-            seed: of the training.
-            epoch: its number, from 0.
-            device: where the batches go.
-            start: number of the first batch to yield.
-            dtype: of the images.
-            share: (r, R): only every R-th image of a batch, from the r-th on.
-        """
+        """Yield the epoch's augmented batches, all drawn before the first one; see ``Batches``."""
         padded, labels = self._on(device)
         n, (_, height, width) = len(padded), self.shape
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+        generator = epoch_generator(seed, epoch)
         order = torch.randperm(n, generator=generator)
         shifts = torch.randint(2 * self.crop_padding + 1, (2, n), generator=generator)
         mirrored = (
@@ -153,13 +140,13 @@ class InMemoryImages:
             yield self._normalize(pixels, dtype), labels[index]
 
     def batches(self, batch_size: int) -> int:
-        """Number of batches in an epoch."""
+        """Number of batches in an epoch; an incomplete one counts only if it is alone."""
         return max(1, len(self.train_x) // batch_size)
 
     def test_batches(
         self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the test images in order, from ``start`` up to ``limit``, not augmented."""
+        """Yield the test images with their class numbers; see ``Batches``."""
         end = len(self.test_x) if limit is None else min(limit, len(self.test_x))
         for first in range(start, end, batch_size):
             last = min(first + batch_size, end)

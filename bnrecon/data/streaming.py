@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from bnrecon.data.batches import Batches, epoch_generator
 from bnrecon.data.image_file import read_image
 from bnrecon.runtime.errors import UserError
 
@@ -24,7 +25,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass
-class StreamedImages:
+class StreamedImages(Batches):
     """A classification data set read from files as it is used.
 
     With torchvision's standard ImageNet transforms: training images are cropped by
@@ -81,7 +82,7 @@ class StreamedImages:
         return digest.hexdigest()
 
     def batches(self, batch_size: int) -> int:
-        """Number of batches in an epoch."""
+        """Number of batches in an epoch; an incomplete one counts only if it is alone."""
         return max(1, len(self.train_files) // batch_size)
 
     def train_batches(
@@ -94,20 +95,11 @@ class StreamedImages:
         dtype: torch.dtype = torch.float32,
         share: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches: images (N, C, H, W) and class numbers (N,).
+        """Yield the epoch's augmented batches; see ``Batches``.
 
-        An image's crop depends on ``seed``, ``epoch`` and its place in the order.
-
-        Args:
-            batch_size: images a batch.
-            seed: of the training.
-            epoch: its number, from 0.
-            device: where the batches go.
-            start: number of the first batch to yield.
-            dtype: of the images.
-            share: (r, R): only every R-th image of a batch, from the r-th on.
+        An image's crop depends on its place in the order too.
         """
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+        generator = epoch_generator(seed, epoch)
         order = torch.randperm(len(self.train_files), generator=generator).tolist()
         order = order[start * batch_size : self.batches(batch_size) * batch_size]
         v2 = _transforms()
@@ -127,7 +119,7 @@ class StreamedImages:
     def test_batches(
         self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the test images in order, from ``start`` up to ``limit``, not augmented."""
+        """Yield the test images with their class numbers; see ``Batches``."""
         items: list[Item] = [(path, label, None) for path, label in self.test_files[start:limit]]
         for images, labels in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)

@@ -45,7 +45,15 @@ class Convolved:
         device: torch.device,
         chunk_bytes: int | None = None,
     ) -> Convolved:
-        """Build the operator of a pair A (c1, c0, k1h, k1w), B (c2, c1, k2h, k2w)."""
+        """Build the operator of a pair of kernels.
+
+        Args:
+            first: A (c1, c0, k1h, k1w).
+            second: B (c2, c1, k2h, k2w).
+            dtype: of the operator's factors.
+            device: where the operator is.
+            chunk_bytes: as in ``KhatriRao``.
+        """
         (c1, c0, k1h, k1w), (c2, _, k2h, k2w) = first.shape, second.shape
         product = KhatriRao.of(
             first.permute(0, 2, 3, 1).reshape(c1, -1), second, dtype, device, chunk_bytes

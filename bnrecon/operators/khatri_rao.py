@@ -70,7 +70,15 @@ class KhatriRao:
         device: torch.device,
         chunk_bytes: int | None = None,
     ) -> KhatriRao:
-        """Build the operator of a pair A (c1, c0), B (c2, c1, kh, kw)."""
+        """Build the operator of a pair of weights.
+
+        Args:
+            first: A (c1, c0).
+            second: B (c2, c1, kh, kw).
+            dtype: of the operator's factors.
+            device: where the operator is.
+            chunk_bytes: see the class.
+        """
         transposed = second.to(device).transpose(0, 1).flatten(1).to(dtype).contiguous()
         return cls(transposed, first.to(device, dtype).contiguous(), chunk_bytes=chunk_bytes)
 

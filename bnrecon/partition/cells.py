@@ -52,7 +52,7 @@ class Units:
                 values = values_at(line, vertices)
                 largest[i] &= values.min(1) >= -tolerance
                 largest[j] &= values.max(1) <= tolerance
-        return ~largest.any(0)
+        return np.logical_not(largest.any(0))
 
     def cell(self, which: np.ndarray, polygons: Polygons, i: int) -> tuple[Polygons, np.ndarray]:
         """The part of each polygon where its unit's function i is the largest.

@@ -28,8 +28,8 @@ def random_network(width: int, depth: int, *, batch_norm: bool = True, seed: int
             if batch_norm:
                 modules.append(nn.BatchNorm1d(width))
             modules.append(nn.LeakyReLU(0.1))
-        network = nn.Sequential(*modules, nn.Linear(width, 1)).eval()
-        return set_statistics(network, torch.randn(50, 2))
+        network = nn.Sequential(*modules, nn.Linear(width, 1)).double().eval()
+        return set_statistics(network, torch.randn(50, 2, dtype=torch.float64))
 
 
 def measure_cost(network: nn.Module, slice_: Slice | None = None) -> dict[str, float]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from scipy.special import betainc
@@ -79,51 +81,66 @@ def _distances(points: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def fold_distances(
-    network: nn.Module, point: torch.Tensor, *, probes: int | None = None, seed: int = 0
+    network: nn.Module, points: torch.Tensor, *, probes: int | None = None, seed: int = 0
 ) -> list[torch.Tensor]:
-    """The distance of an input to every unit's zero set, by the affine map of its region.
+    """The distance of inputs to every unit's zero set, by the affine map of the input's region.
 
     |z| / ||grad z|| for each unit, its gradient by the input (local linearization). This is exact
     while no unit of an earlier layer folds the zero set nearer than that.
 
     Args:
         network: piecewise affine; see ``PiecewiseAffine``.
-        point: an input, of the network's input shape.
+        points: (n, *input shape).
         probes: none for exact gradients: all input directions run through the network. Otherwise
             that many Gaussian directions d, and ||grad z||² is the mean of (grad z · d)²: a
             relative error of about sqrt(1 / (2 probes)) in the distance.
         seed: of the probes.
 
     Returns:
-        For each activation layer the distances (units,), infinite where the gradient is zero.
+        For each activation layer the distances (n, units), infinite where the gradient is zero.
     """
-    steps = PiecewiseAffine(network, tuple(point.shape))
-    start = point.detach().cpu().double()
-    dimension = start.numel()
+    parts = list(_distances_in_batches(network, points, probes, seed))
+    return [torch.cat(layer) for layer in zip(*parts, strict=True)]
+
+
+def _distances_in_batches(
+    network: nn.Module, points: torch.Tensor, probes: int | None, seed: int
+) -> Iterator[list[torch.Tensor]]:
+    steps = PiecewiseAffine(network, tuple(points.shape[1:]))
+    dimension = points[0].numel()
     generator = torch.Generator().manual_seed(seed)
-    values: list[torch.Tensor] = []
-    squares: list[torch.Tensor] = []
-    for first in range(0, probes or dimension, PROBES):
-        size = min(PROBES, (probes or dimension) - first)
-        if probes is None:
-            directions = torch.zeros(size, dimension, dtype=torch.float64)
-            directions[torch.arange(size), first + torch.arange(size)] = 1.0
-        else:
-            directions = torch.randn(size, dimension, generator=generator, dtype=torch.float64)
-        moved = start + torch.cat([torch.zeros_like(directions[:1]), directions]).reshape(
-            -1, *start.shape
-        )
-        layers = _local_values(steps, moved)
-        values = [layer[0] for layer in layers]
-        parts = [((layer[1:] - layer[0]) ** 2).sum(0) for layer in layers]
-        squares = [a + b for a, b in zip(squares, parts, strict=True)] if squares else parts
-    share = 1.0 if probes is None else 1 / probes
-    return [z.abs() / (square * share).sqrt() for z, square in zip(values, squares, strict=True)]
+    count = dimension if probes is None else probes
+    for some in points.detach().cpu().double().split(max(1, PROBES // count)):
+        values: list[torch.Tensor] = []
+        squares: list[torch.Tensor] = []
+        for first in range(0, count, PROBES):
+            size = min(PROBES, count - first)
+            if probes is None:
+                directions = torch.zeros(size, dimension, dtype=torch.float64)
+                directions[torch.arange(size), first + torch.arange(size)] = 1.0
+            else:
+                directions = torch.randn(size, dimension, generator=generator, dtype=torch.float64)
+            layers = _local_values(steps, some, directions.reshape(size, *some.shape[1:]))
+            values = [layer[:, 0] for layer in layers]
+            parts = [((layer[:, 1:] - layer[:, :1]) ** 2).sum(1) for layer in layers]
+            squares = [a + b for a, b in zip(squares, parts, strict=True)] if squares else parts
+        share = 1.0 if probes is None else 1 / probes
+        yield [
+            # Where z and its gradient are both zero, as in a dead region: no hyperplane.
+            torch.where(square > 0, z.abs() / (square * share).sqrt(), torch.inf)
+            for z, square in zip(values, squares, strict=True)
+        ]
 
 
-def _local_values(steps: PiecewiseAffine, points: torch.Tensor) -> list[torch.Tensor]:
-    """Each activation layer's input (P, units), by the affine map of the first point's region."""
-    state: State = steps.start(points)
+def _local_values(
+    steps: PiecewiseAffine, points: torch.Tensor, directions: torch.Tensor
+) -> list[torch.Tensor]:
+    """Each activation layer's input (n, 1 + P, units) at n points and P directions from each.
+
+    The directions are followed by the affine map of the point's region.
+    """
+    beside = torch.cat([torch.zeros_like(directions[:1]), directions])
+    state: State = steps.start((points[:, None] + beside).flatten(0, 1))
     found = []
     with torch.no_grad():
         for position, node in enumerate(steps.steps):
@@ -131,9 +148,10 @@ def _local_values(steps: PiecewiseAffine, points: torch.Tensor) -> list[torch.Te
                 steps.apply(position, state)
                 continue
             source = state[node.all_input_nodes[0]]
+            values = source.reshape(len(points), len(beside), -1)
             if steps.kinds[node] == "activation":
-                found.append(source.flatten(1))
-            state[node] = steps.hold(node, source, source[:1].flatten(1))
+                found.append(values)
+            state[node] = steps.hold(node, source, values[:, 0])
             steps.free(position, state)
     return found
 
@@ -157,8 +175,9 @@ def count_by_local_map(
     >>> count_by_local_map(network, torch.tensor([[0.1, 0.3, 9.0]]), radius=0.2).tolist()
     [[1]]
     """
-    rows = [fold_distances(network, point, probes=probes, seed=seed) for point in points]
-    return np.array([[int((layer <= radius).sum()) for layer in row] for row in rows])
+    parts = _distances_in_batches(network, points, probes, seed)
+    counts = [torch.stack([(layer <= radius).sum(1) for layer in part], 1) for part in parts]
+    return torch.cat(counts).numpy()
 
 
 def sample_ball(count: int, dimension: int, generator: torch.Generator) -> torch.Tensor:

@@ -98,6 +98,7 @@ class PiecewiseAffine:
         self.steps = [node for node in graph.nodes if node not in sizes]
         self.kinds = {node: self._kind(node, sizes) for node in self.steps}
         self._free_after = _last_uses(self.steps)
+        self.widest = 1  # numbers that a layer's units compare, in the widest layer
         self.layers = tuple(self._measure())
 
     @property
@@ -113,7 +114,7 @@ class PiecewiseAffine:
         """Run an affine step on the state, and drop the values that no later step reads."""
         node = self.steps[position]
         if node.op == "output":
-            state[node] = state[node.args[0]]  # type: ignore[index]  # checked by _kind
+            state[node] = state[node.all_input_nodes[0]]
         elif node.op not in ("placeholder", "get_attr"):
             state[node] = self._run(node, state)
         self.free(position, state)
@@ -156,7 +157,7 @@ class PiecewiseAffine:
         A place in the padding is replaced by the window's first real one, which never changes the
         maximum.
         """
-        pool = self._modules[str(node.target)]
+        pool: Any = self._modules[str(node.target)]
         channels, height, width = shape[-3:]
         places = torch.arange(1.0, height * width + 1, dtype=torch.float64)
         options = {"padding": pool.padding, "dilation": pool.dilation, "stride": pool.stride}
@@ -183,7 +184,7 @@ class PiecewiseAffine:
                 sizes = rest[0] if isinstance(rest[0], tuple | list) else rest
                 return value.reshape(len(value), *sizes[1:])
             return getattr(value, str(node.target).rstrip("_"))(*rest, **named)
-        function = AFFINE_FUNCTIONS.get(node.target, node.target)
+        function: Any = AFFINE_FUNCTIONS.get(node.target, node.target)
         return function(*arguments, **named)
 
     def _kind(self, node: fx.Node, sizes: set[fx.Node]) -> str:
@@ -195,7 +196,7 @@ class PiecewiseAffine:
             raise UserError("the network returns several values; give one that returns a tensor")
         kind = _kind_of_operation(node, self._modules)
         if kind is None:
-            what = str(node.target)
+            what = str(getattr(node.target, "__name__", node.target))
             if node.op == "call_module":
                 what = f"{what} ({type(self._modules[what]).__name__})"
             raise UserError(f"{what}: not supported in a partition; allowed: {SUPPORTED}")
@@ -210,7 +211,11 @@ class PiecewiseAffine:
                     if self.kinds[node] == "affine":
                         self.apply(position, state)
                         continue
-                    state[node] = self.plain(node, state[node.all_input_nodes[0]])
+                    source = state[node.all_input_nodes[0]]
+                    state[node] = self.plain(node, source)
+                    pooled = self.kinds[node] == "pooling"
+                    compared = self.members(node, source.shape) if pooled else source
+                    self.widest = max(self.widest, compared.numel())
                     name = self._names.get(node, node.name)
                     yield Layer(name, self.kinds[node], tuple(state[node].shape[1:]))
                     self.free(position, state)
@@ -283,7 +288,7 @@ def _is_size(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     if node.target is getattr:
-        return node.args[1] == "shape"
+        return bool(node.args[1] == "shape")
     source = node.args[0] if node.args else None
     return node.target is operator.getitem and isinstance(source, fx.Node) and _is_size(source)
 

@@ -29,7 +29,7 @@ class Polygons:
     def take(self, index: np.ndarray) -> Polygons:
         """The polygons at these indices, or where a mask is true."""
         counts = self.counts[index]
-        return Polygons(self.vertices[index][:, : max(counts, default=0)], counts)
+        return Polygons(self.vertices[index][:, : max(counts, default=1)], counts)
 
     def centres(self) -> np.ndarray:
         """The mean of each polygon's vertices (R, 2): a point inside."""
@@ -45,7 +45,7 @@ class Polygons:
 
 def concatenate(parts: Sequence[Polygons]) -> Polygons:
     """All polygons of the parts, padded to one width."""
-    width = max((part.vertices.shape[1] for part in parts), default=0)
+    width = max((part.vertices.shape[1] for part in parts), default=1)
     padded = [
         np.concatenate(
             [part.vertices, np.repeat(part.vertices[:, :1], width - part.vertices.shape[1], 1)], 1
@@ -54,7 +54,7 @@ def concatenate(parts: Sequence[Polygons]) -> Polygons:
         if len(part)
     ]
     if not padded:
-        return Polygons(np.zeros((0, 0, 2)), np.zeros(0, dtype=int))
+        return Polygons(np.zeros((0, 1, 2)), np.zeros(0, dtype=int))
     return Polygons(np.concatenate(padded), np.concatenate([part.counts for part in parts]))
 
 
@@ -99,8 +99,8 @@ def clip(
     real = np.arange(at_vertices.shape[1]) < polygons.counts[:, None]
     kept = np.stack([real & (at_vertices >= 0), crossed], 2).reshape(points.shape[:2])
     counts = kept.sum(1)
-    first = points[np.arange(len(rows)), kept.argmax(1)] if len(rows) else points[:, 0]
-    vertices = np.repeat(first[:, None], max(counts, default=0), 1)
+    first = points[np.arange(len(rows)), kept.argmax(1)]
+    vertices = np.repeat(first[:, None], max(counts, default=1), 1)
     row, slot = np.nonzero(kept)
     vertices[row, (np.cumsum(kept, 1) - 1)[row, slot]] = points[row, slot]
     return Polygons(vertices, counts), rows

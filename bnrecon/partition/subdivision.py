@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import nn
 
 from bnrecon.partition.cells import FLOOR, TOLERANCE, Units, subdivide, thresholds, values_at
 from bnrecon.partition.network import PiecewiseAffine, State
@@ -42,7 +42,8 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
         UserError: where a layer is not supported, or there are more than ``max_regions``.
         RunError: where the regions' affine maps do not agree with the network.
 
-    The absolute value of both coordinates, four regions:
+    Two units, zero on the two axes: four regions.
+
 
     >>> from bnrecon.partition import rectangle, slice_along
     >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -123,8 +124,7 @@ def _descend(
     """
     window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
     points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
-    widest = max((layer.units for layer in steps.layers), default=1)
-    most = max(1, NUMBERS // (CORNERS * widest))
+    most = max(1, NUMBERS // (CORNERS * steps.widest))
     found = _Found()
     stack = [_Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))]
     count = 1
@@ -159,8 +159,11 @@ def _advance(steps: PiecewiseAffine, chunk: _Chunk, found: _Found) -> _Chunk | N
             continue
         source = state[node.all_input_nodes[0]]
         if position > chunk.position:
-            cut = _cut_activation if steps.kinds[node] == "activation" else _cut_pooling
-            row, units = cut(steps, node, source, polygons, layer, found)
+            if steps.kinds[node] == "activation":
+                row, units = _cut_activation(source, polygons, layer, found)
+            else:
+                members = steps.members(node, source.shape).numpy()
+                row, units = _cut_pooling(source, members, polygons, layer, found)
             parts, parent = subdivide(polygons, row, units)
             return _Chunk(position, layer, parts, parent, state)
         inside = _at_centres(source.unflatten(0, (-1, 3)).flatten(2), polygons)
@@ -172,12 +175,7 @@ def _advance(steps: PiecewiseAffine, chunk: _Chunk, found: _Found) -> _Chunk | N
 
 
 def _cut_activation(
-    steps: PiecewiseAffine,
-    node: fx.Node,
-    source: torch.Tensor,
-    polygons: Polygons,
-    layer: int,
-    found: _Found,
+    source: torch.Tensor, polygons: Polygons, layer: int, found: _Found
 ) -> tuple[np.ndarray, Units]:
     """Record an activation's zero sets; the units that cut a region, and which region."""
     lines = _lines(source)
@@ -199,18 +197,17 @@ def _cut_activation(
 
 
 def _cut_pooling(
-    steps: PiecewiseAffine,
-    node: fx.Node,
-    source: torch.Tensor,
-    polygons: Polygons,
-    layer: int,
-    found: _Found,
+    source: torch.Tensor, members: np.ndarray, polygons: Polygons, layer: int, found: _Found
 ) -> tuple[np.ndarray, Units]:
     """Record where a pooling's maximum changes; the units that cut a region, and which region."""
     lines = _lines(source)
     floor = FLOOR * np.abs(lines).max(axis=(1, 2))
-    members = steps.members(node, source.shape).numpy()
-    row, unit = (part.ravel() for part in np.indices((len(lines), len(members))))
+    values = polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0]
+    of_pools = values[:, :, members]  # (R, V, units, m)
+    winner = of_pools.mean(1).argmax(2)[:, None, :, None]
+    won = np.take_along_axis(of_pools, winner, 3)[..., 0]
+    # Most poolings have one winner at all vertices: only the others need the test by pairs.
+    row, unit = np.nonzero((won < of_pools.max(3)).any(1))
     units = Units(lines[row[:, None], members[unit]], floor[row])
     cut = np.flatnonzero(units.cut(np.arange(len(row)), polygons.vertices[row]))
     row, unit, units = row[cut], unit[cut], Units(units.functions[cut], units.floor[cut])
@@ -266,10 +263,10 @@ def _at_centres(flat: torch.Tensor, polygons: Polygons) -> torch.Tensor:
 def _check(steps: PiecewiseAffine, slice_: Slice, regions: Regions) -> tuple[int, ...]:
     """Compare up to 100 regions with the network; the shape of its output."""
     some = np.linspace(0, len(regions) - 1, min(100, len(regions))).astype(int)
-    centres = regions.polygons.take(some).centres()
-    outputs = steps.module(slice_.inputs(centres))
-    maps = regions.maps[some]
-    expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], centres)
+    polygons, maps = regions.polygons.take(some), regions.maps[some]
+    inside = 0.63 * polygons.centres() + 0.37 * polygons.vertices[:, 0]
+    outputs = steps.module(slice_.inputs(inside))
+    expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], inside)
     error = np.abs(outputs.flatten(1).numpy() - expected).max()
     if not error <= 1e-8 * max(1.0, float(outputs.abs().max())):
         raise RunError(

@@ -42,7 +42,7 @@ def assemble(
     """
     known = check_moments(plan, moments)
     if missing := [layer.label for layer in plan.layers if layer.name not in solutions]:
-        raise UserError(f"solutions: {shorten(missing)} has none; solve_layer gives it")
+        raise UserError(f"solutions: missing for {shorten(missing)}; solve_layer computes them")
     built = [
         build_layer(layer, solutions[layer.name], known.get(layer.name)) for layer in plan.layers
     ]

@@ -10,20 +10,20 @@ import torch
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, linear_region
 from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.features.register import distribution
 from bnrecon.operators.system import Scales, System
+from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.collapse import layer_errors, shift_at_output
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.planning import PlannedLayer
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import LayerRecipe
-from bnrecon.reconstruction.source_layer import AffineMap, SourceLayer
+from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.base import Solution
-from bnrecon.solvers.solving import solve
+from bnrecon.solvers.solving import relative_residual, solve
 
 __all__ = ["BuiltLayer", "build_layer", "solve_layer"]
 
@@ -35,6 +35,9 @@ UNREACHED_PIVOT = (
     "some output is hardly reached at its pivot (near to a pathological target of Burkholz 2024, "
     "Thm 2.2); try a tighter tolerance, or one feature more"
 )
+
+
+FOREIGN = "its solution solves another system: one of another seed, model or features"
 
 
 class BuiltLayer(NamedTuple):
@@ -66,11 +69,10 @@ def solve_layer(layer: PlannedLayer) -> Solution:
     >>> solution.scale.shape, solution.report.converged  # 1.5 n = 18
     (torch.Size([18]), True)
     """
-    target = layer.found.target
     system = _system(layer, layer.draw())
-    tolerance = layer.solver.tolerance * _share(system, target)
+    spec = dataclasses.replace(layer.solver, tolerance=_tolerance(layer, system))
     try:
-        return solve(system, dataclasses.replace(layer.solver, tolerance=tolerance))
+        return solve(system, spec)
     except (UserError, RunError) as error:
         raise type(error)(f"{layer.label}: {error}") from None
 
@@ -82,7 +84,8 @@ def build_layer(
 
     Args:
         planned: the layer.
-        solution: scales (c1,) for it, from ``solve_layer``.
+        solution: scales (c1,) for it, from ``solve_layer``; the residual that it reports is
+            computed again, from this layer's system.
         moments: of images, for its running statistics; mean 0 and variance 1 without them.
 
     Raises:
@@ -97,7 +100,8 @@ def build_layer(
             f"{planned.label}: its solution has {len(solution.scale)} scales, the layer has "
             f"{system.operator.shape[1]} features; give the solution of this plan"
         )
-    scales = system.scales(solution.scale.to(system.rhs))
+    solution = _checked(planned, system, solution)
+    scales = system.scales(solution.scale)
     del system  # its float64 factors, before the layer's errors form others
     layer = SourceLayer(drawn, found.module, spec.activation)
     layer.folded = found.norm is not None
@@ -123,13 +127,26 @@ def _system(layer: PlannedLayer, drawn: Features) -> System:
     return layer_system(layer.found.target, drawn, layer.found.module.weight.device, orthogonal)
 
 
-def _share(system: System, target: TargetLayer) -> float:
-    """How much smaller the target is than the right-hand side, if it is.
+def _tolerance(layer: PlannedLayer, system: System) -> float:
+    """The residual to reach: the tolerance, less where the target is below the right-hand side.
 
     A skip connection that has to be cancelled can be far larger than the target.
     """
-    norm, rhs = float(target.weight.norm()), float(system.weight.norm())
-    return min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0
+    norm, rhs = float(layer.found.target.weight.norm()), float(system.weight.norm())
+    return layer.solver.tolerance * (min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0)
+
+
+def _checked(planned: PlannedLayer, system: System, solution: Solution) -> Solution:
+    """The solution with the residual that it has in this system; it may be of another plan."""
+    scale, report = solution.scale.to(system.rhs), solution.report
+    residual = relative_residual(system, scale)
+    converged, diagnosis = residual <= _tolerance(planned, system), report.diagnosis
+    if report.converged and not converged:
+        diagnosis = FOREIGN
+    report = dataclasses.replace(
+        report, relative_residual=residual, converged=converged, diagnosis=diagnosis
+    )
+    return Solution(scale, report)
 
 
 def _normalize(

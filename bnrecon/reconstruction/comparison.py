@@ -34,12 +34,21 @@ JUMP = (
 def compare(
     network: nn.Module, model: nn.Module, images: torch.Tensor, exact: bool
 ) -> tuple[OutputDifference | None, list[str]]:
-    """Compare both networks' outputs on up to 64 images; return the difference, and notes about it.
+    """Compare both networks' outputs on up to 64 images.
 
-    ``exact``: every layer has converged, so that the outputs must be close. Outputs that are
-    random, or that jump, tell nothing: the difference is ``None`` then. Raises ``RunError`` where
-    the source network fails or overflows, its outputs are of other shapes, or far off with
-    ``exact``.
+    Args:
+        network: the source network.
+        model: the target.
+        images: (N, C, H, W).
+        exact: every layer has converged, so that the outputs must be close.
+
+    Returns:
+        The difference, and notes about it. Outputs that are random, or that jump, tell nothing: the
+        difference is ``None`` then.
+
+    Raises:
+        RunError: the source network fails or overflows, its outputs are of other shapes, or far off
+            with ``exact``.
 
     >>> compare(nn.ReLU(), nn.ReLU6(), torch.ones(3, 2), exact=True)
     (OutputDifference(largest=0.0, size=1.0, images=3), [])

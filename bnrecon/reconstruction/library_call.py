@@ -17,6 +17,7 @@ from bnrecon.reconstruction.comparison import compare
 from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import gather
 from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.substitution import uncompiled
 from bnrecon.runtime.errors import RunError
@@ -84,7 +85,12 @@ def reconstruct(
     check_model(model)
     spec, solver = feature_spec(features, oversampling), solver_spec(solver)
     first, batches = (None, None) if images is None else checked_images(images, uncompiled(model))
-    plan = plan_layers(model, spec, solver, seed=seed, unsupported=unsupported, images=first)
+    try:
+        plan = plan_layers(model, spec, solver, seed=seed, unsupported=unsupported, images=first)
+    except RefusedLayers as error:
+        if unsupported == "raise":
+            error.advise_library_user()
+        raise
     moments = None
     if batches is not None:
         moments = gather(plan.model, [layer.found for layer in plan.layers], batches)

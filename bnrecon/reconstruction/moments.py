@@ -91,9 +91,14 @@ class LayerMoments:
 
         That is z = (gain ∘ (o - bias) - S x) / outer + ``at_output``, the part of the first shift.
 
-        ``beside`` is S (c2, c0), a skip connection that joins only behind the normalization, if
-        there is one. Outputs that are switched off (outer 0) get mean 0 and variance 1: nothing
-        depends on them.
+        Outputs that are switched off (outer 0) get mean 0 and variance 1: nothing depends on them.
+
+        Args:
+            gain: (c2,), by which folding multiplied the target's weight.
+            bias: (c2,), of the target's own convolution.
+            outer: (c2,), the second scales.
+            at_output: (c2,), see above.
+            beside: S (c2, c0), a skip connection that joins only behind the normalization.
         """
         count = self.output_count
         mean = self.output_sum / count

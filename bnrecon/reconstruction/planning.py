@@ -163,9 +163,8 @@ def plan_layers(
             planned.append(layer)
     refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        advice = f"{LESS_MEMORY}; " if too_large else ""
-        advice += "unsupported='keep' leaves such layers as they are"
-        raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)} ({advice})", refused)
+        advice = f"; {LESS_MEMORY}" if too_large else ""
+        raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{advice}", refused)
     refused |= _fit_together(planned, free, unsupported, device)
     if not planned:
         raise_nothing_left(refused)
@@ -210,7 +209,7 @@ def _check_layer(layer: PlannedLayer) -> None:
         outer = features.skip == "outer"
         bound, source = ("n - c2", "Eq. 3") if outer else ("n - c2 + 1", "Thm 2.2")
         raise UserError(
-            f"{layer.label}: {_count(c1)} features are below the minimum width {bound} = {least} "
+            f"{layer.label}: {_features_are(c1)} below the minimum width {bound} = {least} "
             f"(Burkholz 2024, {source}) from which a target can be rebuilt; take more, or set "
             "allow_below_minimum=True"
         )
@@ -283,6 +282,10 @@ def _slow(planned: list[PlannedLayer]) -> list[str]:
     if planned[0].features.name == "ortho_cond" and rows > 20_000:
         return ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
     return []
+
+
+def _features_are(number: int) -> str:
+    return f"{_count(number)} {'feature is' if number == 1 else 'features are'}"
 
 
 def _count(number: int) -> str:

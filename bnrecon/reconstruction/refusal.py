@@ -19,6 +19,11 @@ class RefusedLayers(UserError):
         super().__init__(message)
         self.refused = dict(refused)
 
+    def advise_library_user(self) -> None:
+        """Add to the message what a library user can do; the command line has no such argument."""
+        advice = "error.refused has all reasons; unsupported='keep' leaves such layers as they are"
+        self.args = (f"{self} ({advice})",)
+
 
 def raise_nothing_left(refused: Mapping[str, str]) -> None:
     """Raise ``UserError``: there is nothing to rebuild."""
@@ -46,4 +51,4 @@ def list_refused(refused: Mapping[str, str]) -> str:
     if len(shown[0]) > LENGTH:
         shown[0] = shown[0][: LENGTH - 2] + " …"
     more = len(entries) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more (error.refused has all)" if more else "")
+    return "; ".join(shown) + (f"; and {more} more" if more else "")

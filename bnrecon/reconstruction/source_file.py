@@ -13,9 +13,10 @@ from torch import nn
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import distribution
 from bnrecon.features.shapes import LayerShape
+from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.geometry import pair
-from bnrecon.reconstruction.source_layer import AffineMap, SourceLayer
+from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,50 +13,20 @@ from torch import nn
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
+from bnrecon.reconstruction.affine_map import AffineMap, norm_values
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.reconstruction.identity_features import identity_output
 from bnrecon.runtime.digests import tensor_digest
 
-__all__ = ["IMPLICIT_FROM", "AffineMap", "SourceLayer"]
+__all__ = ["IMPLICIT_FROM", "SourceLayer"]
 
 
-CHUNK_BYTES = (
-    32 * 2**20
-)  # of one chunk's intermediate map: small enough to stay near the processor's cache
+# Of one chunk's intermediate map: small enough to stay near the processor's cache.
+CHUNK_BYTES = 32 * 2**20
 
 
 IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
-
-
-@dataclass(frozen=True)
-class AffineMap:
-    """An affine map y = scale · x + shift by channel (float64), and running statistics.
-
-    The statistics are in the layer's own precision.
-    """
-
-    scale: torch.Tensor
-    shift: torch.Tensor
-    mean: torch.Tensor
-    variance: torch.Tensor
-
-    def parameters(self, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """γ = s · sqrt(var + eps) and β = t + s · mean, with which BatchNorm computes this map."""
-        gamma = self.scale * (self.variance.double() + eps).sqrt()
-        return gamma, self.shift + self.scale * self.mean.double()
-
-    @classmethod
-    def of_parameters(
-        cls,
-        gamma: torch.Tensor,
-        beta: torch.Tensor,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        eps: float,
-    ) -> AffineMap:
-        """The map that BatchNorm with these float64 parameters does."""
-        scale = gamma / (variance.double() + eps).sqrt()
-        return cls(scale, beta - scale * mean.double(), mean, variance)
 
 
 class SourceLayer(nn.Module):
@@ -125,7 +94,7 @@ class SourceLayer(nn.Module):
             gamma, beta = wanted.parameters(norm.eps)
             with torch.no_grad():
                 for held, value in zip(
-                    _values(norm), (gamma, beta, wanted.mean, wanted.variance), strict=True
+                    norm_values(norm), (gamma, beta, wanted.mean, wanted.variance), strict=True
                 ):
                     held.copy_(value)
 
@@ -138,7 +107,7 @@ class SourceLayer(nn.Module):
         for norm, wanted in zip(
             (self.first_norm, self.second_norm), self.maps or (None, None), strict=True
         ):
-            gamma, beta, mean, variance = held = _values(norm)
+            gamma, beta, mean, variance = held = norm_values(norm)
             if wanted is not None:
                 values = (*wanted.parameters(norm.eps), wanted.mean, wanted.variance)
                 if all(torch.equal(v.to(h), h) for v, h in zip(values, held, strict=True)):
@@ -152,7 +121,7 @@ class SourceLayer(nn.Module):
     @staticmethod
     def rounded_scale(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> torch.Tensor:
         """The scale of a normalization in its own precision."""
-        gamma, _, _, variance = _values(norm)
+        gamma, _, _, variance = norm_values(norm)
         return gamma * torch.rsqrt(variance + norm.eps)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -230,7 +199,7 @@ class SourceLayer(nn.Module):
 
     def _normalized(self, hidden: torch.Tensor, part: slice) -> torch.Tensor:
         norm = self.first_norm
-        gamma, beta, mean, variance = (value[part] for value in _values(norm, detach=False))
+        gamma, beta, mean, variance = (value[part] for value in norm_values(norm, detach=False))
         normalized = F.batch_norm(hidden, mean, variance, gamma, beta, training=False, eps=norm.eps)
         return self._activated(normalized)
 
@@ -267,7 +236,7 @@ class SourceLayer(nn.Module):
 
     def _held(self) -> list[torch.Tensor]:
         """Parameters and statistics of both normalizations."""
-        return [*_values(self.first_norm), *_values(self.second_norm)]
+        return [*norm_values(self.first_norm), *norm_values(self.second_norm)]
 
     def is_finite(self) -> bool:
         """Whether everything that the normalizations hold is finite."""
@@ -302,40 +271,13 @@ class SourceLayer(nn.Module):
                 "an implicit id_cond layer has no training mode; "
                 "rebuild with smaller layers or stay in eval mode"
             )
-        shape, norm = self.features.shape, self.first_norm
-        gamma, beta, mean, variance = _values(norm, detach=False)
+        norm = self.first_norm
+        gamma, beta, mean, variance = norm_values(norm, detach=False)
         scale = gamma * torch.rsqrt(variance + norm.eps)
-        shift = beta - mean * scale
-        table = (shape.outputs, shape.taps, shape.inputs)
-        scale, shift = scale.reshape(table), shift.reshape(table)
-        if isinstance(self.activation, nn.Identity):
-            kernel = scale.transpose(1, 2).reshape(shape.outputs, shape.inputs, *shape.kernel)
-            stride, dilation = self.geometry.stride, self.geometry.dilation
-            return F.conv2d(x, kernel, shift.sum((1, 2)), stride=stride, dilation=dilation)
-        patches = F.unfold(
-            x, shape.kernel, dilation=self.geometry.dilation, stride=self.geometry.stride
+        activation = None if isinstance(self.activation, nn.Identity) else self._activated
+        return identity_output(
+            x, scale, beta - mean * scale, self.features.shape, self.geometry, activation
         )
-        patches = patches.reshape(len(x), shape.inputs, shape.taps, -1).transpose(1, 2)
-        outputs = [
-            self._activated(s[..., None] * patches + t[..., None]).sum((1, 2))
-            for s, t in zip(scale, shift, strict=True)
-        ]
-        sides = [
-            (x.shape[2 + d] - self.geometry.dilation[d] * (shape.kernel[d] - 1) - 1)
-            // self.geometry.stride[d]
-            + 1
-            for d in (0, 1)
-        ]
-        return torch.stack(outputs, 1).reshape(len(x), shape.outputs, *sides)
-
-
-def _values(
-    norm: nn.BatchNorm1d | nn.BatchNorm2d, detach: bool = True
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """γ, β, running mean and variance, all of which a source layer's normalization has."""
-    gamma, beta = norm.weight, norm.bias
-    statistics = cast(tuple[torch.Tensor, torch.Tensor], (norm.running_mean, norm.running_var))
-    return (gamma.detach(), beta.detach(), *statistics) if detach else (gamma, beta, *statistics)
 
 
 def _same(now: Sequence[torch.Tensor], then: Sequence[torch.Tensor]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -11,68 +11,9 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
+
 __all__ = ["Usage", "find_usage", "tensors_in"]
-
-
-# Functions that mix channels by a weight.
-MIXING = {
-    "addbmm",
-    "addmm",
-    "addmv",
-    "baddbmm",
-    "bilinear",
-    "bmm",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "einsum",
-    "linear",
-    "matmul",
-    "mm",
-    "multi_head_attention_forward",
-    "mv",
-    "scaled_dot_product_attention",
-    "tensordot",
-}
-
-
-# Functions that take type, device or shape from a tensor, and nothing of its values.
-METADATA = {
-    "to",
-    "type_as",
-    "new_zeros",
-    "new_ones",
-    "new_empty",
-    "new_full",
-    "new_tensor",
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-    "rand_like",
-    "randn_like",
-    "full_like",
-    "expand_as",
-    "view_as",
-    "reshape_as",
-    "getattr",
-    "size",
-    "dim",
-}
-
-
-# Modules whose parameters mix no channels.
-HARMLESS = (
-    nn.Embedding
-    | nn.EmbeddingBag
-    | nn.PReLU
-    | nn.LayerNorm
-    | nn.GroupNorm
-    | nn.RMSNorm
-    | nn.modules.batchnorm._NormBase
-)
 
 
 @dataclass(frozen=True)
@@ -122,76 +63,9 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     return Usage(norms, _follow(graph, model) if seen is None else seen)
 
 
-class _Followed:
-    """Which values are made of weights alone, and which of those were used outside of a layer."""
-
-    def __init__(self, model: nn.Module):
-        modules = dict(model.named_modules())
-        self.layers = {
-            name for name, module in modules.items() if isinstance(module, nn.Conv2d | nn.Linear)
-        }
-        self.watched = self.layers | {
-            name for name, module in modules.items() if isinstance(module, HARMLESS)
-        }
-        self.owners = _owners(model, self.watched)
-        self.weights: dict[
-            Hashable, frozenset[str]
-        ] = {}  # a value made of these parameters and of nothing else
-        self.outside: dict[str, str] = {}
-
-    def call(
-        self,
-        function: str,
-        inputs: Sequence[Hashable],
-        output: Hashable | None,
-        running: str | None = None,
-    ) -> None:
-        """Record one call.
-
-        Args:
-            function: its name.
-            inputs: values that go in.
-            output: the value that comes out, ``None`` where it is no tensor.
-            running: the watched module that makes the call.
-        """
-        made_of = [self.weights.get(value) for value in inputs]
-        names = frozenset().union(*(names for names in made_of if names))
-        if function in METADATA or output is None:
-            return
-        for name in names:
-            owners = self.owners.get(name, frozenset())
-            if layers := owners & self.layers:
-                if running not in owners:
-                    reason = f"its {_place(name)[1]} is read outside of the layer, by {function}"
-                    self.outside |= dict.fromkeys(layers, reason)
-            elif function in MIXING and None in made_of:
-                self.outside[name] = f"used by a call of {function}, not by a module"
-        if inputs and None not in made_of:
-            self.weights[output] = names
-
-
-def _owners(model: nn.Module, watched: set[str]) -> dict[str, frozenset[str]]:
-    """The watched modules that hold each parameter, by its first name: several for tied weights."""
-    first: dict[int, str] = {}
-    owners: dict[str, frozenset[str]] = {}
-    for name, value in model.named_parameters(remove_duplicate=False):
-        known = first.setdefault(id(value), name)
-        owners[known] = owners.get(known, frozenset()) | ({_place(name)[0]} & watched)
-    return owners
-
-
-def _place(parameter: str) -> tuple[str, str]:
-    """A parameter's module and its name there, also where a parametrization computes it."""
-    module, parametrized, rest = parameter.partition(".parametrizations.")
-    if parametrized:
-        return module, rest.partition(".")[0]
-    module, _, name = parameter.rpartition(".")
-    return module, name
-
-
 def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
     """What a trace shows of weights that are used outside of layers."""
-    followed = _Followed(model)
+    followed = FollowedWeights(model)
     parameters = {name for name, value in model.named_parameters() if value.ndim > 1}
     for node in graph.nodes:
         if node.op == "get_attr":
@@ -211,7 +85,7 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        self.followed = _Followed(model)
+        self.followed = FollowedWeights(model)
         self.running: list[str] = []
         self.held: list[torch.Tensor] = []  # a freed tensor's id would be taken by another
         for name, value in model.named_parameters():

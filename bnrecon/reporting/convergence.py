@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction.report import LayerReport
@@ -12,12 +12,22 @@ __all__ = ["diagnoses", "solver_choices", "warnings"]
 
 
 def solver_choices(layers: list[LayerReport]) -> list[str]:
-    """Why ``auto`` chose its solvers, with the number of layers; old results have no reasons."""
-    chosen = Counter((layer.solver, layer.reason) for layer in layers if layer.reason)
-    return [
-        f"auto chose {solver} for {count} of {len(layers)} layers: {reason}"
-        for (solver, reason), count in chosen.most_common()
-    ]
+    """Why ``auto`` chose its solvers, with the number of layers; old results have no reasons.
+
+    Reasons that differ by the expected iterations alone are one line, with their range.
+    """
+    iterations = re.compile(r"about (\d+) iterations")
+    chosen: dict[tuple[str, str], list[str]] = {}
+    for layer in filter(lambda layer: layer.reason, layers):
+        kind = iterations.sub("about {} iterations", layer.reason)
+        chosen.setdefault((layer.solver, kind), []).append(layer.reason)
+    lines = []
+    for (solver, kind), reasons in sorted(chosen.items(), key=lambda item: -len(item[1])):
+        counts = [int(found[1]) for reason in reasons if (found := iterations.search(reason))]
+        span = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
+        reason = kind.replace("{}", span)
+        lines.append(f"auto chose {solver} for {len(reasons)} of {len(layers)} layers: {reason}")
+    return lines
 
 
 def diagnoses(layers: list[LayerReport]) -> list[str]:

@@ -115,6 +115,12 @@ def seed_key(config: RunConfig, trained: Trained, data: Images, device: torch.de
     """A hash of what a seed's record depends on, its seed apart.
 
     That is the target, images, options, the user's own code, the kind of device and the version.
+
+    Args:
+        config: of the run.
+        trained: the target.
+        data: the images.
+        device: where the run computes.
     """
     content = digests.differences_from_defaults(config, VOLATILE | {"seeds"}) | code_of_run(config)
     content |= {

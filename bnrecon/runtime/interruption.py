@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from bnrecon.runtime.errors import Interrupted, UserError
+from bnrecon.runtime.errors import UserError
 
 __all__ = [
     "WORKER_VARIABLE",
@@ -127,13 +127,6 @@ class StopRequest:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             return f"the time limit of {self._time_limit:g} s was reached"
         return None
-
-    def check(self, saved: str) -> None:
-        """Raise ``Interrupted`` if a stop was requested; ``saved`` says what is on disk."""
-        if self.reason is not None:
-            raise Interrupted(
-                f"stopped because {self.reason}; {saved}; rerun the command to resume"
-            )
 
 
 def parse_duration(text: str) -> float:

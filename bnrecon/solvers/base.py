@@ -99,7 +99,14 @@ def require_square(rows: int, columns: int, _orthogonal: bool = False) -> None:
 
 
 def require_memory(need: int, device: torch.device, name: str, instead: str) -> None:
-    """Raise ``RunError`` where ``need`` bytes are not free; ``instead`` says what to do."""
+    """Raise ``RunError`` where a solver's memory is not free.
+
+    Args:
+        need: bytes.
+        device: where they are needed.
+        name: of the solver.
+        instead: what to do, for the message.
+    """
     free = available_memory(device)
     if need > free:
         raise RunError(

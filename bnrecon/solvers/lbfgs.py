@@ -125,6 +125,16 @@ def minimize(
     float32. Both are taken in units of mean(b²), so that PyTorch's absolute tolerances mean the
     same for every layer. With the mean over the n equations in place of the sum its first step, of
     length min(1, 1 / ‖g‖₁), would be lost in the rounding of x, and LBFGS would end there.
+
+    Args:
+        matvec: x (c1,) to M x (n,).
+        rmatvec: r (n,) to M^T r (c1,).
+        rhs: b (n,), float32.
+        start: (c1,), where the search begins.
+        spec: iterations, and the tolerance that the progress bar shows.
+
+    Returns:
+        x (c1,) and the iterations.
     """
     size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(torch.float32).tiny)
     x = start.clone()

@@ -6,7 +6,7 @@ import torch
 
 from bnrecon.operators.system import System
 from bnrecon.solvers.base import Answer
-from bnrecon.solvers.iterative import cgls
+from bnrecon.solvers.krylov import cgls
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 

@@ -39,13 +39,20 @@ class Choice:
 def choose(
     rows: int, columns: int, orthogonal: bool, memory: int, tolerance: float = 1e-10
 ) -> Choice:
-    """Pick the solver for ``rows`` equations, ``columns`` unknowns and ``memory`` free bytes.
+    """Pick the solver for a system.
 
     The closed form where M is orthogonal; least squares where there are fewer unknowns than
     equations. Otherwise the matrix-free solver takes about ln(1/tol) / (½ ln(c1/n)) iterations of 4
     n c1 flops and a factorization (2/3) n³: below 2,400 iterations (an oversampling of 1.02) or n /
     6, at which the two cost the same, the former; beyond, the LU of the first n features, in
     float64 up to 4,000 and in float32 with correction above, if it fits.
+
+    Args:
+        rows: n, the equations.
+        columns: c1, the unknowns.
+        orthogonal: whether M^T M = I at width n.
+        memory: free bytes.
+        tolerance: the relative residual to reach.
 
     >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9).solver
     'matrix_free'

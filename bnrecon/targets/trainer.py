@@ -183,7 +183,7 @@ class Trainer:
     def _interrupted(self, stop: StopRequest) -> Interrupted:
         why = f"stopped because {stop.reason or 'another process was'}"
         saved = f"training is saved at step {self.step} of {self.total}"
-        return Interrupted(f"{why}; {saved}; rerun the same command to go on from there")
+        return Interrupted(f"{why}; {saved}; rerun the command to resume")
 
     def _show(self, bar: tqdm) -> None:
         """Show loss and accuracy; raise ``RunError`` where the loss is not finite."""

@@ -88,6 +88,8 @@ def test_the_help_of_an_option_follows_the_chosen_target(command):
         (["target=vgg18"], "options follow a command, as in: bnrecon run target=vgg18"),
         (["--target=vgg18"], "options follow a command"),
         (["ru"], "ru: no such command: did you mean 'run'? Allowed: completion, figures"),
+        (["version"], "version: no such command; did you mean bnrecon --version?"),
+        (["tables", "-x"], "-x is not an option: Allowed: --help, --quiet, --verbose; bnrecon tab"),
         (["run", "--target=vgg18"], "options are written without dashes, as in target=vgg18"),
         (["run", "--multrun"], "--multrun is not an option: did you mean '--multirun'?"),
         (["--quite"], "unrecognized arguments: --quite"),
@@ -146,3 +148,36 @@ def test_main_runs_in_a_thread_where_no_signals_arrive(capsys):
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(main, ["--version"]).result() == 0
     assert capsys.readouterr().out == "0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "out", "err"),
+    [
+        ("$BNRECON --version >&-", 0, "", ""),
+        ("$BNRECON --help >&- 2>&-", 0, "", ""),
+        ("$BNRECON run --cfg job >&-", 0, "", ""),
+        ("$BNRECON run nope=1 2>&-", 2, "", ""),
+        ("$BNRECON run nope=1 >&-", 2, "", "bnrecon: nope is not an option"),
+        ("$BNRECON train scale=smoke target.groups=[1] train.epochs=1 >&- 2>&-", 0, "", ""),
+    ],
+)
+def test_a_closed_stream_changes_no_exit_code(shell, line, code, out, err):
+    done = shell(line)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == out
+    assert done.stderr.startswith(err)
+    assert "Traceback" not in done.stderr
+
+
+def test_what_calls_sys_exit_with_a_message_has_failed(command, monkeypatch):
+    from bnrecon.run import main_job
+
+    def leave(_):
+        sys.exit("bad")
+
+    monkeypatch.setattr(main_job, "train_only", leave)
+    monkeypatch.setattr(main_job, "run", leave)
+    for words in (["train"], ["run"]):
+        code, out, err = command(*words)
+        assert (code, out) == (1, "")
+        assert err == "bnrecon: sys.exit('bad') was called while the command ran\n"

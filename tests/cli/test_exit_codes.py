@@ -29,6 +29,8 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
         (ConfigKeyError("Key 'a' not in 'RunConfig'"), 2, "a is not an option"),
         (MissingConfigException("no run.yaml"), 2, "no run.yaml"),
         (yaml.YAMLError("no yaml"), 2, "no yaml"),
+        (SystemExit(0), 0, None),
+        (SystemExit("bad"), 1, "sys.exit('bad') was called"),
         (ZeroDivisionError("division by zero"), 1, "this is a defect in bnrecon"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,

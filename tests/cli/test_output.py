@@ -54,15 +54,17 @@ TRAIN = ["train", "scale=smoke", "target.groups=[1]", "train.epochs=1", "outputs
         (["-v", *TRAIN], True),
         (["-q", *TRAIN], False),
         ([*TRAIN, "--quiet"], False),
+        (["run", "-mq", *TRAIN[1:]], False),
+        (["run", "-mv", *TRAIN[1:]], True),
     ],
-    ids=["default", "verbose", "quiet", "quiet behind"],
+    ids=["default", "verbose", "quiet", "quiet behind", "quiet sweep", "verbose sweep"],
 )
 def test_progress_is_shown_unless_it_is_to_be_quiet(command, words, shown):
     code, out, err = command(*words)
     assert code == 0
     assert ("epoch 1/1" in err) == shown
     assert "epoch" not in out
-    assert out.splitlines()[-1].startswith("out/targets/")
+    assert out.splitlines()[-1].startswith(("out/targets/", "out/sweeps/"))
 
 
 def test_a_library_user_sees_warnings_only(process):

@@ -16,6 +16,7 @@ MISTAKES = [
     ("--resolve", "--cfg"),
     ("--cfg", "expected one argument"),
     ("--cfg foo", "invalid choice: 'foo'"),
+    ("--config-name=nope", "--config-name=nope: there is no nope.yaml; give the folder"),
     ("--config-dir", "expected one argument"),
     ("--config-dir=", "give the folder that holds own yaml files"),
     ("train.seed=9223372036854775808", "at most 1,000,000,000,000"),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bnrecon.reproduction import commands, request
-from bnrecon.runtime.errors import RunError
+from bnrecon.reproduction import engine, pages, request
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.studies import registry
 
 MISTAKES = [
@@ -46,6 +46,12 @@ def test_a_study_has_a_folder_of_any_letters():
     assert request.read("random_features", ["outputs=it's, ä"]).outputs == Path("it's, ä")
 
 
+def test_make_reproduces_the_tables_of_every_study():
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    assert f"STUDIES := {' '.join(registry.STUDIES)}\n" in makefile
+    assert "$(foreach study,$(STUDIES),$(BIN)/bnrecon study $(study) " in makefile
+
+
 @pytest.mark.parametrize("name", ["study", "tables", "figures"])
 def test_the_help_lists_every_study_with_its_parts(command, name):
     code, out, err = command(name, "--help")
@@ -80,12 +86,20 @@ def test_a_study_is_given_by_its_name_or_as_study(command, words):
     assert "bnrecon study random_features projection scale=smoke" in out
 
 
-def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(command, monkeypatch):
-    def fail(study, asked):
-        raise RunError("table1: one task failed")
+@pytest.mark.parametrize(("kind", "code"), [(RunError, 1), (UserError, 2)])
+def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
+    command, monkeypatch, kind, code
+):
+    def fail(*_):
+        raise kind("projection: one task failed")
 
-    monkeypatch.setattr(commands, "run_study", fail)
-    code, out, err = command("study", "random_features", "projection", "scale=smoke", "jobs=2")
-    assert code == 1
-    assert err == "bnrecon: table1: one task failed\n"
+    written = []
+    write = pages.write
+    monkeypatch.setattr(pages, "write", lambda *given: written.append(given) or write(*given))
+    monkeypatch.setattr(engine, "compute_missing", fail)
+    found, out, err = command("study", "random_features", "projection", "scale=smoke")
+    assert found == code
+    assert err.splitlines()[-1] == "bnrecon: projection: one task failed"
     assert "bnrecon study random_features projection scale=smoke" in out
+    assert out.endswith("\n\noutputs/studies/random_features\n")
+    assert len(written) == 1

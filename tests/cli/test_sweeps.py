@@ -163,10 +163,11 @@ def test_a_sweep_goes_on_after_a_failed_job_and_ends_in_the_worst_exit_code(comm
 def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown():
     parser = make_parsers()[1]["run"]
     names = []
-    for words in (["-m"], ["-m", "-q"], ["--verbose", "-m"], ["-m", "seeds=[1]"]):
-        folders = hydra_app._folders(parser.read(words), words)
+    same = (["-m"], ["-m", "-q"], ["--verbose", "-m"], ["-mq"], ["-vm"], ["--multirun"])
+    for words in (*same, ["-m", "seeds=[1]"]):
+        folders = hydra_app._folders(parser.read(words))
         names += [folder for folder in folders if folder.startswith("hydra.sweep.dir=")]
-    assert len(set(names[:3])) == 1
+    assert len(set(names[:-1])) == 1
     assert len(set(names)) == 2
 
 

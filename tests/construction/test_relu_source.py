@@ -1,14 +1,13 @@
-"""Theorem 1, Corollary 1 and Theorem 2 of Giannou et al.
-
-2023 on ReLU networks, against an independent evaluation.
-"""
+"""Theorem 1, Corollary 1 and Theorem 2 on ReLU networks, against an independent evaluation."""
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from bnrecon.construction import options
 from bnrecon.construction.random_linear import khatri_rao, random_norm, set_affine, solve_scales
 from bnrecon.construction.relu_source import low_rank_factors, relu_network
 from bnrecon.construction.skip_source import SkipChain, block_sizes, skip_chain
@@ -205,7 +204,7 @@ def test_inputs_that_a_layer_does_not_read_get_no_block():
         (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(3, 3)), {}, "3 inputs behind 4"),
         (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), {}, "call model.eval"),
         (nn.Sequential(), {}, "no linear layer"),
-        (nn.Sequential(nn.Linear(3, 3)), {"radius": 0.0}, "radius=0.0: must be above 0"),
+        (nn.Sequential(nn.Linear(3, 3)), {"radius": 0.0}, "radius=0.0: must be a number above 0"),
     ],
 )
 @pytest.mark.parametrize("build", [relu_network, skip_chain])
@@ -216,7 +215,7 @@ def test_what_cannot_be_rebuilt_is_named(build, model, options, message):
 
 def test_options_out_of_range_are_named():
     target = relu_target([3, 3])
-    for options, message in [
+    for given, message in [
         ({"width": 0}, "width=0"),
         ({"width": 2.5}, "width=2.5"),
         ({"density": 0.0}, "density=0.0"),
@@ -224,12 +223,131 @@ def test_options_out_of_range_are_named():
         ({"rank": 2.5}, "rank=2.5"),
         ({"rank": True}, "rank=True"),
         ({"seed": -1}, "seed=-1"),
+        ({"seed": "0"}, "seed='0'"),
+        ({"radius": None}, "radius=None"),
+        ({"radius": "1"}, "radius='1'"),
+        ({"density": "half"}, "density='half'"),
+        ({"density": None}, "density=None"),
     ]:
         with pytest.raises(UserError, match=message):
-            relu_network(target, **options)
-    for block in (0, 4, 1.5):
+            relu_network(target, **given)
+    for block in (0, 4, 1.5, None):
         with pytest.raises(UserError, match=f"block={block}: must be a whole number from 1 to 3"):
             skip_chain(target, block=block)
+    for refinements in (-1, None, "2"):
+        with pytest.raises(
+            UserError, match=r"refinements=.*: must be a whole number of at least 0"
+        ):
+            skip_chain(target, refinements=refinements)
+
+
+def test_integers_and_numbers_of_numpy_are_accepted():
+    target = relu_target([4, 4])
+    rebuilt = relu_network(target, width=np.int64(16), radius=np.float32(2), seed=np.int32(1))
+    assert rebuilt.functional_error < 1e-9
+    assert skip_chain(target, block=np.int64(2), refinements=np.int8(1)).functional_error < 1e-9
+
+
+def test_the_scales_are_never_worse_than_least_squares():
+    """Sparse systems may be singular although LU meets no zero pivot."""
+    for seed in range(40):
+        layers = relu_network(relu_target([3, 3]), density=0.6, seed=seed).layers
+        assert layers[0].relative_error <= 1 + 1e-9, seed
+    generator = torch.Generator().manual_seed(0)
+    v, w = (torch.randn(*s, generator=generator).double() for s in ((3, 9), (9, 3)))
+    v[:, 1], w[1] = v[:, 0], w[0]  # two equal columns of the system
+    weight = torch.randn(3, 3, generator=generator).double()
+    matrix, wanted = khatri_rao(v, w), weight.reshape(-1, 1)
+    best = matrix @ torch.linalg.pinv(matrix) @ wanted - wanted
+    found = matrix @ solve_scales(v, w, weight)[:, None] - wanted
+    assert found.norm() <= best.norm() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+def test_a_module_that_is_used_more_than_once_counts_every_time(build):
+    torch.manual_seed(0)
+    linear, relu = nn.Linear(4, 4), nn.ReLU()
+    target = nn.Sequential(linear, relu, nn.Linear(4, 4), relu, linear).eval()
+    rebuilt = build(target)
+    layers = rebuilt.layers if build is relu_network else rebuilt.segments
+    assert list(dict.fromkeys(layer.name for layer in layers)) == ["0", "2", "4"]
+    x = in_the_ball(4, 1.0)
+    with torch.no_grad():
+        assert torch.allclose(rebuilt.network(x), target.double()(x), atol=1e-7)
+
+
+def test_the_functional_error_is_against_the_users_own_model():
+    """A hook changes what the model computes, and nothing that can be read from its layers."""
+    target = relu_target([3, 3])
+    target[0].register_forward_hook(lambda _module, _inputs, output: output + 1)
+    assert relu_network(target).functional_error > 0.1
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Skipping(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Renamed(nn.Linear):
+    """Its forward pass is nn.Linear's."""
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(Doubled(3, 3)), "layer 0: Doubled has a forward pass of its own"),
+        (Skipping(nn.Linear(3, 3)), "model: Skipping has a forward pass of its own"),
+        (nn.Sequential(nn.Linear(3, 3, dtype=torch.complex64)), "is torch.complex64; give real"),
+        (nn.Sequential(nn.LazyLinear(3)), "layer 0: its parameters have no shape yet"),
+        (nn.Sequential(nn.Linear(3, 3, device="meta")), "holds no numbers"),
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(4)), "BatchNorm1d of 4 behind 3 outputs"),
+    ],
+)
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+def test_a_layer_that_does_not_compute_what_its_weights_say_is_refused(build, model, message):
+    with pytest.raises(UserError, match=message):
+        build(model.eval())
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0)])
+def test_a_layer_without_inputs_or_outputs_is_refused(sizes):
+    with pytest.warns(UserWarning, match="zero-element"):
+        model = nn.Sequential(nn.Linear(*sizes))
+    with pytest.raises(UserError, match=r"layer 0: . inputs and . outputs; give at least one"):
+        relu_network(model)
+
+
+def test_a_subclass_with_the_same_forward_pass_is_rebuilt():
+    assert relu_network(nn.Sequential(Renamed(3, 3))).functional_error < 1e-9
+
+
+def test_the_rank_of_a_float32_product_is_that_of_its_factors():
+    generator = torch.Generator().manual_seed(0)
+    target = nn.Sequential(nn.Linear(32, 32))
+    with torch.no_grad():
+        a, b = (torch.randn(*s, generator=generator) for s in ((32, 4), (4, 32)))
+        target[0].weight.copy_(a @ b)
+    rebuilt = relu_network(target, rank=4)
+    assert [layer.width for layer in rebuilt.layers] == [128, 128]
+    assert rebuilt.functional_error < 1e-5
+    with pytest.raises(UserError, match="rank=3: layer 0 has rank 4"):
+        relu_network(target, rank=3)
+
+
+@pytest.mark.parametrize(
+    ("build", "given"), [(relu_network, {}), (relu_network, {"rank": 16}), (skip_chain, {})]
+)
+def test_a_system_that_does_not_fit_into_memory_is_refused_before_any_work(
+    build, given, monkeypatch
+):
+    monkeypatch.setattr(options, "available_memory", lambda _device: 1000)
+    with pytest.raises(UserError, match=r"layer 0.* equations for .* scales need .* are available"):
+        build(nn.Sequential(nn.Linear(16, 16)), **given)
 
 
 def test_a_target_that_is_zero_is_rebuilt():

@@ -26,6 +26,7 @@ from PIL import EpsImagePlugin, Image
 from torchvision import datasets
 
 from bnrecon.data import DATASETS, DataSpec, load, refuse_unused_root
+from bnrecon.data.batches import Batches
 from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.data.image_file import read_image
 from bnrecon.data.spec import DATASET_NAMES
@@ -627,8 +628,51 @@ def test_a_crop_that_could_miss_the_image_is_refused(tmp_path, crop_padding):
     refused(spec, f"^crop_padding={crop_padding}: must be below 8 for images of 8x8")
 
 
-def test_every_data_set_that_can_be_named_is_registered():
-    assert tuple(DATASETS) == DATASET_NAMES
+def _cifar(root, name):
+    classes = CIFAR10_CLASSES if name == "cifar10" else [f"class {n}" for n in range(100)]
+    tree(root / name, classes, train=1, test=1, side=32)
+    return DataSpec(name, str(root))
+
+
+def _imagenet(root):
+    tree(root, side=40)
+    (root / "test").rename(root / "val")
+    return DataSpec("imagenet", str(root), side=32, workers=0)
+
+
+SMALL = {
+    "digits": lambda root: DataSpec("digits"),
+    "cifar10": lambda root: _cifar(root, "cifar10"),
+    "cifar100": lambda root: _cifar(root, "cifar100"),
+    "folder": lambda root: DataSpec("folder", str(tree(root))),
+    "imagenet": _imagenet,
+}
+
+
+def test_every_data_set_that_can_be_named_is_registered_and_tested():
+    assert tuple(DATASETS) == DATASET_NAMES == tuple(SMALL)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_data_set_gives_the_same_kinds_of_batches(tmp_path, name):
+    data = load(SMALL[name](tmp_path))
+    assert isinstance(data, Batches)
+    assert data.name == name
+    train, test = data.sizes
+    batches = list(data.train_batches(4, 0, 0, CPU))
+    assert len(batches) == data.batches(4) == max(1, train // 4)
+    for images, labels in [*batches, *data.test_batches(4, CPU)]:
+        assert images.shape == (len(labels), *data.shape)
+        assert images.dtype == torch.float32
+        assert labels.dtype == torch.int64
+        assert int(labels.max()) < len(data.classes)
+    assert sum(len(labels) for _, labels in data.test_batches(4, CPU)) == test
+    assert sum(len(labels) for _, labels in data.test_batches(4, CPU, limit=test, start=1)) == (
+        test - 1
+    )
+    assert sum(len(images) for images in data.plain_train_batches(4, CPU, 3)) == 3
+    again = list(data.train_batches(4, 0, 0, CPU, start=len(batches) - 1))
+    assert torch.equal(again[0][0], batches[-1][0])
 
 
 def test_images_that_would_not_fit_into_memory_are_refused_before_they_are_read(tmp_path):

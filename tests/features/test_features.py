@@ -31,6 +31,12 @@ GOLDEN = {
     "sparse_he_normal": "88caaedda76c0f3b",
     "er_sign": "ef28fc37cfdf8f76",
     "sparse_id_cond": "8ebd941dbd837e3a",
+    "id_cond": "identity 6x4x3x3",
+}
+# Computed by LAPACK, whose last bits differ by machine: A's and B's first two numbers.
+GOLDEN_NUMBERS = {
+    "orthogonal": [0.0671271, -0.0026585, 0.0002034, 0.0263172],
+    "ortho_cond": [0.6390709, 0.6695253, 0.0017896, -0.1067339],
 }
 
 
@@ -59,6 +65,13 @@ def test_one_seed_gives_one_draw_and_another_seed_or_layer_another(name):
 @pytest.mark.parametrize("name", GOLDEN)
 def test_draws_are_the_recorded_bits(name):
     assert one(name).digest()[:16] == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", GOLDEN_NUMBERS)
+def test_draws_through_lapack_are_the_recorded_numbers(name):
+    first, second = one(name).weights()
+    drawn = [*first.flatten()[:2].tolist(), *second.flatten()[:2].tolist()]
+    assert drawn == pytest.approx(GOLDEN_NUMBERS[name], abs=1e-5)
 
 
 def test_a_long_draw_begins_like_a_short_one():
@@ -193,5 +206,6 @@ def test_every_registered_distribution_is_tested():
     assert {
         name for name, kind in DISTRIBUTIONS.items() if not kind.registered.user_defined
     } == set(ALL)
+    assert sorted([*GOLDEN, *GOLDEN_NUMBERS]) == sorted(ALL)
     with pytest.raises(UserError, match="did you mean 'he_normal'"):
         draw("henormal", SHAPE, 10, 0, 0)

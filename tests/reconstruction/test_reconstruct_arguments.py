@@ -75,13 +75,17 @@ def some(count=8, channels=2):
         ({"solver": SolverSpec("matrixfree")}, "solver=matrixfree: did you mean 'matrix_free'"),
         ({"solver": SolverSpec("lu"), "oversampling": 2}, "needs a square system"),
         (
+            {"features": FeatureSpec(width=1)},
+            "layer 0: 1 feature is below the minimum width .* set allow_below_minimum=True",
+        ),
+        (
             {"features": FeatureSpec(width=3)},
             "layer 0: 3 features are below the minimum width .* set allow_below_minimum=True",
         ),
         (
             {"features": FeatureSpec(width=10**30)},
-            r"its 1e\+30 features take 2e\+23 GB, .*; "
-            r".*\(features=id_cond needs the least memory; unsupp",
+            r"its 1e\+30 features take 2e\+23 GB, .*; features=id_cond needs the least memory "
+            r"\(error\.refused has all reasons; unsupported='keep' leaves",
         ),
     ],
 )

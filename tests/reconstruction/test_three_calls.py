@@ -9,6 +9,7 @@ import pytest
 import torch
 from lively import NETWORKS, enliven, outputs
 
+from bnrecon.features.matrix import feature_operator
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import (
     LayerReport,
@@ -63,17 +64,35 @@ def test_a_solution_that_is_missing_or_of_another_plan_is_refused(model):
     plan = plan_layers(model)
     solutions = solve_all(plan)
     first = plan.layers[0].name
-    with pytest.raises(UserError, match=f"solutions: layer {first} has none"):
+    with pytest.raises(UserError, match=f"solutions: missing for layer {first};"):
         assemble(plan, {name: s for name, s in solutions.items() if name != first})
+    names = ", ".join(layer.label for layer in plan.layers[:3])
+    with pytest.raises(UserError, match=f"solutions: missing for {names}"):
+        assemble(plan, {})
     with pytest.raises(UserError, match=f"layer {first}: its solution has .* scales, the layer"):
         assemble(plan_layers(model, FeatureSpec(excess=1)), solutions)
 
 
 def test_a_solution_of_other_features_does_not_count_as_converged(model):
     solutions = solve_all(plan_layers(model, seed=0))
-    rebuilt = assemble(plan_layers(model, seed=1), solutions)
+    plan = plan_layers(model, seed=1)
+    rebuilt = assemble(plan, solutions)
     assert not any(layer.converged for layer in rebuilt.layers)
     assert all(layer.relative_error > 0.1 for layer in rebuilt.layers)
+    assert all("another system" in layer.diagnosis for layer in rebuilt.layers)
+    for report, layer in zip(rebuilt.layers, plan.layers, strict=True):
+        matrix = feature_operator(layer.draw(), torch.float64, torch.device("cpu"))
+        wanted = layer.found.target.rows().flatten()
+        difference = matrix.matvec(solutions[layer.name].scale) - wanted
+        assert report.residual == pytest.approx(float(difference.norm() / wanted.norm()))
+
+
+def test_a_solution_of_the_same_plan_keeps_its_report(model):
+    plan = plan_layers(model, seed=0)
+    solutions = solve_all(plan)
+    for layer in assemble(plan, solutions).layers:
+        assert layer.converged
+        assert layer.solution == solutions[layer.name].report
 
 
 def test_an_activation_without_moments_is_refused(model):

@@ -1,5 +1,6 @@
 """The main job: its result, its files, what is done again and what is not."""
 
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -9,9 +10,11 @@ from processes import SMALLEST, TWO_SEEDS, folder_of, result_of
 from safetensors.torch import load_file
 
 from bnrecon.config.composition import compose
+from bnrecon.reporting.convergence import solver_choices
 from bnrecon.reporting.result import RunResult
 from bnrecon.run import main_job
 from bnrecon.runtime import files
+from bnrecon.solvers import SOLVERS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -232,6 +235,8 @@ def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monk
     code, _, err = command("run", *options, "features=he_normal")
     assert code == 2
     assert "features take" in err
+    assert "error.refused" not in err  # advice for library users
+    assert "unsupported" not in err
     monkeypatch.setattr("bnrecon.reconstruction.planning.IMPLICIT_FROM", 0)
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
     code, out, err = command("run", *options, "features=id_cond")
@@ -323,3 +328,48 @@ def test_the_runs_of_a_folder_are_listed(finished, command, tmp_path):
     assert code == 0
     assert "vgg_small (4)" in out
     assert command("tables", str(tmp_path / "nothing"))[0] == 2
+
+
+def test_advice_names_options_as_the_command_line_does(
+    command, stored_targets, tmp_path, monkeypatch
+):
+    options = ("run", "scale=smoke", stored_targets, f"outputs={tmp_path}")
+    monkeypatch.setattr("bnrecon.reconstruction.building.ASSEMBLED", 0)
+    code, out, err = command(*options)
+    assert code == 0, err
+    for text in (out, err):
+        assert "take more features (features.oversampling=1.1)" in text
+    lu = dataclasses.replace(SOLVERS["lu"], memory=lambda *_: 10**15)
+    monkeypatch.setitem(SOLVERS, "lu", lu)
+    code, _, err = command(*options, "solver=lu")
+    assert code == 1
+    assert "use solver=matrix_free with features.oversampling=1.5, or features=id_cond" in err
+
+
+def test_images_that_tell_no_range_are_refused_before_anything_is_solved(
+    command, stored_targets, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("bnrecon.reconstruction.assembly.NOTHING", 1e9)
+    monkeypatch.setattr("bnrecon.run.seed.solve_layer", lambda _: 1 / 0)
+    options = ("scale=smoke", "features.activation=tanh", stored_targets, f"outputs={tmp_path}")
+    code, _, err = command("run", *options)
+    assert code == 2
+    assert "which tells no range" in err
+
+
+def test_choices_that_differ_by_their_iterations_alone_are_one_line(two_seeds):
+    (first, *_) = RunResult.read(two_seeds / "result.json").layers
+    counts = {115: 3, 118: 2, 116: 1}
+    reasons = [f"oversampling 1.5: about {n} iterations" for n in counts for _ in range(counts[n])]
+    layers = [
+        dataclasses.replace(
+            first, solution=dataclasses.replace(first.solution, solver="matrix_free", reason=reason)
+        )
+        for reason in reasons
+    ]
+    assert solver_choices(layers) == [
+        "auto chose matrix_free for 6 of 6 layers: oversampling 1.5: about 115 to 118 iterations"
+    ]
+    assert solver_choices(layers[:3]) == [
+        "auto chose matrix_free for 3 of 3 layers: oversampling 1.5: about 115 iterations"
+    ]

@@ -95,7 +95,7 @@ def test_training_behind_factors_is_training_scales_of_features_with_these_secon
     layer(x).backward(upstream)
 
     count = w.numel()
-    l = torch.arange(count)  # noqa: E741
+    l = torch.arange(count)  # noqa: E741 (the papers' index)
     first = torch.zeros(count, 4).double()
     first[l, l // 9 % 4] = 1
     second = torch.zeros(5, count, 9).double()

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.studies.giannou2023.comparison import middle_range
+from bnrecon.studies.giannou2023.comparison import format_errors
 from bnrecon.studies.giannou2023.variants import (
     FEATURES,
     VARIANT_SIDES,
@@ -25,7 +25,7 @@ CAPTION = (
     "SGD on scales and shifts alone, the frozen weights drawn as random as in Figure 4, or so that "
     "the system of Theorem 1 is perfectly conditioned: ID cond has M = I (a scale is a weight), "
     "Ortho cond an orthogonal M. The dense network is trained by SGD on its weights. Condition: of "
-    "M, mean over runs. Geometric mean of the middle runs, their range in brackets."
+    "M, mean over runs. Samples, training and errors as in Figure 4, left."
 )
 
 
@@ -41,14 +41,13 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per teacher width and kind of features."""
     lines = []
     for (side, kind), group in rows.groupby(["side", "features"], sort=False):
-        middle, low, high = middle_range(group["mse"])
         condition = group["condition"].mean()
         lines.append(
             {
                 "teacher width d": side,
                 "trained": FEATURES[kind],
                 "condition": "" if pd.isna(condition) else f"{condition:.2g}",
-                "test MSE": f"{middle:.1e} ({low:.1e} to {high:.1e})",
+                "test MSE": format_errors(group["mse"]),
                 "share of the variance": f"{(group['mse'] / group['variance']).mean():.3f}",
                 "optimizer": f"{group['learning_rate'].iloc[0]:g}, {group['schedule'].iloc[0]}",
             }

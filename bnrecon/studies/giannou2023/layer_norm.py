@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.studies.giannou2023.comparison import middle_range
+from bnrecon.studies.giannou2023.comparison import format_errors
 from bnrecon.studies.giannou2023.variants import (
     VARIANT_SIDES,
     compare_normalizations,
@@ -23,8 +23,7 @@ CAPTION = (
     "SGD on scales and shifts alone. LayerNorm normalizes every sample over its units, so that "
     "the source is no longer linear where its ReLUs are open: the construction does not apply. "
     "Same teachers, samples and frozen weights as in Figure 4, left; the optimizer of each is "
-    "selected on validation samples of the first run. Geometric mean of the middle runs, their "
-    "range in brackets."
+    "selected on validation samples of the first run. Samples, training and errors as there."
 )
 
 
@@ -43,8 +42,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line = {"teacher width d": side}
         errors = {name: part["mse"] for name, part in group.groupby("normalization", sort=False)}
         for name, values in errors.items():
-            middle, low, high = middle_range(values)
-            line[LABELS[name]] = f"{middle:.1e} ({low:.1e} to {high:.1e})"
+            line[LABELS[name]] = format_errors(values)
         by_run = group.pivot(index="run", columns="normalization", values="mse")
         if {"batch", "layer"} <= set(by_run):
             better = int((by_run["layer"] < by_run["batch"]).sum())

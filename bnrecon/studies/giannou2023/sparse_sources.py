@@ -11,7 +11,9 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.giannou2023.comparison import (
     draw_methods,
-    middle_range,
+    median_share,
+    paired_errors,
+    place_legend,
     summarize_methods,
     where_better,
 )
@@ -30,9 +32,10 @@ def sparse_experiment(
         f"The same with {density:.0%} of the frozen weights nonzero",
         _tasks(density),
         summarize,
-        "As in Figure 4. The construction takes the pseudo-inverse's scales where the system is "
-        "singular. With a share p of nonzero weights a column of the system is zero with "
-        "probability 1 - (1 - (1 - p)^d)².",
+        "Samples, training, construction and errors as in Figure 4, left. Each frozen weight is "
+        f"zero with probability {1 - density:.0%}; the others keep their size. The construction "
+        "takes the pseudo-inverse's scales where the system is singular. With a share p of nonzero "
+        "weights a column of the system is zero with probability 1 - (1 - (1 - p)^d)².",
         draw,
         claims=claims,
     )
@@ -67,39 +70,44 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's two panels."""
-    figure, (first, second) = new_figure(1, 2, (PAGE, 2.6))
+    figure, (first, second) = new_figure(1, 2, (PAGE, 2.9))
     left, right = split_panels(rows)
     draw_methods(first, left, "side")
     first.set_xlabel("width d of the teacher (source width d²)")
     draw_methods(second, right, "width")
     second.set_xlabel(f"width c of the source (teacher width {int(right['side'].iloc[0])})")
-    (first if len(left) else second).legend()
+    place_legend(figure, 4)
     return figure
 
 
 def claims_at_20_percent(rows: pd.DataFrame) -> list[Claim]:
-    """What Appendix E says about Figure 5a."""
+    """What Appendix E says about Figure 5a, in shares of the labels' variance."""
     left, _ = split_panels(rows)
-    errors = {
-        int(side): {
-            method: middle_range(part["mse"])[0] for method, part in group.groupby("method")
-        }
-        for side, group in left.groupby("side", sort=True)
-    }
-    if len(errors) < 2:
+    sides = sorted(int(side) for side in left["side"].unique())
+    if len(sides) < 2:
         return []  # the claim compares widths
-    small, large = errors[min(errors)], errors[max(errors)]
-    far = small["student"] / small["dense"], large["student"] / large["dense"]
-    holds = far[0] > 10 and far[1] < 2 and large["teacher"] < 1e-3 * small["teacher"]
+    far, error = {}, {}
+    for side in (sides[0], sides[-1]):
+        part = left[left["side"] == side]
+        errors = paired_errors(part, "side").loc[side]
+        variance = part.groupby("run")["variance"].first()
+        far[side] = float(((errors["student"] - errors["dense"]).abs() / variance).median())
+        error[side] = median_share(part, "teacher")
+    small, large = sides[0], sides[-1]
+    holds = min(far[small], error[small]) > 0.1 and max(far[large], error[large]) < 0.01
     return [
         Claim(
             "Appendix E, Figure 5a",
-            "Where d is small, the construction is far from what it is made of; as d grows, it "
-            "comes close, and from the teacher it has almost no error.",
+            '"when the dimensions are low as compared to the sparsity, the orange and the black '
+            "curve are far; as well as the green curve has high error. However, as we increase the "
+            "dimensions keeping the sparsity fixed, the orange and black curves come closer and "
+            'the green curve also achieves almost 0 error."',
             "confirmed" if holds else "not confirmed",
-            f"construction from the learnt network over that network: {far[0]:.2g} at d = "
-            f"{min(errors)}, {far[1]:.2g} at d = {max(errors)}; construction from the teacher: "
-            f"{small['teacher']:.1e} and {large['teacher']:.1e}.",
+            "distance of the construction from the learnt network (orange) to that network "
+            f"(black): {far[small]:.2g} of the variance at d = {small}, {far[large]:.2g} at d = "
+            f"{large}; error of the construction from the teacher (green): {error[small]:.2g} and "
+            f"{error[large]:.2g} of the variance (medians of the runs; far and high is above 0.1, "
+            "close and almost 0 below 0.01).",
         )
     ]
 
@@ -108,23 +116,45 @@ def claims_at_5_percent(rows: pd.DataFrame) -> list[Claim]:
     """What Appendix E says about Figure 5b."""
     left, right = split_panels(rows)
     both = pd.concat([left, right]).drop_duplicates(["side", "width", "method", "run"])
-    settings = both.groupby(["side", "width"])
-    share = both.assign(share=both["mse"] / both["variance"])
-    least = share[share["method"] != "dense"]["share"].min()
-    better = where_better(left, "side", "baseline", "student")
-    wins = len(set(better) & set(where_better(left, "side", "baseline", "teacher")))
+    settings = [group for _, group in both.groupby(["side", "width"])]
+    least = {
+        method: min(median_share(group, method) for group in settings)
+        for method in ("baseline", "teacher", "student")
+    }
+    errors = paired_errors(left, "side")
+    factors = errors[["teacher", "student"]].min(axis=1) / errors["baseline"]
+    factor = factors.groupby(level="side").median()
+    listed = ", ".join(f"{factor[side]:.2g} at d = {side}" for side in factor.index)
+    wins = int((factors > 1).sum())
     narrow = set(where_better(right, "width", "baseline", "student"))
     narrow &= set(where_better(right, "width", "baseline", "teacher"))
-    holds = least > 0.01 and wins == left["side"].nunique()
+    widths = sorted(int(width) for width in right["width"].unique())
     return [
         Claim(
             "Appendix E, Figure 5b",
-            '"None of the algorithms achieve small loss. However, SGD still achieves much better '
-            'loss."',
-            "confirmed" if holds else "not confirmed",
-            f"smallest loss of all over {len(settings)} settings {least:.2g} of the variance; "
-            f"every middle run of SGD is better than both constructions at {wins} of "
-            f"{left['side'].nunique()} teacher widths and {len(narrow)} of "
-            f"{right['width'].nunique()} source widths.",
-        )
+            '"when the network is extremely sparse (sparsity=0.05), none of the algorithms achieve '
+            'small loss."',
+            "confirmed" if min(least.values()) > 0.05 else "not confirmed",
+            f"least median loss over {len(settings)} settings, in shares of the variance: SGD "
+            f"{least['baseline']:.2g}, construction from the teacher {least['teacher']:.2g}, from "
+            f"the learnt network {least['student']:.2g} (small is below 0.05).",
+        ),
+        Claim(
+            "Appendix E, Figure 5b",
+            '"However, SGD (blue curve) still achieves much better loss that [sic] the '
+            'constructive algorithms."',
+            "confirmed" if factor.min() >= 2 else "not confirmed",
+            "the better construction's loss over SGD's, median of the runs, at source width d²: "
+            f"{listed} (much better is at least 2 at every d); SGD is better in {wins} of "
+            f"{len(factors)} pairs of runs.",
+        ),
+        Claim(
+            "Figure 5, bottom left",
+            '"[...] if the network is very sparse, and the width is also small, then SGD beats our '
+            'construction."',
+            "confirmed" if widths and widths[0] in narrow else "not confirmed",
+            f"SGD is better than both constructions in every run at c = "
+            f"{', '.join(map(str, sorted(narrow))) or 'none'}, of {len(widths)} source widths from "
+            f"{widths[0]} to {widths[-1]}.",
+        ),
     ]

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.construction.random_linear import khatri_rao
 from bnrecon.features import LayerShape, draw
-from bnrecon.reporting.figures import PALETTE, new_figure
-from bnrecon.studies.giannou2023.comparison import middle_range
+from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
+from bnrecon.studies.giannou2023.comparison import middle_range, place_legend
 from bnrecon.studies.giannou2023.selection import train_sources, train_students
 from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
 
@@ -104,7 +104,7 @@ def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.
 
 def draw_variants(rows: pd.DataFrame, column: str, labels: dict[str, str]) -> Figure:
     """Test error against the teacher's width, a line per value of ``column``."""
-    figure, axes = new_figure()
+    figure, axes = new_figure(size=(COLUMN, 3.2))
     for (name, part), colour in zip(rows.groupby(column, sort=False), PALETTE, strict=False):
         found = {side: middle_range(group["mse"]) for side, group in part.groupby("side")}
         middle = [m for m, _, _ in found.values()]
@@ -114,5 +114,5 @@ def draw_variants(rows: pd.DataFrame, column: str, labels: dict[str, str]) -> Fi
     axes.set_yscale("log")
     axes.set_xlabel("width d of the teacher (source width d²)")
     axes.set_ylabel("test MSE")
-    axes.legend()
+    place_legend(figure)
     return figure

@@ -1,0 +1,195 @@
+"""Smart initialization: a network's pre-activations normalized by a data set before training."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from bnrecon.partition import adapt_layers, set_statistics
+from bnrecon.runtime.errors import UserError, nearest
+
+__all__ = [
+    "FrozenBatchNorm1d",
+    "FrozenBatchNorm2d",
+    "initialize_biases",
+    "initialize_from_data",
+]
+
+METHODS = ("freeze", "fold")
+WEIGHTED = (nn.Linear, nn.Conv2d)
+
+
+class _Frozen(nn.modules.batchnorm._BatchNorm):
+    """A BatchNorm that uses its running statistics in training too, and never changes them."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Stay in eval mode."""
+        del mode
+        return super().train(False)
+
+
+class FrozenBatchNorm1d(_Frozen, nn.BatchNorm1d):
+    """BatchNorm1d with frozen statistics; scale and shift are learned where it is affine."""
+
+
+class FrozenBatchNorm2d(_Frozen, nn.BatchNorm2d):
+    """BatchNorm2d with frozen statistics; scale and shift are learned where it is affine.
+
+    >>> layer = FrozenBatchNorm2d(3).train()
+    >>> layer.training
+    False
+    """
+
+
+def initialize_from_data(
+    network: nn.Module,
+    inputs: torch.Tensor | Iterable[torch.Tensor],
+    *,
+    method: str = "freeze",
+    eps: float = 1e-5,
+) -> nn.Module:
+    """The smart initialization of "Batch Normalization Explained", Section 4, on a copy.
+
+    Layer by layer, in the order in which they run, every channel's pre-activation h is replaced by
+    (h - μ) / sqrt(σ² + eps), with the mean and variance over a data set (Eq. 3), so that every
+    unit's zero set passes through the data. In training μ and σ stay as they are.
+
+    - A network with BatchNorm: its running statistics are set and frozen; γ and β are kept and
+      learn.
+    - A network without, ``freeze``: a frozen normalization without γ and β follows every Linear
+      and Conv2d except the last to run. The layer becomes ``Sequential(layer, normalization)``.
+    - A network without, ``fold``: the same function with no new module. Each such layer's weight
+      is divided by sqrt(σ² + eps), and its bias becomes (bias - μ) / sqrt(σ² + eps). A bias is
+      added where there is none.
+
+    Both methods start from the same function but train differently: a step of SGD moves the
+    effective weight w / σ by 1 / σ² times as much with ``freeze`` as with ``fold``.
+
+    Args:
+        network: it is not changed.
+        inputs: a tensor (n, *input shape), which runs once, or batches, which run once per layer.
+        method: ``freeze`` or ``fold``; a network with BatchNorm is always frozen.
+        eps: added to the variances of a network without BatchNorm.
+
+    Returns:
+        The initialized copy, in the network's mode.
+
+    >>> network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    >>> inputs = torch.randn(100, 2)
+    >>> ready = initialize_from_data(network, inputs, method="fold")
+    >>> bool(ready[0](inputs).mean(0).abs().max() < 1e-5)
+    True
+    """
+    if method not in METHODS:
+        raise UserError(f"method={method}: {nearest(method, METHODS)}")
+    ready = copy.deepcopy(network)
+    given = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
+    if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in ready.modules()):
+        if method == "fold":
+            raise UserError("method=fold: the network has BatchNorm; give method=freeze")
+        set_statistics(ready, given)
+        return _replace(ready, _is_norm, lambda norm: _frozen(norm))  # type: ignore[arg-type]
+    layers = _hidden_layers(ready, given if isinstance(given, torch.Tensor) else given[0])
+    if method == "fold":
+        adapt_layers(ready, layers, given, _output_of, functools.partial(_fold, eps))
+        return ready
+    chosen = set(layers)
+    ready = _replace(ready, lambda module: module in chosen, lambda layer: _normalized(layer, eps))
+    return set_statistics(ready, given)
+
+
+def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module:
+    """Set the biases of all Linear and Conv2d layers, in place: the paper's two comparisons.
+
+    Args:
+        network: a bias is added where a layer has none.
+        kind: ``zero``, or ``random``: uniform within 1 / sqrt(fan-in), PyTorch's default.
+        seed: of the random biases.
+
+    Returns:
+        The network.
+
+    >>> initialize_biases(nn.Linear(4, 2, bias=False), "zero").bias.tolist()
+    [0.0, 0.0]
+    """
+    if kind not in ("zero", "random"):
+        raise UserError(f"kind={kind}: {nearest(kind, ('zero', 'random'))}")
+    generator = torch.Generator().manual_seed(seed)
+    for layer in network.modules():
+        if isinstance(layer, WEIGHTED):
+            bias = torch.zeros(len(layer.weight))
+            if kind == "random":
+                reach = layer.weight[0].numel() ** -0.5
+                bias.uniform_(-reach, reach, generator=generator)
+            layer.bias = nn.Parameter(bias.to(layer.weight))
+    return network
+
+
+def _hidden_layers(network: nn.Module, inputs: torch.Tensor) -> list[nn.Module]:
+    """All Linear and Conv2d layers but the one that runs last, which gives the network's output."""
+    order: list[nn.Module] = []
+    layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
+
+    def note(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
+        order.append(layer)
+        return given
+
+    adapt_layers(network, layers, inputs[:1], note, lambda *_moments: None)
+    return order[:-1]
+
+
+def _output_of(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
+    # Not a call of the layer: its hooks must not run twice.
+    return layer.forward(given)
+
+
+@torch.no_grad()
+def _fold(eps: float, layer: nn.Module, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    """Make the layer's output its normalized output."""
+    weight: Any = layer.weight
+    bias: Any = layer.bias
+    scale = (variance + eps).rsqrt()
+    before = torch.zeros_like(mean) if bias is None else bias.double()
+    shift = ((before - mean) * scale).to(weight)
+    weight.mul_(scale.to(weight).reshape(-1, *[1] * (weight.ndim - 1)))
+    if bias is None:
+        layer.bias = nn.Parameter(shift)
+    else:
+        bias.copy_(shift)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
+
+
+def _frozen(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    kind = FrozenBatchNorm1d if isinstance(norm, nn.BatchNorm1d) else FrozenBatchNorm2d
+    frozen = kind(norm.num_features, eps=norm.eps, affine=norm.affine)
+    frozen.to(norm.running_mean)
+    frozen.load_state_dict(norm.state_dict())
+    return frozen.train(False)
+
+
+def _normalized(layer: nn.Module, eps: float) -> nn.Module:
+    kind = FrozenBatchNorm1d if isinstance(layer, nn.Linear) else FrozenBatchNorm2d
+    weight: Any = layer.weight
+    norm = kind(len(weight), eps=eps, affine=False).to(weight.device, weight.dtype)
+    return nn.Sequential(layer, norm.train(False)).train(layer.training)
+
+
+def _replace(
+    network: nn.Module,
+    chosen: Callable[[nn.Module], bool],
+    replacement: Callable[[nn.Module], nn.Module],
+) -> nn.Module:
+    """Replace the chosen modules of a network, in place; the network itself where it is chosen."""
+    if chosen(network):
+        return replacement(network)
+    for name, child in network.named_children():
+        setattr(network, name, _replace(child, chosen, replacement))
+    return network

@@ -1,0 +1,132 @@
+"""BatchNorm whose batch statistics vary as those of a smaller batch would."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["NoisyBatchNorm2d", "batch_noise"]
+
+TINY = 1e-12  # below this relative variance a channel is constant, and has no noise
+
+
+class NoisyBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d with the noise of a virtual batch size in training ("controlled noise").
+
+    Over batches of B images the statistics of a channel vary: with m_i the mean of image i over its
+    pixels and v_i its mean squared distance from the channel's mean μ, the images independent,
+
+        var(μ_B) = var(m) / B,    var(σ²_B) = var(v) / B + O(1 / B²),    E σ²_B = σ² - var(m) / B.
+
+    (For one pixel this is Proposition 2 of "Batch Normalization Explained", Eq. 13, times the
+    factor ((B - 1) / B)² that the variance of Eq. 3 has. The pixels of an image are not
+    independent, hence the variances between images.) In training the statistics are replaced by
+
+        μ' = μ_B + σ_B r ξ,                       ξ normal,      r² = δ var(m) / σ²_B,
+        σ'² = σ²_B (1 - r²) χ²_ν / ν,             δ = 1 / V - 1 / B,
+        ν = 2 (1 + κ / B) / (κ δ),                κ = var(v) / σ⁴_B,
+
+    additive Gaussian and multiplicative chi-square noise (the paper's Section 5): the means and
+    variances of μ' and σ'² are those of a batch of V images, up to terms of order 1 / V². var(m)
+    and κ are estimated from the batch itself (κ is 2 for Gaussian data of one pixel). In eval mode,
+    and for a batch of at most V images, it is BatchNorm2d. The running statistics are those without
+    noise. The noise is drawn from PyTorch's generator, as Dropout's is.
+
+    Args:
+        num_features: channels.
+        virtual_batch: V, at least 2, need not be an integer: V = B / 1.15 raises both variances by
+            15%, as the paper does. None is BatchNorm2d.
+        options: those of ``nn.BatchNorm2d``.
+
+    >>> _ = torch.manual_seed(0)
+    >>> layer = NoisyBatchNorm2d(3, virtual_batch=8)
+    >>> images = torch.randn(64, 3, 5, 5)
+    >>> bool((layer(images) == layer(images)).all())  # each call draws its own noise
+    False
+    >>> layer.eval()
+    NoisyBatchNorm2d(3, eps=1e-05, momentum=0.1, affine=True, ..., virtual_batch=8)
+    """
+
+    def __init__(
+        self, num_features: int, *, virtual_batch: float | None = None, **options: object
+    ) -> None:
+        if virtual_batch is not None and not virtual_batch >= 2:
+            raise UserError(f"virtual_batch={virtual_batch}: must be at least 2")
+        super().__init__(num_features, **options)  # type: ignore[arg-type]  # BatchNorm2d's own
+        self.virtual_batch = virtual_batch
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalize (B, channels, height, width)."""
+        output = super().forward(input)
+        virtual = self.virtual_batch
+        if not self.training or virtual is None or len(input) <= virtual:
+            return output
+        shift, scale = batch_noise(input, virtual)
+        shift, scale = (noise.to(output.dtype)[:, None, None] for noise in (shift, scale))
+        # γ (y - shift) / scale + β from γ y + β, y the normalized input; γ may be 0.
+        gain = self.weight[:, None, None] if self.weight is not None else 1.0
+        bias = self.bias[:, None, None] if self.bias is not None else 0.0
+        return (output - bias - gain * shift) / scale + bias
+
+    def extra_repr(self) -> str:
+        """The options, as ``print`` shows them."""
+        return f"{super().extra_repr()}, virtual_batch={self.virtual_batch}"
+
+    @classmethod
+    def convert(cls, network: nn.Module, virtual_batch: float | None) -> nn.Module:
+        """Replace every BatchNorm2d of a network, in place, keeping parameters and statistics.
+
+        Returns:
+            The network, or the new layer where the network is itself a BatchNorm2d.
+
+        >>> network = NoisyBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(3)), virtual_batch=8)
+        >>> type(network[0]).__name__
+        'NoisyBatchNorm2d'
+        """
+        if isinstance(network, nn.BatchNorm2d):
+            noisy = cls(
+                network.num_features,
+                virtual_batch=virtual_batch,
+                eps=network.eps,
+                momentum=network.momentum,
+                affine=network.affine,
+                track_running_stats=network.track_running_stats,
+            )
+            noisy.weight, noisy.bias = network.weight, network.bias
+            for name, buffer in network.named_buffers(recurse=False):
+                setattr(noisy, name, buffer)
+            return noisy.train(network.training)
+        for name, child in network.named_children():
+            setattr(network, name, cls.convert(child, virtual_batch))
+        return network
+
+
+@torch.no_grad()
+def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw (μ' - μ_B) / σ_B and σ' / σ_B, as ``NoisyBatchNorm2d`` defines them.
+
+    Args:
+        images: (B, channels, height, width), B above ``virtual_batch``.
+        virtual_batch: V, at least 2.
+
+    Returns:
+        Two tensors (channels,), at least float32. A constant channel has no noise: 0 and 1.
+    """
+    batch = len(images)
+    extra = 1 / virtual_batch - 1 / batch
+    values = images.to(torch.promote_types(images.dtype, torch.float32))
+    mean = values.mean((0, 2, 3), keepdim=True)
+    square = ((values - mean) ** 2).mean((2, 3))  # v_i
+    variance = square.mean(0)
+    constant = variance <= TINY * mean.flatten() ** 2
+    variance = torch.where(constant, torch.ones_like(variance), variance)
+    between = extra * values.mean((2, 3)).var(0) / variance  # r²
+    kurtosis = square.var(0) / variance**2
+    freedom = 2 * (1 + kurtosis / batch) / (kurtosis * extra).clamp_min(TINY)
+    chi = torch.distributions.Chi2(freedom).sample() / freedom
+    shift = between.sqrt() * torch.randn_like(between)
+    scale = ((1 - between) * chi).sqrt()
+    none, one = torch.zeros_like(shift), torch.ones_like(scale)
+    return torch.where(constant, none, shift), torch.where(constant, one, scale)

@@ -1,0 +1,367 @@
+"""The exact partition of a slice, against dense grids, known counts and the network itself."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from bnrecon.partition import (
+    partition,
+    random_network,
+    rectangle,
+    set_statistics,
+    slice_along,
+    slice_of,
+)
+from bnrecon.runtime.errors import UserError
+
+SQUARE = rectangle((-1, -1), (1, 1))
+
+
+def plane(window=SQUARE):
+    return slice_along(torch.zeros(2), torch.eye(2), window)
+
+
+def arrangement(normals, offsets, activation=None):
+    """One layer whose units are zero where ``normals @ x = offsets``."""
+    normals = torch.as_tensor(normals, dtype=torch.float64)
+    network = nn.Sequential(nn.Linear(2, len(normals)), activation or nn.LeakyReLU(0.1)).double()
+    with torch.no_grad():
+        network[0].weight.copy_(normals)
+        network[0].bias.copy_(-torch.as_tensor(offsets))
+    return network
+
+
+def convolutional():
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.LeakyReLU(0.2),
+        nn.MaxPool2d(2, stride=1, padding=1),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(),
+        nn.Linear(16, 3),
+    ).double()
+
+
+class Residual(nn.Module):
+    """A residual network by functions: sums, abs, a view that keeps the batch, a product."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.Linear(2, 9), nn.Linear(9, 9)
+        self.last = nn.Linear(9, 2)
+        self.shift = nn.Parameter(torch.randn(9))
+
+    def forward(self, x):
+        x = torch.abs(self.first(x))
+        x = torch.relu(self.second(x) + self.shift) + 0.5 * x
+        x += torch.nn.functional.leaky_relu(x - self.shift, 0.3)
+        return self.last(x.view(x.size(0), -1))
+
+
+def embedded_images(digits, count):
+    return digits.train_x[:count].permute(0, 3, 1, 2).double() / 255
+
+
+def networks(digits):
+    images = embedded_images(digits, 60)
+    window = rectangle((-1, -1), (1, 1))
+    yield "leaky", random_network(12, 3, batch_norm=False), plane()
+    yield "batchnorm", random_network(12, 3), plane()
+    yield "residual", Residual().double(), plane()
+    network = set_statistics(convolutional(), images)
+    yield "convolutional", network, slice_of(images[:3], window)
+
+
+@pytest.fixture(scope="module", params=["leaky", "batchnorm", "residual", "convolutional"])
+def case(request, digits):
+    name, network, slice_ = next(row for row in networks(digits) if row[0] == request.param)
+    return network.eval(), slice_, partition(network, slice_)
+
+
+def grid(slice_, side=23):
+    low, high = slice_.window.min(0), slice_.window.max(0)
+    axes = [np.linspace(a, b, side + 2)[1:-1] for a, b in zip(low, high, strict=True)]
+    return np.stack(np.meshgrid(*axes), -1).reshape(-1, 2) + 1e-4 * np.pi
+
+
+def outputs(network, slice_, points):
+    with torch.no_grad():
+        return network(slice_.inputs(points)).flatten(1).numpy()
+
+
+def at(maps, points):
+    return maps[..., 0] + np.einsum("noi,ni->no", maps[..., 1:], points)
+
+
+def states(network, slice_, points):
+    """Every unit's state by hooks: the sign before activations, the winner of poolings."""
+    found = []
+
+    def note(module, inputs, output):
+        if isinstance(module, nn.MaxPool2d):
+            pool = nn.functional.max_pool2d
+            options = (module.kernel_size, module.stride, module.padding)
+            found.append(pool(inputs[0], *options, return_indices=True)[1].flatten(1))
+        else:
+            found.append((inputs[0] > 0).flatten(1).long())
+
+    kinds = (nn.ReLU, nn.LeakyReLU, nn.MaxPool2d)
+    handles = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, kinds)]
+    outputs(network, slice_, points)
+    for handle in handles:
+        handle.remove()
+    return torch.cat(found, 1).numpy()
+
+
+def test_areas_sum_to_the_window(case):
+    network, slice_, found = case
+    areas = found.regions.areas()
+    assert areas.min() > 0
+    assert areas.sum() == pytest.approx(4.0, rel=1e-12)
+
+
+def test_affine_maps_are_the_network_inside_every_region(case):
+    network, slice_, found = case
+    points = grid(slice_)
+    region = found.regions.locate(points)
+    assert (region >= 0).all()
+    expected = outputs(network, slice_, points)
+    assert at(found.regions.maps[region], points) == pytest.approx(expected, abs=1e-12)
+    centres = found.regions.centres()
+    assert at(found.regions.maps, centres) == pytest.approx(
+        outputs(network, slice_, centres), abs=1e-12
+    )
+
+
+def test_points_of_a_dense_grid_share_a_state_exactly_where_they_share_a_region(digits):
+    network = random_network(12, 3)
+    found = partition(network, plane())
+    points = grid(plane(), 61)
+    region = found.regions.locate(points)
+    pattern = states(network, plane(), points)
+    keys = np.unique(pattern, axis=0, return_inverse=True)[1].ravel()
+    # One state in each region, and one region for each state: the same partition of the points.
+    pairs = {(int(a), int(b)) for a, b in zip(region, keys, strict=True)}
+    assert len(pairs) == len(set(region)) == len(set(keys)) > 30
+
+
+def test_no_unit_changes_its_state_within_a_region_of_a_convolutional_network(digits):
+    network, slice_ = next(row[1:] for row in networks(digits) if row[0] == "convolutional")
+    network.eval()
+    regions = partition(network, slice_).regions
+    big = np.flatnonzero(regions.areas() > 1e-4)[:200]
+    points, region = [], []
+    for index in big:
+        corners = regions[index].vertices
+        points += list(0.95 * corners + 0.05 * corners.mean(0))
+        region += [index] * len(corners)
+    pattern = states(network, slice_, np.array(points))
+    # Ties of zeros behind a ReLU have no winner: the value is the same whichever is taken.
+    _, first = np.unique(region, return_index=True)
+    owner = np.searchsorted(np.sort(first), np.arange(len(region)), side="right") - 1
+    signs = np.r_[0 : 3 * 64, 3 * 64 + 3 * 16 : 3 * 64 + 3 * 16 + 4 * 16]
+    assert (pattern[:, signs] == pattern[np.sort(first)[owner]][:, signs]).all()
+
+
+def test_neighbours_agree_on_their_shared_edges(case):
+    network, slice_, found = case
+    regions = found.regions
+    rng = np.random.default_rng(0)
+    rows = rng.choice(len(regions), min(60, len(regions)), replace=False)
+    steps = 1e-7 * np.array([[1.0, 0.3], [-1.0, -0.3], [0.3, -1.0], [-0.3, 1.0]])
+    compared = 0
+    for row in rows:
+        corners = regions[row].vertices
+        middles = (corners + np.roll(corners, -1, 0)) / 2
+        for step in steps:
+            other = regions.locate(middles + step)
+            seen = other >= 0
+            here = at(np.repeat(regions.maps[[row]], len(middles), 0), middles)
+            there = at(regions.maps[other], middles)
+            # The neighbour meets the edge within the step, up to its slope.
+            assert here[seen] == pytest.approx(there[seen], abs=1e-4)
+            compared += int((other[seen] != row).sum())
+    assert compared > 50
+
+
+def test_the_network_is_continuous_along_folds_to_rounding(case):
+    network, slice_, found = case
+    middle = found.folds.ends.mean(1)
+    normal = np.diff(found.folds.ends, axis=1)[:, 0] @ np.array([[0.0, 1.0], [-1.0, 0.0]])
+    normal /= np.hypot(*normal.T)[:, None]
+    some = np.random.default_rng(0).permutation(len(middle))[:200]
+    sides = [found.regions.locate(middle[some] + 1e-8 * sign * normal[some]) for sign in (1, -1)]
+    inside = (sides[0] >= 0) & (sides[1] >= 0)
+    maps = [found.regions.maps[side[inside]] for side in sides]
+    values = [at(part, middle[some][inside]) for part in maps]
+    assert np.abs(values[0] - values[1]).max() < 1e-7
+    assert (sides[0] != sides[1])[inside].mean() > 0.98  # a fold separates two regions
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_lines_in_general_position_give_1_plus_n_plus_n_choose_2_regions(count):
+    rng = np.random.default_rng(count)
+    angles = (np.arange(count) + rng.uniform(0, 0.5, count)) * np.pi / count
+    normals = np.stack([np.cos(angles), np.sin(angles)], 1)
+    network = arrangement(normals, rng.uniform(-0.1, 0.1, count))
+    far = rectangle((-50, -50), (50, 50))
+    found = partition(network, plane(far))
+    assert len(found.regions) == 1 + count + count * (count - 1) // 2
+    assert len(found.folds) == count
+
+
+def test_a_window_sees_1_plus_its_lines_plus_the_crossings_inside():
+    rng = np.random.default_rng(0)
+    normals, offsets = rng.normal(size=(150, 2)), rng.normal(size=150)
+    found = partition(arrangement(normals, offsets), plane())
+    i, j = np.triu_indices(150, 1)
+    pairs = np.stack([normals[i], normals[j]], 1)
+    crossings = np.linalg.solve(pairs, np.stack([offsets[i], offsets[j]], 1)[..., None])[..., 0]
+    inside = int((np.abs(crossings) < 1).all(1).sum())
+    assert len(found.regions) == 1 + len(found.folds) + inside
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e-13])
+def test_concurrent_and_coincident_lines_leave_no_slivers(shift):
+    angles = np.linspace(0, np.pi, 40, endpoint=False)
+    normals = np.stack([np.cos(angles), np.sin(angles)], 1)
+    centre = np.array([0.1, 0.2])
+    offsets = normals @ centre
+    doubled = np.concatenate([normals, -3 * normals])
+    found = partition(
+        arrangement(doubled, np.concatenate([offsets, -3 * offsets + shift])), plane()
+    )
+    assert len(found.regions) == 80
+    assert len(found.folds) == 80  # of each pair both are recorded
+
+
+def test_nearly_parallel_lines_are_all_cut():
+    angles = 1e-6 * np.arange(20)
+    normals = np.stack([np.cos(angles), np.sin(angles)], 1)
+    offsets = 1e-4 * np.arange(20)
+    found = partition(arrangement(normals, offsets), plane())
+    assert len(found.regions) == 21
+    assert found.regions.areas().sum() == pytest.approx(4.0, rel=1e-12)
+
+
+def test_folds_are_the_zero_sets_of_their_units(case):
+    network, slice_, found = case
+    for index, layer in enumerate(found.layers):
+        if layer.kind != "activation" or layer.name not in dict(network.named_modules()):
+            continue
+        seen = []
+        handle = network.get_submodule(layer.name).register_forward_pre_hook(
+            lambda _module, inputs, seen=seen: seen.append(inputs[0].flatten(1))
+        )
+        folds = found.folds.of(index)
+        for share in (0.0, 0.3, 1.0):
+            points = (1 - share) * folds.ends[:, 0] + share * folds.ends[:, 1]
+            outputs(network, slice_, points)
+            values = seen.pop()
+            own = values.gather(1, torch.from_numpy(folds.unit)[:, None])
+            assert own.abs().max() < 1e-9 * max(1.0, float(values.abs().max()))
+        handle.remove()
+
+
+def test_folds_hold_every_sign_change_along_a_line(case):
+    network, slice_, found = case
+    if not isinstance(network, nn.Sequential) or isinstance(network[0], nn.Conv2d):
+        pytest.skip("the signs are read off the modules of a fully connected network")
+    line = np.stack([np.linspace(-0.999, 0.999, 4001), np.full(4001, 0.137)], 1)
+    changes = (np.diff(states(network, slice_, line), axis=0) != 0).sum()
+    across = (found.folds.ends[:, 0, 1] > 0.137) != (found.folds.ends[:, 1, 1] > 0.137)
+    share = (0.137 - found.folds.ends[:, 0, 1]) / np.diff(found.folds.ends[..., 1], axis=1)[:, 0]
+    where = found.folds.ends[:, 0, 0] + share * np.diff(found.folds.ends[..., 0], axis=1)[:, 0]
+    assert changes == (across & (np.abs(where) < 0.999)).sum()
+
+
+def test_a_zero_set_along_an_earlier_fold_is_recorded_once():
+    network = nn.Sequential(*arrangement([[1.0, 0.0]], [0.2]), nn.Linear(1, 1), nn.LeakyReLU(0.1))
+    network.double()
+    with torch.no_grad():
+        network[2].weight.fill_(1.0)
+        network[2].bias.zero_()
+    found = partition(network, plane())
+    assert len(found.regions) == 2
+    assert found.folds.of(1).ends[..., 0] == pytest.approx(0.2)
+    assert found.folds.of(1).lengths().sum() == pytest.approx(2.0)
+
+
+def test_maximum_of_three_has_three_cells_that_meet_in_a_point():
+    network = nn.Sequential(
+        nn.Linear(2, 3), nn.Unflatten(1, (1, 1, 3)), nn.MaxPool2d((1, 3)), nn.Flatten()
+    )
+    with pytest.raises(UserError, match="Unflatten"):
+        partition(network, plane())
+
+    class Maximum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.pool = nn.Linear(2, 3).double(), nn.MaxPool2d((1, 3))
+
+        def forward(self, x):
+            return self.pool(self.linear(x).view(x.size(0), 1, 1, 3)).flatten(1)
+
+    network = Maximum()
+    with torch.no_grad():
+        network.linear.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 1.0], [-1.0, -1.0]]))
+        network.linear.bias.zero_()
+    found = partition(network, plane())
+    assert len(found.regions) == 3
+    assert found.regions.areas().sum() == pytest.approx(4.0)
+    assert len(found.folds) == 3
+    nearest = np.abs(found.folds.ends).sum(2).min(1)
+    assert nearest == pytest.approx(0.0, abs=1e-12)  # every boundary ends at the origin
+
+
+def test_batchnorm_puts_the_mean_of_the_data_on_every_hyperplane():
+    """Theorem 1 and Corollary 2: the first layer's lines all pass through the mean."""
+    data = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mean = data.mean(0).numpy()
+    found = partition(random_network(30, 1), plane(rectangle((-2, -2), (2, 2))))
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 30), nn.BatchNorm1d(30), nn.LeakyReLU(0.1)).double()
+    before = partition(network, plane())
+    found = partition(set_statistics(network, data), plane())
+    for folds, through in ((found.folds, True), (before.folds, False)):
+        along = folds.ends[:, 1] - folds.ends[:, 0]
+        beside = mean - folds.ends[:, 0]
+        distance = np.abs(along[:, 0] * beside[:, 1] - along[:, 1] * beside[:, 0])
+        assert (distance.max() < 1e-12) == through
+    assert len(found.folds) == 30
+    assert len(found.regions) == 60  # a central arrangement
+
+
+def test_a_residual_network_of_torchvision_is_partitioned(digits):
+    torch.manual_seed(0)
+    block = torchvision.models.resnet.BasicBlock(4, 4)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), block)
+    network.double().eval()
+    images = embedded_images(digits, 20)
+    set_statistics(network, images)
+    slice_ = slice_of(images[:3], rectangle((-0.05, -0.05), (0.05, 0.05)))
+    found = partition(network, slice_)
+    assert len(found.regions) > 10
+    assert [layer.name for layer in found.layers] == ["2", "3.relu", "3.relu"]
+    points = grid(slice_, 8) * 0.9
+    maps = found.regions.maps[found.regions.locate(points)]
+    assert at(maps, points) == pytest.approx(outputs(network, slice_, points), abs=1e-11)
+
+
+def test_the_decision_boundary_is_where_an_output_is_zero():
+    network = random_network(10, 2)
+    with torch.no_grad():
+        network[-1].bias -= network(torch.zeros(1, 2, dtype=torch.float64))[0]
+    ends = partition(network, plane(2 * SQUARE)).zero_set(0)
+    assert len(ends) > 3
+    middle = plane().inputs(ends.mean(1))
+    assert network(middle).abs().max() < 1e-12

@@ -1,0 +1,122 @@
+"""Slices, what a partition refuses, its drawing and its cost."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bnrecon.partition import (
+    measure_cost,
+    partition,
+    random_network,
+    rectangle,
+    slice_along,
+    slice_of,
+)
+from bnrecon.runtime.errors import RunError, UserError
+
+SQUARE = rectangle((-1, -1), (1, 1))
+
+
+def plane(window=SQUARE):
+    return slice_along(torch.zeros(2), torch.eye(2), window)
+
+
+def test_slices_keep_distances_and_recover_coordinates(digits):
+    images = digits.train_x[:3].double() / 255
+    slice_ = slice_of(images)
+    at_images = slice_.coordinates(images)
+    assert slice_.inputs(at_images).sub(images).abs().max() < 1e-12
+    between = (images[1] - images[2]).norm().item()
+    assert np.hypot(*(at_images[1] - at_images[2])) == pytest.approx(between)
+    assert slice_of(images, margin=0.0).window.min(0) == pytest.approx(at_images.min(0))
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.Tanh()), r"1 \(Tanh\): not supported"),
+        (nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False)), "BatchNorm1d.*not supported"),
+        (nn.Sequential(nn.Linear(3, 2), nn.ReLU()), r"shape \(2,\) does not fit"),
+        (nn.Bilinear(2, 2, 2), "takes 2 inputs|not supported"),
+    ],
+)
+def test_what_is_not_supported_is_refused_in_one_line(network, message):
+    with pytest.raises(UserError, match=message) as caught:
+        partition(network, plane())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_product_of_activations_is_refused():
+    class Product(nn.Module):
+        def forward(self, x):
+            return x * x
+
+    with pytest.raises(UserError, match="mul"):
+        partition(Product(), plane())
+
+
+def test_a_module_that_is_not_what_it_inherits_from_is_noticed():
+    class Squared(nn.Linear):
+        def forward(self, input):
+            return super().forward(input) ** 2
+
+    with pytest.raises(RunError, match="differ from the network"):
+        partition(nn.Sequential(Squared(2, 1)), plane())
+
+
+def test_too_many_regions_are_refused():
+    with pytest.raises(UserError, match="max_regions=10 "):
+        partition(random_network(20, 1), plane(), max_regions=10)
+
+
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        ([[0, 0], [1, 0], [0, 1], [1, 1]], "not a convex polygon"),
+        ([[0, 0], [1, 0]], "at least 3 vertices"),
+    ],
+)
+def test_a_window_that_is_no_convex_polygon_is_refused(window, message):
+    with pytest.raises(UserError, match=message):
+        plane(window)
+
+
+def test_a_triangular_window_given_clockwise_is_taken():
+    found = partition(random_network(6, 2), plane([[0, 1], [1, -1], [-1, -1]]))
+    assert found.regions.areas().sum() == pytest.approx(2.0)
+
+
+def test_parallel_directions_are_refused():
+    with pytest.raises(UserError, match="zero or parallel"):
+        slice_of([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+
+
+def test_drawings_are_vector_lines_in_the_layers_colours():
+    from matplotlib.figure import Figure
+
+    found = partition(random_network(6, 3), plane())
+    axes = Figure().subplots()
+    lines = found.draw(axes, layer=1)
+    assert len(lines.get_segments()) == len(found.folds.of(1))
+    assert [len(part.get_segments()) for part in axes.collections] == [
+        len(found.folds.of(0)),
+        len(found.folds.of(1)),
+    ]
+    coloured = found.draw(axes, layer=2, values=np.arange(6.0))
+    assert (coloured.get_array() == found.folds.of(2).unit).all()
+
+
+def test_the_cost_is_measured_with_its_regions():
+    row = measure_cost(random_network(8, 2))
+    assert row["units"] == 16
+    assert row["regions"] > 16
+    assert row["microseconds_per_region"] == pytest.approx(1e6 * row["seconds"] / row["regions"])
+
+
+def test_the_network_is_not_changed():
+    network = random_network(5, 2).float().train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    partition(network, plane())
+    assert network.training
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())

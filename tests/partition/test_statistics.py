@@ -1,0 +1,86 @@
+"""BatchNorm statistics that are set from data, layer by layer (Theorem 1)."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from bnrecon.partition import set_statistics
+from bnrecon.runtime.errors import UserError
+
+
+def network_with_norms(seed=0):
+    torch.manual_seed(seed)
+    return torchvision.models.resnet18(num_classes=10).double()
+
+
+def norm_inputs(network, inputs):
+    """Every BatchNorm's input when the network runs in eval mode."""
+    seen = {}
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    handles = [
+        norm.register_forward_pre_hook(lambda norm, given: seen.update({norm: given[0]}))
+        for norm in norms
+    ]
+    with torch.no_grad():
+        network.eval()(inputs)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def test_statistics_are_those_that_every_layer_sees_in_eval_mode():
+    inputs = torch.randn(12, 3, 32, 32, dtype=torch.float64)
+    network = set_statistics(network_with_norms(), inputs)
+    seen = norm_inputs(network, inputs)
+    assert len(seen) == 20
+    for norm, given in seen.items():
+        assert (norm.running_mean - given.mean((0, 2, 3))).abs().max() < 1e-12
+        assert (norm.running_var - given.var((0, 2, 3), unbiased=False)).abs().max() < 1e-12
+
+
+def test_batches_give_the_statistics_of_the_whole_set():
+    inputs = torch.randn(11, 3, 32, 32, dtype=torch.float64)
+    whole = set_statistics(network_with_norms(), inputs).state_dict()
+    parts = set_statistics(network_with_norms(), inputs.split(4)).state_dict()
+    for name, value in whole.items():
+        assert (parts[name] - value).abs().max() < 1e-10
+
+
+def test_the_mean_minimises_the_distance_to_the_hyperplanes_at_the_variance():
+    """Theorem 1 and Eq. 8: the minimum over μ is at the mean, and is σ² / ||w||²."""
+    torch.manual_seed(0)
+    linear, norm = nn.Linear(5, 7, bias=False).double(), nn.BatchNorm1d(7).double()
+    inputs = torch.randn(40, 5, dtype=torch.float64) + 2
+    set_statistics(nn.Sequential(linear, norm), inputs)
+    square_norm = linear.weight.square().sum(1)
+
+    def average_distance(centre):
+        return ((linear(inputs) - centre) ** 2 / square_norm).mean(0).detach().numpy()
+
+    least = average_distance(norm.running_mean)
+    assert least == pytest.approx((norm.running_var / square_norm).detach().numpy(), rel=1e-12)
+    for step in (-0.1, 0.1):
+        moved = average_distance(norm.running_mean + step)
+        assert moved == pytest.approx(least + step**2 / square_norm.detach().numpy(), rel=1e-10)
+
+
+def test_modes_and_hooks_are_restored():
+    network = network_with_norms().train()
+    network.layer1.eval()
+    set_statistics(network, torch.randn(2, 3, 32, 32).double())
+    assert network.training
+    assert not network.layer1[0].bn1.training
+    assert not any(module._forward_pre_hooks for module in network.modules())
+
+
+def test_a_norm_that_runs_twice_is_refused():
+    norm = nn.BatchNorm1d(3)
+    network = nn.Sequential(nn.Linear(3, 3), norm, nn.Linear(3, 3), norm)
+    with pytest.raises(UserError, match="1: runs twice"):
+        set_statistics(network, torch.randn(5, 3))
+
+
+def test_no_inputs_are_refused():
+    with pytest.raises(UserError, match="empty"):
+        set_statistics(nn.BatchNorm1d(3), [])

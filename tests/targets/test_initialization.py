@@ -1,0 +1,139 @@
+"""The smart initialization: statistics of a data set, frozen before training."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.initialization import (
+    FrozenBatchNorm2d,
+    initialize_biases,
+    initialize_from_data,
+)
+
+
+def resnet(norm_layer=None):
+    torch.manual_seed(0)
+    return torchvision.models.resnet18(num_classes=10, norm_layer=norm_layer).double()
+
+
+@pytest.fixture(scope="module")
+def images():
+    torch.manual_seed(1)
+    return torch.randn(12, 3, 32, 32, dtype=torch.float64) * 3 + 1
+
+
+def hidden_outputs(network, kinds, inputs):
+    seen = {}
+    handles = [
+        module.register_forward_hook(
+            lambda m, _given, output, n=name: seen.update({n: output.clone()})
+        )
+        for name, module in network.named_modules()
+        if isinstance(module, kinds)
+    ]
+    with torch.no_grad():
+        network(inputs)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def assert_normalized(outputs):
+    for name, output in outputs.items():
+        assert output.mean((0, 2, 3)).abs().max() < 1e-8, name
+        assert (output.var((0, 2, 3), unbiased=False) - 1).abs().max() < 1e-2, name
+
+
+def test_folding_normalizes_every_convolution_of_a_resnet_without_batchnorm(images):
+    network = resnet(nn.Identity)
+    ready = initialize_from_data(network, images, method="fold")
+    outputs = hidden_outputs(ready.train(), nn.Conv2d, images)
+    assert len(outputs) == 20
+    assert_normalized(outputs)
+    assert torch.equal(ready.fc.weight, network.fc.weight)  # the output layer is left as it is
+    assert all(m.bias is not None for m in ready.modules() if isinstance(m, nn.Conv2d))
+    assert type(ready) is type(network)
+
+
+def test_freezing_gives_the_function_that_folding_gives(images):
+    network = resnet(nn.Identity)
+    frozen = initialize_from_data(network, images)
+    folded = initialize_from_data(network, images, method="fold")
+    assert isinstance(frozen.layer1[0].conv1[1], FrozenBatchNorm2d)
+    assert_normalized(hidden_outputs(frozen.train(), FrozenBatchNorm2d, images))
+    with torch.no_grad():
+        difference = (frozen(images) - folded(images)).abs().max()
+        assert difference < 1e-9 * frozen(images).abs().max()
+
+
+def test_statistics_stay_frozen_while_the_network_trains(images):
+    ready = initialize_from_data(resnet(), images).train()
+    norms = [m for m in ready.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(norms) == 20
+    assert all(isinstance(norm, FrozenBatchNorm2d) and not norm.training for norm in norms)
+    before = {name: buffer.clone() for name, buffer in ready.named_buffers()}
+    optimizer = torch.optim.SGD(ready.parameters(), lr=0.01)
+    loss = nn.functional.cross_entropy(ready(images), torch.arange(12) % 10)
+    loss.backward()
+    optimizer.step()
+    for name, buffer in ready.named_buffers():
+        assert torch.equal(before[name], buffer)
+    assert ready.bn1.weight.grad.abs().max() > 0  # scale and shift learn
+
+
+def test_a_network_with_batchnorm_keeps_its_names_and_normalizes_the_data(images):
+    network = resnet()
+    ready = initialize_from_data(network, images)
+    assert ready.state_dict().keys() == network.state_dict().keys()
+    assert_normalized(hidden_outputs(ready.train(), FrozenBatchNorm2d, images))
+
+
+def test_batches_give_the_same_as_all_images_at_once(images):
+    network = resnet(nn.Identity)
+    whole = initialize_from_data(network, images, method="fold")
+    parts = initialize_from_data(network, images.split(5), method="fold")
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert (a - b).abs().max() < 1e-9 * a.abs().max()
+
+
+def test_the_given_network_is_not_changed(images):
+    network = resnet()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    initialize_from_data(network, images)
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert type(network.bn1) is nn.BatchNorm2d
+    assert network.training
+
+
+def test_a_fully_connected_network_is_normalized_with_its_own_biases():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 2))
+    inputs = torch.randn(64, 4) + 3
+    for method in ("freeze", "fold"):
+        ready = initialize_from_data(network, inputs, method=method)
+        for layers in (1, 3):
+            hidden = ready[:layers](inputs)
+            assert hidden.mean(0).abs().max() < 1e-5
+        assert torch.equal(ready[4].bias, network[4].bias)
+
+
+def test_biases_are_zero_or_uniform_within_the_fan_in():
+    network = nn.Sequential(nn.Conv2d(4, 500, 5, bias=False), nn.Flatten(), nn.Linear(16, 3))
+    initialize_biases(network, "random", seed=3)
+    assert network[0].bias.abs().max().item() == pytest.approx(0.1, rel=0.05)
+    again = initialize_biases(nn.Conv2d(4, 500, 5), "random", seed=3)
+    assert torch.equal(again.bias, network[0].bias)
+    initialize_biases(network, "zero")
+    assert not network[0].bias.any()
+    assert not network[2].bias.any()
+
+
+def test_what_cannot_be_done_is_refused():
+    with pytest.raises(UserError, match="method=fuse"):
+        initialize_from_data(nn.Linear(2, 2), torch.zeros(1, 2), method="fuse")
+    with pytest.raises(UserError, match="method=fold: the network has BatchNorm"):
+        initialize_from_data(resnet(), torch.zeros(1, 3, 32, 32), method="fold")
+    with pytest.raises(UserError, match="kind=none"):
+        initialize_biases(nn.Linear(2, 2), "none")
