@@ -12,6 +12,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 __all__ = [
     "bernoulli_masks",
     "boolean_determinant",
+    "has_zero_line",
     "iid_zero_probability",
     "khatri_rao_mask",
     "numerical_rank",
@@ -52,6 +53,15 @@ def boolean_determinant(mask: np.ndarray) -> bool:
     """
     matched = maximum_bipartite_matching(csr_matrix(mask), perm_type="column")
     return bool((matched >= 0).all())
+
+
+def has_zero_line(mask: np.ndarray) -> bool:
+    """Whether a row or a column of a mask has no true entry: the event Ω0 of Theorem 4.
+
+    >>> has_zero_line(np.array([[True, False], [True, False]]))
+    True
+    """
+    return not (mask.any(axis=0).all() and mask.any(axis=1).all())
 
 
 def numerical_rank(first: np.ndarray, second: np.ndarray, seed: int) -> int:

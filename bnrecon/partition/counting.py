@@ -239,15 +239,20 @@ def _values(steps: PiecewiseAffine, points: torch.Tensor) -> list[torch.Tensor]:
 
 
 def detection_probability(
-    distances: np.ndarray | torch.Tensor, radius: float, dimension: int, samples: int
+    distances: np.ndarray | torch.Tensor | float, radius: float, dimension: int, samples: int
 ) -> np.ndarray:
     """The probability that samples of a ball find a hyperplane at these distances from its centre.
 
     A uniform point of the d-dimensional unit ball lies beyond a hyperplane at distance t with
     probability p(t) = I_{1 - t²}((d + 1) / 2, 1/2) / 2, I the regularized incomplete beta function;
     m samples find it with probability 1 - (1 - p)^m. Summed over a layer's ``fold_distances`` this
-    is the expected ``count_by_sampling``, where the ball is not folded: in dimension 3,072 a
-    hyperplane at a tenth of the radius is missed by a million samples in all but one of 100 balls.
+    is the expected ``count_by_sampling``, where the ball is not folded.
+
+    In the dimension of a CIFAR image a million samples rarely find a hyperplane at a tenth of the
+    radius:
+
+    >>> round(float(detection_probability(0.1, 1, 3072, 10**6)), 3)
+    0.014
     """
     share = np.minimum(np.asarray(distances) / radius, 1.0)
     single = 0.5 * betainc((dimension + 1) / 2, 0.5, 1 - share**2)

@@ -17,7 +17,7 @@ from bnrecon.runtime.errors import RunError, UserError
 
 __all__ = ["partition"]
 
-NUMBERS = 2**23  # in the largest array of a chunk of regions: 64 MB
+NUMBERS = 2**20  # in the largest array of a chunk of regions: 8 MB, about what a cache holds
 CORNERS = 8  # vertices of a region, at most in nearly all
 
 
@@ -43,7 +43,6 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
         RunError: where the regions' affine maps do not agree with the network.
 
     Two units, zero on the two axes: four regions.
-
 
     >>> from bnrecon.partition import rectangle, slice_along
     >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())

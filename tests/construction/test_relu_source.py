@@ -181,6 +181,36 @@ def test_the_null_space_of_a_product_moves():
     assert (p @ q @ null_of_p != 0).all()
 
 
+def test_a_product_may_have_full_rank_although_the_spaces_meet():
+    """Remark 4 in print: Fact 1's condition would be necessary."""
+    a, b = torch.tensor([[1.0, 0.0, 0.0]]), torch.eye(3)[:, :2]
+    assert torch.linalg.matrix_rank(a @ b) == 1
+    assert (a @ b[:, 1] == 0).all()
+
+
+def test_a_relu_between_the_factors_changes_the_function():
+    """Corollary 1 in print: the next layers' input is B* x, not its ReLU."""
+    first, second = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0], [0.0]])
+    x, shift = torch.tensor([-1.0, 0.0]), torch.tensor([2.0, 0.0])
+    assert torch.relu(second @ first @ x + shift).tolist() == [1, 0]
+    assert torch.relu(second @ torch.relu(first @ x) + shift).tolist() == [2, 0]
+
+
+def test_the_chain_of_identities_has_scales_without_zeros():
+    """The point at which the determinants of Theorem 2 are not zero (erratum 19)."""
+    generator = torch.Generator().manual_seed(0)
+    out, lifts, wanted = (
+        torch.randn(*size, generator=generator).double() for size in ((4, 8), (2, 8, 2), (2, 4, 2))
+    )
+    products = [solve_scales(out, lift, block) for lift, block in zip(lifts, wanted, strict=True)]
+    scales = [products[0] / products[1], products[1]]
+    assert min(scale.abs().min() for scale in scales) > 0
+    after = out * scales[1]
+    assert torch.allclose(after @ lifts[1], wanted[1])
+    assert torch.linalg.det(khatri_rao(after, lifts[0])) != 0
+    assert torch.allclose((after * scales[0]) @ lifts[0], wanted[0])
+
+
 def test_inputs_that_a_layer_does_not_read_get_no_block():
     target = relu_target([6, 4, 3])
     with torch.no_grad():

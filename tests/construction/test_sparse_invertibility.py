@@ -1,6 +1,7 @@
 """Theorem 3 of Giannou et al. 2023: masks, ranks and the lemma about sums of products."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from bnrecon.construction.sparse_invertibility import (
     bernoulli_masks,
     boolean_determinant,
+    has_zero_line,
     iid_zero_probability,
     khatri_rao_mask,
     numerical_rank,
@@ -50,6 +52,37 @@ def test_rank_is_full_exactly_where_the_boolean_determinant_is_one():
         assert full == (numerical_rank(first, second, seed) == 36)
         seen.add(full)
     assert seen == {True, False}
+
+
+def test_a_bernoulli_matrix_of_density_log_n_over_n_is_mostly_singular():
+    """Step 4 in print: with probability at most n^-c. Twice the density is enough."""
+    size, draws, random = 64, 300, np.random.default_rng(0)
+
+    def shares(multiple):
+        masks = random.random((draws, size, size)) < multiple * math.log(size) / size
+        singular = np.mean([not boolean_determinant(mask) for mask in masks])
+        return singular, np.mean([has_zero_line(mask) for mask in masks])
+
+    singular, zero = shares(1)
+    assert 0.7 < zero <= singular
+    singular, zero = shares(2)
+    assert zero <= singular < 2 / size + 0.05
+
+
+def test_staircases_are_the_worst_sets_of_their_row_sizes():
+    """Erratum 20: for given rows with u = 1 their union is at least as large as the largest."""
+    cells = list(itertools.product(range(3), repeat=2))
+    outcomes = list(itertools.product((0, 1), repeat=6))
+    for chosen in itertools.chain.from_iterable(
+        itertools.combinations(cells, size) for size in (2, 3, 4)
+    ):
+        rows = sorted((sum(i == row for i, _ in chosen) for row in range(3)), reverse=True)
+        zero = sum(
+            0.3 ** sum(uv) * 0.7 ** (6 - sum(uv))
+            for uv in outcomes
+            if not any(uv[i] * uv[3 + j] for i, j in chosen)
+        )
+        assert zero <= product_zero_probability(rows, 0.3) + 1e-12
 
 
 def test_zero_columns_bound_the_probability():

@@ -12,7 +12,7 @@ from torch import nn
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.construction.skip_source import skip_chain
 from bnrecon.reporting.figures import image, style
-from bnrecon.studies.giannou2023 import theorem3
+from bnrecon.studies.giannou2023 import sparse_sources, theorem2, theorem3, theorem3_claims
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
     SCHEDULES,
@@ -23,7 +23,12 @@ from bnrecon.studies.giannou2023.batched_training import (
     evaluate,
     train,
 )
-from bnrecon.studies.giannou2023.comparison import compare_methods, middle_range
+from bnrecon.studies.giannou2023.comparison import (
+    compare_methods,
+    format_errors,
+    middle_range,
+    where_better,
+)
 from bnrecon.studies.giannou2023.constructive import constructed_error
 from bnrecon.studies.giannou2023.study import STUDY
 from bnrecon.studies.giannou2023.teacher import SIZES, Sizes, draw_samples, draw_source
@@ -154,10 +159,104 @@ def test_a_share_of_the_frozen_weights_is_zero():
         assert float((weight != 0).double().mean()) == pytest.approx(0.05, abs=0.01)
 
 
-def test_the_smallest_and_the_largest_run_are_left_out():
-    middle, low, high = middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0]))
-    assert (low, high) == (2.0, 5.0)
-    assert middle == pytest.approx((2 * 3 * 5) ** (1 / 3))
+def test_the_smallest_and_the_largest_run_are_left_out_of_the_range():
+    assert middle_range(pd.Series([5.0, 1e9, 2.0, 1e-9, 3.0])) == (3.0, 2.0, 5.0)
+
+
+def test_errors_of_two_kinds_are_told_apart_in_the_table():
+    assert format_errors(pd.Series([1e-12, 1e-13, 0.1, 0.2, 0.3])).endswith(", 2 of 5 below 1e-6")
+    assert "below" not in format_errors(pd.Series([1e-12, 1e-13]))
+
+
+def _compared(errors, side=5, variance=1.0):
+    """Rows of a comparison: errors by method, one per run."""
+    return pd.DataFrame(
+        [
+            {"side": side, "width": side**2, "method": method, "run": run, "mse": mse}
+            | {"variance": variance, "learning_rate": 0.1, "schedule": "cosine"}
+            for method, per_run in errors.items()
+            for run, mse in enumerate(per_run)
+        ]
+    )
+
+
+def test_a_method_is_better_only_if_it_is_in_every_run():
+    """Runs share their teacher, so that they are compared one by one."""
+    paired = {"baseline": [1.0, 10.0, 100.0], "student": [0.9, 9.0, 90.0]}
+    assert where_better(_compared(paired), "side", "student", "baseline") == [5]
+    paired["student"][1] = 11.0
+    assert where_better(_compared(paired), "side", "student", "baseline") == []
+
+
+def test_figure_5a_is_judged_in_shares_of_the_variance():
+    """A distance of 1e-9 is not far, however large it is beside an error of 1e-14."""
+
+    def verdict(small, large):
+        rows = [
+            _compared(dict(zip(("baseline", "student", "dense", "teacher"), e, strict=True)), side)
+            for side, e in ((5, small), (30, large))
+        ]
+        (claim,) = sparse_sources.claims_at_20_percent(pd.concat(rows))
+        return claim.verdict
+
+    far, close = ([0.3], [1.0], [1e-14], [1.0]), ([0.1], [0.055], [0.05], [0.001])
+    assert verdict(far, close) == "confirmed"
+    assert verdict(([0.3], [1e-9], [1e-14], [1.0]), close) == "not confirmed"
+    assert verdict(far, ([0.1], [0.08], [0.05], [0.001])) == "not confirmed"
+
+
+def test_figure_5b_needs_large_losses_and_a_factor_of_two():
+    def verdicts(baseline, student):
+        errors = {"baseline": [baseline], "teacher": [student], "student": [student]}
+        return [claim.verdict for claim in sparse_sources.claims_at_5_percent(_compared(errors))]
+
+    assert verdicts(0.2, 1.0) == ["confirmed"] * 3
+    assert verdicts(0.02, 1.0) == ["not confirmed", "confirmed", "confirmed"]
+    assert verdicts(0.6, 1.0) == ["confirmed", "not confirmed", "confirmed"]
+    assert verdicts(1.0, 0.6) == ["confirmed", "not confirmed", "not confirmed"]
+
+
+def test_the_schedule_is_open_since_one_run_selected_it():
+    part = STUDY.part("figure4_left")
+    errors = {"baseline": [1.0], "teacher": [1e-20], "student": [0.1]}
+    assert [claim.verdict for claim in part.claims(_compared(errors))] == [
+        "confirmed",
+        "confirmed",
+        "open",
+    ]
+
+
+def test_a_legend_stands_above_the_axes_and_small_errors_on_the_floor():
+    rows = _compared({"baseline": [1.0, 2.0], "teacher": [1e-28, 1e-29]})
+    with style():
+        figure = STUDY.part("figure4_left").draw(rows)
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert figure.legends[0].get_window_extent().y0 >= axes.get_window_extent().y1
+    assert axes.get_ylim()[0] > 1e-18
+
+
+def test_the_bound_of_clopper_and_pearson_has_its_coverage():
+    """At the bound so many successes, or more, have a probability of 5%."""
+    bound = theorem3_claims.lower_bound(392, 400)
+    at_least = sum(math.comb(400, k) * bound**k * (1 - bound) ** (400 - k) for k in range(392, 401))
+    assert at_least == pytest.approx(0.05)
+    assert theorem3_claims.lower_bound(0, 10) == 0
+
+
+def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():
+    row = theorem3.invertible(5, 0.5, 300, 300).iloc[0]
+    assert row["draws"] - row["invertible"] - row["with_zero_column"] > 0
+    assert row["numerical_agrees"] == 300
+
+
+def test_theorem_2_lists_by_k_where_float64_suffices():
+    rows = pd.DataFrame(
+        {"block": [1, 1, 2], "side": [4, 12, 4], "functional_error": [1e-9, math.nan, 1e-12]}
+    )
+    assert theorem2.limits(rows) == (
+        "k = 1: below 1e-6 at d = 4, inf at d = 12; k = 2: below 1e-6 at d = 4"
+    )
 
 
 def test_the_theorem_holds_where_float64_has_ended():
@@ -179,8 +278,8 @@ def test_the_chain_in_digits_is_the_same_chain():
 
 def test_the_crossing_of_one_half_is_interpolated():
     densities, shares = np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.25, 0.75])
-    assert theorem3.crossing(densities, shares) == pytest.approx(0.25)
-    assert math.isnan(theorem3.crossing(densities, shares / 2))
+    assert theorem3_claims.crossing(densities, shares) == pytest.approx(0.25)
+    assert math.isnan(theorem3_claims.crossing(densities, shares / 2))
 
 
 def test_a_scale_has_the_papers_numbers():

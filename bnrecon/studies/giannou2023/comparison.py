@@ -205,6 +205,8 @@ def draw_methods(axes: Axes, rows: pd.DataFrame, variable: str) -> None:
             capsize=2,
             color=COLOURS[method],
             linestyle="--" if method == "dense" else "-",
+            markerfacecolor="none" if method == "dense" else None,
+            markersize=6 if method == "dense" else None,
             label=label,
         )
     axes.set_yscale("log")
@@ -213,11 +215,10 @@ def draw_methods(axes: Axes, rows: pd.DataFrame, variable: str) -> None:
         axes.axhline(FLOOR, color="grey", linestyle=":", linewidth=0.8, zorder=0)
         axes.annotate(
             "below 1e-16: rounding",
-            (0.98, FLOOR),
+            (0.02, FLOOR),
             xycoords=("axes fraction", "data"),
             xytext=(0, 4),
             textcoords="offset points",
-            ha="right",
             fontsize=6,
             color="grey",
         )

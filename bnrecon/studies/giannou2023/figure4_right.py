@@ -80,8 +80,9 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     return [
         Claim(
             "Appendix E, Figure 4 (right)",
-            '"[...] while at smaller widths the baseline (SGD) performs better (still only achieves a '
-            'constant loss), as the width increases, our constructive algorithms beat SGD."',
+            '"[...] while at smaller widths the baseline (SGD) performs better (still '
+            "only achieves a constant loss), as the width increases, our constructive "
+            'algorithms beat SGD."',
             "confirmed" if ordered and least > CONSTANT else "not confirmed",
             f"in every run SGD is better at c = {_listed(baseline)} (its loss there is at least "
             f"{least:.2f} of the variance), the construction from the learnt network at c = "

@@ -12,23 +12,43 @@ from matplotlib.figure import Figure
 from bnrecon.construction.sparse_invertibility import (
     bernoulli_masks,
     boolean_determinant,
+    has_zero_line,
     khatri_rao_mask,
     numerical_rank,
     predicted_density,
     without_zero_column,
 )
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.studies.giannou2023.comparison import place_legend
+from bnrecon.studies.giannou2023.theorem3_claims import (
+    INDEPENDENT,
+    SMALL_SIDES,
+    bound_crossing,
+    claims,
+    crossing,
+    large_products,
+)
 
-__all__ = ["PART", "crossing", "draw", "invertible", "summarize"]
+__all__ = ["PART", "draw", "invertible", "summarize"]
 
-SIDES = {"smoke": (4, 6), "laptop": (8, 16, 24, 32, 48, 64), "paper": (8, 16, 24, 32, 48, 64)}
+SIDES = {"smoke": (6, 8), "laptop": (8, 16, 24, 32, 48, 64), "paper": (8, 16, 24, 32, 48, 64)}
 DRAWS = {"smoke": 10, "laptop": 400, "paper": 2000}
 # Densities as multiples of log d / d, the conjecture of Remark 3; the bound by zero columns is at
 # 2.
 MULTIPLES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5)
 THEOREM = "sqrt(log d / d)"  # the density of Theorem 3
 NUMERICAL = {"sides": 32, "draws": 10}  # ranks by singular values: up to this d, so many draws
+# Lemma 9 where singular products without a zero column are seen, all of their ranks computed.
+SMALL_DENSITIES = (0.45, 0.5, 0.55, 0.6, 0.65)
+SMALL_DRAWS = {"smoke": 20, "laptop": 2000, "paper": 10_000}
+# Step 4: (n, C) of independent Bernoulli matrices of density C log n / n.
+IID = {
+    "smoke": ((8, 1), (8, 2)),
+    "laptop": tuple((n, c) for n in (64, 256, 1024) for c in (1, 2, 3)),
+}
+IID["paper"] = IID["laptop"]
+IID_DRAWS = {"smoke": 10, "laptop": 1000, "paper": 10_000}
 
 
 def invertible(side: int, density: float, draws: int, numerical: int) -> pd.DataFrame:
@@ -65,8 +85,38 @@ def invertible(side: int, density: float, draws: int, numerical: int) -> pd.Data
     )
 
 
+def singular_shares(size: int, multiple: int, draws: int) -> pd.DataFrame:
+    """One row: of ``draws`` Bernoulli matrices how many have a perfect matching, or a zero line.
+
+    Args:
+        size: n; the matrices are (n, n), the entries independent.
+        multiple: C; the density is C log n / n.
+        draws: matrices, each seed its own.
+    """
+    found = with_zero = 0
+    density = multiple * math.log(size) / size
+    for seed in range(draws):
+        mask = np.random.Generator(np.random.Philox(seed)).random((size, size)) < density
+        zero = has_zero_line(mask)
+        with_zero += zero
+        found += not zero and boolean_determinant(mask)
+    return pd.DataFrame(
+        [
+            {
+                "kind": INDEPENDENT,
+                "side": size,
+                "multiple": multiple,
+                "density": density,
+                "draws": draws,
+                "invertible": found,
+                "with_zero_line": with_zero,
+            }
+        ]
+    )
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per d and density."""
+    """One task per d and density, for Lemma 9 at small d, and for independent matrices."""
     found = []
     for side in SIDES[scale]:
         numerical = min(NUMERICAL["draws"], DRAWS[scale]) if side <= NUMERICAL["sides"] else 0
@@ -82,38 +132,38 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
                     "numerical": numerical,
                 }
                 found.append(Task(f"d = {side}, {name}", invertible, arguments))
+    draws = {"draws": SMALL_DRAWS[scale], "numerical": SMALL_DRAWS[scale]}
+    found += [
+        Task(f"Lemma 9, d = {side}, p = {p}", invertible, {"side": side, "density": p} | draws)
+        for side in SMALL_SIDES
+        for p in SMALL_DENSITIES
+    ]
+    found += [
+        Task(
+            f"Step 4, n = {size}, C = {multiple}",
+            singular_shares,
+            {"size": size, "multiple": multiple, "draws": IID_DRAWS[scale]},
+        )
+        for size, multiple in IID[scale]
+    ]
     return found
-
-
-def crossing(densities: np.ndarray, probabilities: np.ndarray) -> float:
-    """The density at which a probability that rises with it passes 1/2, by linear interpolation."""
-    rising = np.maximum.accumulate(probabilities)
-    if rising[0] >= 0.5 or rising[-1] < 0.5:
-        return float("nan")
-    after = int(np.argmax(rising >= 0.5))
-    low, high = rising[after - 1], rising[after]
-    weight = (0.5 - low) / (high - low)
-    return float(densities[after - 1] + weight * (densities[after] - densities[after - 1]))
-
-
-def _bound_crossing(side: int) -> float:
-    grid = np.linspace(0.01, 0.99, 981)
-    return crossing(grid, np.array([without_zero_column(side, p) for p in grid]))
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per d: where the probability passes 1/2, beside what is predicted."""
     lines = []
-    for side, group in rows.groupby("side", sort=True):
+    for side, group in large_products(rows).groupby("side", sort=True):
         group = group.sort_values("density")
         share = (group["invertible"] / group["draws"]).to_numpy()
         half, unit = (
             crossing(group["density"].to_numpy(), share),
             predicted_density(side, "conjecture"),
         )
-        bound = _bound_crossing(side)
+        bound = bound_crossing(side)
         singular = int((group["draws"] - group["invertible"]).sum())
-        agree, compared = group["numerical_agrees"].sum(), group["numerical_draws"].sum()
+        agree, compared = (
+            int(group[name].sum()) for name in ("numerical_agrees", "numerical_draws")
+        )
         by_column = group["with_zero_column"].sum() / max(1, singular)
         lines.append(
             {
@@ -128,62 +178,30 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 "draws per density": int(group["draws"].iloc[0]),
             }
         )
-    return pd.DataFrame(lines)
+    return pd.DataFrame(lines) if lines else _summarize_densities(rows)
+
+
+def _summarize_densities(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per density, where no d of Theorem 3 is there yet."""
+    table = rows[["side", "density", "draws", "invertible"]]
+    return table.rename(columns={"side": "d", "draws": "draws per density"})
 
 
 CAPTION = (
     "Invertible: the Boolean determinant is 1, decided by a perfect matching; ranks are those of "
     "the product with normal weights, by singular values. Densities from log d / d to 3.5 log d / "
     "d, and sqrt(log d / d). The second column of densities is where half of the draws have no "
-    "zero column, from (1 - (1 - p)^d)^(2 d²), which is about 2 log d / d."
+    "zero column, from (1 - (1 - p)^d)^(2 d²), which is about 2 log d / d. Lemma 9 is tried at "
+    f"d = {', '.join(map(str, SMALL_SIDES))} too, where some singular products have no zero "
+    "column, and Step 4 on independent Bernoulli matrices: see the claims and the CSV file."
 )
-
-
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Theorem 3, Remark 3 and Lemma 9."""
-    ratios: list[float] = []
-    at_theorem: dict[int, float] = {}
-    for side, group in rows.groupby("side", sort=True):
-        group = group.sort_values("density")
-        share = (group["invertible"] / group["draws"]).to_numpy()
-        ratios.append(crossing(group["density"].to_numpy(), share) / _bound_crossing(side))
-        density = round(predicted_density(side, "theorem"), 6)
-        if (there := (group["density"] == density).to_numpy()).any():
-            at_theorem[side] = float(share[there][0])
-    ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
-    largest = max(at_theorem, default=0)
-    suffices = largest > 0 and at_theorem[largest] >= 1 - 1 / largest
-    agree, compared = int(rows["numerical_agrees"].sum()), int(rows["numerical_draws"].sum())
-    shares = ", ".join(f"{share:.3f} (d = {side})" for side, share in at_theorem.items())
-    return [
-        Claim(
-            "Theorem 3",
-            "A density of order sqrt(log d / d) suffices, with probability 1 - 1/d.",
-            "confirmed" if suffices else "not confirmed" if at_theorem else "open",
-            f"share of invertible products at p = sqrt(log d / d): {shares}.",
-        ),
-        Claim(
-            "Remark 3",
-            "The order log d / d is believed to suffice.",
-            "open",
-            "supported up to these sizes: the density at which half of the products are invertible "
-            f"is {min(ratios, default=math.nan):.2f} to {max(ratios, default=math.nan):.2f} times "
-            "the one at which half have no zero column, about 2 log d / d, below which no order "
-            "can suffice.",
-        ),
-        Claim(
-            "Lemma 9",
-            "The product is invertible exactly where the Boolean determinant is 1.",
-            "confirmed" if agree == compared else "not confirmed",
-            f"numerical ranks agree in {agree} of {compared} draws.",
-        ),
-    ]
 
 
 def draw(rows: pd.DataFrame) -> Figure:
     """Probability against the density, as it is and in units of log d / d."""
-    figure, (left, right) = new_figure(1, 2, (PAGE, 2.6), sharey=True)
-    for (side, group), colour in zip(rows.groupby("side", sort=True), PALETTE, strict=False):
+    figure, (left, right) = new_figure(1, 2, (PAGE, 2.9), sharey=True)
+    groups = large_products(rows).groupby("side", sort=True)
+    for (side, group), colour in zip(groups, PALETTE, strict=False):
         group = group.sort_values("density")
         share = group["invertible"] / group["draws"]
         left.plot(group["density"], share, "o-", color=colour, label=f"d = {side}")
@@ -195,12 +213,12 @@ def draw(rows: pd.DataFrame) -> Figure:
     left.set_xlabel("density p")
     left.set_ylabel("probability of an invertible product")
     right.set_xlabel("p / (log d / d)")
-    left.legend()
+    place_legend(figure, 7)
     return figure
 
 
 PART = Experiment(
-    "Theorem 3, Remark 3, Lemma 9",
+    "Theorem 3, Remark 3, Lemma 9, Step 4",
     "Invertibility of the Khatri-Rao product of two sparse random matrices",
     tasks,
     summarize,
