@@ -5,7 +5,6 @@ Giannou et al. 2023, Theorem 1, Corollary 1 and Theorem 3.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from bnrecon.construction.options import real_number, require_memory, whole_number
 from bnrecon.construction.random_linear import random_linear, random_norm, set_affine, solve_scales
-from bnrecon.construction.relu_target import LinearTarget, read_relu_network
+from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import UserError
 
@@ -101,7 +100,7 @@ def relu_network(
     >>> [layer.width for layer in rebuilt.layers], rebuilt.functional_error < 1e-9
     ([12, 8], True)
     """
-    targets = read_relu_network(model)
+    targets, original = read_relu_network(model), copy_in_float64(model)
     width = None if width is None else whole_number("width", width, 1)
     rank = None if rank is None else whole_number("rank", rank, 1)
     density, radius = real_number("density", density, 1), real_number("radius", radius)
@@ -130,7 +129,7 @@ def relu_network(
     for module in network.modules():
         if isinstance(module, nn.BatchNorm1d):
             module.requires_grad_(True)
-    error = functional_error(network, model, targets[0].weight.shape[1], radius, seed)
+    error = functional_error(network, original, targets[0].weight.shape[1], radius, seed)
     return RebuiltNetwork(network, tuple(reports), radius, error)
 
 
@@ -215,26 +214,20 @@ def _two_layers(
 
 
 def functional_error(
-    network: nn.Module, model: nn.Module, inputs: int, radius: float, seed: int
+    network: nn.Module, target: nn.Module, inputs: int, radius: float, seed: int
 ) -> float:
-    """The largest difference of an output, relative to the largest output of ``model`` if not zero.
+    """The largest difference of an output, relative to ``target``'s largest output if not zero.
 
-    Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere. ``model`` itself computes
-    its outputs, as a copy in float64 and eval mode: what was read from it is tested, too.
+    Over 1,024 inputs of ||x|| <= ``radius``, half of them on the sphere. The target computes its
+    outputs itself: what was read from it is tested, too.
 
     Args:
         network: the rebuilt one, float64.
-        model: the target.
+        target: the user's model, by ``copy_in_float64``.
         inputs: size of an input.
         radius: of the ball.
         seed: of the inputs.
     """
-    try:
-        target = copy.deepcopy(model).cpu().double().eval()
-    except RuntimeError:  # a weight that is computed from others is no parameter of its own
-        raise UserError(
-            "the model cannot be copied; remove pruning masks and weight normalizations first"
-        ) from None
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1024, inputs, generator=generator, dtype=torch.float64)
     x *= radius / x.norm(dim=1, keepdim=True)

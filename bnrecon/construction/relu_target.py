@@ -5,6 +5,7 @@ Read from a user's ``nn.Sequential``, or refused in one line.
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["LinearTarget", "read_relu_network"]
+__all__ = ["LinearTarget", "copy_in_float64", "read_relu_network"]
 
 KINDS = (nn.Linear, nn.BatchNorm1d, nn.ReLU)
 
@@ -82,6 +83,19 @@ def read_relu_network(model: nn.Module) -> list[LinearTarget]:
     if not layers:
         raise UserError("the model has no linear layer; there is nothing to rebuild")
     return layers
+
+
+def copy_in_float64(model: nn.Module) -> nn.Module:
+    """A copy of a user's model in float64 and eval mode, on the host; the model stays as it is.
+
+    Raises ``UserError`` where a weight is computed from others and cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model).cpu().double().eval()
+    except RuntimeError:
+        raise UserError(
+            "the model cannot be copied; remove its pruning masks and weight normalizations first"
+        ) from None
 
 
 def _require_plain_forward(where: str, module: nn.Module, kind: type[nn.Module]) -> None:

@@ -17,7 +17,7 @@ from bnrecon.construction.random_linear import (
     solve_scales,
 )
 from bnrecon.construction.relu_source import MOST_SEED, functional_error
-from bnrecon.construction.relu_target import LinearTarget, read_relu_network
+from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
 
 __all__ = [
@@ -172,7 +172,7 @@ def skip_chain(
     >>> [segment.width for segment in rebuilt.segments], rebuilt.functional_error < 1e-9
     ([8, 8, 4, 4], True)
     """
-    targets = read_relu_network(model)
+    targets, original = read_relu_network(model), copy_in_float64(model)
     radius, seed = real_number("radius", radius), whole_number("seed", seed, 0, MOST_SEED)
     refinements = whole_number("refinements", refinements, 0)
     block = whole_number("block", block, 1, min(target.weight.shape[1] for target in targets))
@@ -191,7 +191,7 @@ def skip_chain(
     if not isinstance(list(model)[-1], nn.ReLU):
         modules.pop()
     network = nn.Sequential(*modules).eval()
-    error = functional_error(network, model, targets[0].weight.shape[1], radius, seed)
+    error = functional_error(network, original, targets[0].weight.shape[1], radius, seed)
     return RebuiltChain(network, tuple(segments), radius, error)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from bnrecon.construction import options
 from bnrecon.construction.random_linear import khatri_rao, random_norm, set_affine, solve_scales
@@ -311,6 +312,15 @@ def test_the_functional_error_is_against_the_users_own_model():
     target = relu_target([3, 3])
     target[0].register_forward_hook(lambda _module, _inputs, output: output + 1)
     assert relu_network(target).functional_error > 0.1
+
+
+def test_a_model_with_pruning_masks_is_refused():
+    target = relu_target([3, 3])
+    prune.random_unstructured(target[0], "weight", amount=2)
+    with pytest.raises(UserError, match="the model cannot be copied; remove its pruning masks"):
+        relu_network(target)
+    prune.remove(target[0], "weight")
+    assert relu_network(target).functional_error < 1e-9
 
 
 class Doubled(nn.Linear):

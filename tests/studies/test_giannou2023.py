@@ -30,10 +30,10 @@ from bnrecon.studies.giannou2023.comparison import (
     where_better,
 )
 from bnrecon.studies.giannou2023.constructive import constructed_error
+from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.study import STUDY
 from bnrecon.studies.giannou2023.teacher import SIZES, Sizes, draw_samples, draw_source
 from bnrecon.studies.giannou2023.theorem1 import random_target
-from bnrecon.studies.giannou2023.theorem2 import solve_in_digits
 
 TINY = Sizes(512, 128, 256, 2, 2)
 

@@ -138,7 +138,9 @@ CAPTION = (
     "the ratio is at least 1. Staircases are the sets that the proof reduces to, each computed "
     "exactly. The proof then takes the smallest h with at most h rows of size h or more, which "
     "need not hold an h x h square (rows 2, 1 do not); the largest h with at least h such rows "
-    "does, and |S| <= 2 d h holds for it too, so that the lemma stands."
+    "does, and |S| <= 2 d h holds for it too, so that the lemma stands. The reduction to "
+    "staircases is right for another reason than in print: for given u the union of the rows of S "
+    "is at least as large as the largest of them."
 )
 
 
@@ -150,8 +152,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Lemma 10",
             "P(sum of u_i v_j over S is 0) <= P(sum of x_i over S is 0) for p >= sqrt(2 q d).",
             "confirmed" if violated == 0 else "not confirmed",
-            f"{violated} of {compared} pairs of a set and a q violate it; a step of the proof is "
-            "wrong and easily repaired (erratum 20).",
+            f"{violated} of {compared} pairs of a set and a q violate it; two steps of the proof "
+            "are wrong and easily repaired (erratum 20).",
         )
     ]
 

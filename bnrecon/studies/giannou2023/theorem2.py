@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import mpmath
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 
 from bnrecon.construction.random_linear import REFINEMENTS, scale_of
-from bnrecon.construction.relu_target import LinearTarget, read_relu_network
-from bnrecon.construction.skip_source import SkipChain, skip_chain, skip_chain_of
-from bnrecon.features.portable_random import Stream
+from bnrecon.construction.relu_target import read_relu_network
+from bnrecon.construction.skip_source import SkipChain, skip_chain
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.giannou2023.comparison import place_legend
+from bnrecon.studies.giannou2023.many_digits import solve_in_digits
 from bnrecon.studies.giannou2023.theorem1 import random_target
 
-__all__ = ["DIGITS", "PART", "draw", "rebuild", "solve_in_digits", "summarize"]
+__all__ = ["DIGITS", "PART", "draw", "rebuild", "summarize"]
 
 # (d, k): deep to shallow, and pairs of which k does not divide d.
 SETTINGS = {
@@ -62,7 +60,7 @@ def rebuild(side: int, block: int, seeds: int, digits: int, refinements: int) ->
         side: d.
         block: k.
         seeds: how many targets and chains.
-        digits: of the arithmetic in the place of exact numbers.
+        digits: decimal digits of the nearly exact solution.
         refinements: corrections of each LU solution for the refined errors.
     """
     rows = []
@@ -100,85 +98,6 @@ def _smallest_share(chain: SkipChain) -> float:
     """The smallest |γ| of a block's scales over its largest, the least over the blocks."""
     scales = [scale_of(segment.norm).abs() for segment in chain.segments()]
     return min(float(scale.min() / scale.max()) for scale in scales)
-
-
-def solve_in_digits(
-    weight: torch.Tensor, block: int, seed: int, digits: int
-) -> tuple[float, float]:
-    """The same systems in ``digits`` decimal digits.
-
-    Args:
-        weight: W* (m, k).
-        block: size of the blocks.
-        seed: the seed of the chain.
-        digits: of the arithmetic.
-
-    Returns:
-        The largest relative error of a block with the scales as they are, and with all scales
-        rounded to float64.
-    """
-    target = LinearTarget("", weight, torch.zeros(len(weight), dtype=torch.float64))
-    chain = skip_chain_of(target, block, Stream(seed, 0))
-    sizes = chain.sizes
-    with mpmath.workdps(digits):
-        last = _matrix(chain.out.weight)
-        mixes = [_matrix(segment.mix.weight) for segment in chain.segments()]
-        before = [
-            mix * _matrix(segment.lift.weight)
-            for mix, segment in zip(mixes, chain.segments(), strict=True)
-        ]
-        columns = [_matrix(part) for part in weight[:, chain.columns].split(sizes, dim=1)]
-        after, scales = last, list[list[mpmath.mpf]]()
-        for i in reversed(range(len(sizes))):
-            scales.insert(0, _solve(after, before[i], columns[i]))
-            after = _scaled(after, scales[0]) * mixes[i]
-        exact = _largest_error(last, mixes, before, columns, scales)
-        rounded = [[mpmath.mpf(float(value)) for value in scale] for scale in scales]
-        return exact, _largest_error(last, mixes, before, columns, rounded)
-
-
-def _matrix(tensor: torch.Tensor) -> mpmath.matrix:
-    return mpmath.matrix(tensor.tolist())
-
-
-def _scaled(matrix: mpmath.matrix, scale: list[mpmath.mpf]) -> mpmath.matrix:
-    """Its columns times the scales."""
-    return mpmath.matrix(
-        [[matrix[i, j] * scale[j] for j in range(matrix.cols)] for i in range(matrix.rows)]
-    )
-
-
-def _solve(after: mpmath.matrix, before: mpmath.matrix, wanted: mpmath.matrix) -> list[mpmath.mpf]:
-    """γ of P diag(γ) Q = W*.
-
-    LU, or the shortest solution where a smaller block has fewer equations.
-    """
-    rows = [
-        [after[i, c] * before[c, j] for c in range(after.cols)]
-        for i in range(wanted.rows)
-        for j in range(wanted.cols)
-    ]
-    system = mpmath.matrix(rows)
-    right = mpmath.matrix([wanted[i, j] for i in range(wanted.rows) for j in range(wanted.cols)])
-    if system.rows == system.cols:
-        return list(mpmath.lu_solve(system, right))
-    return list(system.T * mpmath.lu_solve(system * system.T, right))
-
-
-def _largest_error(
-    last: mpmath.matrix,
-    mixes: list[mpmath.matrix],
-    before: list[mpmath.matrix],
-    columns: list[mpmath.matrix],
-    scales: list[list[mpmath.mpf]],
-) -> float:
-    after, largest = last, 0.0
-    for i in reversed(range(len(scales))):
-        difference = _scaled(after, scales[i]) * before[i] - columns[i]
-        error = mpmath.mnorm(difference, "f") / mpmath.mnorm(columns[i], "f")
-        largest = max(largest, float(error))
-        after = _scaled(after, scales[i]) * mixes[i]
-    return largest
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -319,7 +238,7 @@ def limits(rows: pd.DataFrame) -> str:
 
 
 PART = Experiment(
-    "Theorem 2",
+    "Theorem 2, Lemmas 2 and 3",
     "Narrow, deep random networks with skip connections",
     tasks,
     summarize,

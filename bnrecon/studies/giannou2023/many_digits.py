@@ -1,0 +1,91 @@
+"""The systems of Theorem 2 in many decimal digits, in which rounding plays no part."""
+
+from __future__ import annotations
+
+import mpmath
+import torch
+
+from bnrecon.construction.relu_target import LinearTarget
+from bnrecon.construction.skip_source import skip_chain_of
+from bnrecon.features.portable_random import Stream
+
+__all__ = ["solve_in_digits"]
+
+
+def solve_in_digits(
+    weight: torch.Tensor, block: int, seed: int, digits: int
+) -> tuple[float, float]:
+    """The same systems in ``digits`` decimal digits.
+
+    Args:
+        weight: W* (m, k).
+        block: size of the blocks.
+        seed: the seed of the chain.
+        digits: of the arithmetic.
+
+    Returns:
+        The largest relative error of a block with the scales as they are, and with all scales
+        rounded to float64.
+    """
+    target = LinearTarget("", weight, torch.zeros(len(weight), dtype=torch.float64))
+    chain = skip_chain_of(target, block, Stream(seed, 0))
+    sizes = chain.sizes
+    with mpmath.workdps(digits):
+        last = _matrix(chain.out.weight)
+        mixes = [_matrix(segment.mix.weight) for segment in chain.segments()]
+        before = [
+            mix * _matrix(segment.lift.weight)
+            for mix, segment in zip(mixes, chain.segments(), strict=True)
+        ]
+        columns = [_matrix(part) for part in weight[:, chain.columns].split(sizes, dim=1)]
+        after, scales = last, list[list[mpmath.mpf]]()
+        for i in reversed(range(len(sizes))):
+            scales.insert(0, _solve(after, before[i], columns[i]))
+            after = _scaled(after, scales[0]) * mixes[i]
+        exact = _largest_error(last, mixes, before, columns, scales)
+        rounded = [[mpmath.mpf(float(value)) for value in scale] for scale in scales]
+        return exact, _largest_error(last, mixes, before, columns, rounded)
+
+
+def _matrix(tensor: torch.Tensor) -> mpmath.matrix:
+    return mpmath.matrix(tensor.tolist())
+
+
+def _scaled(matrix: mpmath.matrix, scale: list[mpmath.mpf]) -> mpmath.matrix:
+    """Its columns times the scales."""
+    return mpmath.matrix(
+        [[matrix[i, j] * scale[j] for j in range(matrix.cols)] for i in range(matrix.rows)]
+    )
+
+
+def _solve(after: mpmath.matrix, before: mpmath.matrix, wanted: mpmath.matrix) -> list[mpmath.mpf]:
+    """γ of P diag(γ) Q = W*.
+
+    LU, or the shortest solution where a smaller block has fewer equations.
+    """
+    rows = [
+        [after[i, c] * before[c, j] for c in range(after.cols)]
+        for i in range(wanted.rows)
+        for j in range(wanted.cols)
+    ]
+    system = mpmath.matrix(rows)
+    right = mpmath.matrix([wanted[i, j] for i in range(wanted.rows) for j in range(wanted.cols)])
+    if system.rows == system.cols:
+        return list(mpmath.lu_solve(system, right))
+    return list(system.T * mpmath.lu_solve(system * system.T, right))
+
+
+def _largest_error(
+    last: mpmath.matrix,
+    mixes: list[mpmath.matrix],
+    before: list[mpmath.matrix],
+    columns: list[mpmath.matrix],
+    scales: list[list[mpmath.mpf]],
+) -> float:
+    after, largest = last, 0.0
+    for i in reversed(range(len(scales))):
+        difference = _scaled(after, scales[i]) * before[i] - columns[i]
+        error = mpmath.mnorm(difference, "f") / mpmath.mnorm(columns[i], "f")
+        largest = max(largest, float(error))
+        after = _scaled(after, scales[i]) * mixes[i]
+    return largest
