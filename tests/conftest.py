@@ -1,5 +1,7 @@
 """Shared fixtures: the embedded digits, and the command run in this process."""
 
+import socket
+
 import pytest
 
 from bnrecon.cli.main import main
@@ -7,6 +9,21 @@ from bnrecon.data import DATASETS, DataSpec, load
 from bnrecon.features import DISTRIBUTIONS
 from bnrecon.solvers import SOLVERS
 from bnrecon.targets.register import FAMILIES
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request, monkeypatch):
+    """Nothing but this machine is reached, unless a test is marked ``network``."""
+    if request.node.get_closest_marker("network"):
+        return
+    connect = socket.socket.connect
+
+    def connect_here(self, address):
+        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a test tried to reach {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
 
 
 @pytest.fixture(scope="session")

@@ -428,3 +428,13 @@ def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options):
         assert float((source(images) - target(images)).abs().max()) < 1e-3
     rebuilt = measure_accuracy(source, digits, gpu.device)
     assert rebuilt == measure_accuracy(target, digits, gpu.device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_network_is_rebuilt_on_a_real_gpu():
+    model = enliven(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), (2, 8, 8))
+    rebuilt = reconstruct(model.cuda(), seed=0)
+    x = torch.randn(4, 2, 8, 8, device="cuda")
+    assert (rebuilt.network(x) - model(x)).abs().max() < 1e-4
+    assert all(layer.converged for layer in rebuilt.layers)

@@ -915,3 +915,9 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(t
         DataSpec("cifar10", str(tmp_path)),
         r"cifar10\.npz is damaged or not an archive .*over 1\.0 GB unpacked",
     )
+
+
+@pytest.mark.network
+def test_cifar_is_downloaded_as_it_was_published(tmp_path):
+    images = load(DataSpec("cifar10", root=str(tmp_path)))
+    assert images.sizes == (50_000, 10_000)

@@ -21,6 +21,7 @@ def same_numbers(first, second):
         assert a["digest"] == b["digest"]
 
 
+@pytest.mark.slow
 def test_a_run_killed_anywhere_ends_with_the_same_numbers(command, tmp_path):
     """SIGKILL in the middle of training, in the middle of the layers and between seeds."""
     options = [*LONG_ENOUGH, "seeds=[0,1]"]

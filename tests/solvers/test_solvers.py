@@ -264,6 +264,7 @@ def test_columns_are_scaled_where_their_norms_spread(every_precision):
     assert scaled < 0.8 * plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
 def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
     _, _, system = problem("he_normal", WIDE, 868)
@@ -272,6 +273,7 @@ def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
     assert report.converged
 
 
+@pytest.mark.slow
 def test_bf16_stands_at_an_oversampling_of_1_02(every_precision):
     _, _, system = problem("he_normal", LayerShape(16, 16, (3, 3)), 2351)
     report = solve(system, SolverSpec("matrix_free")).report

@@ -41,6 +41,7 @@ with distributed.join_processes(torch.device("cpu")):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_trains(tmp_path):
     """Without batch normalization averaged gradients are the whole batch's.
 
@@ -110,6 +111,7 @@ def imagenet(tree, outputs, *more):
     ]
 
 
+@pytest.mark.slow
 def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path):
     """SIGTERM reaches the processes, which save first, not their workers that read images."""
     line = imagenet(tree, tmp_path)
