@@ -10,7 +10,7 @@ from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.giannou2023.theorem1 import random_target
+from bnrecon.studies.giannou2023.theorem1 import measure, random_target
 
 __all__ = ["PART", "claims", "low_rank_target", "rebuild", "summarize"]
 
@@ -52,9 +52,7 @@ def rebuild(side: int, rank: int, seeds: int) -> pd.DataFrame:
                 "side": side,
                 "rank": rank,
                 "seed": seed,
-                "width": max(layer.width for layer in rebuilt.layers),
-                "layer_error": max(layer.relative_error for layer in rebuilt.layers),
-                "functional_error": rebuilt.functional_error,
+                **measure(rebuilt),
             }
         )
     return pd.DataFrame(rows)

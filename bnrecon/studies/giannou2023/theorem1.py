@@ -10,12 +10,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from bnrecon.construction.relu_source import relu_network
+from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
 from bnrecon.reporting.figures import COLUMN, new_figure
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.giannou2023.comparison import place_legend
 
-__all__ = ["PART", "claims", "draw", "random_target", "rebuild", "summarize"]
+__all__ = ["PART", "claims", "draw", "measure", "random_target", "rebuild", "summarize"]
 
 SIDES = {"smoke": (2, 4), "laptop": (4, 8, 16, 32, 64), "paper": (4, 8, 16, 32, 64)}
 DEPTHS = {"smoke": (1, 2), "laptop": (1, 2, 4, 8), "paper": (1, 2, 4, 8)}
@@ -43,6 +43,15 @@ def random_target(side: int, depth: int, seed: int) -> nn.Sequential:
     return nn.Sequential(*modules[:-1]).eval()
 
 
+def measure(rebuilt: RebuiltNetwork) -> dict[str, float]:
+    """The columns that a rebuilt network has in every row: its width, and its errors."""
+    return {
+        "width": max(layer.width for layer in rebuilt.layers),
+        "layer_error": max(layer.relative_error for layer in rebuilt.layers),
+        "functional_error": rebuilt.functional_error,
+    }
+
+
 def rebuild(side: int, depth: int, seeds: int) -> pd.DataFrame:
     """One row per seed: errors of the layers and of the function."""
     rows = []
@@ -53,9 +62,7 @@ def rebuild(side: int, depth: int, seeds: int) -> pd.DataFrame:
                 "side": side,
                 "depth": depth,
                 "seed": seed,
-                "width": max(layer.width for layer in rebuilt.layers),
-                "layer_error": max(layer.relative_error for layer in rebuilt.layers),
-                "functional_error": rebuilt.functional_error,
+                **measure(rebuilt),
             }
         )
     return pd.DataFrame(rows)
