@@ -21,9 +21,8 @@ import torch
 __all__ = ["Stream"]
 
 
-BLOCK = (
-    1 << 18
-)  # numbers a block: each block has a key of its own, so that blocks can be drawn in parallel
+# Numbers a block: each block has a key of its own, so that blocks can be drawn in parallel
+BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)

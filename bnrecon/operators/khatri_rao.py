@@ -12,9 +12,8 @@ from bnrecon.runtime.precision import Precision
 __all__ = ["KhatriRao"]
 
 
-CACHE_BYTES = (
-    512 * 2**10
-)  # of a product that is summed up at once: it stays in a core's second-level cache
+# Of a product that is summed up at once: it stays in a core's second-level cache
+CACHE_BYTES = 512 * 2**10
 
 
 class KhatriRao:

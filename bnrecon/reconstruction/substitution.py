@@ -78,9 +78,8 @@ def _uncopied(model: nn.Module, replaced: Mapping[int, nn.Module]) -> tuple[str,
         for key, value in vars(module).items():
             try:
                 copy.deepcopy(value, dict(modules))
-            except (
-                Exception
-            ):  # whatever a user's object raises: it is this one that cannot be copied
+            except Exception:
+                # Whatever a user's object raises: it is this one that cannot be copied.
                 what = f"{layer_label(name)}: its {key.lstrip('_')}"
                 if isinstance(value, torch.Tensor):
                     return (

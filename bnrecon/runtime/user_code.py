@@ -38,9 +38,8 @@ class Registered:
         self.what, self.function, self.version = what, function, version
         self.user_defined = not file.is_relative_to(PACKAGE)
         self._sources = UserSources(file)
-        if (
-            self.user_defined and version is None
-        ):  # now, while the files are those that were imported
+        # Now, while the files are those that were imported
+        if self.user_defined and version is None:
             self._sources.add_module(caller.f_globals, file)
 
     def is_user_code(self, filename: str) -> bool:

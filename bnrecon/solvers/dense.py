@@ -50,9 +50,8 @@ def factorize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _factors(operator: Operator) -> tuple[torch.Tensor, torch.Tensor]:
     n = operator.shape[0]
-    speed = (
-        1e11 if operator.dtype == torch.float32 else 5e10
-    )  # a laptop's; only for the time the bar expects
+    # A laptop's; only for the time the bar expects
+    speed = 1e11 if operator.dtype == torch.float32 else 5e10
     with clock(
         f"LU of {n} x {n} in {str(operator.dtype).removeprefix('torch.')}", 2 / 3 * n**3 / speed
     ):

@@ -905,9 +905,8 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(t
         for name in ("classes", "train_x", "train_y", "test_x", "test_y"):
             archive.writestr(f"{name}.npy", b"")
     content = (tmp_path / "cifar10.npz").read_bytes()
-    place = (
-        content.index(b"PK\1\2") + 24
-    )  # the first entry's unpacked size, in the directory at the end
+    # The first entry's unpacked size, in the directory at the end
+    place = content.index(b"PK\1\2") + 24
     (tmp_path / "cifar10.npz").write_bytes(
         content[:place] + struct.pack("<I", 2**31) + content[place + 4 :]
     )
