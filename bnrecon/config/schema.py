@@ -14,8 +14,11 @@ from bnrecon.runtime.options import check_fields, check_utf8, option
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.spec import (
     CustomTarget,
+    DropoutCnnTarget,
+    DropoutResnetTarget,
     MlpTarget,
     NormalizationVggTarget,
+    Resnet9Target,
     ResnetTarget,
     TargetRequest,
     TargetSpec,
@@ -63,6 +66,9 @@ TARGETS: dict[str, type[TargetSpec]] = {
     "vgg": VggTarget,
     "vgg_normalization": NormalizationVggTarget,
     "resnet": ResnetTarget,
+    "resnet9": Resnet9Target,
+    "dropout_resnet": DropoutResnetTarget,
+    "dropout_cnn": DropoutCnnTarget,
     "mlp": MlpTarget,
     "custom": CustomTarget,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
+from typing import Self
 
 import torch
 
@@ -12,6 +13,20 @@ __all__ = ["Batches", "epoch_generator"]
 
 class Batches(abc.ABC):
     """The batches of a data set: augmented for training, plain for tests and statistics."""
+
+    @property
+    @abc.abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """Number of training and of test images."""
+
+    @abc.abstractmethod
+    def hold_out(self, count: int, limit: int | None = None) -> Self:
+        """Take ``count`` training images, as good as random, for tests; drop the test images.
+
+        Args:
+            count: training images that are held out, always the same ones.
+            limit: how many of them to test on; all by default.
+        """
 
     @abc.abstractmethod
     def batches(self, batch_size: int) -> int:

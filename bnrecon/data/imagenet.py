@@ -7,7 +7,7 @@ from pathlib import Path
 from bnrecon.data.in_memory import require_two_images
 from bnrecon.data.spec import DataSpec
 from bnrecon.data.streaming import StreamedImages
-from bnrecon.data.tree import list_split
+from bnrecon.data.tree import held_out_split, list_split
 from bnrecon.runtime.errors import UserError
 
 __all__ = ["load_imagenet"]
@@ -21,9 +21,8 @@ def load_imagenet(spec: DataSpec) -> StreamedImages:
             "val/<class>/* images"
         )
     root = Path(spec.root)
-    held_out = root / "val" if (root / "val").is_dir() else root / "test"
     classes, train = list_split(root / "train", None, spec.train_limit)
-    _, test = list_split(held_out, classes, spec.test_limit)
+    _, test = list_split(root / held_out_split(root), classes, spec.test_limit)
     if spec.train_limit != 1:
         require_two_images(len(train), spec)
     return StreamedImages(spec.name, tuple(classes), train, test, spec.side or 224, spec.workers)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -57,6 +57,15 @@ class InMemoryImages(Batches):
     def sizes(self) -> tuple[int, int]:
         """Number of training and of test images."""
         return len(self.train_x), len(self.test_x)
+
+    def hold_out(self, count: int, limit: int | None = None) -> Self:
+        """Test on the last ``count`` training images; see ``Batches``."""
+        first = len(self.train_x) - count
+        held_x, held_y = self.train_x[first:][:limit], self.train_y[first:][:limit]
+        train_x, train_y = self.train_x[:first], self.train_y[:first]
+        return replace(
+            self, train_x=train_x, train_y=train_y, test_x=held_x, test_y=held_y, _held={}
+        )
 
     def checksum(self) -> str:
         """SHA-256 of the pixels and labels of both splits: whether two runs saw the same data."""

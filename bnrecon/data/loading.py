@@ -6,14 +6,16 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from bnrecon.data.cifar import load_cifar
+from bnrecon.data.cifar import load_cifar10, load_cifar100
 from bnrecon.data.digits import load_digits
 from bnrecon.data.folder import load_folder
 from bnrecon.data.image_file import printable
 from bnrecon.data.imagenet import load_imagenet
+from bnrecon.data.imagenette import load_imagenette
 from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.spec import DataSpec
 from bnrecon.data.streaming import StreamedImages
+from bnrecon.data.svhn import load_svhn
 from bnrecon.runtime.errors import UserError
 
 __all__ = ["DATASETS", "Images", "load", "refuse_unused_root"]
@@ -23,10 +25,12 @@ Images = InMemoryImages | StreamedImages
 # One data set a file; the names are those of ``bnrecon.data.spec.DATASET_NAMES``.
 DATASETS: dict[str, Callable[[DataSpec], Images]] = {
     "digits": load_digits,
-    "cifar10": load_cifar,
-    "cifar100": load_cifar,
+    "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+    "svhn": load_svhn,
     "folder": load_folder,
     "imagenet": load_imagenet,
+    "imagenette": load_imagenette,
 }
 
 
@@ -43,12 +47,23 @@ def load(spec: DataSpec) -> Images:
     try:
         if spec.root is not None:
             spec = dataclasses.replace(spec, root=_existing_root(spec.root, spec.name))
-        return DATASETS[spec.name](spec)
+        images = DATASETS[spec.name](spec)
+        if spec.validation is not None:
+            _require_remaining(spec.validation, images.sizes[0])
+            images = images.hold_out(spec.validation, spec.test_limit)
+        return images
     except UserError as error:
         raise UserError(printable(str(error))) from None
     except OSError as error:
         what = error.filename or spec.root or spec.name
         raise UserError(printable(f"{what} cannot be read ({error.strerror or error})")) from None
+
+
+def _require_remaining(validation: int, train: int) -> None:
+    """Raise ``UserError`` where held-out images would leave fewer than two to train on."""
+    if train - validation < 2:
+        left = f"two or more of the {train:,} training images must be left"
+        raise UserError(f"validation={validation}: {left}; hold out fewer")
 
 
 def _existing_root(given: str, name: str) -> str:

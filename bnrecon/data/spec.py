@@ -11,8 +11,8 @@ from bnrecon.runtime.options import check_fields, option
 
 __all__ = ["DATASET_NAMES", "MAX_SIDE", "DataSpec", "default_root"]
 
-DATASET_NAMES = ("digits", "cifar10", "cifar100", "folder", "imagenet")
-RESIZABLE = ("folder", "imagenet")
+DATASET_NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet", "imagenette")
+RESIZABLE = ("folder", "imagenet", "imagenette")
 MAX_SIDE = 4096  # 50 MB an image
 
 
@@ -30,11 +30,16 @@ class DataSpec:
 
     name: str = option(help="the data set", allowed=DATASET_NAMES)
     root: str | None = option(None, "folder that holds the data set's files", folder=True)
-    download: bool = option(True, "download what is missing (cifar10 and cifar100)")
+    download: bool = option(True, "download what is missing (cifar10, cifar100, svhn, imagenette)")
     train_limit: int | None = option(None, "use only so many training images", at_least=1)
     test_limit: int | None = option(None, "use only so many test images", at_least=1)
+    validation: int | None = option(
+        None,
+        "hold out so many training images and test on them instead of the test images",
+        at_least=1,
+    )
     side: int | None = option(
-        None, "resize images to this side in pixels (folder and imagenet)", at_least=1
+        None, "resize images to this side in pixels (folder, imagenet, imagenette)", at_least=1
     )
     crop_padding: int = option(
         4, "random crops: zeros around a training image, in pixels", at_least=0
@@ -47,7 +52,7 @@ class DataSpec:
         if self.side is not None and self.name not in RESIZABLE:
             raise UserError(
                 f"side={self.side}: {self.name} images have one size; "
-                f"leave it out, it is for {' and '.join(RESIZABLE)}"
+                f"leave it out, it is for {', '.join(RESIZABLE)}"
             )
         if self.side is not None and self.side > MAX_SIDE:  # memory grows with its square
             raise UserError(f"side={self.side}: must be at most {MAX_SIDE:,}")

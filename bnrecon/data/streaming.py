@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -47,6 +47,7 @@ class StreamedImages(Batches):
     test_files: list[tuple[Path, int]]
     side: int = 224
     workers: int = 4
+    _held_out: int = field(default=0, repr=False)
     _checksum: str | None = field(default=None, repr=False)
 
     @property
@@ -58,6 +59,15 @@ class StreamedImages(Batches):
     def sizes(self) -> tuple[int, int]:
         """Number of training and of test images."""
         return len(self.train_files), len(self.test_files)
+
+    def hold_out(self, count: int, limit: int | None = None) -> Self:
+        """Test on the ``count`` training images of the last digests of class/name."""
+        chosen = sorted(self.train_files, key=_name_digest)[len(self.train_files) - count :]
+        held = set(chosen)
+        train = [item for item in self.train_files if item not in held]
+        return replace(
+            self, train_files=train, test_files=chosen[:limit], _held_out=count, _checksum=None
+        )
 
     def checksum(self) -> str:
         """SHA-256 of the files' class/name and size, and of the content of a sample of them.
@@ -72,11 +82,12 @@ class StreamedImages(Batches):
 
     def _digest(self) -> str:
         digest = hashlib.sha256()
+        if self._held_out:  # the list alone does not show where the training images end
+            digest.update(f"{self._held_out} held out\n".encode())
         listed = self.train_files + self.test_files
         step = max(1, len(listed) // SAMPLE)
         for number, (path, label) in enumerate(listed):
-            line = f"{path.parent.name}/{path.name} {path.stat().st_size} {label}\n"
-            digest.update(line.encode("utf-8", "surrogateescape"))  # a name need not be UTF-8
+            digest.update(_class_and_name(path) + f" {path.stat().st_size} {label}\n".encode())
             if number % step == 0:
                 digest.update(path.read_bytes())
         return digest.hexdigest()
@@ -153,6 +164,16 @@ class StreamedImages(Batches):
             if isinstance(batch, str):
                 raise UserError(batch)
             yield batch
+
+
+def _class_and_name(path: Path) -> bytes:
+    """An image's path below its split; a name need not be UTF-8."""
+    return f"{path.parent.name}/{path.name}".encode("utf-8", "surrogateescape")
+
+
+def _name_digest(item: tuple[Path, int]) -> bytes:
+    """What orders images as good as at random, the same in every folder."""
+    return hashlib.blake2b(_class_and_name(item[0]), digest_size=16).digest()
 
 
 def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from bnrecon.data.image_file import IMAGE_SUFFIXES, read_image
 from bnrecon.data.spec import DataSpec
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import available_memory, format_bytes
 
-__all__ = ["TREE", "Split", "list_split", "read_tree", "require_classes", "size_text"]
+__all__ = [
+    "TREE",
+    "Split",
+    "held_out_split",
+    "list_split",
+    "read_tree",
+    "require_classes",
+    "size_text",
+]
 
 TREE = "train/<class>/* and test/<class>/* images"
 Split = tuple[np.ndarray, np.ndarray]  # uint8 images (N, H, W, C) and class numbers (N,)
@@ -67,11 +76,37 @@ def require_classes(folder: Path, classes: Sequence[str], expected: Sequence[str
     raise UserError(f"{folder}: the class folders are not the expected {len(expected)} ({found})")
 
 
-def read_tree(folder: Path, spec: DataSpec) -> tuple[list[str], Split, Split]:
-    """Read the whole tree: the names of the classes, the training split, the test split."""
+def held_out_split(folder: Path) -> str:
+    """The split to test on, by ImageNet's convention: ``val`` where there is one, or ``test``."""
+    return "val" if (folder / "val").is_dir() else "test"
+
+
+def _squash(picture: Image.Image, side: int) -> Image.Image:
+    return picture.resize((side, side))
+
+
+def read_tree(
+    folder: Path,
+    spec: DataSpec,
+    test_split: str = "test",
+    resize: Callable[[Image.Image, int], Image.Image] = _squash,
+) -> tuple[list[str], Split, Split]:
+    """Read the whole tree.
+
+    Args:
+        folder: the tree.
+        spec: the side that images are resized to, if given, and how many threads read.
+        test_split: name of the split to test on.
+        resize: makes an image square, of that side.
+
+    Returns:
+        The names of the classes, the training split, the test split.
+    """
     classes, train = list_split(folder / "train", None)
-    _, test = list_split(folder / "test", classes)
-    train_x, test_x = (_read_images([path for path, _ in split], spec) for split in (train, test))
+    _, test = list_split(folder / test_split, classes)
+    train_x, test_x = (
+        _read_images([path for path, _ in split], spec, resize) for split in (train, test)
+    )
     train_y, test_y = (np.array([label for _, label in split]) for split in (train, test))
     if train_x.shape[1:] != test_x.shape[1:]:
         sizes = f"training images are {size_text(train_x[0])}, test images {size_text(test_x[0])}"
@@ -102,13 +137,15 @@ def _images(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _read_images(paths: list[Path], spec: DataSpec) -> np.ndarray:
+def _read_images(
+    paths: list[Path], spec: DataSpec, resize: Callable[[Image.Image, int], Image.Image]
+) -> np.ndarray:
     """Read images into one array (N, H, W, 3), several at a time."""
 
     def read(path: Path) -> np.ndarray:
         picture = read_image(path)
         if spec.side is not None and picture.size != (spec.side, spec.side):
-            picture = picture.resize((spec.side, spec.side))
+            picture = resize(picture, spec.side)
         return np.asarray(picture)
 
     first = read(paths[0])

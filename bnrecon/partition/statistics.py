@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -63,7 +63,8 @@ def adapt_layers(
     Args:
         network: run in eval mode; afterwards its modules' modes are as before.
         layers: of the network. Those that never run are left as they are.
-        inputs: a tensor (n, *input shape), or batches.
+        inputs: a tensor (n, *input shape), or batches, which run once for every layer; an object
+            that iterates anew each time is not held in memory.
         measure: of a layer and its input: the values (n, channels, ...) whose moments are taken.
         update: of a layer, and the mean and population variance (channels,) of its values over the
             data and all places. It changes the layer before the layer runs.
@@ -72,16 +73,17 @@ def adapt_layers(
         UserError: where a layer runs twice in one pass, so that its moments would depend on itself.
     """
     one = isinstance(inputs, torch.Tensor)
-    batches = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-    if not batches or not len(batches[0]):
+    batches = [inputs] if isinstance(inputs, torch.Tensor) else _repeatable(inputs)
+    first = next(iter(batches), None)
+    if first is None or not len(first):
         raise UserError("inputs: empty; give at least one")
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
         with torch.no_grad():
-            order = _execution_order(network, layers, batches[0][:1])
+            order = _execution_order(network, layers, first[:1])
             if one:
-                _adapt_in_one_pass(network, order, batches[0], measure, update)
+                _adapt_in_one_pass(network, order, first, measure, update)
                 return
             for layer in order:
                 moments = _Moments()
@@ -91,6 +93,11 @@ def adapt_layers(
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def _repeatable(inputs: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
+    """The batches, held where they come but once; a collection that begins anew is not held."""
+    return list(inputs) if isinstance(inputs, Iterator) else inputs
 
 
 class _Moments:

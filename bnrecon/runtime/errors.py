@@ -5,7 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Interrupted", "ReportedElsewhere", "RunError", "UserError", "nearest", "shorten"]
+__all__ = [
+    "Diverged",
+    "Interrupted",
+    "ReportedElsewhere",
+    "RunError",
+    "UserError",
+    "nearest",
+    "shorten",
+]
 
 
 class UserError(ValueError):
@@ -19,6 +27,10 @@ class RunError(RuntimeError):
     """
 
     reconstruction: object | None = None
+
+
+class Diverged(RunError):
+    """A training whose loss or outputs are no longer finite (exit code 1)."""
 
 
 class ReportedElsewhere(RunError):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.targets.spec import STEMS
+from bnrecon.targets.spec import RESNET_DEPTHS, STEMS
 
 __all__ = [
     "ACTIVATIONS",
@@ -111,18 +111,15 @@ def mlp(
     return network
 
 
-RESNET_DEPTHS = (18, 50)
-
-
 def resnet(
     shape: tuple[int, int, int], classes: int, depth: int, width: int, stem: str
 ) -> nn.Module:
-    """Build torchvision's ResNet-18 or ResNet-50.
+    """Build torchvision's ResNet-18, ResNet-34 or ResNet-50.
 
     Args:
         shape: channels, height and width of an image.
         classes: number of logits.
-        depth: 18 or 50.
+        depth: 18, 34 or 50.
         width: channels of the first stage, 64 in the original.
         stem: ``imagenet`` is the 7x7 convolution of stride 2 and the max-pooling; ``cifar`` a 3x3
             convolution of stride 1 and no pooling, as is usual for 32x32 images; ``auto`` takes

@@ -9,8 +9,10 @@ from torch import nn
 
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.user_code import Registered, attribute_errors
+from bnrecon.targets.dropout_networks import dropout_cnn, dropout_resnet
 from bnrecon.targets.models import mlp, resnet, vgg
 from bnrecon.targets.normalization_vgg import normalization_vgg
+from bnrecon.targets.resnet9 import resnet9
 
 __all__ = ["FAMILIES", "Builder", "build", "check_family", "register_target", "target_code"]
 
@@ -26,6 +28,9 @@ FAMILIES: dict[str, Registered] = {
     "vgg": _built_in("vgg", vgg),
     "vgg_normalization": _built_in("vgg_normalization", normalization_vgg),
     "resnet": _built_in("resnet", resnet),
+    "resnet9": _built_in("resnet9", resnet9),
+    "dropout_resnet": _built_in("dropout_resnet", dropout_resnet),
+    "dropout_cnn": _built_in("dropout_cnn", dropout_cnn),
     "mlp": _built_in("mlp", mlp),
 }
 

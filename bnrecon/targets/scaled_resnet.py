@@ -11,6 +11,7 @@ __all__ = ["scaled_resnet"]
 
 LAYERS: dict[int, tuple[Any, list[int]]] = {
     18: (resnet.BasicBlock, [2, 2, 2, 2]),
+    34: (resnet.BasicBlock, [3, 4, 6, 3]),
     50: (resnet.Bottleneck, [3, 4, 6, 3]),
 }
 
@@ -19,7 +20,7 @@ def scaled_resnet(depth: int, width: int, classes: int) -> resnet.ResNet:
     """A ResNet whose stages are scaled by ``width`` / 64; its stem and head are the original's.
 
     Args:
-        depth: 18 or 50.
+        depth: 18, 34 or 50.
         width: channels of the first stage, 64 in the original.
         classes: number of logits.
     """

@@ -13,12 +13,16 @@ from bnrecon.runtime.options import check_fields, option
 
 __all__ = [
     "ACTIVATION_NAMES",
+    "INITIALIZATIONS",
     "INNER",
     "RESNET_DEPTHS",
     "STEMS",
     "CustomTarget",
+    "DropoutCnnTarget",
+    "DropoutResnetTarget",
     "MlpTarget",
     "NormalizationVggTarget",
+    "Resnet9Target",
     "ResnetTarget",
     "TargetRequest",
     "TargetSpec",
@@ -28,7 +32,14 @@ __all__ = [
 
 INNER = ("batchnorm", "scale")  # between the two convolutions of a frozen pair
 STEMS = ("auto", "cifar", "imagenet")
-RESNET_DEPTHS = (18, 50)
+INITIALIZATIONS = (
+    "batchnorm",
+    "zero_bias",
+    "random_bias",
+    "frozen_statistics",
+    "frozen_deviations",
+)
+RESNET_DEPTHS = (18, 34, 50)
 ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid")
 MAX_CONVOLUTIONS = 256
 MAX_CONDITION = 10**12  # beyond, the smallest factor is lost in the law's own rounding
@@ -51,9 +62,29 @@ class TargetSpec:
     density: float | None = option(
         None, "train behind random masks that keep this share of every weight", above=0, at_most=1
     )
+    affine: bool = option(True, "BatchNorm learns scales and shifts; false: they stay 1 and 0")
+    virtual_batch: float | None = option(
+        None,
+        "train with BatchNorm statistics as noisy as those of so many images, fewer than a batch",
+        at_least=2,
+    )
+    initialization: str = option(
+        "batchnorm",
+        "batchnorm: as built; without BatchNorm: zero_bias, random_bias; its statistics over the "
+        "training images, frozen before training: frozen_statistics, or frozen_deviations alone",
+        allowed=INITIALIZATIONS,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.initialization != "batchnorm":
+            given = f"initialization={self.initialization}"
+            if self.virtual_batch is not None:
+                raise UserError(
+                    f"virtual_batch={self.virtual_batch:g}, {given}: give at most one of them"
+                )
+            if not self.affine:
+                raise UserError(f"affine=false, {given}: leaves no scales; leave affine out")
         if self.condition is not None and self.density is not None:
             raise UserError(
                 f"condition={self.condition:g}, density={self.density:g}: give at most one of them"
@@ -119,7 +150,7 @@ class NormalizationVggTarget(VggTarget):
 
 @dataclass
 class ResnetTarget(TargetSpec):
-    """torchvision's ResNet-18 or ResNet-50."""
+    """torchvision's ResNet-18, ResNet-34 or ResNet-50."""
 
     depth: int = option(18, "number of layers", allowed=RESNET_DEPTHS)
     stem: str = option(
@@ -131,6 +162,37 @@ class ResnetTarget(TargetSpec):
     def training_bytes(self) -> int:
         """About how much memory the weights take in training."""
         return BYTES_PER_WEIGHT * 11_000_000 * self.width**2 // 64**2
+
+
+@dataclass
+class Resnet9Target(TargetSpec):
+    """The ResNet-9 of the DAWNBench competition on CIFAR-10."""
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training."""
+        return BYTES_PER_WEIGHT * 6_573_120 * self.width**2 // 64**2
+
+
+@dataclass
+class DropoutResnetTarget(TargetSpec):
+    """The residual network of "Batch Normalization Explained", Appendix D."""
+
+    depth: int = option(2, "residual blocks of each width", above=0, at_most=64)
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training."""
+        return BYTES_PER_WEIGHT * 7_500_000 * (self.depth + 1) // 3 * self.width**2 // 64**2
+
+
+@dataclass
+class DropoutCnnTarget(TargetSpec):
+    """The convolutional network of "Batch Normalization Explained", Appendix D."""
+
+    width: int = option(96, "channels of its first stage", above=0, at_most=10**6)
+
+    def training_bytes(self) -> int:
+        """About how much memory the weights take in training."""
+        return BYTES_PER_WEIGHT * 4_200_000 * self.width**2 // 96**2
 
 
 @dataclass
@@ -180,6 +242,9 @@ class TrainSpec:
         None, "stop at a checkpoint after this time, as in 90s, 30m, 2h"
     )
     checkpoint_seconds: float = option(60, "seconds between checkpoints", above=0, at_most=10**9)
+    test_every: int | None = option(
+        None, "test after every so many epochs; the log then has the accuracies", at_least=1
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -15,16 +15,17 @@ from torch import nn
 from bnrecon.data import Images
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.runtime import digests, distributed, files, locks
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import Diverged, RunError, UserError
 from bnrecon.runtime.hardware import can_compile
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.options import name_fields
 from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets.accuracy import measure_accuracy
+from bnrecon.targets.normalization import change_normalization, freeze_statistics
 from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import FAMILIES, build, target_code
 from bnrecon.targets.reparameterization import reparameterize
-from bnrecon.targets.spec import TargetRequest
+from bnrecon.targets.spec import TargetRequest, TargetSpec
 from bnrecon.targets.trainer import train
 
 __all__ = [
@@ -56,13 +57,15 @@ def build_target(request: TargetRequest, data: Images) -> nn.Module:
     """Build the target untrained, its initial weights drawn from ``train.seed``."""
     target, seed = request.target, request.train.seed
     options = {field.name: getattr(target, field.name) for field in dataclasses.fields(target)}
-    for name in ("name", "family", "condition", "density"):
-        del options[name]
+    for shared in dataclasses.fields(TargetSpec):
+        if shared.name != "width":  # of which each family makes what it will
+            del options[shared.name]
     options |= options.pop("options", {})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         with name_fields("target.", vars(target)):
             network = build(target.family, data.shape, len(data.classes), **options)
+    network = change_normalization(network, target, seed)
     return reparameterize(network, target.condition, target.density, seed)
 
 
@@ -123,7 +126,7 @@ def obtain_target(request: TargetRequest, data: Images, device: torch.device) ->
 
     Raises:
         UserError: where the request does not fit the images or the machine.
-        RunError: where training diverges, or the stored target cannot be read back.
+        RunError: where training diverges (Diverged), or the stored target cannot be read back.
         Interrupted: where training is stopped; it is saved before.
     """
     folder = target_folder(request, data, device)
@@ -206,10 +209,15 @@ def _train_and_save(
     request: TargetRequest, data: Images, device: torch.device, folder: Path
 ) -> None:
     network = build_target(request, data)
+    checkpoint = folder / "checkpoint.safetensors"
+
+    def initialize(network: nn.Module) -> None:
+        freeze_statistics(network, request.target, data, device)
+
     plan = training_plan(request, device)
     limit = None if request.train.time_limit is None else parse_duration(request.train.time_limit)
     with StopRequest(limit) as stop:
-        log, spent = train(network, data, plan, device, folder / "checkpoint.safetensors", stop)
+        log, spent = train(network, data, plan, device, checkpoint, stop, initialize)
     about = {"seconds": spent, "log": log}
     distributed.run_on_first_rank(
         lambda: _test_and_save(request, data, device, folder, network, about)
@@ -231,7 +239,7 @@ def _test_and_save(
     except RunError as error:
         checkpoint.unlink(missing_ok=True)
         advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
-        raise RunError(f"training diverged: {error}; {advice}") from None
+        raise Diverged(f"training diverged: {error}; {advice}") from None
     files.write_tensors(
         folder / "target.safetensors", network.state_dict(), {"target": request.target.name}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from tqdm import tqdm
 
 from bnrecon.data import Images
 from bnrecon.runtime import distributed, files
-from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.errors import Diverged, Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.schedule import WarmupCosine
 from bnrecon.targets.step import Step
@@ -128,6 +130,7 @@ class Trainer:
                 epoch, first = divmod(self.step, self.batches)
                 bar.set_description(f"epoch {epoch + 1}/{self.spec.epochs}")
                 for x, y in self._train_batches(epoch, first):
+                    torch.manual_seed(self._noise_seed())
                     self.sums += take_step(x, y, self.schedule(self.step))
                     self.step += 1
                     bar.update(self.spec.batch_size)
@@ -175,6 +178,11 @@ class Trainer:
             look and distributed.any_rank(stopping, self.device),
         )
 
+    def _noise_seed(self) -> int:
+        """Of a step's own random numbers (dropout, noise), the same after an interruption."""
+        number = self.spec.seed * 1_000_003 + self.step
+        return (number * self.processes + self.rank) % 2**63
+
     def _save(self, checkpoint: Path) -> None:
         state = self.state()
         if self.rank == 0:
@@ -186,18 +194,22 @@ class Trainer:
         return Interrupted(f"{why}; {saved}; rerun the command to resume")
 
     def _show(self, bar: tqdm) -> None:
-        """Show loss and accuracy; raise ``RunError`` where the loss is not finite."""
+        """Show loss and accuracy; raise ``Diverged`` where the loss is not finite."""
         loss, correct, count = distributed.sum_over_ranks(self.sums).tolist()
         if not loss < float("inf"):
             where = f"the loss is {loss} at step {self.step} of {self.total}"
             advice = f"lower train.lr (now {self.spec.lr:g}) or lengthen train.warmup_epochs"
-            raise distributed.report_once(RunError(f"training diverged: {where}; {advice}"))
+            raise distributed.report_once(Diverged(f"training diverged: {where}; {advice}"))
         accuracy = f"{100 * correct / count:.1f}%"
         bar.set_postfix(loss=f"{loss / count:.3f}", accuracy=accuracy, refresh=False)
 
     def _end_epoch(self, bar: tqdm) -> None:
         loss, correct, count = distributed.sum_over_ranks(self.sums).tolist()
         row = {"epoch": len(self.log) + 1, "loss": loss / count, "accuracy": 100 * correct / count}
+        every = self.spec.test_every
+        if every is not None and row["epoch"] % every == 0:
+            row["test_accuracy"] = measure_accuracy(self.network, self.data, self.device).percent
+            self.network.train()
         self.log.append(row)
         self.sums.zero_()
         if bar.disable and self.rank == 0:  # no terminal: a line an epoch for the log
@@ -219,6 +231,7 @@ def train(
     device: torch.device,
     checkpoint: Path,
     stop: StopRequest,
+    initialize: Callable[[nn.Module], None] | None = None,
 ) -> tuple[list[dict[str, float]], float]:
     """Train a network in place, in eval mode afterwards.
 
@@ -236,12 +249,14 @@ def train(
         device: where to train.
         checkpoint: file that the training is saved to.
         stop: asked after each step whether to stop.
+        initialize: called with the network, on its device, where no checkpoint is taken up.
 
     Returns:
-        The log (loss and training accuracy in percent for each epoch), and the seconds it took.
+        The log (for each epoch loss and training accuracy in percent, and the test accuracy where
+        ``test_every`` has it), and the seconds it took.
 
     Raises:
-        RunError: if the loss is not finite.
+        Diverged: if the loss is not finite.
         Interrupted: when ``stop`` asks for it, after saving.
         UserError: where torch.compile fails and ``train.compile`` is ``on``.
     """
@@ -255,8 +270,12 @@ def train(
                 f"{checkpoint.parent} must be a folder that all share"
             )
         )
+    if trainer.step == 0 and initialize is not None:
+        initialize(network)
     try:
-        trainer.run(checkpoint, stop)
+        # Each step seeds the generators of PyTorch; a caller's own go on where they were.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            trainer.run(checkpoint, stop)
     finally:
         trainer.optimizer.zero_grad(set_to_none=True)
         if plan.compiled:

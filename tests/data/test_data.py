@@ -1,8 +1,6 @@
 """Data sets: the same pixels in every layout, and one clear line for everything that is wrong."""
 
-import functools
 import hashlib
-import http.server
 import io
 import os
 import pickle
@@ -13,7 +11,6 @@ import socket
 import struct
 import tarfile
 import tempfile
-import threading
 import warnings
 import zipfile
 import zlib
@@ -22,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from local_server import answer
 from PIL import EpsImagePlugin, Image
 from torchvision import datasets
 
@@ -29,6 +27,7 @@ from bnrecon.data import DATASETS, DataSpec, load, refuse_unused_root
 from bnrecon.data.batches import Batches
 from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.data.image_file import read_image
+from bnrecon.data.imagenette import CLASSES as IMAGENETTE
 from bnrecon.data.spec import DATASET_NAMES
 from bnrecon.runtime.errors import UserError
 
@@ -615,6 +614,7 @@ def test_a_program_is_never_started_for_an_image(tmp_path, monkeypatch):
         ({"flip": 1}, "^flip=1: must be true or false"),
         ({"train_limit": 0}, "^train_limit=0: must be at least 1"),
         ({"test_limit": 0}, "^test_limit=0: must be at least 1"),
+        ({"validation": 0}, "^validation=0: must be at least 1"),
     ],
 )
 def test_a_field_that_is_not_possible_is_named_with_its_limit(fields, line):
@@ -628,9 +628,16 @@ def test_a_crop_that_could_miss_the_image_is_refused(tmp_path, crop_padding):
     refused(spec, f"^crop_padding={crop_padding}: must be below 8 for images of 8x8")
 
 
-def _cifar(root, name):
-    classes = CIFAR10_CLASSES if name == "cifar10" else [f"class {n}" for n in range(100)]
-    tree(root / name, classes, train=1, test=1, side=32)
+NAMES = {
+    "cifar10": CIFAR10_CLASSES,
+    "cifar100": [f"class {n}" for n in range(100)],
+    "svhn": "0123456789",
+    "imagenette": list(IMAGENETTE),
+}
+
+
+def _named_tree(root, name, side=32):
+    tree(root / name, NAMES[name], train=1, test=1, side=side)
     return DataSpec(name, str(root))
 
 
@@ -642,10 +649,12 @@ def _imagenet(root):
 
 SMALL = {
     "digits": lambda root: DataSpec("digits"),
-    "cifar10": lambda root: _cifar(root, "cifar10"),
-    "cifar100": lambda root: _cifar(root, "cifar100"),
+    "cifar10": lambda root: _named_tree(root, "cifar10"),
+    "cifar100": lambda root: _named_tree(root, "cifar100"),
+    "svhn": lambda root: _named_tree(root, "svhn"),
     "folder": lambda root: DataSpec("folder", str(tree(root))),
     "imagenet": _imagenet,
+    "imagenette": lambda root: _named_tree(root, "imagenette", side=40),
 }
 
 
@@ -802,49 +811,14 @@ def test_a_tree_of_the_other_cifar_is_said_to_be_that_and_where_this_one_goes(
     assert "the same folder can hold cifar10 in the same way" in line
 
 
-class Server(http.server.BaseHTTPRequestHandler):
-    """Answers every request with the same bytes, a whole answer or not."""
-
-    def __init__(self, answer, *arguments):
-        self.answer = answer
-        super().__init__(*arguments)
-
-    def do_GET(self):
-        self.wfile.write(self.answer)
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def serve(monkeypatch):
-    """Make torchvision download a CIFAR from a server on this machine that gives this answer."""
-    monkeypatch.setenv("no_proxy", "*")
-    servers = []
-
-    def start(answer, kind=datasets.CIFAR10):
-        server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), functools.partial(Server, answer)
-        )
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        monkeypatch.setattr(kind, "url", f"http://127.0.0.1:{server.server_port}/{kind.filename}")
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def answer(body, length=None):
-    return (
-        b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) if length is None else length)
-        + body
-    )
+def publish(monkeypatch, address, kind=datasets.CIFAR10):
+    """Make torchvision download a CIFAR from this address."""
+    monkeypatch.setattr(kind, "url", f"{address}/{kind.filename}")
 
 
 def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serve):
-    serve(answer(torchvision_files(tmp_path / "published", monkeypatch, "cifar10")))
+    files = torchvision_files(tmp_path / "published", monkeypatch, "cifar10")
+    publish(monkeypatch, serve(answer(files)))
     for damaged in (None, "train", "meta"):
         if damaged:
             (tmp_path / "mine" / "cifar-10-batches-py" / damaged).write_bytes(b"rubbish")
@@ -868,14 +842,13 @@ def test_a_download_that_arrives_damaged_is_one_line(tmp_path, monkeypatch, serv
     ):  # with the right checksum, to see what unpacking raises
         archive = archive[: len(archive) // 2] if what == "cut archive" else b"rubbish"
         monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", hashlib.md5(archive).hexdigest())
-    serve(
-        {
-            "other bytes": answer(b"<html>log in first</html>"),
-            "cut on the way": answer(archive[:1000], len(archive)),
-            "no web server": b"SSH-2.0-OpenSSH_9.6\r\n",
-            "not found": b"HTTP/1.0 404 Not Found\r\n\r\n",
-        }.get(what, answer(archive))
-    )
+    answers = {
+        "other bytes": answer(b"<html>log in first</html>"),
+        "cut on the way": answer(archive[:1000], len(archive)),
+        "no web server": b"SSH-2.0-OpenSSH_9.6\r\n",
+        "not found": b"HTTP/1.0 404 Not Found\r\n\r\n",
+    }
+    publish(monkeypatch, serve(answers.get(what, answer(archive))))
     (tmp_path / "mine").mkdir()
     line = refused(
         DataSpec("cifar10", str(tmp_path / "mine")),

@@ -4,7 +4,6 @@ import itertools
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -15,21 +14,11 @@ from bnrecon.reporting.figures import image, style
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.studies.bn_explained import (
     proposition1,
-    proposition2,
     proposition3,
     theorem3,
     translation,
 )
-from bnrecon.studies.bn_explained.batch_statistics import (
-    additive_variance,
-    biased,
-    chi_square_freedom,
-    finite_population,
-    variance_of_mean,
-    variance_of_variance,
-)
 from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
-from bnrecon.studies.bn_explained.figure7 import BATCH, measure_unit
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
 from bnrecon.studies.bn_explained.normalized_layers import find_normalized_layers
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate, draw_network
@@ -369,51 +358,6 @@ def test_leaky_relu_as_printed_is_not_linear_below_zero():
     assert np.ptp(np.maximum(0.1, u)[:2]) == 0
 
 
-def all_batches(values, batch):
-    return np.array(list(itertools.product(values, repeat=batch)))
-
-
-@pytest.mark.parametrize("batch", [2, 3, 5])
-def test_equation_13_is_for_the_unbiased_variance(batch):
-    """All mini-batches of a skew distribution on three values, exact."""
-    values = np.array([0.0, 1.0, 5.0])
-    variance, fourth = values.var(), ((values - values.mean()) ** 4).mean()
-    batches = all_batches(values, batch)
-    printed = variance_of_variance(variance, fourth, batch)
-    assert batches.var(1, ddof=1).var() == pytest.approx(printed)
-    assert batches.var(1).var() == pytest.approx(printed * biased(batch))
-    assert batches.mean(1).var() == pytest.approx(variance_of_mean(variance, batch))
-
-
-def test_the_counterexample_to_equation_13():
-    """With z = ±1 and B = 2 sigma² is 0 or 1, with variance 1/4; Eq. 13 says 1."""
-    row = proposition2.enumerate_batches(2).iloc[0]
-    assert row["measured_variance"] == 0.25
-    assert row["predicted_variance"] == 1
-    assert sorted(all_batches([-1, 1], 2).var(1)) == [0, 0, 1, 1]
-
-
-def test_mini_batches_without_replacement_have_a_smaller_variance():
-    values = np.array([0.0, 1.0, 5.0, 7.0, 8.5])
-    means = [np.mean(chosen) for chosen in itertools.combinations(values, 3)]
-    expected = variance_of_mean(values.var(), 3) * finite_population(3, 5)
-    assert np.var(means) == pytest.approx(expected)
-
-
-def test_noise_gives_a_mini_batch_the_variances_of_a_smaller_one():
-    """Exact: the variance of a product of independent factors, by its moments."""
-    variance, fourth, batch, virtual = 2.0, 14.0, 16, 4
-    freedom = chi_square_freedom(variance, fourth, batch, virtual)
-    own = variance_of_variance(variance, fourth, batch) * biased(batch)
-    mean = variance * (batch - 1) / batch
-    product = (own + mean**2) * (1 + 2 / freedom) - mean**2
-    assert product == pytest.approx(
-        variance_of_variance(variance, fourth, virtual) * biased(virtual)
-    )
-    added = variance_of_mean(variance, batch) + additive_variance(variance, batch, virtual)
-    assert added == pytest.approx(variance_of_mean(variance, virtual))
-
-
 def test_the_counterexample_to_proposition_3_in_pytorch():
     batch = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
     network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2), nn.LeakyReLU(0.1))
@@ -438,13 +382,3 @@ def test_a_centred_leaky_relu_has_the_mean_of_the_caption():
 def test_proposition_3_holds_for_one_input_of_the_last_layer():
     rows = proposition3.count_one_sided(3, 1, 4, 20)
     assert rows["one_sided"].item() == 0
-
-
-def test_figure_7_is_drawn_from_the_papers_numbers():
-    rows = measure_unit(1, 2000, 20, 0)
-    assert BATCH == 64
-    own = rows[(rows["kind"] == "independent") & (rows["statistic"] == "mean")].iloc[0]
-    assert own["predicted"] == pytest.approx(3 / 64, rel=0.15)
-    for _, part in rows.groupby(["kind", "statistic"]):
-        assert (part["density"] * (part["right"] - part["left"])).sum() == pytest.approx(1)
-    assert isinstance(rows, pd.DataFrame)

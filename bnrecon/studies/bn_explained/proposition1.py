@@ -11,7 +11,7 @@ from torch import nn
 
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 
-__all__ = ["PART", "absorb_as_printed", "absorb_with_signs", "compare_absorptions"]
+__all__ = ["PART", "absorb_as_printed", "absorb_sizes", "absorb_with_signs", "compare_absorptions"]
 
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
 INPUTS, HIDDEN, OUTPUTS, POINTS = 5, 16, 8, 64
@@ -71,11 +71,20 @@ def draw_network(activation: str, signs: str, seed: int) -> TwoLayers:
 @torch.no_grad()
 def absorb_as_printed(network: TwoLayers) -> TwoLayers:
     """Set gamma = 1 in the first layer by Eq. 28, 29: w' = gamma w_2, beta' = beta / gamma."""
+    return _absorb_into_next(network, network.norm1.weight)
+
+
+def absorb_sizes(network: TwoLayers) -> TwoLayers:
+    """The same with w' = |gamma| w_2: right for a(u) = |u|, where a(gamma u) = |gamma| a(u)."""
+    return _absorb_into_next(network, network.norm1.weight.abs())
+
+
+def _absorb_into_next(network: TwoLayers, factors: torch.Tensor) -> TwoLayers:
+    """The next weights times the factors, beta / gamma, and gamma = 1."""
     network = copy.deepcopy(network)
-    scale = network.norm1.weight
-    network.second.weight.mul_(scale)
-    network.norm1.bias.div_(scale)
-    scale.fill_(1)
+    network.second.weight.mul_(factors)
+    network.norm1.bias.div_(network.norm1.weight)
+    network.norm1.weight.fill_(1)
     return network
 
 
@@ -102,6 +111,13 @@ def absorb_with_signs(network: TwoLayers) -> TwoLayers:
     return network
 
 
+RECIPES: dict[str, Callable[[TwoLayers], TwoLayers]] = {
+    "printed": absorb_as_printed,
+    "sizes": absorb_sizes,
+    "signed": absorb_with_signs,
+}
+
+
 @torch.no_grad()
 def compare_absorptions(activation: str, signs: str, seeds: int) -> pd.DataFrame:
     """One row per seed: largest differences of outputs, in eval mode and with batch statistics.
@@ -115,7 +131,7 @@ def compare_absorptions(activation: str, signs: str, seeds: int) -> pd.DataFrame
         points = torch.randn(POINTS, INPUTS, generator=generator, dtype=torch.float64)
         row = {"activation": activation, "signs": signs, "seed": seed}
         network.train()(points)  # running statistics that are not trivial
-        for name, absorb in (("printed", absorb_as_printed), ("signed", absorb_with_signs)):
+        for name, absorb in RECIPES.items():
             absorbed = absorb(network)
             for mode in ("eval", "train"):
                 both = [
@@ -159,6 +175,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 "activation": activation,
                 "entries of γ": signs,
                 "difference, Eq. 28": _text(_worst(group, "printed")),
+                "difference, |γ| for γ": _text(_worst(group, "sizes")),
                 "difference, signs absorbed by W": _text(_worst(group, "signed")),
                 "networks": len(group),
             }
@@ -171,8 +188,9 @@ CAPTION = (
     "Largest difference of an output, relative to the largest output, when γ of the first layer is "
     "set to 1; real BatchNorm1d modules in float64, with batch statistics and in eval mode. "
     "Eq. 28 multiplies the next weights by γ and divides β by it, which needs a(c u) = c a(u): "
-    "true for c > 0 only. For γ < 0 the unit's own weights have to change sign, and a unit with "
-    "γ = 0 is a constant that the next mean absorbs."
+    "true for c > 0 only. For the absolute value |γ| in the place of γ is enough. For ReLU and "
+    "leaky ReLU the unit's own weights have to change sign where γ < 0. A unit with γ = 0 is a "
+    "constant that the next mean absorbs."
 )
 
 
@@ -181,7 +199,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     if set(rows["signs"]) != set(SIGNS):  # what is finished decides nothing
         return []
     positive = _worst(rows[rows["signs"] == "positive"], "printed")
-    negative = rows[rows["signs"] == "of both signs"]["printed_eval"]
+    both = rows[rows["signs"] == "of both signs"]
+    negative, absolute = both["printed_eval"], both["activation"] == "absolute value"
     repaired = _worst(rows, "signed")
     return [
         Claim(
@@ -193,13 +212,16 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         ),
         Claim(
             "Proposition 1, Eq. 28, 29",
-            "γ can be absorbed into the next weights and β alone.",
+            "a(c u) = c a(u), so that w' = γ w and β' = β / γ absorb γ.",
             "wrong in print"
             if positive < TOLERANCE < negative.min()
             else ("confirmed" if negative.max() < TOLERANCE else "not confirmed"),
             f"true for positive γ (largest difference {positive:.0e}); with negative entries "
-            f"outputs differ by {negative.min():.2f} to {negative.max():.2f} of the largest one "
-            "(erratum 21).",
+            f"outputs differ by {negative.min():.2f} to {negative.max():.2f} of the largest one. "
+            "With w' = |γ| w the largest difference is "
+            f"{_worst(both[absolute], 'sizes'):.0e} for the absolute value and "
+            f"{_worst(both[~absolute], 'sizes'):.2f} for ReLU and leaky ReLU, whose units need "
+            "their own weights changed (erratum 21).",
         ),
     ]
 

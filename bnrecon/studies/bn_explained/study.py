@@ -17,5 +17,12 @@ STUDY = Study(
         "proposition2",
         "figure7",
         "proposition3",
+        "figure10",
+        "controlled_noise",
+        "table1",
+        "figure1",
+        "figure3",
+        "figure2",
+        "figure9",
     ),
 )

@@ -1,0 +1,61 @@
+"""An npz archive of 32x32 colour images: checked, and never unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bnrecon.data.published import Arrays, first_line
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.hardware import format_bytes
+
+__all__ = ["read_archive"]
+
+MAX_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB, SVHN 305 MB
+NAMES = ("classes", "train_x", "train_y", "test_x", "test_y")
+
+
+def read_archive(path: Path, name: str, count: int, known: Sequence[str] | None) -> Arrays:
+    """Read the arrays ``classes``, ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
+
+    Args:
+        path: the archive.
+        name: of the data set.
+        count: number of its classes.
+        known: their names in order; any are taken where ``None``.
+
+    Raises:
+        UserError: where the archive is damaged, or holds something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if sum(entry.file_size for entry in archive.zip.infolist()) > MAX_ARCHIVE:
+                raise ValueError(f"over {format_bytes(MAX_ARCHIVE)} unpacked")
+            labels, train_x, train_y, test_x, test_y = (archive[entry] for entry in NAMES)
+    except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
+        what = f"is damaged or not an archive of {', '.join(NAMES)} ({first_line(error)})"
+        raise UserError(f"{path} {what}; replace it") from None
+    classes = [str(label) for label in np.atleast_1d(labels)]
+    if len(classes) != count or (known is not None and classes != list(known)):
+        found = f"its {len(classes)} classes are not those of {name}"
+        raise UserError(f"{path}: {found}; give the right archive")
+    for split, images, numbers in (("train", train_x, train_y), ("test", test_x, test_y)):
+        _check_split(f"{path}: {split}", images, numbers, count)
+    return classes, (train_x, train_y), (test_x, test_y)
+
+
+def _check_split(name: str, images: np.ndarray, labels: np.ndarray, classes: int) -> None:
+    """Raise ``UserError`` unless images are uint8 (N, 32, 32, 3) and labels class numbers (N,)."""
+    if images.dtype != np.uint8 or images.ndim != 4:
+        found = f"{images.dtype} of shape {images.shape}"
+        raise UserError(f"{name}_x is {found}; it must be uint8 (N, H, W, C)")
+    if images.shape[1:] != (32, 32, 3) or len(images) == 0:
+        raise UserError(f"{name}_x is of shape {images.shape}; it must be (N, 32, 32, 3)")
+    if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
+        found = f"{labels.dtype} of shape {labels.shape}"
+        raise UserError(f"{name}_y is {found}; it must be whole numbers ({len(images)},)")
+    if labels.min() < 0 or labels.max() >= classes:
+        found = f"runs from {labels.min()} to {labels.max()}"
+        raise UserError(f"{name}_y {found}; classes are 0 to {classes - 1}")

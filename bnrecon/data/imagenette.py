@@ -1,0 +1,118 @@
+"""Imagenette: ten classes of ImageNet that are easy to tell apart, held in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from bnrecon.data.in_memory import InMemoryImages, from_arrays
+from bnrecon.data.published import Arrays, Published
+from bnrecon.data.spec import DataSpec
+from bnrecon.data.tree import held_out_split, list_split, read_tree
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["load_imagenette"]
+
+logger = logging.getLogger(__name__)
+
+CLASSES = {
+    "n01440764": "tench",
+    "n02102040": "English springer",
+    "n02979186": "cassette player",
+    "n03000684": "chain saw",
+    "n03028079": "church",
+    "n03394916": "French horn",
+    "n03417042": "garbage truck",
+    "n03425413": "gas pump",
+    "n03445777": "golf ball",
+    "n03888257": "parachute",
+}
+IMAGES = {"train": 9469, "val": 3925}
+# torchvision's sizes: the images' shorter side, and the folder that the archive unpacks to.
+SIZES = {"160px": (160, "imagenette2-160"), "320px": (320, "imagenette2-320")}
+FULL = ("full", "imagenette2")
+SIDE = 128  # 658 MB in all
+
+
+def load_imagenette(spec: DataSpec) -> InMemoryImages:
+    """Imagenette: 9,469 training and, as test images, the 3,925 of its ``val`` folder.
+
+    An image's shorter side is resized to ``side`` (128) and the centre is cropped. It is read from
+    torchvision's smallest published size that need not be enlarged, or a larger one that is at
+    hand; or from imagenette/{train,val}/<wnid>/*, or {train,val}/<wnid>/*.
+    """
+    return _Imagenette(dataclasses.replace(spec, side=spec.side or SIDE)).load()
+
+
+class _Imagenette(Published):
+    url = "https://github.com/fastai/imagenette"
+
+    def __init__(self, spec: DataSpec):
+        super().__init__(spec)
+        large_enough = [
+            (size, folder) for size, (side, folder) in SIZES.items() if side >= (spec.side or SIDE)
+        ]
+        sizes = [*large_enough, FULL]
+        self.size = sizes[0][0]
+        self.files = tuple(folder for _, folder in sizes)
+
+    def layouts(self) -> str:
+        published = f"torchvision's {' or '.join(self.files)}"
+        return f"give root=FOLDER that holds imagenette/{{train,val}}/<wnid>/*, or {published}"
+
+    def load(self) -> InMemoryImages:
+        return from_arrays(self.spec, *self._arrays())
+
+    def _arrays(self) -> Arrays:
+        if (self.root / "imagenette" / "train").is_dir():
+            return self._read_folder(self.root / "imagenette")
+        if (self.root / "train").is_dir() and not self._published():
+            return self._read_folder(self.root)
+        return self.read_or_download()
+
+    def _published(self) -> list[Path]:
+        return [path for name in self.files if (path := self.root / name).exists()]
+
+    def read(self) -> Arrays:
+        if not (found := self._published()):
+            raise RuntimeError(f"none of {', '.join(self.files)}")
+        if found[0].name != self.files[0]:
+            logger.info("imagenette is read from %s; there is no %s", found[0], self.files[0])
+        self._require_complete(found[0])
+        return self._read_folder(found[0])
+
+    def download(self) -> None:
+        """Unpack beside the final place, so that a folder that is there is whole."""
+        from torchvision import datasets
+
+        self.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.root, prefix=".imagenette-") as partial:
+            datasets.Imagenette(partial, size=self.size, download=True)
+            os.rename(Path(partial) / self.files[0], self.root / self.files[0])
+
+    def _require_complete(self, folder: Path) -> None:
+        for split, count in IMAGES.items():
+            _, images = list_split(folder / split, None)
+            if len(images) != count:
+                found = f"{folder / split} holds {len(images):,} of {count:,} images"
+                advice = "remove the folder and allow download=true, or unpack it again"
+                raise UserError(f"{found}; {advice}")
+
+    def _read_folder(self, folder: Path) -> Arrays:
+        classes, _ = list_split(folder / "train", None)
+        if classes != list(CLASSES):
+            found = f"the class folders are not Imagenette's ten, {min(CLASSES)} to {max(CLASSES)}"
+            raise UserError(f"{folder / 'train'}: {found}; for other images give name=folder")
+        split = held_out_split(folder)
+        _, train, test = read_tree(folder, self.spec, split, _resize_and_crop)
+        return list(CLASSES.values()), train, test
+
+
+def _resize_and_crop(picture: Image.Image, side: int) -> Image.Image:
+    """Resize the shorter side, as ImageNet's transforms do, and crop the centre."""
+    return ImageOps.fit(picture, (side, side), Image.Resampling.BILINEAR)

@@ -1,0 +1,96 @@
+"""Data sets in the files that torchvision downloads: read where they are, else downloaded."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from pathlib import Path
+
+from bnrecon.data.in_memory import InMemoryImages
+from bnrecon.data.spec import DataSpec, default_root
+from bnrecon.data.tree import Split
+from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.locks import lock_folder
+
+__all__ = ["Arrays", "Published", "first_line"]
+
+Arrays = tuple[Sequence[str], Split, Split]  # names of the classes, training and test images
+
+
+class Published(abc.ABC):
+    """A published data set.
+
+    Attributes:
+        files: what torchvision's loader reads below the root: files, or folders of files.
+        spec: the request.
+        root: the folder that holds the data set, or that it is downloaded to.
+    """
+
+    files: tuple[str, ...]
+
+    def __init__(self, spec: DataSpec):
+        self.spec = spec
+        self.root = Path(spec.root) if spec.root else default_root()
+
+    @property
+    @abc.abstractmethod
+    def url(self) -> str:
+        """Where it is published."""
+
+    @abc.abstractmethod
+    def layouts(self) -> str:
+        """What the root may hold, as a message that ends with it says."""
+
+    @abc.abstractmethod
+    def load(self) -> InMemoryImages:
+        """Read the data set in whichever layout the root holds it."""
+
+    @abc.abstractmethod
+    def read(self) -> Arrays:
+        """Read torchvision's files; raise ``RuntimeError`` where they are missing or damaged."""
+
+    @abc.abstractmethod
+    def download(self) -> None:
+        """Download what is missing or damaged to the root."""
+
+    def read_or_download(self) -> Arrays:
+        """Read torchvision's files, after a download if one is needed and allowed.
+
+        Raises:
+            UserError: what is missing or damaged, and why it could not be downloaded.
+        """
+        state = self._state()
+        try:
+            return self.read()
+        except RuntimeError:
+            if not self.spec.download:
+                raise UserError(f"{state}; {self.layouts()}, or allow download=true") from None
+        # Nothing is written before: files that are there may lie in a folder that is not ours.
+        try:
+            with lock_folder(self.root, f"downloading {self.spec.name} to {self.root}"):
+                try:
+                    return self.read()  # another process has downloaded it
+                except RuntimeError:
+                    self.download()
+                    return self.read()
+        except (UserError, RunError, Interrupted):
+            raise
+        except Exception as error:  # of urllib, http, tarfile, zlib, torchvision, the system
+            reason = f"could not be downloaded from {self.url} ({first_line(error)})"
+            raise UserError(f"{state} and {reason}; {self.layouts()}") from None
+
+    def _state(self) -> str:
+        """What is wrong with torchvision's files, where they cannot be read."""
+        name, paths = self.spec.name, [self.root / file for file in self.files]
+        missing = [path for path in paths if not path.exists()]
+        if len(missing) == len(paths):
+            return f"{name} is not in {self.root}"
+        if missing:
+            return f"{name}: {missing[0]} is missing"
+        held = " or ".join(map(str, paths))
+        return f"{name}: {held} is not complete, or damaged (by its files' checksums)"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its kind where it has none."""
+    return (str(error).splitlines() or [error.__class__.__name__])[0].rstrip(".")[:200]

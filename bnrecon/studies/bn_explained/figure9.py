@@ -1,0 +1,264 @@
+"""Figure 9: hyperplanes coloured by their total least squares error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import kendalltau, spearmanr
+from torch import nn
+
+from bnrecon.partition import Folds, partition, set_statistics
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.studies.bn_explained.plane_networks import distances, draw_layers, square
+from bnrecon.studies.bn_explained.plane_pictures import (
+    draw_lines,
+    draw_points,
+    line_rows,
+    point_rows,
+)
+
+__all__ = ["PART", "draw_moons", "measure", "measure_units", "picture", "train"]
+
+WIDTHS = (16, 16, 16, 16)
+POINTS, STEPS, RATE = 100, 300, 0.01
+SEEDS = {"smoke": 3, "laptop": 20, "paper": 100}
+STATES = ("random weights", "trained")
+SHOWN = (1, 4)  # layers of the picture
+REACH = 2.0  # of the picture's window, in standard deviations of the data
+
+
+def draw_moons(seed: int, count: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """Two half circles with noise: points (count, 2) of mean 0 and variance 1, and labels 0, 1."""
+    generator = np.random.Generator(np.random.Philox(key=(seed, 0)))
+    labels = np.arange(count) % 2
+    angle = np.pi * (generator.uniform(size=count) + labels)
+    points = np.stack([np.cos(angle) + labels, np.sin(angle) + labels / 2], 1)
+    points += 0.1 * generator.normal(size=(count, 2))
+    return (points - points.mean(0)) / points.std(0), labels
+
+
+def train(layers: nn.Module, points: np.ndarray, labels: np.ndarray, seed: int) -> float:
+    """Train the layers' weights with a linear output; its training accuracy.
+
+    Full-batch Adam on the cross-entropy; gamma = 1 and beta = 0 stay. Afterwards the statistics are
+    those of all points.
+    """
+    inputs, targets = torch.from_numpy(points), torch.from_numpy(labels).double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        output = nn.Linear(WIDTHS[-1], 1, dtype=torch.float64)
+    network = nn.Sequential(layers, output).train()
+    optimizer = torch.optim.Adam(network.parameters(), RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        outputs = network(inputs)[:, 0]
+        nn.functional.binary_cross_entropy_with_logits(outputs, targets).backward()
+        optimizer.step()
+    set_statistics(network.eval(), inputs)
+    with torch.no_grad():
+        return float(((network(inputs)[:, 0] > 0) == (targets > 0)).double().mean())
+
+
+def measure_units(layers: nn.Module, points: np.ndarray, folds: Folds) -> pd.DataFrame:
+    """One row for each unit: its error and the data's mean squared distances to it.
+
+    ``tls``: sigma² / ||w||². ``own``: the distance in the layer's input space to the hyperplane
+    (Eq. 7, 8). ``plane``: that in the network's input space to the folded hyperplane (Eq. 12).
+    Every folded hyperplane meets the data's convex hull, so that a window that reaches beyond the
+    hull by its diameter has the nearest point of each.
+    """
+    rows, features = [], torch.from_numpy(points)
+    for index, layer in enumerate(layers):
+        linear, norm = layer[0], layer[1]
+        with torch.no_grad():
+            size = linear.weight.norm(dim=1)
+            gaps = ((linear(features) - norm.running_mean) / size).square().mean(0)
+            errors = norm.running_var / size**2
+            features = layer(features)
+        for unit in range(len(size)):
+            found = distances(folds.of(index, unit), points)
+            row = {"layer": index + 1, "unit": unit + 1, "tls": float(errors[unit])}
+            row |= {"own": float(gaps[unit]), "plane": float(np.square(found).mean())}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _networks(seed: int) -> tuple[np.ndarray, dict[str, nn.Module], float]:
+    """The data, and a network before and after training with its accuracy."""
+    points, labels = draw_moons(seed)
+    networks = {state: draw_layers(WIDTHS, "BN", points, seed) for state in STATES}
+    return points, networks, train(networks["trained"], points, labels, seed)
+
+
+def _all_folds(layers: nn.Module, points: np.ndarray) -> Folds:
+    """In a window beyond the data's hull by its diameter."""
+    return partition(layers, square((0.0, 0.0), 5 * np.abs(points).max())).folds
+
+
+def measure(seed: int) -> pd.DataFrame:
+    """One row for each layer before and after training.
+
+    ``rank``: Spearman's correlation of the units' errors and their distances in the input space.
+    ``disordered``: the share of pairs of units that these two put into different orders.
+    ``spread``: the largest to the smallest ratio of distance to error.
+    ``eq8``: the largest relative difference of the errors and the distances in the layer's space.
+    """
+    rows = []
+    points, networks, accuracy = _networks(seed)
+    for state, layers in networks.items():
+        units = measure_units(layers, points, _all_folds(layers, points))
+        for layer, group in units.groupby("layer"):
+            row = {"kind": "network", "state": state, "seed": seed, "layer": layer}
+            row |= {"rank": float(spearmanr(group["tls"], group["plane"]).statistic)}
+            concordance = float(kendalltau(group["tls"], group["plane"]).statistic)
+            ratios = group["plane"] / group["tls"]
+            row |= {"disordered": (1 - concordance) / 2}
+            row |= {"spread": float(ratios.max() / ratios.min())}
+            row |= {"eq8": float((group["own"] / group["tls"] - 1).abs().max())}
+            row |= {"same": float((ratios - 1).abs().max())}
+            rows.append(row | ({"accuracy": accuracy} if state == "trained" else {}))
+    return pd.DataFrame(rows)
+
+
+def picture(seed: int) -> pd.DataFrame:
+    """The trained network of one seed: data, lines of two layers, and their units."""
+    points, networks, _ = _networks(seed)
+    layers = networks["trained"]
+    units = measure_units(layers, points, _all_folds(layers, points))
+    errors = units.set_index(["layer", "unit"])["tls"]
+    folds = partition(layers, square((0.0, 0.0), REACH)).folds
+    rows = point_rows(points)
+    for layer in SHOWN:
+        lines = line_rows(folds.of(layer - 1))
+        rows += [line | {"tls": float(errors[layer, line["unit"]])} for line in lines]
+    shown = units[units["layer"].isin(SHOWN)].assign(kind="unit")
+    return pd.concat([pd.DataFrame(rows), shown])
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """The picture, and one task per seed."""
+    seeds = [Task(f"seed {seed}", measure, {"seed": seed}) for seed in range(SEEDS[scale])]
+    return [Task("picture", picture, {"seed": 0}), *seeds]
+
+
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per layer, before and after training."""
+    lines = []
+    networks = rows[rows["kind"] == "network"]
+    for (state, layer), group in networks.groupby(["state", "layer"], sort=False):
+        lines.append(
+            {
+                "weights": state,
+                "layer": f"{layer:.0f}",
+                "Eq. 8, relative error": f"{group['eq8'].max():.0e}",
+                "rank correlation with the distance in the input space": mean_interval(
+                    group["rank"].tolist()
+                ),
+                "smallest": f"{group['rank'].min():.2f}",
+                "pairs in another order": f"{group['disordered'].mean():.0%}",
+                "spread of the ratio": f"{group['spread'].median():.1f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _caption(rows: pd.DataFrame) -> str:
+    networks = rows[rows["kind"] == "network"]
+    return (
+        f"Networks of four layers of {WIDTHS[0]} leaky ReLUs with BN (γ = 1, β = 0) on {POINTS} "
+        "points of two half circles, each coordinate of variance 1. Trained: weights by "
+        f"{STEPS} full-batch steps of Adam (rate {RATE:g}) on the classification of the half "
+        f"circles, to a training accuracy of {networks['accuracy'].mean():.1%}; statistics from "
+        "all points. Rank correlation (Spearman) between a layer's TLS errors σ²/‖w‖² and the "
+        "mean squared distances of the data to the folded hyperplanes in the input space, exact; "
+        f"means over {networks['seed'].nunique()} seeds with 95% intervals. Spread: the largest to "
+        "the smallest ratio of the two in a layer, median. Figure: the trained network of seed 0, "
+        "hyperplanes of layer 1 and folded ones of layer 4 in the colour of "
+        "their TLS error, black dots are the data; right, a point for each of these units; on the "
+        "line both are equal."
+    )
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """The paper's two planes, and the errors against the distances in the input space."""
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0.15, 0.8, 256)))
+    figure, grid = new_figure(1, 3, (PAGE, 2.75))
+    lines, points, units = (rows[rows["kind"] == kind] for kind in ("line", "point", "unit"))
+    scatter = grid[2]
+    for axes, layer, mark, colour in zip(grid, SHOWN, "ox", PALETTE, strict=False):
+        # The best fitting hyperplanes on top.
+        own = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
+        errors = units[units["layer"] == layer]
+        shown = draw_lines(axes, own, linewidths=1.0, array=own["tls"], cmap=colours)
+        draw_points(axes, points, square((0.0, 0.0), REACH).window)
+        axes.set_title("layer 1, hyperplanes" if layer == 1 else f"layer {layer}, folded")
+        bar = axes.inset_axes((0, -0.08, 1, 0.04))
+        figure.colorbar(shown, cax=bar, orientation="horizontal", label="σ² / ‖w‖²")
+        scatter.plot(errors["tls"], errors["plane"], mark, color=colour, label=f"layer {layer}")
+    largest = units[["tls", "plane"]].max().max()
+    scatter.plot([0, largest], [0, largest], color="0.6", linewidth=0.7, zorder=1)
+    scatter.set(xlabel="σ² / ‖w‖²", ylabel="mean squared distance, input space", box_aspect=1)
+    scatter.set_title("units of both layers")
+    scatter.legend()
+    return figure
+
+
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    """Does sigma² / ||w||² measure how well hyperplanes fit the data?"""
+    networks = rows[rows["kind"] == "network"]
+    first, worst = networks[networks["layer"] == 1], networks["eq8"].max()
+    deep = networks[networks["layer"] > 1].groupby(["layer", "state"], sort=False)
+    ranks = {key: mean_interval(group["rank"].tolist()) for key, group in deep}
+    means, spread = deep["disordered"].mean(), deep["spread"].median()
+    low = min(found.mean - (found.half_width or np.inf) for found in ranks.values())
+    return [
+        Claim(
+            "Eq. 8, Figure 9",
+            "σ²/‖w‖² is the mean squared distance of the data to the hyperplane in the layer's "
+            "input space.",
+            "confirmed" if worst < 1e-9 else "not confirmed",
+            f"largest relative difference {worst:.0e}; in layer 1 this is the input space "
+            f"({first['same'].max():.0e}).",
+        ),
+        Claim(
+            "Figure 9",
+            "In deeper layers, too, folded hyperplanes of a smaller σ²/‖w‖² tend to be closer to "
+            "the data in the input space.",
+            "confirmed" if low > 0 else "open",
+            "rank correlation "
+            + "; ".join(
+                f"{found} (layer {layer:.0f}, {state})" for (layer, state), found in ranks.items()
+            )
+            + ".",
+        ),
+        Claim(
+            "Figure 9",
+            "In deeper layers, too, σ²/‖w‖² is proportional to the fitting error in the input "
+            "space (blue: close to the data points; green: far).",
+            "confirmed" if networks["spread"].max() < 1 + 1e-9 else "not confirmed",
+            f"{means.min():.0%} to {means.max():.0%} of the pairs of units of a layer are in "
+            "another order by their distances, and the ratio of distance to error differs "
+            f"between the units of a layer by a factor of {spread.min():.1f} to "
+            f"{spread.max():.1f} in the median: σ is measured in the layer's input space.",
+        ),
+    ]
+
+
+PART = Experiment(
+    "Figure 9",
+    "Hyperplanes coloured by their total least squares error",
+    tasks,
+    summarize,
+    _caption,
+    draw,
+    claims=claims,
+)

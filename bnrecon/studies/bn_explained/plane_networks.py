@@ -1,0 +1,91 @@
+"""Random leaky-ReLU networks on the plane, their training data, and distances to folded lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from scipy.spatial import ConvexHull
+from torch import nn
+
+from bnrecon.partition import Folds, Slice, rectangle, set_statistics, slice_along
+from bnrecon.studies.bn_explained.folded_lines import Segments
+
+__all__ = ["SETTINGS", "SLOPE", "distances", "draw_clusters", "draw_layers", "hull", "square"]
+
+SETTINGS = ("zero bias", "random bias", "BN")
+SLOPE = 0.1
+EPSILON = 1e-30  # sigma of Eq. 3 to the last bit; torch trains with none that is 0
+
+
+def draw_clusters(seed: int, count: int = 50) -> np.ndarray:
+    """Points (count, 2) of three Gaussian clusters; each coordinate has mean 0 and variance 1."""
+    generator = np.random.Generator(np.random.Philox(key=(seed, 0)))
+    centres = 2 * generator.normal(size=(3, 2))
+    points = centres[generator.integers(3, size=count)] + generator.normal(size=(count, 2)) / 2
+    return (points - points.mean(0)) / points.std(0)
+
+
+def draw_layers(widths: Sequence[int], setting: str, points: np.ndarray, seed: int) -> nn.Module:
+    """Layers of Eq. 1, or of Eq. 2 with gamma = 1 and beta = 0, in eval mode and float64.
+
+    Weights are normal of variance 1 / fan-in, random biases standard normal. All settings have the
+    same weights at a seed.
+
+    Args:
+        widths: units of each layer.
+        setting: one of ``SETTINGS``. "BN" takes its statistics from the points (Eq. 3).
+        points: (n, 2), the training data.
+        seed: of weights and biases.
+
+    Returns:
+        A sequence with one module for each layer: linear, normalization if any, leaky ReLU.
+
+    >>> points = draw_clusters(0)
+    >>> layers = draw_layers((6, 6), "BN", points, 0)
+    >>> bool(layers[0][:2](torch.from_numpy(points)).mean(0).abs().max() < 1e-12)
+    True
+    """
+    generator = np.random.Generator(np.random.Philox(key=(seed, 1)))
+    layers = []
+    for inputs, units in pairwise((2, *widths)):
+        weight = generator.normal(size=(units, inputs)) / inputs**0.5
+        bias = generator.normal(size=units) * (setting == "random bias")
+        linear = nn.utils.skip_init(
+            nn.Linear, inputs, units, bias=setting != "BN", dtype=torch.float64
+        )
+        with torch.no_grad():
+            linear.weight.copy_(torch.from_numpy(weight))
+            if linear.bias is not None:
+                linear.bias.copy_(torch.from_numpy(bias))
+        norms = []
+        if setting == "BN":
+            norms = [nn.BatchNorm1d(units, eps=EPSILON, affine=False, dtype=torch.float64)]
+        layers.append(nn.Sequential(linear, *norms, nn.LeakyReLU(SLOPE)))
+    return set_statistics(nn.Sequential(*layers).eval(), torch.from_numpy(points))
+
+
+def square(centre: Sequence[float] | np.ndarray, reach: float) -> Slice:
+    """The input plane, with the window ``centre ± reach``; its coordinates are the inputs."""
+    middle = np.asarray(centre, dtype=float)
+    return slice_along(
+        [0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], rectangle(middle - reach, middle + reach)
+    )
+
+
+def hull(points: np.ndarray) -> Slice:
+    """The input plane with the convex hull of the points as its window."""
+    corners = points[ConvexHull(points).vertices]
+    return slice_along([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], corners)
+
+
+def distances(folds: Folds, points: np.ndarray) -> np.ndarray:
+    """The distance of each point (n, 2) to the nearest of the segments: (n,), or infinite.
+
+    With the segments of one unit it is the root of Eq. 12.
+    """
+    start, length = folds.ends[:, 0], folds.lengths()
+    direction = (folds.ends[:, 1] - start) / length[:, None]
+    return Segments(start, direction, np.zeros(len(folds)), length, folds.unit).distances(points)

@@ -1,0 +1,148 @@
+"""Imagenette: torchvision's folders, downloaded whole or not at all; centre crops in memory."""
+
+import hashlib
+import io
+import logging
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from local_server import answer
+from PIL import Image
+from torchvision import datasets
+from torchvision.transforms import v2
+
+from bnrecon.data import DataSpec, imagenette, load
+from bnrecon.runtime.errors import UserError
+
+WNIDS = tuple(datasets.Imagenette._WNID_TO_CLASS)
+
+
+@pytest.fixture(autouse=True)
+def _few_images(monkeypatch):
+    monkeypatch.setattr(imagenette, "IMAGES", {"train": 20, "val": 10})
+
+
+def folders(folder, wnids=WNIDS):
+    """Two training images and one of ``val`` a class, whose grey tells the class and the split."""
+    for split, count in (("train", 2), ("val", 1)):
+        for number, wnid in enumerate(wnids):
+            (folder / split / wnid).mkdir(parents=True)
+            for k in range(count):
+                grey = 20 * number + 10 * (split == "val")
+                size = (30 + 10 * k, 20 + 7 * number)
+                Image.new("L", size, grey).save(folder / split / wnid / f"{wnid}_{k}.JPEG")
+    return folder
+
+
+def refused(root, line, **fields):
+    """Load; the refusal is one line that matches."""
+    with pytest.raises(UserError, match=line) as raised:
+        load(DataSpec("imagenette", str(root), **({"download": False} | fields)))
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("place", ["imagenette2-160", "imagenette2", "imagenette", "."])
+def test_classes_and_splits_are_torchvisions(tmp_path, place):
+    folders(tmp_path / place)
+    data = load(DataSpec("imagenette", str(tmp_path), side=16, download=False))
+    published = datasets.Imagenette._WNID_TO_CLASS
+    assert data.classes == tuple(published[wnid][0] for wnid in sorted(published))
+    assert data.sizes == (20, 10)
+    assert data.shape == (3, 16, 16)
+    for images, labels, base in ((data.train_x, data.train_y, 0), (data.test_x, data.test_y, 10)):
+        greys = images.float().mean((1, 2, 3))
+        assert torch.allclose(greys, 20.0 * labels + base, atol=2)
+
+
+def test_images_have_a_side_of_128_unless_another_is_given(tmp_path):
+    folders(tmp_path)
+    assert load(DataSpec("imagenette", str(tmp_path))).shape == (3, 128, 128)
+
+
+@pytest.mark.parametrize("size", [(96, 64), (64, 128)])
+def test_the_shorter_side_is_resized_and_the_centre_cropped(tmp_path, size):
+    folders(tmp_path)
+    generator = np.random.default_rng(0)
+    coarse = Image.fromarray(generator.integers(0, 256, (6, 9, 3), dtype=np.uint8))
+    picture = coarse.resize(size, Image.Resampling.BICUBIC)
+    for file in tmp_path.glob("*/*/*.JPEG"):
+        file.unlink()
+        picture.save(file.with_suffix(".png"))
+    data = load(DataSpec("imagenette", str(tmp_path), side=32, download=False))
+    found = data.test_x[0].numpy().astype(int)
+    expected = np.asarray(v2.Compose([v2.Resize(32), v2.CenterCrop(32)])(picture))
+    assert abs(found - expected).max() <= 1
+    assert abs(found - np.asarray(picture.resize((32, 32)))).mean() > 20
+
+
+def test_the_smallest_size_that_need_not_be_enlarged_is_read(tmp_path, caplog):
+    folders(tmp_path / "imagenette2-160")
+    refused(tmp_path, "^imagenette is not in .*imagenette2-320 or imagenette2, or allow", side=161)
+    folders(tmp_path / "imagenette2")
+    for file in (tmp_path / "imagenette2").glob("*/*/*.JPEG"):
+        Image.new("L", (30, 30), 255).save(file)
+    caplog.set_level(logging.INFO, "bnrecon")
+    small, large = (
+        load(DataSpec("imagenette", str(tmp_path), side=side, download=False))
+        for side in (160, 161)
+    )
+    assert small.train_x.max() < 200
+    assert large.train_x.min() == 255
+    assert [record.getMessage() for record in caplog.records] == [
+        f"imagenette is read from {tmp_path}/imagenette2; there is no imagenette2-320"
+    ]
+
+
+def test_a_published_folder_that_is_not_complete_is_refused(tmp_path):
+    folder = folders(tmp_path / "imagenette2-160")
+    next((folder / "train" / WNIDS[3]).iterdir()).unlink()
+    refused(tmp_path, r"imagenette2-160/train holds 19 of 20 images; remove the folder and allow")
+    refused(tmp_path, r"holds 19 of 20 images; remove the folder", download=True)
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path):
+    refused(tmp_path, rf"^imagenette is not in {tmp_path}; give root=FOLDER that holds imagenette/")
+    folder = folders(tmp_path / "imagenette2-160")
+    (folder / "val" / WNIDS[0] / f"{WNIDS[0]}_0.JPEG").write_bytes(b"rubbish")
+    refused(tmp_path, rf"val/{WNIDS[0]}/{WNIDS[0]}_0\.JPEG is not a readable image")
+
+
+def test_images_of_other_classes_are_sent_to_folder(tmp_path):
+    folders(tmp_path, ("ant", "bee"))
+    refused(tmp_path, r"train: the class folders are not Imagenette's ten, .*give name=folder$")
+
+
+def published(root, monkeypatch, serve, damage=lambda content: content):
+    """Let torchvision download small folders from a server on this machine."""
+    folders(root / "imagenette2-160")
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        tar.add(root / "imagenette2-160", "imagenette2-160")
+    content = archive.getvalue()
+    address = serve(answer(damage(content)))
+    checksum = hashlib.md5(content).hexdigest()
+    entry = (f"{address}/imagenette2-160.tgz", checksum)
+    monkeypatch.setitem(datasets.Imagenette._ARCHIVES, "160px", entry)
+
+
+def test_it_is_downloaded_by_torchvision(tmp_path, monkeypatch, serve):
+    published(tmp_path / "published", monkeypatch, serve)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    first = load(DataSpec("imagenette", str(mine), side=16))
+    assert first.sizes == (20, 10)
+    kept = [path.name for path in mine.iterdir() if path.is_dir() or path.suffix == ".tgz"]
+    assert kept == ["imagenette2-160"]
+    again = load(DataSpec("imagenette", str(mine), side=16, download=False))
+    assert again.checksum() == first.checksum()
+
+
+def test_a_download_that_arrives_damaged_leaves_nothing_behind(tmp_path, monkeypatch, serve):
+    published(tmp_path / "published", monkeypatch, serve, lambda content: content[:500])
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    line = r"^imagenette is not in .* could not be downloaded from https://github.com/fastai/"
+    refused(mine, rf"{line}imagenette \(.+\); give root=FOLDER", download=True)
+    assert not [path for path in mine.iterdir() if path.is_dir()]

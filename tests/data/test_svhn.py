@@ -1,0 +1,157 @@
+"""SVHN: torchvision's MATLAB files, archives and trees give the same images; damage is named."""
+
+import hashlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from local_server import answer
+from PIL import Image
+from scipy.io import savemat
+from torchvision import datasets
+
+from bnrecon.config import composition
+from bnrecon.data import DataSpec, load
+from bnrecon.runtime.errors import UserError
+
+LABELS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
+
+
+def pixels(split):
+    """Twelve random pictures (N, H, W, C)."""
+    generator = np.random.default_rng(split == "train")
+    return generator.integers(0, 256, (len(LABELS), 32, 32, 3), dtype=np.uint8)
+
+
+def torchvision_files(root, monkeypatch):
+    """Write torchvision's files, whose checksums it then expects; returns their contents."""
+    root.mkdir(exist_ok=True)
+    expected = {}
+    for split in ("train", "test"):
+        path = root / f"{split}_32x32.mat"
+        labels = np.where(LABELS == 0, 10, LABELS).astype(np.uint8)[:, None]
+        savemat(path, {"X": pixels(split).transpose(1, 2, 3, 0), "y": labels})
+        address, checksum = "http://127.0.0.1:9", hashlib.md5(path.read_bytes()).hexdigest()
+        expected[split] = [f"{address}/{path.name}", path.name, checksum]
+    monkeypatch.setattr(datasets.SVHN, "split_list", expected)
+    return {path.name: path.read_bytes() for path in root.iterdir()}
+
+
+def lay_out(root, layout, monkeypatch):
+    if layout == "torchvision":
+        torchvision_files(root, monkeypatch)
+    elif layout == "archive":
+        arrays = {f"{split}_x": pixels(split) for split in ("train", "test")}
+        arrays |= {f"{split}_y": LABELS for split in ("train", "test")}
+        np.savez(root / "svhn.npz", classes=list("0123456789"), **arrays)
+    else:
+        for split in ("train", "test"):
+            for number, (picture, label) in enumerate(zip(pixels(split), LABELS, strict=True)):
+                folder = (root / "svhn" if layout == "tree" else root) / split / str(label)
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(picture).save(folder / f"{number}.png")
+
+
+def refused(root, line, **fields):
+    """Load; the refusal is one line that matches."""
+    with pytest.raises(UserError, match=line) as raised:
+        load(DataSpec("svhn", str(root), **({"download": False} | fields)))
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("layout", ["torchvision", "archive", "tree", "bare tree"])
+def test_every_layout_holds_the_same_images_and_the_label_10_is_the_digit_0(
+    tmp_path, monkeypatch, layout
+):
+    lay_out(tmp_path, layout, monkeypatch)
+    data = load(DataSpec("svhn", str(tmp_path), download=False))
+    assert data.classes == tuple("0123456789")
+    assert data.shape == (3, 32, 32)
+    splits = (("train", data.train_x, data.train_y), ("test", data.test_x, data.test_y))
+    for split, images, labels in splits:
+        found = {bytes(x.numpy()): int(y) for x, y in zip(images, labels, strict=True)}
+        written = zip(pixels(split), LABELS, strict=True)
+        assert found == {picture.tobytes(): label for picture, label in written}
+
+
+def test_one_folder_holds_svhn_beside_a_tree_of_cifar(tmp_path, monkeypatch):
+    for split in ("train", "test"):
+        (tmp_path / split / "airplane").mkdir(parents=True)
+    torchvision_files(tmp_path / "files", monkeypatch)
+    for file in (tmp_path / "files").iterdir():
+        file.rename(tmp_path / file.name)
+    assert load(DataSpec("svhn", str(tmp_path), download=False)).sizes == (12, 12)
+
+
+def test_a_tree_of_other_classes_is_refused(tmp_path):
+    for name in "abcdefghij":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.fromarray(pixels("train")[0]).save(tmp_path / "train" / name / "0.png")
+    refused(tmp_path, r"train: the class folders are not the expected 10 \(missing 0, 1")
+
+
+def test_an_archive_of_other_classes_is_refused(tmp_path):
+    arrays = {"train_x": pixels("train"), "test_x": pixels("test")}
+    arrays |= {"train_y": LABELS, "test_y": LABELS}
+    np.savez(tmp_path / "svhn.npz", classes=list("1234567890"), **arrays)
+    refused(tmp_path, r"svhn\.npz: its 10 classes are not those of svhn")
+
+
+def test_missing_files_are_named_with_what_the_folder_may_hold(tmp_path, monkeypatch):
+    advice = r"give root=FOLDER that holds svhn\.npz, svhn/\{train,test\}/<class>/\* images, or "
+    advice += r"torchvision's train_32x32\.mat and test_32x32\.mat .*, or allow download=true"
+    refused(tmp_path, rf"^svhn is not in {tmp_path}; {advice}")
+    torchvision_files(tmp_path, monkeypatch)
+    (tmp_path / "test_32x32.mat").unlink()
+    refused(tmp_path, rf"^svhn: {tmp_path}/test_32x32\.mat is missing; {advice}")
+
+
+@pytest.mark.parametrize("name", ["train_32x32.mat", "test_32x32.mat"])
+def test_a_damaged_file_is_neither_read_nor_unpickled(tmp_path, monkeypatch, name):
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "exploded",)
+
+    files = torchvision_files(tmp_path, monkeypatch)
+    flipped = files[name][:1000] + bytes([files[name][1000] ^ 1]) + files[name][1001:]
+    for content in (b"", files[name][:1000], flipped, pickle.dumps(Bomb())):
+        (tmp_path / name).write_bytes(content)
+        refused(tmp_path, r"test_32x32\.mat is not complete, or damaged \(by its files' checksums")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_download_mends_what_is_missing_or_damaged(tmp_path, monkeypatch, serve):
+    files = torchvision_files(tmp_path / "published", monkeypatch)
+    for about in datasets.SVHN.split_list.values():
+        about[0] = f"{serve(answer(files[about[1]]))}/{about[1]}"
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for damaged in (None, "train_32x32.mat", "test_32x32.mat"):
+        if damaged:
+            (mine / damaged).write_bytes(b"rubbish")
+        assert load(DataSpec("svhn", str(mine))).sizes == (12, 12)
+        assert {name: (mine / name).read_bytes() for name in files} == files
+
+
+def test_a_download_that_arrives_damaged_is_one_line(tmp_path, monkeypatch, serve):
+    torchvision_files(tmp_path / "published", monkeypatch)
+    address = serve(answer(b"<html>log in first</html>"))
+    for about in datasets.SVHN.split_list.values():
+        about[0] = f"{address}/{about[1]}"
+    (tmp_path / "mine").mkdir()
+    line = rf"svhn is not in .* could not be downloaded from {address} \(.+\); give root=FOLDER"
+    refused(tmp_path / "mine", line, download=True)
+
+
+def test_house_numbers_are_not_mirrored_by_default(tmp_path, monkeypatch):
+    torchvision_files(tmp_path, monkeypatch)
+    spec = composition.compose(["data=svhn", f"data.root={tmp_path}", "data.crop_padding=0"]).data
+    data = load(spec)
+    whole = {bytes(image.numpy()) for image in data.train_x}
+    mean, deviation = (moment[:, None, None] for moment in data.moments())
+    for epoch in range(5):
+        for images, _ in data.train_batches(12, 0, epoch, torch.device("cpu")):
+            seen = ((images * deviation + mean) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+            assert {image.contiguous().numpy().tobytes() for image in seen} == whole

@@ -1,0 +1,106 @@
+"""Held-out training images: tested on instead of the test images, and not trained on."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bnrecon.config import composition
+from bnrecon.config.schema import VOLATILE
+from bnrecon.data import DataSpec, load
+from bnrecon.run.naming import run_folder
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.store import target_folder
+
+CPU = torch.device("cpu")
+
+
+def streamed(root, **fields):
+    """ImageNet-like folders of three classes, 40 training and 2 test images each."""
+    for split, count in (("train", 40), ("val", 2)):
+        for number, name in enumerate(("ant", "bee", "cow")):
+            (root / split / name).mkdir(parents=True)
+            for k in range(count):
+                pixels = np.full((8, 8, 3), (80 * number, k, split == "val"), np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{split}{k}.png")
+    return DataSpec("imagenet", root=str(root), side=8, workers=0, **fields)
+
+
+def rows(images):
+    """Every image as bytes, to compare sets of them."""
+    return {bytes(image.numpy()) for image in images}
+
+
+def test_held_out_digits_are_the_last_training_images_and_no_test_image():
+    whole, held = load(DataSpec("digits")), load(DataSpec("digits", validation=300))
+    assert held.sizes == (1137, 300)
+    assert torch.equal(torch.cat([held.train_x, held.test_x]), whole.train_x)
+    assert torch.equal(torch.cat([held.train_y, held.test_y]), whole.train_y)
+    assert not rows(held.test_x) & rows(whole.test_x)
+    assert torch.bincount(held.test_y, minlength=10).min() >= 15  # of all classes
+    assert held.checksum() != whole.checksum()
+
+
+def test_images_are_normalized_by_those_that_are_left():
+    held = load(DataSpec("digits", validation=1000))
+    mean, _ = held.moments()
+    assert mean.item() == pytest.approx(held.train_x.double().mean().item() / 255, rel=1e-6)
+    assert held.moments() != load(DataSpec("digits")).moments()
+
+
+def test_limits_come_before_and_after_images_are_held_out():
+    held = load(DataSpec("digits", train_limit=200, test_limit=30, validation=50))
+    first = load(DataSpec("digits", train_limit=200))
+    assert held.sizes == (150, 30)
+    assert torch.equal(held.test_x, first.train_x[150:180])
+
+
+def test_streamed_images_are_held_out_by_name_alone(tmp_path):
+    spec = streamed(tmp_path / "a")
+    whole = load(spec)
+    held = load(dataclasses.replace(spec, validation=60))
+    assert held.sizes == (60, 60)
+    assert sorted(held.train_files + held.test_files) == sorted(whole.train_files)
+    labels = [label for _, label in held.test_files]
+    assert min(labels.count(number) for number in range(3)) >= 10
+    again = load(dataclasses.replace(streamed(tmp_path / "b"), validation=60))
+    assert again.checksum() == held.checksum()
+    fewer = load(dataclasses.replace(spec, validation=20, test_limit=5))
+    assert set(fewer.test_files) < set(held.test_files)
+    assert fewer.sizes == (100, 5)
+
+
+def test_each_number_of_held_out_streamed_images_is_another_data_set(tmp_path):
+    spec = streamed(tmp_path)
+    found = {load(dataclasses.replace(spec, validation=n)).checksum() for n in range(1, 119)}
+    assert len(found | {load(spec).checksum()}) == 119
+
+
+@pytest.mark.parametrize("validation", [1436, 1437, 5000])
+def test_holding_out_all_training_images_is_refused(validation):
+    line = rf"^validation={validation}: two or more of the 1,437 training images must be left"
+    with pytest.raises(UserError, match=line):
+        load(DataSpec("digits", validation=validation))
+
+
+def test_held_out_images_make_another_run_and_another_target():
+    assert "data.validation" not in VOLATILE
+    plain, held = (
+        composition.compose(["data=digits", *words]) for words in ([], ["data.validation=300"])
+    )
+    assert run_folder(plain) != run_folder(held)
+    targets = {
+        target_folder(config.target_request, load(config.data), CPU) for config in (plain, held)
+    }
+    assert len(targets) == 2
+
+
+def test_an_accuracy_is_measured_on_the_held_out_images(command, tmp_path):
+    words = ("train", "scale=smoke", "target.groups=[1]", "train.epochs=1", f"outputs={tmp_path}")
+    code, _, err = command(*words, "data.validation=250", "data.test_limit=null")
+    assert code == 0, err
+    about = files.read_json(next(tmp_path.glob("targets/*/target.json")))
+    assert (about["images"], about["config"]["data"]["validation"]) == (250, 250)
