@@ -39,7 +39,7 @@ STUDIED = {
 }
 PARTS = ("In print", "Derivation", "Counterexample", "Probable cause", "Repair", "Shown by")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-EXAMPLES = ["README.md", "docs/library.md", "docs/constructions.md"]
+EXAMPLES = ["README.md", "docs/library.md", "docs/constructions.md", "docs/partition.md"]
 
 
 @functools.cache

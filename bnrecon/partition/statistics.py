@@ -20,7 +20,8 @@ def set_statistics(network: nn.Module, inputs: torch.Tensor | Iterable[torch.Ten
     "Batch Normalization Explained", Eq. 3 with the whole set as the batch: the variance is the
     population's. The layers are set in the order in which they run, so that each sees its input as
     the layers before it, already set, produce it. In a float32 network the statistics are rounded:
-    the zero sets of a layer then pass by the data's mean at about 1e-7, and through it in float64.
+    the zero sets of a linear layer then pass by the data's mean at about 1e-7, and through it in
+    float64; those of a convolution by the mean patch.
 
     Args:
         network: with BatchNorm layers that keep running statistics.

@@ -27,6 +27,10 @@ WEIGHTED = (nn.Linear, nn.Conv2d)
 class _Frozen(nn.modules.batchnorm._BatchNorm):
     """A BatchNorm that uses its running statistics in training too, and never changes them."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.train(False)
+
     def train(self, mode: bool = True) -> Any:
         """Stay in eval mode."""
         del mode
@@ -40,9 +44,10 @@ class FrozenBatchNorm1d(_Frozen, nn.BatchNorm1d):
 class FrozenBatchNorm2d(_Frozen, nn.BatchNorm2d):
     """BatchNorm2d with frozen statistics; scale and shift are learned where it is affine.
 
-    >>> layer = FrozenBatchNorm2d(3).train()
-    >>> layer.training
-    False
+    >>> layer = FrozenBatchNorm2d(1)
+    >>> _ = layer.train()(torch.ones(2, 1, 4, 4))
+    >>> layer.training, layer.running_mean
+    (False, tensor([0.]))
     """
 
 
@@ -56,8 +61,11 @@ def initialize_from_data(
     """The smart initialization of "Batch Normalization Explained", Section 4, on a copy.
 
     Layer by layer, in the order in which they run, every channel's pre-activation h is replaced by
-    (h - μ) / sqrt(σ² + eps), with the mean and variance over a data set (Eq. 3), so that every
-    unit's zero set passes through the data. In training μ and σ stay as they are.
+    (h - μ) / sqrt(σ² + eps), with the mean and variance over a data set (Eq. 3) and, in a
+    convolution, over all positions. The zero set of a linear layer's unit then passes through the
+    data: not all of them are on one side. In a convolution this holds for each channel over all
+    positions (its hyperplane passes through the mean patch), not at every single position. In
+    training μ and σ stay as they are.
 
     - A network with BatchNorm: its running statistics are set and frozen; γ and β are kept and
       learn.
@@ -172,14 +180,14 @@ def _frozen(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
     frozen = kind(norm.num_features, eps=norm.eps, affine=norm.affine)
     frozen.to(norm.running_mean)
     frozen.load_state_dict(norm.state_dict())
-    return frozen.train(False)
+    return frozen
 
 
 def _normalized(layer: nn.Module, eps: float) -> nn.Module:
     kind = FrozenBatchNorm1d if isinstance(layer, nn.Linear) else FrozenBatchNorm2d
     weight: Any = layer.weight
     norm = kind(len(weight), eps=eps, affine=False).to(weight.device, weight.dtype)
-    return nn.Sequential(layer, norm.train(False)).train(layer.training)
+    return nn.Sequential(layer, norm).train(layer.training)
 
 
 def _replace(

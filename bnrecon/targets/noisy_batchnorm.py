@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
+from bnrecon.targets.initialization import FrozenBatchNorm2d
 
 __all__ = ["NoisyBatchNorm2d", "batch_noise"]
 
@@ -28,11 +29,21 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
         σ'² = σ²_B (1 - r²) χ²_ν / ν,             δ = 1 / V - 1 / B,
         ν = 2 (1 + κ / B) / (κ δ),                κ = var(v) / σ⁴_B,
 
-    additive Gaussian and multiplicative chi-square noise (the paper's Section 5): the means and
-    variances of μ' and σ'² are those of a batch of V images, up to terms of order 1 / V². var(m)
-    and κ are estimated from the batch itself (κ is 2 for Gaussian data of one pixel). In eval mode,
-    and for a batch of at most V images, it is BatchNorm2d. The running statistics are those without
-    noise. The noise is drawn from PyTorch's generator, as Dropout's is.
+    additive Gaussian and multiplicative chi-square noise (the paper's Section 5), sized by Eq. 13
+    as in the paper's Figure 7. var(m) and κ are estimated from the batch itself (κ is 2 for
+    Gaussian data of one pixel). In eval mode, and for a batch of at most V images, it is
+    BatchNorm2d. The running statistics are those without noise. The noise is drawn from PyTorch's
+    generator, as Dropout's is, and applied in float32 under autocast.
+
+    **What holds.** Where the layer's inputs are independent images, the means and variances of μ'
+    and σ'² are those of a batch of V images, up to terms of order 1 / V². So they are in a
+    network's first normalization, and above layers whose statistics are fixed. Above another batch
+    normalization they are not, because the images of a batch share that layer's statistics. Small
+    batches then move μ much less than Eq. 13 says (behind a ReLU of Gaussian channels to 3% of its
+    variance), but the noise is sized by Eq. 13 all the same, and that of the layers below adds
+    to it: a 15% larger variance is wanted, and one about ten times as large is had. The paper's
+    experiment does the same, if its noise is sized as in its Figure 7. For the statistics of
+    smaller batches in a deep network, normalize groups of V images (ghost batch normalization).
 
     Args:
         num_features: channels.
@@ -59,16 +70,16 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize (B, channels, height, width)."""
-        output = super().forward(input)
         virtual = self.virtual_batch
         if not self.training or virtual is None or len(input) <= virtual:
-            return output
-        shift, scale = batch_noise(input, virtual)
-        shift, scale = (noise.to(output.dtype)[:, None, None] for noise in (shift, scale))
+            return super().forward(input)
+        # Rounded once, at the end: the noise of the scale may be finer than bfloat16's 2^-8.
+        output = super().forward(input.to(torch.promote_types(input.dtype, torch.float32)))
+        shift, scale = (noise[:, None, None] for noise in batch_noise(input, virtual))
         # γ (y - shift) / scale + β from γ y + β, y the normalized input; γ may be 0.
         gain = self.weight[:, None, None] if self.weight is not None else 1.0
         bias = self.bias[:, None, None] if self.bias is not None else 0.0
-        return (output - bias - gain * shift) / scale + bias
+        return ((output - bias - gain * shift) / scale + bias).to(input.dtype)
 
     def extra_repr(self) -> str:
         """The options, as ``print`` shows them."""
@@ -78,6 +89,8 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
     def convert(cls, network: nn.Module, virtual_batch: float | None) -> nn.Module:
         """Replace every BatchNorm2d of a network, in place, keeping parameters and statistics.
 
+        A ``FrozenBatchNorm2d`` has no statistics that vary, and is left as it is.
+
         Returns:
             The network, or the new layer where the network is itself a BatchNorm2d.
 
@@ -85,7 +98,7 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
         >>> type(network[0]).__name__
         'NoisyBatchNorm2d'
         """
-        if isinstance(network, nn.BatchNorm2d):
+        if isinstance(network, nn.BatchNorm2d) and not isinstance(network, FrozenBatchNorm2d):
             noisy = cls(
                 network.num_features,
                 virtual_batch=virtual_batch,
@@ -112,7 +125,8 @@ def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tenso
         virtual_batch: V, at least 2.
 
     Returns:
-        Two tensors (channels,), at least float32. A constant channel has no noise: 0 and 1.
+        Two tensors (channels,), at least float32. A channel that is constant, or not finite, has
+        no noise: 0 and 1.
     """
     batch = len(images)
     extra = 1 / virtual_batch - 1 / batch
@@ -120,13 +134,12 @@ def batch_noise(images: torch.Tensor, virtual_batch: float) -> tuple[torch.Tenso
     mean = values.mean((0, 2, 3), keepdim=True)
     square = ((values - mean) ** 2).mean((2, 3))  # v_i
     variance = square.mean(0)
-    constant = variance <= TINY * mean.flatten() ** 2
-    variance = torch.where(constant, torch.ones_like(variance), variance)
+    varies = variance > TINY * mean.flatten() ** 2  # false for NaN, which gammas are not drawn of
+    variance = torch.where(varies, variance, 1)
     between = extra * values.mean((2, 3)).var(0) / variance  # r²
-    kurtosis = square.var(0) / variance**2
+    kurtosis = torch.where(varies, square.var(0) / variance**2, 1)
     freedom = 2 * (1 + kurtosis / batch) / (kurtosis * extra).clamp_min(TINY)
-    chi = torch.distributions.Chi2(freedom).sample() / freedom
+    chi = torch.distributions.Chi2(freedom, validate_args=False).sample() / freedom
     shift = between.sqrt() * torch.randn_like(between)
     scale = ((1 - between) * chi).sqrt()
-    none, one = torch.zeros_like(shift), torch.ones_like(scale)
-    return torch.where(constant, none, shift), torch.where(constant, one, scale)
+    return torch.where(varies, shift, 0), torch.where(varies, scale, 1)

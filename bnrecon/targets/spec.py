@@ -65,7 +65,8 @@ class TargetSpec:
     affine: bool = option(True, "BatchNorm learns scales and shifts; false: they stay 1 and 0")
     virtual_batch: float | None = option(
         None,
-        "train with BatchNorm statistics as noisy as those of so many images, fewer than a batch",
+        "train with the noise of BatchNorm statistics that Eq. 13 of Batch Normalization Explained "
+        "has for so many images, fewer than a batch",
         at_least=2,
     )
     initialization: str = option(

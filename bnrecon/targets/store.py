@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from torch import nn
 
 from bnrecon.data import Images
 from bnrecon.features.register import DISTRIBUTIONS
-from bnrecon.runtime import digests, distributed, files, locks
+from bnrecon.runtime import digests, distributed, files, locks, provenance
 from bnrecon.runtime.errors import Diverged, RunError, UserError
 from bnrecon.runtime.hardware import can_compile
 from bnrecon.runtime.interruption import StopRequest, parse_duration
@@ -38,9 +40,14 @@ __all__ = [
     "user_code",
 ]
 
+logger = logging.getLogger(__name__)
+
 # Options that say how a target is trained, and not what it becomes. What the precision is resolved
 # to is in the name already.
 HOW = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds", "train.precision"})
+CHECKPOINT = "checkpoint.safetensors"
+DEVICES = ("cpu", "cuda")  # the kinds that a target may have been trained on
+DTYPES = (torch.float32, torch.bfloat16)
 METADATA = frozenset({"accuracy", "images", "seconds", "log", "config"})
 
 
@@ -82,17 +89,29 @@ def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
 
 
 def target_folder(request: TargetRequest, data: Images, device: torch.device) -> Path:
-    """Where a target lies.
+    """Where a target lies: the folder of one that is trained, or the one that it will have.
 
-    The name holds a hash of the network, of how and in what precision it is trained, of a user's
-    own code, and of the pixels it is trained on.
+    The name holds a hash of the network, of how, on what kind of device and in what precision it
+    is trained, of a user's own code, and of the pixels it is trained on. A target that another
+    kind of device trained, or in another precision where ``train.precision`` is ``auto``, is found
+    where this device and precision have none: ``target.json`` says which it is.
     """
+    own = training_plan(request, device).dtype
+    folder = _folder(request, data, device.type, own)
+    if any((folder / name).exists() for name in ("target.json", CHECKPOINT)):
+        return folder
+    dtypes = DTYPES if request.train.precision == "auto" else (own,)
+    for kind, dtype in itertools.product(DEVICES, dtypes):
+        other = _folder(request, data, kind, dtype)
+        if (other / "target.json").exists():
+            return other
+    return folder
+
+
+def _folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtype) -> Path:
+    """The folder of a target that this kind of device trains in this precision."""
     spec = request.data
-    content: dict[str, Any] = {
-        "pixels": data.checksum(),
-        "device": device.type,
-        "dtype": str(training_plan(request, device).dtype),
-    }
+    content: dict[str, Any] = {"pixels": data.checksum(), "device": device, "dtype": str(dtype)}
     content |= digests.differences_from_defaults(request.target, HOW, "target.")
     content |= digests.differences_from_defaults(request.train, HOW, "train.")
     content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
@@ -119,7 +138,8 @@ def is_trained(request: TargetRequest, data: Images, device: torch.device) -> bo
 def obtain_target(request: TargetRequest, data: Images, device: torch.device) -> Trained:
     """Take the target from the store or train it; of several processes one trains, others wait.
 
-    A stored target is only read, so that its folder need not be writable. A target that was just
+    A stored target is only read, so that its folder need not be writable; which device and
+    precision trained it does not matter (``target_folder``). A target that was just
     trained is read back: what is computed from it is the same, to the last digit, in every later
     run. A damaged file is named, set aside and redone. Of processes that train together (torchrun)
     the first holds the lock, tests and saves.
@@ -135,7 +155,10 @@ def obtain_target(request: TargetRequest, data: Images, device: torch.device) ->
         about = distributed.run_on_first_rank_before_others(lambda: _read_stored(folder, network))
     if about is None:
         _check_batches(network, request, data)
+        folder = _folder(request, data, device.type, training_plan(request, device).dtype)
         network, about = _train_under_lock(request, data, device, folder)
+    elif folder != _folder(request, data, device.type, training_plan(request, device).dtype):
+        logger.info("%s was trained on %s in %s", folder, about["device"], about["precision"])
     return Trained(network.to(device).eval(), folder, about)
 
 
@@ -201,7 +224,7 @@ def _read_stored(
             files.quarantine(path, error if isinstance(error, ValueError) else misfit)
         return None
     with contextlib.suppress(OSError):  # left by a process that was killed at the very end
-        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
     return about
 
 
@@ -209,7 +232,7 @@ def _train_and_save(
     request: TargetRequest, data: Images, device: torch.device, folder: Path
 ) -> None:
     network = build_target(request, data)
-    checkpoint = folder / "checkpoint.safetensors"
+    checkpoint = folder / CHECKPOINT
 
     def initialize(network: nn.Module) -> None:
         freeze_statistics(network, request.target, data, device)
@@ -233,7 +256,7 @@ def _test_and_save(
     about: dict[str, Any],
 ) -> None:
     """Test a trained target and save it; one that diverged leaves nothing behind."""
-    checkpoint = folder / "checkpoint.safetensors"
+    checkpoint = folder / CHECKPOINT
     try:
         accuracy = measure_accuracy(network, data, device, description="testing the target")
     except RunError as error:
@@ -255,6 +278,8 @@ def _test_and_save(
         "device": device.type,
         "config": config,
         "data_checksum": data.checksum(),
+        "commit": provenance.commit(),
+        "versions": provenance.versions(),
         "code": target_code(request.target.family),
         "processes": distributed.rank_and_world_size()[1],
     }

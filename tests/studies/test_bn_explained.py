@@ -13,9 +13,9 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.figures import image, style
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.studies.bn_explained import (
+    folds,
     proposition1,
     proposition3,
-    theorem3,
     translation,
 )
 from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
@@ -88,6 +88,9 @@ VERDICTS = {
     "Theorem 1": "confirmed",
     "Eq. 8": "confirmed",
     "Corollary 2": "confirmed",
+    "Corollary 2, feature maps": "not confirmed",
+    "Appendix D, β": "open",
+    "Appendix C, limit": "not confirmed",
     "Theorem 2": "wrong in print",
     "Theorem 2, repaired": "confirmed",
     "Corollary 1": "confirmed",
@@ -199,6 +202,27 @@ def test_normalized_layers_are_those_of_the_network():
     assert network[1].eval()(threshold).abs().max() < 1e-14
 
 
+def test_with_statistics_of_channels_feature_maps_have_no_common_point():
+    """Corollary 2 holds for patches; W z = mu at all positions of a channel has no solution z."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(12, 1, 3, 3, generator=generator, dtype=torch.float64)
+    position = torch.linspace(0, 1, 64, dtype=torch.float64).reshape(8, 8)
+    images = torch.rand(50, 1, 8, 8, generator=generator, dtype=torch.float64) + position
+    conv = nn.Sequential(nn.Conv2d(1, 12, 3, padding=1, bias=False), nn.BatchNorm2d(12)).double()
+    conv[0].weight.data.copy_(weight)
+    (layer,) = find_normalized_layers(conv, images)
+    errors = check_layer(layer.points, layer.weight, layer.batch_mean, make_generator())
+    assert errors["centre_error"] < 1e-12
+    basis = torch.eye(64, dtype=torch.float64).reshape(64, 1, 8, 8)
+    rows = nn.functional.conv2d(basis, weight, padding=1).flatten(1).T.numpy()
+    channels = np.repeat(layer.batch_mean, 64)
+    assert np.linalg.lstsq(rows, channels)[1] > 0.1 * (channels**2).sum()
+    elements = rows @ images.mean(0).flatten().numpy()  # with a mean for each position
+    np.testing.assert_allclose(
+        nn.functional.conv2d(images, weight, padding=1).mean(0).flatten(), elements
+    )
+
+
 def test_a_normalized_layer_with_a_bias_is_refused():
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     with pytest.raises(ValueError, match="no bias"):
@@ -231,17 +255,18 @@ def test_folded_lines_are_where_the_network_has_the_threshold(activation, widths
 
 
 def test_the_counterexample_to_theorem_2():
-    """d(z, H) = 1/2 < 1 = d(z, H'), and d(x, F) = 5 > 1 = d(x, F')."""
+    """d(z, H) = 0.6 < 0.9 = d(z, H'), and d(x, F) = 5.1 > 0.9 = d(x, F')."""
     network, x, thresholds = translation.opposite_sides()
     batch = np.array([[-1.0, 0.0], [1.0, 0.0]])
     layer = network.layers[0]
     mean, deviation = batch_moments(batch, layer.weight)
     assert (mean, deviation) == (layer.mean, layer.deviation)
-    assert network(x[None]) == 0
+    output = network(x[None])[0, 0]
+    assert np.abs(thresholds - output) == pytest.approx([0.6, 0.9])
     for place, threshold in ((-5.0, thresholds[0]), (1.0, thresholds[1])):
         assert network(np.array([[place, 0.3]]))[0, 0] == pytest.approx(threshold)
-    found = translation.compare_pair(affine_pieces(network), np.ones(1), x, 0.0, thresholds)
-    assert (found["near"], found["far"]) == (pytest.approx(5), pytest.approx(1))
+    found = translation.compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
+    assert (found["near"], found["far"]) == (pytest.approx(5.1), pytest.approx(0.9))
     assert not found["same_side"]
     assert not found["closer"]
 
@@ -251,14 +276,54 @@ def test_on_one_side_of_z_theorem_2_holds():
     rows = translation.compare_pairs("leaky ReLU", (5,), 5)
     assert rows["same_violated"].sum() == 0
     assert rows["same"].sum() > 50
-    assert rows["violated"].sum() > 0
+    assert rows["other_violated"].sum() > 0
+    counted = rows[["same", "same_empty", "other", "other_empty"]].sum(axis=1)
+    assert (counted == translation.PAIRS).all()
 
 
 def test_theorem_2_says_nothing_of_hyperplanes_that_no_input_reaches():
-    row = translation.counterexamples().set_index("kind").loc["no input on F'"]
+    row = translation.counterexamples().set_index("kind").loc["no input on F and F'"]
     assert row["same_side"]
     assert np.isinf([row["near"], row["far"]]).all()
     assert not row["closer"]
+
+
+@pytest.mark.parametrize("widths", [(8,), (5, 5)])
+@pytest.mark.parametrize("activation", SLOPES)
+def test_distances_to_a_folded_line_of_zero_bias_are_those_to_a_cone(activation, widths):
+    """Without biases F is made of rays and sectors; against a scan of the directions.
+
+    Of these networks some have sectors where all ReLUs are off, and some no ray at all.
+    """
+    angles = np.linspace(0, 2 * np.pi, 20001)
+    circle = np.stack([np.cos(angles), np.sin(angles)], 1)
+    for seed in range(8):
+        generator = make_generator(seed)
+        points = generator.normal(size=(32, 2)) + 1
+        network = draw_network(points, widths, SLOPES[activation], generator)
+        weight = generator.normal(size=widths[-1])
+        plain = translation.without_normalization(network)
+        values = plain(circle) @ weight
+        zero = angles[:-1][values[:-1] * values[1:] <= 0]
+        between = np.subtract.outer(np.arctan2(*points.T[::-1]), zero)
+        turn = np.abs((between + np.pi) % (2 * np.pi) - np.pi).min(1, initial=np.pi / 2)
+        found = translation.distances_with_zero_bias(plain, weight, points)
+        expected = np.linalg.norm(points, axis=1) * np.sin(turn)
+        np.testing.assert_allclose(found, expected, atol=3e-3)
+
+
+def test_a_line_beside_a_parallel_half_plane_has_no_facet_at_infinity():
+    """With one ReLU on below it, a unit's line is parallel to the half-planes of layer 2."""
+    for seed in range(10):
+        generator = make_generator(seed)
+        points = generator.normal(size=(64, 2))
+        network = draw_network(points, (5, 5), 0.0, generator)
+        weight, pieces = generator.normal(size=5), affine_pieces(network)
+        outputs = network(points) @ weight
+        for threshold in np.linspace(outputs.min(), outputs.max(), 20):
+            segments = fold(pieces, weight, float(threshold))
+            ends = np.stack([segments.low, segments.high])
+            assert np.abs(ends[np.isfinite(ends)]).max(initial=0) < 1e9
 
 
 # Theorem 3
@@ -267,7 +332,7 @@ def test_theorem_2_says_nothing_of_hyperplanes_that_no_input_reaches():
 @pytest.mark.parametrize("activation", ["leaky ReLU", "absolute value"])
 def test_dihedral_angles_are_those_of_the_folded_lines(activation):
     """In the plane: both segments that meet at a point of H, from the exact partition."""
-    folded = theorem3.draw_fold(2, 6, SLOPES[activation], make_generator(4))
+    folded = folds.draw_fold(2, 6, SLOPES[activation], make_generator(4))
     pieces = affine_pieces(folded.network)
     threshold = float(network_output(folded, folded.point[None])[0])
     segments = fold(pieces, folded.weight, threshold)
@@ -294,7 +359,7 @@ def network_output(folded, points):
 @pytest.mark.parametrize("inputs", [2, 3, 12])
 def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printed(inputs):
     for seed in range(5):
-        folded = theorem3.draw_fold(inputs, 8, 0.1, make_generator(seed))
+        folded = folds.draw_fold(inputs, 8, 0.1, make_generator(seed))
         found, measured = formula_angles(folded), measured_angles(folded)
         assert found["eq24"] == pytest.approx(measured["measured24"])
         assert found["eq25"] == pytest.approx(measured["measured25"])
@@ -304,7 +369,7 @@ def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printe
 
 
 def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
-    folded = theorem3.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
+    folded = folds.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
     found = formula_angles(Fold(folded.network, folded.weight, folded.unit, folded.point))
     assert found["repaired"] == pytest.approx(np.pi)
     assert measured_angles(folded)["measured26"] == pytest.approx(np.pi)
@@ -347,6 +412,30 @@ def test_signs_go_into_the_units_own_weights(activation):
         torch.testing.assert_close(absorbed(points), network(points))
         printed = proposition1.absorb_as_printed(network)
         assert (printed(points) - network(points)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("activation", proposition1.ACTIVATIONS)
+def test_for_the_absolute_value_the_size_of_the_scale_is_enough(activation):
+    network = proposition1.draw_network(activation, "of both signs", 0)
+    points = torch.randn(32, proposition1.INPUTS, dtype=torch.float64)
+    with torch.no_grad():
+        absorbed = proposition1.absorb_sizes(network)(points)
+        equal = torch.allclose(absorbed, network(points))
+    assert equal == (activation == "absolute value")
+
+
+def test_the_bias_of_equation_18_passes_the_units_own_activation():
+    """B = sum of (Q_l W_l ... Q_(i+1) W_(i+1)) Q_i b_i; Eq. 18 has no Q_i."""
+    generator = make_generator(6)
+    weights = [generator.normal(size=(3, 3)) for _ in range(2)]
+    biases, x = [generator.normal(size=3) for _ in range(2)], generator.normal(size=3)
+    z, slope, own, printed = x, np.eye(3), np.zeros(3), np.zeros(3)
+    for w, b in zip(weights, biases, strict=True):
+        q = np.diag(np.where(w @ z + b > 0, 1.0, 0.1))
+        z, slope = q @ (w @ z + b), q @ w @ slope
+        own, printed = q @ w @ own + q @ b, q @ w @ printed + b
+    np.testing.assert_allclose(slope @ x + own, z)
+    assert np.abs(slope @ x + printed - z).max() > 0.1
 
 
 def test_leaky_relu_as_printed_is_not_linear_below_zero():

@@ -7,6 +7,7 @@ from torch import nn
 
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.initialization import (
+    FrozenBatchNorm1d,
     FrozenBatchNorm2d,
     initialize_biases,
     initialize_from_data,
@@ -81,6 +82,28 @@ def test_statistics_stay_frozen_while_the_network_trains(images):
     for name, buffer in ready.named_buffers():
         assert torch.equal(before[name], buffer)
     assert ready.bn1.weight.grad.abs().max() > 0  # scale and shift learn
+
+
+@pytest.mark.parametrize("kind", [FrozenBatchNorm1d, FrozenBatchNorm2d])
+def test_a_frozen_normalization_is_frozen_from_the_start(kind):
+    layer = kind(2, eps=0.0)
+    images = torch.randn(5, 2, 3, 3) if kind is FrozenBatchNorm2d else torch.randn(5, 2)
+    assert torch.equal(layer(images), images)  # mean 0 and variance 1, not those of the batch
+    assert not layer.running_mean.any()
+    assert not layer.training
+
+
+def test_folded_channels_are_centred_over_all_positions_and_not_at_each():
+    """The corner is always dark and the centre bright: a unit there is on one side."""
+    torch.manual_seed(0)
+    bright = torch.zeros(3, 3)
+    bright[1, 1] = 5.0
+    inputs = bright + 0.1 * torch.randn(20, 1, 3, 3)
+    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Flatten(), nn.Linear(9, 2))
+    outputs = initialize_from_data(network, inputs, method="fold")[0](inputs)
+    assert outputs.mean().abs() < 1e-5
+    centre = outputs[:, 0, 1, 1]
+    assert (centre > 0).all() or (centre < 0).all()
 
 
 def test_a_network_with_batchnorm_keeps_its_names_and_normalizes_the_data(images):

@@ -8,6 +8,7 @@ import torchvision
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
+from bnrecon.targets.initialization import FrozenBatchNorm2d
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d, batch_noise
 
 
@@ -57,6 +58,49 @@ def test_gaussian_variances_are_those_of_proposition_2():
     assert noisy[1].numpy() == pytest.approx((2 * variance**2 * 31 / 32**2).numpy(), rel=0.1)
 
 
+def second_statistics(batch, virtual, lower_training, repeats=1500):
+    """Variances of mu and sigma² of one unit above a normalization and a ReLU, and its weights."""
+    torch.manual_seed(2)
+    lower = NoisyBatchNorm2d(8, virtual_batch=virtual, affine=False).train(lower_training)
+    weight = torch.randn(8)[None, :, None, None]
+    with torch.no_grad():
+        rows = statistics(
+            lambda size: (lower(torch.randn(size, 8, 1, 1)).relu() * weight).sum(1, keepdim=True),
+            batch,
+            virtual,
+            repeats,
+        )
+    return rows.double().var(0).flatten(), weight.square().sum().item()
+
+
+def test_above_another_normalization_the_noise_is_much_more_than_a_small_batch_has():
+    """Eq. 13 is right above fixed statistics; above the mini-batch's own var(mu) is 3% of it."""
+    relu = 0.5 - 0.5 / torch.pi  # variance of ReLU of a standard normal number
+    real, squares = second_statistics(32, None, True)
+    noisy, _ = second_statistics(64, 32, True)
+    assert real[0].item() < 0.05 * squares * relu / 32
+    assert noisy[0] > 20 * real[0]
+    assert noisy[1] > 1.2 * real[1]
+    fixed, _ = second_statistics(32, None, False)
+    assert fixed[0].item() == pytest.approx(squares * relu / 32, rel=0.15)
+    over_fixed, _ = second_statistics(64, 32, False)
+    assert over_fixed.numpy() == pytest.approx(fixed.numpy(), rel=0.2)
+
+
+def test_15_percent_more_variance_is_ten_times_as_much_above_another_normalization():
+    """By the parts of a ReLU: r = 0.341 in all, 0.330 of it along h and h² - 1, 0.011 beside.
+
+    The batch moves mu by r' / B; the noise adds r / B of its own and r - r' through the layer
+    below, times 0.15 each.
+    """
+    plain, _ = second_statistics(64, None, True)
+    noisy, _ = second_statistics(64, 64 / 1.15, True)
+    whole, beside = 0.5 - 0.5 / torch.pi, (1 - 3 / torch.pi) / 4
+    expected = 1 + 0.15 * (2 * whole - beside) / beside
+    assert (noisy[0] / plain[0]).item() == pytest.approx(expected, rel=0.2)
+    assert expected == pytest.approx(10, rel=0.1)
+
+
 def test_the_output_is_normalized_by_the_noisy_statistics():
     layer = NoisyBatchNorm2d(2, virtual_batch=10).double()
     with torch.no_grad():
@@ -104,6 +148,44 @@ def test_a_constant_channel_has_no_noise_and_finite_gradients():
     assert torch.isfinite(images.grad).all()
 
 
+def test_noise_below_the_step_of_bfloat16_is_kept_under_autocast():
+    torch.manual_seed(0)
+    images = (1.3 * torch.randn(128, 6, 8, 8) + 0.4).bfloat16()
+    noisy, plain = NoisyBatchNorm2d(6, virtual_batch=120), nn.BatchNorm2d(6)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(1)
+        output = noisy(images)
+        ratio = plain(images).float().std((0, 2, 3)) / output.float().std((0, 2, 3))
+    torch.manual_seed(1)
+    _, scale = batch_noise(images, 120)
+    assert output.dtype == torch.bfloat16
+    assert (scale - 1).abs().max() < 2**-8
+    assert (ratio - scale).abs().max() < 0.1 * (scale - 1).abs().max()
+
+
+def test_values_that_are_not_finite_go_through_without_an_error():
+    """A training that diverges is reported by the trainer, with its epoch."""
+    images = torch.randn(16, 2, 2, 2)
+    images[0, 0, 0, 0] = torch.nan
+    output = NoisyBatchNorm2d(2, virtual_batch=4)(images)
+    assert output[:, 0].isnan().all()
+    assert output[:, 1].isfinite().all()
+
+
+def test_a_layer_read_from_a_checkpoint_goes_on_as_the_one_that_was_saved():
+    torch.manual_seed(0)
+    first, images = NoisyBatchNorm2d(2, virtual_batch=8), correlated(32).float()
+    first(images)
+    second = NoisyBatchNorm2d(2, virtual_batch=8)
+    second.load_state_dict(first.state_dict())
+    outputs = []
+    for layer in (first, second):
+        torch.manual_seed(3)
+        outputs.append(layer(images))
+    assert torch.equal(*outputs)
+    assert torch.equal(first.running_var, second.running_var)
+
+
 def test_the_gradient_is_orthogonal_to_the_input():
     """As BatchNorm: the output does not depend on the input's scale, the noise held fixed."""
     images = correlated(32).requires_grad_()
@@ -125,6 +207,14 @@ def test_a_block_of_a_residual_network_is_converted_and_trains():
     assert noisy.bn1.weight.grad is not None
     block.load_state_dict(noisy.state_dict())
     assert torch.equal(noisy.eval()(images), block.eval()(images))
+
+
+def test_frozen_statistics_stay_frozen_when_a_network_is_converted():
+    network = nn.Sequential(FrozenBatchNorm2d(2), nn.BatchNorm2d(2))
+    noisy = NoisyBatchNorm2d.convert(network, virtual_batch=4).train()
+    assert [type(layer) for layer in noisy] == [FrozenBatchNorm2d, NoisyBatchNorm2d]
+    noisy(correlated(16).float())
+    assert not noisy[0].running_mean.any()
 
 
 def test_smaller_virtual_batches_move_a_networks_output_more():

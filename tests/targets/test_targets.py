@@ -11,6 +11,7 @@ from bnrecon.runtime import files
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets import plan as plans
+from bnrecon.targets import store
 from bnrecon.targets.models import (
     ACTIVATIONS,
     make_activation,
@@ -22,7 +23,7 @@ from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.register import FAMILIES, build, register_target
 from bnrecon.targets.schedule import WarmupCosine
 from bnrecon.targets.spec import ACTIVATION_NAMES, TrainSpec
-from bnrecon.targets.store import target_folder
+from bnrecon.targets.store import is_trained, obtain_target, target_folder
 from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")
@@ -39,6 +40,9 @@ SMALL = {
         "inner": "batchnorm",
     },
     "resnet": {"depth": 18, "stem": "auto"},
+    "resnet9": {},
+    "dropout_resnet": {"depth": 1},
+    "dropout_cnn": {},
     "mlp": {"depth": 2, "activation": "relu"},
 }
 
@@ -72,7 +76,7 @@ def test_poolings_below_side_one_are_skipped_and_counted():
     assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
-@pytest.mark.parametrize(("depth", "count"), [(18, 11_689_512), (50, 25_557_032)])
+@pytest.mark.parametrize(("depth", "count"), [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032)])
 def test_resnets_of_full_width_are_torchvisions(depth, count):
     assert (
         parameter_count(build("resnet", (3, 224, 224), 1000, depth=depth, width=64, stem="auto"))
@@ -241,3 +245,57 @@ def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, monk
     assert folder() != trained
     assert folder("train.precision=bfloat16") == trained
     assert folder("train.precision=float32") == folder()
+
+
+@pytest.fixture
+def stored(digits, tmp_path):
+    """A request, and the target of it that a GPU has trained in bfloat16."""
+    overrides = ("target.width=2", "target.groups=[1]", "train.epochs=1", f"targets={tmp_path}")
+    request = composition.compose(overrides).target_request
+    here = obtain_target(request, digits, CPU).folder
+    there = store._folder(request, digits, "cuda", torch.bfloat16)
+    assert there != here
+    about = files.read_json(here / "target.json") | {"device": "cuda", "precision": "bfloat16"}
+    files.write_json(here / "target.json", about)
+    here.rename(there)
+    return request, here, there
+
+
+def test_a_target_is_found_whatever_device_trained_it(digits, stored, caplog):
+    request, _, there = stored
+    caplog.set_level("INFO")
+    assert is_trained(request, digits, CPU)
+    assert obtain_target(request, digits, CPU).folder == there
+    assert "was trained on cuda in bfloat16" in caplog.text
+
+
+def test_a_precision_that_was_chosen_is_not_replaced(digits, stored):
+    request, _, there = stored
+    chosen = dataclasses.replace(request.train, precision="float32")
+    assert not is_trained(dataclasses.replace(request, train=chosen), digits, CPU)
+    chosen = dataclasses.replace(request.train, precision="bfloat16")
+    found = target_folder(dataclasses.replace(request, train=chosen), digits, CPU)
+    assert found == there
+
+
+def test_a_damaged_target_of_another_device_is_trained_anew_here(digits, stored):
+    request, here, there = stored
+    (there / "target.safetensors").write_bytes(b"damaged")
+    assert obtain_target(request, digits, CPU).folder == here
+    assert obtain_target(request, digits, CPU).folder == here  # and found from now on
+
+
+def test_a_training_that_has_begun_here_goes_on_here(digits, stored):
+    request, here, _ = stored
+    here.mkdir()
+    (here / "checkpoint.safetensors").write_bytes(b"begun")
+    assert target_folder(request, digits, CPU) == here
+
+
+def test_a_target_says_where_it_comes_from(digits, tmp_path):
+    overrides = ("target.width=2", "target.groups=[1]", "train.epochs=1", f"targets={tmp_path}")
+    about = obtain_target(composition.compose(overrides).target_request, digits, CPU).about
+    assert about["device"] == "cpu"
+    assert torch.__version__.startswith(about["versions"]["torch"])
+    assert about["data_checksum"] == digits.checksum()
+    assert "commit" in about

@@ -1,15 +1,21 @@
-"""Variances of a mini-batch's mean and variance, and noise that mimics a smaller mini-batch."""
+"""Variances of a mini-batch's mean and variance, by formula and by sampling."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 __all__ = [
-    "additive_variance",
     "biased",
-    "chi_square_freedom",
     "finite_population",
+    "measure_statistics",
+    "variance_of_drawn_variance",
     "variance_of_mean",
     "variance_of_variance",
 ]
+
+CHUNK = 2**15  # outputs at a time
 
 
 def variance_of_mean(variance: float, batch: int) -> float:
@@ -48,28 +54,58 @@ def finite_population(batch: int, population: int) -> float:
     return (population - batch) / (population - 1)
 
 
-def additive_variance(variance: float, batch: int, virtual: int) -> float:
-    """Variance of the additive noise that raises var(mu) from a batch to a virtual one."""
-    return variance_of_mean(variance, virtual) - variance_of_mean(variance, batch)
+def variance_of_drawn_variance(
+    variance: float, fourth: float, batch: int, population: int
+) -> float:
+    """Variance of the unbiased variance of B out of N numbers, drawn without replacement.
 
-
-def chi_square_freedom(variance: float, fourth: float, batch: int, virtual: int) -> float:
-    """Degrees of freedom nu of the factor chi²_nu / nu that sigma² of a batch is multiplied by.
-
-    The factor c has mean 1 and E c² = 1 + 2 / nu, so that
-    var(c s) = (var s + m²) (1 + 2 / nu) - m² with m = E s. This is set to the variance of the
-    virtual batch; s is the variance of Eq. 3.
+    (1/B - 1/N) K4 + 2 (1/(B - 1) - 1/(N - 1)) K22 with Tukey's polykays of the N numbers ("Some
+    sampling simplified", 1950). For N to infinity it is ``variance_of_variance``.
 
     Args:
-        variance: sigma² of a sample.
-        fourth: its fourth central moment.
-        batch: B.
-        virtual: the smaller batch B' whose variance is wanted.
-
-    >>> chi_square_freedom(1.0, 3.0, 64, 32)
-    67.13...
+        variance: of the N numbers, with 1/N.
+        fourth: their fourth central moment.
+        batch: B, at least 2.
+        population: N, at least 4.
     """
-    own = variance_of_variance(variance, fourth, batch) * biased(batch)
-    wanted = variance_of_variance(variance, fourth, virtual) * biased(virtual)
-    square = ((batch - 1) / batch * variance) ** 2
-    return 2 * (own + square) / (wanted - own)
+    n = population
+    second = variance * n / (n - 1)
+    k4 = n**2 * ((n + 1) * fourth - 3 * (n - 1) * variance**2)
+    k4 /= (n - 1) * (n - 2) * (n - 3)
+    k22 = (second**2 - k4 / n) * (n - 1) / (n + 1)
+    return (1 / batch - 1 / n) * k4 + 2 * (1 / (batch - 1) - 1 / (n - 1)) * k22
+
+
+def measure_statistics(
+    sample: Callable[[int], np.ndarray], batch: int, draws: int
+) -> dict[str, float]:
+    """Variances of mu and sigma² (Eq. 3) over mini-batches.
+
+    Args:
+        sample: of a number n, the outputs (n, B) of n mini-batches.
+        batch: B.
+        draws: mini-batches.
+
+    Returns:
+        ``measured_mean`` and ``measured_variance``, the variances of mu and sigma²;
+        ``mean_error`` and ``variance_error``, their standard errors; ``own_variance`` and
+        ``own_fourth``, central moments of the outputs over all mini-batches.
+    """
+    means, variances, powers, left = [], [], np.zeros(4), draws
+    while left:
+        size = min(left, max(1, CHUNK // batch))
+        outputs = sample(size)
+        means.append(outputs.mean(1))
+        variances.append(outputs.var(1))  # 1/B, as in Eq. 3
+        powers += [np.sum(outputs**power) for power in range(1, 5)]
+        left -= size
+    m1, m2, m3, m4 = powers / (draws * batch)
+    found = {
+        "own_variance": float(m2 - m1**2),
+        "own_fourth": float(m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4),
+    }
+    for name, values in (("mean", means), ("variance", variances)):
+        squares = np.square(np.concatenate(values) - np.concatenate(values).mean())
+        found[f"measured_{name}"] = float(squares.sum() / (draws - 1))
+        found[f"{name}_error"] = float(squares.std() / draws**0.5)
+    return found

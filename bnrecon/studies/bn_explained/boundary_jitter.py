@@ -25,12 +25,14 @@ from bnrecon.studies.bn_explained.toy_classifier import (
 )
 
 __all__ = [
+    "GROUPS",
     "INITIAL",
     "SAMPLES",
     "SIZES",
     "TRAININGS",
     "draw_boundaries",
     "expected_ratio",
+    "margins",
     "measure_seed",
 ]
 
@@ -38,11 +40,9 @@ SIZES = (16, 256)  # of the figure's mini-batches
 SAMPLES = 1024  # of the training set
 WIDTHS = (32, 32)
 INITIAL = "initialization"
-TRAININGS = {  # B of the normalization, and how many such mini-batches give one gradient
-    "B = 16": (16, 1),
-    "B = 256": (256, 1),
-    "16 groups of B = 16": (16, 16),
-}
+TRAININGS = {f"B = {size}": (size, 1) for size in SIZES}
+# Gradients over 256 points, normalized in groups of B: only the normalization's noise differs.
+GROUPS = {f"{256 // size} groups of {size}": (size, 256 // size) for size in (64, 16, 8)}
 BEYOND = 0.3  # of the window, to each side of the data
 STEP = 1 / 300  # along a boundary, in the window's larger side
 NEAREST = 0.05  # share of the training points whose distance is the margin
@@ -71,36 +71,37 @@ def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFra
         grid: probes along each side of the window.
 
     Returns:
-        A row for each state of the network and size of the mini-batches. ``changed`` is the share
-        of probes whose class differs from the one by the full data's statistics, ``distance`` the
-        mean of ``distance_between`` the boundaries of a mini-batch and of the full data; in
-        ``without`` mini-batches there is no boundary in the window, and in ``one_sided`` all
-        outputs have one sign. ``accuracy``, ``nearest`` and ``smallest`` as by ``margins``.
+        Of kind ``margins`` a row for each state of the network, as by ``margins``. Of kind
+        ``jitter`` one for each size of the mini-batches, too: ``changed`` is the share of probes
+        whose class differs from the one by the full data's statistics, ``distance`` the mean of
+        ``distance_between`` the boundaries of a mini-batch and of the full data; in ``without``
+        mini-batches there is no boundary in the window, and in ``one_sided`` all outputs have one
+        sign.
     """
     data = two_moons(SAMPLES, seed)
     plane = _window(data[0])
     low, high = plane.window.min(0), plane.window.max(0)
     sides = [np.linspace(a, b, grid) for a, b in zip(low, high, strict=True)]
     probes = torch.from_numpy(np.stack(np.meshgrid(*sides), -1).reshape(-1, 2))
-    rows = []
-    for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS)).items():
+    rows: list[dict] = []
+    for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS, *GROUPS)).items():
         boundary = decision_boundary(network, data[0], plane)
         with torch.no_grad():
             outputs, full = run_batches(network, data[0][None], probes)
-        found = margins(outputs[0], data, boundary)
-        for size in SIZES:
+        rows.append({"kind": "margins", "state": state} | margins(outputs[0], data, boundary))
+        for size in SIZES if state not in GROUPS else ():
             drawn = _mini_batches(data[0], size, batches, seed)
             with torch.no_grad():
                 outputs, beside = run_batches(network, drawn, probes)
             own = [decision_boundary(network, batch, plane) for batch in drawn]
             apart = [distance_between(one, boundary, STEP * (high - low).max()) for one in own]
             one_sided = (outputs > 0).all(1) | (outputs < 0).all(1)
-            row = {"kind": "statistics", "seed": seed, "state": state, "batch": size}
-            row |= {"batches": batches, "without": sum(not len(one) for one in own)}
+            row = {"kind": "jitter", "state": state, "batch": size, "batches": batches}
             row |= {"changed": float(((beside > 0) != (full > 0)).double().mean())}
             row |= {"distance": float(pd.Series(apart).mean())}  # of those that have a boundary
-            rows.append(row | {"one_sided": int(one_sided.sum())} | found)
-    return pd.DataFrame(rows)
+            row |= {"without": sum(not len(one) for one in own)}
+            rows.append(row | {"one_sided": int(one_sided.sum())})
+    return pd.DataFrame(rows).assign(seed=seed)
 
 
 def margins(
@@ -140,9 +141,10 @@ def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
     rows: list[dict] = [{"kind": "window", "path": _text(plane.window)}]
     for label in (0, 1):
         rows.append({"kind": "points", "label": label, "path": _text(points[labels == label])})
-    states = (INITIAL, *(f"B = {size}" for size in SIZES))
-    for state, network in _networks(data, updates, seed, states).items():
-        drawn = [data[0], *(b for size in SIZES for b in _mini_batches(data[0], size, batches, seed))]
+    drawn = [data[0]]
+    for size in SIZES:
+        drawn += _mini_batches(data[0], size, batches, seed)
+    for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS)).items():
         for inputs in drawn:
             path = _text(decision_boundary(network, inputs, plane))
             rows.append({"kind": "boundary", "state": state, "batch": len(inputs), "path": path})
@@ -159,12 +161,12 @@ def _networks(
 ) -> dict[str, nn.Sequential]:
     """The network at initialization, or after a training from there, for each state."""
     first = draw_classifier(WIDTHS, seed)
-    return {
-        state: first
-        if state == INITIAL
-        else train(copy.deepcopy(first), data, *TRAININGS[state], updates, seed)
-        for state in states
-    }
+    found = {}
+    for state in states:
+        found[state] = copy.deepcopy(first)
+        if state != INITIAL:
+            train(found[state], data, *(TRAININGS | GROUPS)[state], updates, seed)
+    return found
 
 
 def _mini_batches(points: torch.Tensor, size: int, count: int, seed: int) -> torch.Tensor:

@@ -206,16 +206,19 @@ def _gain(final: pd.DataFrame, start: str, value: str = "accuracy") -> Interval 
 
 
 def _caption(rows: pd.DataFrame) -> str:
-    test = rows[rows["kind"] == "test"]
-    epochs, width = int(test["epoch"].max()), int(test["width"].max())
-    held_out = int(rows["validation"].max())
+    known = rows[~rows["diverged"].astype(bool)]
+    if known.empty:
+        return "All trainings so far diverged."
+    epochs, width = int(known["epoch"].max()), int(known["width"].max())
+    data = known["data"].iloc[0]
+    held_out = int(rows["validation"].max()) if rows["validation"].notna().any() else 0
     return (
-        f"ResNet-9 of width {width} (paper: 64) on {test['data'].dropna().iloc[0]} (paper: "
-        f"cifar100), {epochs} epochs, no augmentation. "
-        "No BatchNorm is trained: the networks have a bias in every layer, zero or random at the "
-        "start, or normalizations whose statistics are computed once, over all training images "
-        "before training, layer by layer (Eq. 3), and stay; σ alone: the same with μ = 0. All four "
-        "have the same initial weights (He normal), parameters and order of images for a seed. "
+        f"ResNet-9 of width {width} (paper: 64) on {data} (paper: cifar100), {epochs} "
+        "epochs, no augmentation. No BatchNorm is trained: the networks have a bias in every "
+        "layer, zero or random at the start, or normalizations whose statistics are computed "
+        "once, over all training images before training, layer by layer (Eq. 3), and "
+        "stay; σ alone: the same with μ = 0. All four have the same initial weights (He "
+        "normal), parameters and order of images for a seed. "
         f"The learning rate is that of the largest accuracy on {held_out:,} "
         "held-out training images at seed 0; the accuracies stand in the table. Then all training "
         "images are trained on. SGD with momentum 0.9, weight decay 5e-4, batches of 128, warm-up "

@@ -17,12 +17,14 @@ from bnrecon.studies.bn_explained.plane_pictures import (
     draw_lines,
     draw_points,
     line_rows,
+    picture_rows,
     point_rows,
 )
 from bnrecon.studies.bn_explained.translation_and_folding import (
     REACH,
     SHIFTS,
     TOLERANCE,
+    UNIT,
     WIDTHS,
     adjusted,
     check,
@@ -43,8 +45,8 @@ def picture(seed: int) -> pd.DataFrame:
     points = draw_clusters(seed)
     layers = draw_layers(WIDTHS, "BN", points, seed)
     plane, own = square((0.0, 0.0), REACH), feature_slice(layers, points)
-    deviation = float(layers[1][1].running_var[0]) ** 0.5
-    unit = int(layers[1][0].weight[0].abs().argmax())
+    deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
+    unit = int(layers.get_parameter("1.0.weight")[UNIT].abs().argmax())
     with torch.no_grad():
         features = own.coordinates(layers[0](torch.from_numpy(points)))
     first = partition(layers, plane).folds.of(0)
@@ -63,10 +65,16 @@ def picture(seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def measure_seed(seed: int) -> pd.DataFrame:
+    """The checks of a seed's network, and of the seed that is shown the lines."""
+    checked = check(seed)
+    return pd.concat([checked, picture(seed)]) if seed == SHOWN else checked
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The picture, and one task per seed."""
-    seeds = [Task(f"seed {seed}", check, {"seed": seed}) for seed in range(SEEDS[scale])]
-    return [Task("picture", picture, {"seed": SHOWN}), *seeds]
+    """One task per seed, first of the seed that is shown."""
+    seeds = sorted({*range(SEEDS[scale]), SHOWN}, key=lambda seed: (seed != SHOWN, seed))
+    return [Task(f"seed {seed}", measure_seed, {"seed": seed}) for seed in seeds]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -118,7 +126,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     """The paper's three panels."""
     import matplotlib
 
-    figure, grid = new_figure(1, 3, (PAGE, 3.05))
+    rows = picture_rows(rows, "panel", "role", "value")
+    figure, grid = new_figure(1, 3, (PAGE, 2.95))
     titles = ("(a) layer 2's input space", "(b) input space", "(c) input space")
     shifted, scaled = r"BN's $\mu_{2,k}$ plus … $\sigma_{2,k}$", r"BN's $\sigma_{1,i}$ times …"
     window = square((0.0, 0.0), REACH).window

@@ -20,6 +20,7 @@ from bnrecon.studies.bn_explained.plane_pictures import (
     draw_lines,
     draw_points,
     line_rows,
+    picture_rows,
     point_rows,
 )
 
@@ -43,7 +44,7 @@ def draw_moons(seed: int, count: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
     return (points - points.mean(0)) / points.std(0), labels
 
 
-def train(layers: nn.Module, points: np.ndarray, labels: np.ndarray, seed: int) -> float:
+def train(layers: nn.Sequential, points: np.ndarray, labels: np.ndarray, seed: int) -> float:
     """Train the layers' weights with a linear output; its training accuracy.
 
     Full-batch Adam on the cross-entropy; gamma = 1 and beta = 0 stay. Afterwards the statistics are
@@ -52,7 +53,8 @@ def train(layers: nn.Module, points: np.ndarray, labels: np.ndarray, seed: int) 
     inputs, targets = torch.from_numpy(points), torch.from_numpy(labels).double()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        output = nn.Linear(WIDTHS[-1], 1, dtype=torch.float64)
+        width = len(layers.get_parameter(f"{len(layers) - 1}.0.weight"))
+        output = nn.Linear(width, 1, dtype=torch.float64)
     network = nn.Sequential(layers, output).train()
     optimizer = torch.optim.Adam(network.parameters(), RATE)
     for _ in range(STEPS):
@@ -65,7 +67,7 @@ def train(layers: nn.Module, points: np.ndarray, labels: np.ndarray, seed: int) 
         return float(((network(inputs)[:, 0] > 0) == (targets > 0)).double().mean())
 
 
-def measure_units(layers: nn.Module, points: np.ndarray, folds: Folds) -> pd.DataFrame:
+def measure_units(layers: nn.Sequential, points: np.ndarray, folds: Folds) -> pd.DataFrame:
     """One row for each unit: its error and the data's mean squared distances to it.
 
     ``tls``: sigma² / ||w||². ``own``: the distance in the layer's input space to the hyperplane
@@ -75,11 +77,14 @@ def measure_units(layers: nn.Module, points: np.ndarray, folds: Folds) -> pd.Dat
     """
     rows, features = [], torch.from_numpy(points)
     for index, layer in enumerate(layers):
-        linear, norm = layer[0], layer[1]
+        mean, variance = (
+            layers.get_buffer(f"{index}.1.{name}") for name in ("running_mean", "running_var")
+        )
         with torch.no_grad():
-            size = linear.weight.norm(dim=1)
-            gaps = ((linear(features) - norm.running_mean) / size).square().mean(0)
-            errors = norm.running_var / size**2
+            weight = layers.get_parameter(f"{index}.0.weight")
+            size = weight.norm(dim=1)
+            gaps = ((features @ weight.T - mean) / size).square().mean(0)
+            errors = variance / size**2
             features = layer(features)
         for unit in range(len(size)):
             found = distances(folds.of(index, unit), points)
@@ -89,14 +94,14 @@ def measure_units(layers: nn.Module, points: np.ndarray, folds: Folds) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-def _networks(seed: int) -> tuple[np.ndarray, dict[str, nn.Module], float]:
+def _networks(seed: int) -> tuple[np.ndarray, dict[str, nn.Sequential], float]:
     """The data, and a network before and after training with its accuracy."""
     points, labels = draw_moons(seed)
     networks = {state: draw_layers(WIDTHS, "BN", points, seed) for state in STATES}
     return points, networks, train(networks["trained"], points, labels, seed)
 
 
-def _all_folds(layers: nn.Module, points: np.ndarray) -> Folds:
+def _all_folds(layers: nn.Sequential, points: np.ndarray) -> Folds:
     """In a window beyond the data's hull by its diameter."""
     return partition(layers, square((0.0, 0.0), 5 * np.abs(points).max())).folds
 
@@ -141,10 +146,16 @@ def picture(seed: int) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(rows), shown])
 
 
+def measure_seed(seed: int) -> pd.DataFrame:
+    """The comparison of a seed's network, and of the first seed the lines that are shown."""
+    measured = measure(seed)
+    return pd.concat([measured, picture(seed)]) if seed == 0 else measured
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """The picture, and one task per seed."""
-    seeds = [Task(f"seed {seed}", measure, {"seed": seed}) for seed in range(SEEDS[scale])]
-    return [Task("picture", picture, {"seed": 0}), *seeds]
+    """One task per seed."""
+    seeds = range(SEEDS[scale])
+    return [Task(f"seed {seed}", measure_seed, {"seed": seed}) for seed in seeds]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -191,7 +202,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     from matplotlib.colors import ListedColormap
 
     colours = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0.15, 0.8, 256)))
-    figure, grid = new_figure(1, 3, (PAGE, 2.75))
+    rows = picture_rows(rows, "layer", "tls", "plane")
+    figure, grid = new_figure(1, 3, (PAGE, 3.0))
     lines, points, units = (rows[rows["kind"] == kind] for kind in ("line", "point", "unit"))
     scatter = grid[2]
     for axes, layer, mark, colour in zip(grid, SHOWN, "ox", PALETTE, strict=False):

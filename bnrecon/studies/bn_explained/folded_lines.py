@@ -12,6 +12,7 @@ from bnrecon.studies.bn_explained.small_networks import SmallNetwork
 __all__ = ["Pieces", "Segments", "affine_pieces", "fold"]
 
 MOST_UNITS = 14  # 2^14 sign patterns
+ROUNDING = 1e-12  # a line is parallel to a half-plane's edge if the sine of their angle is smaller
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ def affine_pieces(network: SmallNetwork) -> Pieces:
 def fold(pieces: Pieces, weight: np.ndarray, threshold: float) -> Segments:
     """The folded hyperplane {x: <w, z(x)> = mu} (Eq. 11), facet by facet.
 
+    Where the map is constant and equal to mu, as where all ReLUs are off, the folded hyperplane
+    is a region, of which only the edges are found.
+
     Args:
         pieces: of the layers before the unit.
         weight: the unit's w (K,).
@@ -96,6 +100,7 @@ def fold(pieces: Pieces, weight: np.ndarray, threshold: float) -> Segments:
     direction = np.stack([-normal[:, 1], normal[:, 0]], 1) / length[:, None]
     start = np.einsum("pud,pd->pu", pieces.normal[crossing], origin) + pieces.level[crossing]
     change = np.einsum("pud,pd->pu", pieces.normal[crossing], direction)
+    change[np.abs(change) < ROUNDING * np.linalg.norm(pieces.normal[crossing], axis=2)] = 0
     with np.errstate(divide="ignore", invalid="ignore"):
         reached = -start / change
     low = np.where(change > 0, reached, -np.inf).max(1)

@@ -28,7 +28,9 @@ def draw_clusters(seed: int, count: int = 50) -> np.ndarray:
     return (points - points.mean(0)) / points.std(0)
 
 
-def draw_layers(widths: Sequence[int], setting: str, points: np.ndarray, seed: int) -> nn.Module:
+def draw_layers(
+    widths: Sequence[int], setting: str, points: np.ndarray, seed: int
+) -> nn.Sequential:
     """Layers of Eq. 1, or of Eq. 2 with gamma = 1 and beta = 0, in eval mode and float64.
 
     Weights are normal of variance 1 / fan-in, random biases standard normal. All settings have the
@@ -64,7 +66,9 @@ def draw_layers(widths: Sequence[int], setting: str, points: np.ndarray, seed: i
         if setting == "BN":
             norms = [nn.BatchNorm1d(units, eps=EPSILON, affine=False, dtype=torch.float64)]
         layers.append(nn.Sequential(linear, *norms, nn.LeakyReLU(SLOPE)))
-    return set_statistics(nn.Sequential(*layers).eval(), torch.from_numpy(points))
+    network = nn.Sequential(*layers).eval()
+    set_statistics(network, torch.from_numpy(points))
+    return network
 
 
 def square(centre: Sequence[float] | np.ndarray, reach: float) -> Slice:

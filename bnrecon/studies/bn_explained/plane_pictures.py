@@ -12,7 +12,7 @@ from bnrecon.partition import Folds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_lines", "draw_points", "line_rows", "point_rows"]
+__all__ = ["draw_lines", "draw_points", "line_rows", "picture_rows", "point_rows"]
 
 ENDS = ["x0", "y0", "x1", "y1"]
 EARLIER = "0.75"  # grey, of the lines of earlier layers
@@ -32,12 +32,17 @@ def point_rows(points: np.ndarray, **labels: Any) -> list[dict[str, Any]]:
     return [{"kind": "point", **labels, "x0": x, "y0": y} for x, y in points.tolist()]
 
 
-def draw_lines(axes: Axes, rows: pd.DataFrame, **style: Any) -> Any:
+def picture_rows(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows with all columns of a picture, which is empty while its seed is not computed."""
+    return rows.reindex(columns=list(dict.fromkeys([*rows, *ENDS, *columns])))
+
+
+def draw_lines(axes: Axes, rows: pd.DataFrame, **options: Any) -> Any:
     """Draw the segments of these rows; the collection is returned for a colour bar."""
     from matplotlib.collections import LineCollection
 
     ends = rows[ENDS].to_numpy(dtype=float).reshape(-1, 2, 2)
-    style = {"linewidths": 0.7, "colors": EARLIER, "capstyle": "round"} | style
+    style: dict[str, Any] = {"linewidths": 0.7, "colors": EARLIER, "capstyle": "round"} | options
     if "array" in style:
         del style["colors"]
     return axes.add_collection(LineCollection(list(ends), **style))

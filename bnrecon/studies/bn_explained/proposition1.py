@@ -68,7 +68,6 @@ def draw_network(activation: str, signs: str, seed: int) -> TwoLayers:
     return network
 
 
-@torch.no_grad()
 def absorb_as_printed(network: TwoLayers) -> TwoLayers:
     """Set gamma = 1 in the first layer by Eq. 28, 29: w' = gamma w_2, beta' = beta / gamma."""
     return _absorb_into_next(network, network.norm1.weight)
@@ -79,6 +78,7 @@ def absorb_sizes(network: TwoLayers) -> TwoLayers:
     return _absorb_into_next(network, network.norm1.weight.abs())
 
 
+@torch.no_grad()
 def _absorb_into_next(network: TwoLayers, factors: torch.Tensor) -> TwoLayers:
     """The next weights times the factors, beta / gamma, and gamma = 1."""
     network = copy.deepcopy(network)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 
-from bnrecon.data import DataSpec, load
-from bnrecon.reporting.figures import PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
 from bnrecon.studies.bn_explained.small_networks import SLOPES, draw_network
 
 __all__ = ["PART", "count_one_sided", "counterexample", "is_one_sided"]
@@ -50,40 +48,23 @@ def counterexample() -> pd.DataFrame:
                 "batch": 2,
                 "networks": 1,
                 "one_sided": int(is_one_sided(outputs)),
-                "one_sided_centred": int(is_one_sided(outputs - outputs.mean())),
                 "smallest_output": float(outputs.min()),
             }
         ]
     )
 
 
-@functools.cache
-def _digits() -> np.ndarray:
-    """The embedded training images as vectors (N, 64), normalized."""
-    data = load(DataSpec("digits", crop_padding=1, flip=False))
-    device = torch.device("cpu")
-    batches = data.plain_train_batches(data.sizes[0], device, data.sizes[0])
-    return next(iter(batches)).flatten(1).double().numpy()
-
-
 def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.DataFrame:
-    """One row: random networks, each with a mini-batch of digits of its own.
-
-    ``one_sided_centred`` counts the same for the output minus its mean over the mini-batch, as
-    with batch normalization at layer L, too.
-    """
-    images = _digits()
-    one_sided = centred = 0
+    """One row: random networks, each with the statistics of a mini-batch of digits of its own."""
+    images = digit_vectors()
+    one_sided = 0
     for seed in range(networks):
         generator = np.random.Generator(np.random.Philox(seed))
         points = images[generator.choice(len(images), batch, replace=False)]
         network = draw_network(points, (width,) * (depth - 1), SLOPE, generator)
-        outputs = network(points) @ generator.normal(size=width)
-        one_sided += is_one_sided(outputs)
-        centred += is_one_sided(outputs - outputs.mean())
+        one_sided += is_one_sided(network(points) @ generator.normal(size=width))
     row = {"kind": "random", "depth": depth, "width": width, "batch": batch}
-    row |= {"networks": networks, "one_sided": one_sided, "one_sided_centred": centred}
-    return pd.DataFrame([row])
+    return pd.DataFrame([row | {"networks": networks, "one_sided": one_sided}])
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -111,40 +92,42 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             f"one-sided, B = {row.batch}": f"{100 * row.one_sided / row.networks:.1f}%"
             for row in group.sort_values("batch").itertuples()
         }
-        lines.append(line | {"with BN at layer L": int(group["one_sided_centred"].sum())})
+        lines.append(line)
     for row in rows[rows["kind"] == "counterexample"].itertuples():
         line = {"layers L": row.depth, "width": row.width, "networks": "counterexample"}
         line[f"one-sided, B = {row.batch}"] = "yes" if row.one_sided else "no"
-        lines.append(line | {"with BN at layer L": row.one_sided_centred})
+        lines.append(line)
     return pd.DataFrame(lines).fillna("")
 
 
 CAPTION = (
     "Share of random networks (leaky ReLU of slope 0.1, normal weights, batch normalization at "
-    "layers 1 to L - 1, no bias at layer L) that put a whole mini-batch of digits on one side of "
-    "the decision boundary; Proposition 3 says none. Last column: how many do so when layer L is "
-    "normalized, too. The mean of leaky ReLU of a centred unit is (1 - α) E|h| / 2 > 0: "
-    "the last layer's inputs are not centred."
+    "layers 1 to L - 1 with the statistics of the mini-batch itself, no bias at layer L) that put "
+    "a whole mini-batch of digits on one side of the decision boundary; Proposition 3 says none. "
+    "Table and figure show the same numbers. The mean of leaky ReLU of a centred unit is "
+    "(1 - α) E|h| / 2 > 0: the last layer's inputs are not centred."
 )
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Share of one-sided mini-batches against their size, for L = 2."""
-    figure, axes = new_figure()
-    random = rows[(rows["kind"] == "random") & (rows["depth"] == DEPTHS[0])]
-    for (width, group), colour in zip(random.groupby("width"), PALETTE, strict=False):
-        share = 100 * group["one_sided"] / group["networks"]
-        axes.plot(group["batch"], share, marker="o", color=colour, label=f"width {width}")
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("size of the mini-batch")
-    axes.set_ylabel("mini-batches on one side, %")
-    if not random.empty:
-        axes.legend()
+    """Share of one-sided mini-batches against their size, a panel for each depth."""
+    figure, panels = new_figure(1, len(DEPTHS), (PAGE, 2.6), sharey=True)
+    for depth, axes in zip(DEPTHS, panels, strict=True):
+        random = rows[(rows["kind"] == "random") & (rows["depth"] == depth)]
+        for (width, group), colour in zip(random.groupby("width"), PALETTE, strict=False):
+            share = 100 * group["one_sided"] / group["networks"]
+            axes.plot(group["batch"], share, marker="o", color=colour, label=f"width {width}")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("size B of the mini-batch")
+        axes.set_title(f"L = {depth}")
+        if not random.empty:
+            axes.legend()
+    panels[0].set_ylabel("mini-batches on one side, %")
     return figure
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Proposition 3, where it holds, and with a normalized last layer."""
+    """Proposition 3, and where it holds."""
     random = rows[rows["kind"] == "random"]
     if random["width"].nunique() < 2:  # what is finished decides nothing
         return []
@@ -152,14 +135,14 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     failing, total = int(wide["one_sided"].sum()), int(wide["networks"].sum())
     largest = wide[wide["batch"] == wide["batch"].max()]
     share = 100 * largest["one_sided"].sum() / largest["networks"].sum()
-    centred, single = int(random["one_sided_centred"].sum()), int(narrow["one_sided"].sum())
+    single = int(narrow["one_sided"].sum())
     example = rows[rows["kind"] == "counterexample"]
     numbers = "".join(f", outputs from {value:g}" for value in example["smallest_output"])
     return [
         Claim(
             "Proposition 3",
-            "With batch normalization before the last layer every mini-batch has inputs on both "
-            "sides of the boundary.",
+            "With leaky ReLU, batch normalization before the last layer and no bias at the last "
+            "layer every mini-batch has inputs on both sides of the boundary.",
             "wrong in print" if failing + example["one_sided"].sum() else "confirmed",
             f"a counterexample by hand (width 2, B = 2{numbers}), and {failing} of {total} random "
             f"networks wider than 1; {share:.1f}% of them at B = {largest['batch'].max()} "
@@ -167,10 +150,12 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         ),
         Claim(
             "Proposition 3, repaired",
-            "The same, where the last layer has one input or is normalized, too.",
-            "confirmed" if centred + single == 0 else "not confirmed",
+            "The same, where the last layer has one input or is centred over the mini-batch, for "
+            "B ≥ 2, all σ > 0 and w_L ≠ 0.",
+            "confirmed" if single == 0 else "not confirmed",
             f"one-sided are {single} of {narrow['networks'].sum()} mini-batches with one input of "
-            f"the last layer and {centred} of {random['networks'].sum()} with a normalized one.",
+            "the last layer. A centred last layer needs no measurement: outputs of mean 0 have "
+            "both signs, unless all are 0.",
         ),
     ]
 

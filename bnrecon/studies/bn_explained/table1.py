@@ -13,11 +13,11 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.trainings import train_one
 from bnrecon.studies.bn_explained.trained_networks import (
     NOT_AUGMENTED,
     describe,
     paired_difference,
+    train_and_count,
 )
 
 __all__ = ["PART", "train_network"]
@@ -40,7 +40,10 @@ class Setting:
 SETTINGS = {
     "smoke": Setting(("digits",), (4, 6), ("scale=smoke",), 2),
     "laptop": Setting(
-        ("cifar10", "cifar100"), (8, 12), ("train.epochs=4", "train.warmup_epochs=1"), 3
+        ("cifar10", "cifar100"),
+        (8, 12),
+        ("data.train_limit=10000", "train.epochs=10", "train.warmup_epochs=1"),
+        3,
     ),
     "paper": Setting(
         ("imagenette", "cifar10", "cifar100", "svhn"),
@@ -86,7 +89,7 @@ def train_network(
 ) -> pd.DataFrame:
     """One row: a network trained with (``affine``) or without learned scales and shifts."""
     named = {"data": data, "network": network, "affine": affine, "seed": seed}
-    return pd.DataFrame([named | train_one(options)])
+    return pd.DataFrame([named | train_and_count(options)])
 
 
 def _measured(rows: pd.DataFrame, network: str, data: str) -> pd.DataFrame:
@@ -128,9 +131,11 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _caption(rows: pd.DataFrame) -> str:
     widths = rows.drop_duplicates("network").set_index("network")["width"]
-    sizes = ", ".join(f"{name} of width {widths[name]} (paper: {full})" for name, full in _FULL)
+    full = dict(zip(TARGETS, SETTINGS["paper"].widths, strict=True))
+    sizes = ", ".join(f"{n} of width {width} (paper: {full[n]})" for n, width in widths.items())
     return (
-        f"Test accuracy in percent, {sizes}, {int(rows['epochs'].iloc[0])} epochs. Learned: "
+        f"Test accuracy in percent, {sizes}, {int(rows['epochs'].iloc[0])} epochs on "
+        f"{int(rows['trained_on'].iloc[0]):,} training images. Learned: "
         "BatchNorm learns scales and shifts; fixed: they stay 1 and 0. No augmentation. ±: 95% "
         "Student-t interval over seeds; differences are paired by seed, which gives both the same "
         "initial weights and order of images. The paper states neither optimizer nor epochs; here "
@@ -140,9 +145,6 @@ def _caption(rows: pd.DataFrame) -> str:
         "pixels. svhn and imagenette are trained at scale=paper. The rows of ImageNet: bnrecon "
         "train experiment=imagenet_scales target=resnet18 target.affine=false data.root=FOLDER."
     )
-
-
-_FULL = (("RESNET", SETTINGS["paper"].widths[0]), ("CNN", SETTINGS["paper"].widths[1]))
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:

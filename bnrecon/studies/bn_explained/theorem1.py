@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
 from bnrecon.reproduction.trainings import obtain
-from bnrecon.studies.bn_explained.normalized_layers import find_normalized_layers
-from bnrecon.studies.bn_explained.total_least_squares import batch_moments, check_layer
+from bnrecon.studies.bn_explained.normalized_layers import NormalizedLayer, find_normalized_layers
+from bnrecon.studies.bn_explained.total_least_squares import (
+    DISPLACEMENTS,
+    batch_moments,
+    check_layer,
+    compare_thresholds,
+)
 
 __all__ = ["PART", "check_random", "check_trained"]
 
@@ -31,6 +37,13 @@ TARGETS = {
     "paper": ("data=digits", "target=vgg_small", "scale=paper"),
 }
 ERRORS = ("minimizer_error", "value_error", "excess_error", "centre_error")
+COMPARED = 8  # units of a random layer whose L_k is shown in the figure
+THRESHOLDS = {
+    "random": "random layers, random t",
+    "running": "trained network, running mean",
+    "learned": "trained network, learned",
+}
+UNDONE = 100  # percent that L rises by where the threshold is off by a whole sigma
 TOLERANCE = 1e-10  # float64: sums of up to 16,384 terms, relative to a deviation
 
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
@@ -60,62 +73,83 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFrame:
-    """One row for each distribution of inputs and seed; weights are normal."""
-    rows = []
+    """One row for each distribution of inputs and seed; weights are normal.
+
+    For the first seed also rows of ``_threshold_rows``, of normal thresholds.
+    """
+    rows: list[dict[str, Any]] = []
     for seed in range(seeds):
         for name, distribution in DISTRIBUTIONS.items():
             generator = np.random.Generator(np.random.Philox(seed))
             batch = distribution(generator, (points, inputs))
             weight = generator.normal(size=(units, inputs))
-            mean, _ = batch_moments(batch, weight)
-            row = {"layer": f"random, {name}", "dimension": inputs, "units": units}
-            row |= {"points": points, "seed": seed}
+            mean, deviation = batch_moments(batch, weight)
+            about = {"layer": f"random, {name}", "dimension": inputs, "points": points}
+            row = about | {"kind": "layer", "units": units, "seed": seed}
             rows.append(row | check_layer(batch, weight, mean, generator))
+            if seed == 0:
+                other = (mean + deviation * generator.normal(size=units))[:COMPARED]
+                rows += _threshold_rows(about, "random", (batch, weight[:COMPARED]), other)
     return pd.DataFrame(rows)
+
+
+def _threshold_rows(
+    about: dict[str, Any], which: str, layer: tuple[np.ndarray, np.ndarray], values: np.ndarray
+) -> list[dict[str, Any]]:
+    """One row per unit of a layer (points, weight): a threshold's offset and L_k(t) / L_k(mu)."""
+    compared = zip(*compare_thresholds(*layer, values), strict=True)
+    return [
+        about | {"kind": "threshold", "threshold": which, "offset": offset, "loss_ratio": ratio}
+        for offset, ratio in compared
+    ]
 
 
 def check_trained(batches: Sequence[int], options: Sequence[str]) -> pd.DataFrame:
     """One row for each normalized layer of a trained network and batch of training images.
 
-    Root mean squares over units, in sigma: ``running_offset`` is how far the running mean is from
-    the batch mean, ``learned_offset`` how far the learned scale and shift move the threshold.
-    A hyperplane that is off by an offset has an L_k larger by the factor 1 + offset².
+    Units that are constant on the batch are left out. Root mean squares over units, in sigma:
+    ``running_offset`` is how far the running mean is from the batch mean, ``learned_offset`` how
+    far the learned scale and shift move the threshold; ``map_offset``, of a convolution, how far
+    the mean of whole feature maps is from the hyperplanes of all positions. Further rows are those
+    of ``_threshold_rows``.
     """
     trained, data, _ = obtain(options)
     network = trained.network.cpu()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for size in batches:
         images = next(iter(data.plain_train_batches(size, torch.device("cpu"), size)))
         for layer in find_normalized_layers(network, images):
-            generator = np.random.Generator(np.random.Philox(0))
-            alive = layer.batch_deviation > 0
-            offsets = {
-                "running_offset": layer.stored_mean - layer.batch_mean,
-                "learned_offset": layer.stored_threshold - layer.stored_mean,
-            }
-            row = {
-                "layer": layer.name,
-                "dimension": layer.points.shape[1],
-                "units": len(layer.weight),
-                "points": len(layer.points),
-                "seed": 0,
-                "images": size,
-                "accuracy": trained.about["accuracy"],
-            }
-            row |= {
-                name: float(np.sqrt(np.square(offset / layer.batch_deviation)[alive].mean()))
-                for name, offset in offsets.items()
-            }
-            checked = check_layer(
-                layer.points, layer.weight[alive], layer.batch_mean[alive], generator
-            )
-            rows.append(row | checked)
+            about = {"layer": layer.name, "dimension": layer.points.shape[1]}
+            about |= {"points": len(layer.points), "images": size}
+            rows += _trained_rows(layer, about | {"accuracy": trained.about["accuracy"]})
     return pd.DataFrame(rows)
+
+
+def _trained_rows(layer: NormalizedLayer, about: dict[str, Any]) -> list[dict[str, Any]]:
+    alive = layer.batch_deviation > 0
+    weight, mean, deviation = (
+        values[alive] for values in (layer.weight, layer.batch_mean, layer.batch_deviation)
+    )
+    maps = (layer.points @ weight.T).reshape(about["images"], -1, len(weight))
+    offsets = {
+        "running_offset": (layer.stored_mean - layer.batch_mean)[alive] / deviation,
+        "learned_offset": (layer.stored_threshold - layer.stored_mean)[alive] / deviation,
+        "map_offset": (maps.mean(0) - mean) / deviation,
+    }
+    row = about | {"kind": "layer", "units": len(weight), "seed": 0}
+    row |= {name: float(np.sqrt(np.square(offset).mean())) for name, offset in offsets.items()}
+    generator = np.random.Generator(np.random.Philox(0))
+    rows = [row | check_layer(layer.points, weight, mean, generator)]
+    learned = layer.batch_mean + layer.stored_threshold - layer.stored_mean
+    for which, threshold in (("running", layer.stored_mean), ("learned", learned)):
+        rows += _threshold_rows(about, which, (layer.points, weight), threshold[alive])
+    return rows
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per kind of layer: the largest errors."""
     lines = []
+    rows = rows[rows["kind"] == "layer"].astype({"units": int})
     grouped = rows.groupby(["layer", "dimension", "units", "points"], sort=False)
     for (layer, dimension, units, points), group in grouped:
         line = {"layer": layer, "inputs D": dimension, "units": units, "points B": points}
@@ -129,6 +163,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         if "learned_offset" in group and group["learned_offset"].notna().all():
             line["offset, running mean"] = f"{group['running_offset'].mean():.3f}"
             line["offset, learned"] = f"{group['learned_offset'].mean():.3f}"
+            line["offset, mean map"] = f"{group['map_offset'].mean():.3f}"
         lines.append(line)
     return pd.DataFrame(lines).fillna("")
 
@@ -139,30 +174,41 @@ CAPTION = (
     "thresholds t a unit; better thresholds are those with a smaller L. Distance of the mean of "
     "the inputs to a unit's hyperplane, relative to the unit's root mean squared distance. "
     "Layers of the trained network (digits) are its convolutions, their points the patches of a "
-    "batch of training images. Offsets, root mean square over units, in σ: of the running mean "
-    "from the batch mean, and of the hyperplane by the learned scale and shift. An offset raises L "
-    "by the factor 1 + offset²."
+    "batch of training images, zeros of the padding included; units that are constant on the batch "
+    "are left out. Offsets, root mean square, in σ: of the running mean from the batch mean, of "
+    "the hyperplane by the learned scale and shift, and of the mean of whole feature maps from the "
+    "hyperplanes of all positions (a channel has one μ for all of them). "
+    "Figure: L(t) / L(μ), from distances, of single units against the offset (t - μ) / σ; lines "
+    "are 1 + offset², left, and offset², right. Learned: the batch mean moved as scale and shift "
+    "move the running mean."
 )
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Relative errors of all layers against the number of points."""
-    figure, axes = new_figure()
-    labels = ("minimizer", "σ²/‖w‖²", "excess", "mean on the hyperplanes")
-    for error, label, colour in zip(ERRORS, labels, PALETTE, strict=False):
-        largest = rows.groupby("points")[error].max().clip(lower=1e-17)
-        axes.loglog(largest.index, largest, marker="o", color=colour, label=label)
-    axes.set_xlabel("points B")
-    axes.set_ylabel("largest error, float64")
-    axes.legend()
+    """Measured L(t) / L(mu) of units on the parabola of Theorem 1, and near its minimum."""
+    figure, (left, right) = new_figure(1, 2, (PAGE, 2.8))
+    offsets, sizes = np.linspace(-2.5, 2.5, 121), np.logspace(-4, 0.7, 2)
+    left.plot(offsets, 1 + offsets**2, color="black", linewidth=0.8)
+    right.loglog(sizes, sizes**2, color="black", linewidth=0.8)
+    for (which, label), colour in zip(THRESHOLDS.items(), (PALETTE[2], *PALETTE[:2]), strict=True):
+        units = rows[(rows["kind"] == "threshold") & (rows["threshold"] == which)]
+        shown = {"color": colour, "label": label, "markersize": 3, "linewidth": 0}
+        left.plot(units["offset"], units["loss_ratio"], "o", **shown)
+        right.plot(units["offset"].abs(), units["loss_ratio"] - 1, "o", **shown)
+    left.set_xlabel("offset (t - μ) / σ")
+    left.set_ylabel("L(t) / L(μ)")
+    right.set_xlabel("size of the offset")
+    right.set_ylabel("L(t) / L(μ) - 1")
+    left.legend()
     return figure
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     """Theorem 1, Eq. 8 and Corollary 2, decided by the largest errors."""
+    rows = rows[rows["kind"] == "layer"]
     worst = {name: float(rows[name].max()) for name in ERRORS}
     better, layers = int(rows["better"].sum()), len(rows)
-    compared = int(8 * rows["units"].sum())
+    compared = int(DISPLACEMENTS * rows["units"].sum())
 
     def confirmed(*values: float) -> str:
         return "confirmed" if max(values) < TOLERANCE else "not confirmed"
@@ -187,22 +233,38 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Corollary 2",
             "All hyperplanes of a layer pass through the mean of its inputs.",
             confirmed(worst["centre_error"]),
-            f"largest distance {worst['centre_error']:.0e} of a unit's root mean squared one.",
+            f"largest distance {worst['centre_error']:.0e} of a unit's root mean squared one; the "
+            "inputs of a convolution are its patches, zeros of the padding included.",
         ),
     ]
-    if "learned_offset" in rows and rows["learned_offset"].notna().any():
-        trained = rows.dropna(subset=["learned_offset"])
-        largest = trained[trained["images"] == trained["images"].max()]["learned_offset"]
-        found.append(
-            Claim(
-                "Appendix D",
-                'With a learned β training can "undo" the fit.',
-                "confirmed" if largest.max() > 0.01 else "not confirmed",
-                f"learned scales and shifts move the hyperplanes by {largest.min():.2f} to "
-                f"{largest.max():.2f} σ (root mean square, by layer).",
-            )
-        )
-    return found
+    if "images" not in rows or rows["images"].isna().all():
+        return found
+    return [*found, *_trained_claims(rows[rows["images"] == rows["images"].max()])]
+
+
+def _trained_claims(layers: pd.DataFrame) -> list[Claim]:
+    """Corollary 2 for statistics of channels, and what training does to the fit."""
+    maps, learned = layers["map_offset"], layers["learned_offset"]
+    rise = 100 * np.square(learned)  # the mean of offset² over units is the mean rise of L_k
+    return [
+        Claim(
+            "Corollary 2, feature maps",
+            "The same for convolutions in the space of whole feature maps, with one μ for each "
+            "channel.",
+            "confirmed" if maps.max() < TOLERANCE else "not confirmed",
+            f"the mean feature map is off the hyperplanes of the positions by {maps.min():.2f} to "
+            f"{maps.max():.2f} σ (root mean square, by layer). Eq. 3 has a μ for every element, "
+            "and so for every position.",
+        ),
+        Claim(
+            "Appendix D, β",
+            'Learning β enables a network to "undo" the fit "if needed".',
+            "confirmed" if rise.max() > UNDONE else "open",
+            f"here the fit is kept: learned scales and shifts move the hyperplanes by "
+            f"{learned.min():.2f} to {learned.max():.2f} σ (root mean square, by layer), which "
+            f"raises L by {rise.min():.1f} to {rise.max():.1f}%.",
+        ),
+    ]
 
 
 PART = Experiment(

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["batch_moments", "check_layer", "distances", "mean_squared_distances"]
+__all__ = [
+    "DISPLACEMENTS",
+    "batch_moments",
+    "check_layer",
+    "compare_thresholds",
+    "distances",
+    "mean_squared_distances",
+]
 
 DISPLACEMENTS = 8  # other thresholds that every unit's batch mean is compared with
 
@@ -37,6 +44,22 @@ def batch_moments(points: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, n
     """Mean and standard deviation (K,) of W z over the batch, the deviation by 1/B (Eq. 3)."""
     outputs = points @ weight.T
     return outputs.mean(0), outputs.std(0)
+
+
+def compare_thresholds(
+    points: np.ndarray, weight: np.ndarray, threshold: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets (t - mu) / sigma (K,) of thresholds t, and L_k(t) / L_k(mu) (K,), by distances.
+
+    By Theorem 1 and Eq. 8 the ratio is 1 + offset².
+
+    >>> points = np.array([[0.0], [2.0]])
+    >>> compare_thresholds(points, np.array([[5.0]]), np.array([15.0]))
+    (array([2.]), array([5.]))
+    """
+    mean, deviation = batch_moments(points, weight)
+    losses = (mean_squared_distances(points, weight, values) for values in (threshold, mean))
+    return (threshold - mean) / deviation, np.divide(*losses)
 
 
 def check_layer(

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.trainings import train_one
 
-__all__ = ["NOT_AUGMENTED", "decide", "describe", "paired_difference"]
+__all__ = ["NOT_AUGMENTED", "decide", "describe", "paired_difference", "train_and_count"]
 
 NOT_AUGMENTED = ("data.crop_padding=0", "data.flip=false")
+
+
+def train_and_count(options: Sequence[str]) -> dict[str, Any]:
+    """``train_one``, and the number of training images."""
+    return train_one(options, lambda _network, data, _device: {"trained_on": data.sizes[0]})
 
 
 def paired_difference(

@@ -11,11 +11,21 @@ import pandas as pd
 from bnrecon.studies.bn_explained.folded_lines import Pieces, affine_pieces, fold
 from bnrecon.studies.bn_explained.small_networks import SLOPES, Layer, SmallNetwork, draw_network
 
-__all__ = ["THRESHOLDS", "compare_pair", "compare_pairs", "counterexamples", "opposite_sides"]
+__all__ = [
+    "THRESHOLDS",
+    "compare_pair",
+    "compare_pairs",
+    "counterexamples",
+    "distances_with_zero_bias",
+    "opposite_sides",
+    "without_normalization",
+]
 
 POINTS, PAIRS = 64, 32  # of a batch, and comparisons a network
+SIDES = ("same", "other")
 THRESHOLDS = 41  # of a scan over [-2 sigma, 2 sigma] around the batch mean
 CORNER = 0.1  # slope of the counterexample's leaky ReLU
+INPUT = (0.1, 0.0)  # x of the counterexamples
 
 
 def compare_pair(
@@ -32,7 +42,7 @@ def compare_pair(
 
     Returns:
         ``same_side``: both hyperplanes lie on one side of z, or the first contains it.
-        ``empty``: there is no input on the second folded hyperplane.
+        ``empty``: there is no input on one of the folded hyperplanes.
         ``closer``: the conclusion, d(x, F) < d(x, F').
         ``near``, ``far``: these distances.
     """
@@ -42,7 +52,7 @@ def compare_pair(
     )
     return {
         "same_side": bool(gaps[0] * gaps[1] >= 0),
-        "empty": bool(np.isinf(far)),
+        "empty": bool(np.isinf(max(near, far))),
         "closer": near < far,
         "near": near,
         "far": far,
@@ -58,11 +68,14 @@ def _draw_points(generator: np.random.Generator) -> np.ndarray:
 def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.DataFrame:
     """One row per random network: how often the conclusion fails where the premise holds.
 
+    ``same`` and ``other`` count pairs of hyperplanes on one side of z and on different sides, with
+    inputs on both folded hyperplanes; ``_violated`` those of them where the conclusion fails;
+    ``_empty`` pairs that are left out, as a folded hyperplane has no input.
     ``on_line``: how far <w, z> is from mu at points of F, in sigma; ``on_point``: the distance of
     inputs to the F whose threshold is their own output. Corollary 1 says that both are 0.
     ``best_threshold``: of a scan, where the mean squared distance of the batch to F is smallest,
     in sigma from the batch mean; ``loss_ratio``: that of the batch mean to the smallest;
-    ``nearer_than_zero``: whether it is smaller than that of zero bias.
+    ``nearer_than_zero``: whether it is smaller than with zero bias in all layers.
     """
     rows = []
     for seed in range(seeds):
@@ -72,19 +85,14 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
         weight = generator.normal(size=widths[-1])
         outputs, pieces = network(points) @ weight, affine_pieces(network)
         mean, deviation = outputs.mean(), outputs.std()
-        counts = dict.fromkeys(("same", "same_violated", "same_empty", "other", "violated"), 0)
+        counts = {f"{side}{what}": 0 for side in SIDES for what in ("", "_violated", "_empty")}
         for number in range(PAIRS):
             thresholds = mean + deviation * generator.normal(size=2)
             thresholds = thresholds[np.argsort(np.abs(thresholds - outputs[number]))]
             found = compare_pair(pieces, weight, points[number], outputs[number], thresholds)
-            if found["same_side"] and found["empty"]:
-                counts["same_empty"] += 1
-            elif found["same_side"]:
-                counts["same"] += 1
-                counts["same_violated"] += not found["closer"]
-            else:
-                counts["other"] += 1
-                counts["violated"] += not found["closer"]
+            side = "same" if found["same_side"] else "other"
+            counts[f"{side}_empty" if found["empty"] else side] += 1
+            counts[f"{side}_violated"] += not (found["empty"] or found["closer"])
         row: dict[str, Any] = {
             "kind": "random",
             "activation": activation,
@@ -92,7 +100,8 @@ def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.Data
         }
         row |= {"seed": seed, **counts}
         row |= _check_corollary(network, pieces, weight, points)
-        rows.append(row | _scan(pieces, weight, points, mean, deviation))
+        found = _scan(pieces, weight, points, mean, deviation)
+        rows.append(row | found | _compare_to_zero_bias(network, weight, points, found["loss"]))
     return pd.DataFrame(rows)
 
 
@@ -136,21 +145,53 @@ def _scan(
         ]
     )
     best, own = int(losses.argmin()), losses[THRESHOLDS // 2]
-    zero = np.square(fold(pieces, weight, 0.0).distances(points)).mean()
     return {
         "best_threshold": float(shifts[best]),
+        "loss": float(own),
         "loss_ratio": float(own / losses[best]),
-        "nearer_than_zero": bool(own < zero),
     }
 
 
+def _compare_to_zero_bias(
+    network: SmallNetwork, weight: np.ndarray, points: np.ndarray, loss: float
+) -> dict[str, bool]:
+    """The mean squared distance to F, with batch means, against that with zero bias."""
+    plain = without_normalization(network)
+    distances = distances_with_zero_bias(plain, weight, points)
+    return {
+        "nearer_than_zero": bool(loss < np.square(distances).mean()),
+        "zero_is_point": not len(fold(affine_pieces(plain), weight, 0.0).origin),
+    }
+
+
+def without_normalization(network: SmallNetwork) -> SmallNetwork:
+    """Eq. 1 with the same weights and zero bias in all layers (Sect. 3.3)."""
+    layers = (
+        Layer(layer.weight, 0 * layer.mean, np.ones_like(layer.deviation))
+        for layer in network.layers
+    )
+    return SmallNetwork(tuple(layers), network.slope)
+
+
+def distances_with_zero_bias(
+    plain: SmallNetwork, weight: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Distances (N,) of points to F = {x: <w, z(x)> = 0} of a network without biases.
+
+    F contains x = 0, and the regions where all ReLUs are off.
+    """
+    lines = fold(affine_pieces(plain), weight, 0.0).distances(points)
+    outside = np.minimum(lines, np.linalg.norm(points, axis=1))
+    return np.where(plain(points) @ weight == 0, 0, outside)
+
+
 def opposite_sides() -> tuple[SmallNetwork, np.ndarray, np.ndarray]:
-    """A network of one leaky ReLU, x = 0 and thresholds (-1/2, 1) that violate Theorem 2.
+    """A network of one leaky ReLU, an input and thresholds (-1/2, 1) that violate Theorem 2.
 
     Its batch statistics are those of the inputs (-1, 0) and (1, 0).
     """
     layer = Layer(np.array([[1.0, 0.0]]), np.zeros(1), np.ones(1))
-    return SmallNetwork((layer,), CORNER), np.zeros(2), np.array([-0.5, 1.0])
+    return SmallNetwork((layer,), CORNER), np.array(INPUT), np.array([-0.5, 1.0])
 
 
 def counterexamples() -> pd.DataFrame:
@@ -160,12 +201,12 @@ def counterexamples() -> pd.DataFrame:
     absolute = SmallNetwork(leaky.layers, -1.0)
     cases = {
         "different sides": (leaky, "leaky ReLU", opposite),
-        "no input on F'": (absolute, "absolute value", np.array([-0.5, -1.0])),
+        "no input on F and F'": (absolute, "absolute value", np.array([-0.5, -1.0])),
     }
     for name, (network, activation, thresholds) in cases.items():
-        found = compare_pair(affine_pieces(network), np.ones(1), x, 0.0, thresholds)
+        output = float(network(x[None])[0, 0])
+        found = compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
         row = {"kind": name, "activation": activation, "widths": "1", "seed": 0}
-        rows.append(
-            row | found | {"layer_near": abs(thresholds[0]), "layer_far": abs(thresholds[1])}
-        )
+        near, far = np.abs(thresholds - output)
+        rows.append(row | found | {"layer_near": near, "layer_far": far})
     return pd.DataFrame(rows)

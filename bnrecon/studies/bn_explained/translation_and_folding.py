@@ -39,12 +39,12 @@ TOLERANCE = 1e-7
 
 
 def adjusted(
-    layers: nn.Module,
+    layers: nn.Sequential,
     *,
     shift: float = 0.0,
     sigma1: float | np.ndarray = 1.0,
     sigma2: float = 1.0,
-) -> nn.Module:
+) -> nn.Sequential:
     """A copy with other statistics.
 
     Args:
@@ -54,14 +54,13 @@ def adjusted(
         sigma2: factor of layer 2's standard deviations.
     """
     changed = copy.deepcopy(layers)
-    first, second = changed[0][1], changed[1][1]
-    second.running_mean[UNIT] += shift
-    first.running_var *= torch.as_tensor(sigma1) ** 2
-    second.running_var *= sigma2**2
+    changed.get_buffer("1.1.running_mean")[UNIT] += shift
+    changed.get_buffer("0.1.running_var").mul_(torch.as_tensor(sigma1) ** 2)
+    changed.get_buffer("1.1.running_var").mul_(sigma2**2)
     return changed
 
 
-def feature_slice(layers: nn.Module, points: np.ndarray) -> Slice:
+def feature_slice(layers: nn.Sequential, points: np.ndarray) -> Slice:
     """The plane of the first two principal components of layer 2's inputs, through their mean."""
     with torch.no_grad():
         features = layers[0](torch.from_numpy(points))
@@ -70,12 +69,12 @@ def feature_slice(layers: nn.Module, points: np.ndarray) -> Slice:
     return slice_along(mean, directions, rectangle((-REACH, -REACH), (REACH, REACH)))
 
 
-def own_line(layers: nn.Module, plane: Slice) -> Folds:
+def own_line(layers: nn.Sequential, plane: Slice) -> Folds:
     """The unit's hyperplane in a slice of layer 2's input space."""
     return partition(layers[1], plane).folds.of(0, UNIT)
 
 
-def folded_line(layers: nn.Module, plane: Slice) -> Folds:
+def folded_line(layers: nn.Sequential, plane: Slice) -> Folds:
     """The unit's folded hyperplane in the input space."""
     return partition(layers, plane).folds.of(1, UNIT)
 
@@ -92,16 +91,16 @@ def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.minimum(difference, np.pi - difference)
 
 
-def _by_region(layers: nn.Module, folds: Folds) -> dict[bytes, tuple[float, float]]:
+def _by_region(layers: nn.Sequential, folds: Folds) -> dict[bytes, tuple[float, float]]:
     """Direction and length of the facet in each region of layer 1, by the signs of its units."""
     middle = torch.from_numpy(folds.ends.mean(1))
     with torch.no_grad():
-        signs = (layers[0][:2](middle) > 0).numpy()
+        signs = (layers[0](middle) > 0).numpy()
     facets = zip(signs, _directions(folds), folds.lengths(), strict=True)
     return {sign.tobytes(): (angle, length) for sign, angle, length in facets if length > LONG}
 
 
-def _turns(layers: nn.Module, first: Folds, second: Folds) -> np.ndarray:
+def _turns(layers: nn.Sequential, first: Folds, second: Folds) -> np.ndarray:
     """The angles by which facets differ in the regions where both have one."""
     before, after = _by_region(layers, first), _by_region(layers, second)
     shared = [(before[key][0], after[key][0]) for key in before.keys() & after.keys()]
@@ -146,11 +145,11 @@ def check(seed: int) -> pd.DataFrame:
     return pd.DataFrame([row | _check_scale(layers, plane, factors)])
 
 
-def _check_translation(layers: nn.Module, plane: Slice, points: np.ndarray) -> dict[str, float]:
+def _check_translation(layers: nn.Sequential, plane: Slice, points: np.ndarray) -> dict[str, float]:
     """Of the five values of mu_2,k: directions, gaps between the lines, and their corners."""
     own = feature_slice(layers, points)
-    norm, weight = layers[1][1], layers[1][0].weight[UNIT].detach()
-    deviation = float(norm.running_var[UNIT]) ** 0.5
+    weight = layers.get_parameter("1.0.weight")[UNIT].detach()
+    deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
     moved = [adjusted(layers, shift=shift * deviation) for shift in SHIFTS]
     normal = (own.directions @ weight).numpy()
     length = np.linalg.norm(normal)
@@ -174,11 +173,11 @@ def _check_translation(layers: nn.Module, plane: Slice, points: np.ndarray) -> d
     }
 
 
-def _speeds(layers: nn.Module, folds: Folds) -> float:
+def _speeds(layers: nn.Sequential, folds: Folds) -> float:
     """The largest to the smallest shift of a facet for one change of mu_2,k: 1 / ||grad||."""
     middle = torch.from_numpy(folds.ends.mean(1)).requires_grad_()
-    layers[1][0](layers[0](middle))[:, UNIT].sum().backward()
-    sizes = middle.grad.norm(dim=1)
+    outputs = layers[0](middle) @ layers.get_parameter("1.0.weight")[UNIT]
+    sizes = torch.autograd.grad(outputs.sum(), middle)[0].norm(dim=1)
     return float(sizes.max() / sizes.min())
 
 
@@ -187,7 +186,7 @@ def _off(folds: Folds, plane: Slice, lines: Folds) -> float:
     return float(distances(lines, _corners(folds, plane)).max(initial=0.0))
 
 
-def _check_folding(layers: nn.Module, plane: Slice, factors: np.ndarray) -> dict[str, float]:
+def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
     """Of random factors of all sigma_1, and of one factor at a time."""
     found, changed = partition(layers, plane).folds, adjusted(layers, sigma1=factors)
     after = partition(changed, plane).folds
@@ -211,11 +210,11 @@ def _check_folding(layers: nn.Module, plane: Slice, factors: np.ndarray) -> dict
     }
 
 
-def _check_scale(layers: nn.Module, plane: Slice, factors: np.ndarray) -> dict[str, float]:
+def _check_scale(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
     """Of sigma_2, and of a common factor of sigma_1, which divides layer 2's inputs."""
     found = partition(layers, plane).folds
     scaled = partition(adjusted(layers, sigma2=3.0), plane).folds
-    mean = float(layers[1][1].running_mean[UNIT])
+    mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
     common = folded_line(adjusted(layers, sigma1=2.0), plane)
     shifted = folded_line(adjusted(layers, shift=mean), plane)
     return {

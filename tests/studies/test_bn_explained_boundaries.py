@@ -1,0 +1,227 @@
+"""Figure 6 and the cost of a partition: boundaries against grids, distances by closed forms."""
+
+import copy
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from bnrecon.partition import partition, random_network, rectangle, set_statistics, slice_along
+from bnrecon.reporting import tables
+from bnrecon.reporting.figures import image, style
+from bnrecon.studies.bn_explained import figure6, partition_cost
+from bnrecon.studies.bn_explained.boundaries import (
+    decision_boundary,
+    distance_between,
+    distances_to,
+)
+from bnrecon.studies.bn_explained.boundary_jitter import (
+    GROUPS,
+    INITIAL,
+    SAMPLES,
+    SIZES,
+    TRAININGS,
+    draw_boundaries,
+    expected_ratio,
+    margins,
+)
+from bnrecon.studies.bn_explained.toy_classifier import (
+    MOMENTUM,
+    RATE,
+    draw_classifier,
+    run_batches,
+    train,
+    two_moons,
+)
+
+SQUARE = slice_along(torch.zeros(2), torch.eye(2), rectangle((-1.5, -1.5), (2.5, 2.5)))
+
+
+@pytest.fixture
+def classifier():
+    return draw_classifier((6, 5), seed=3)
+
+
+@pytest.fixture
+def data():
+    return two_moons(64, seed=0)
+
+
+def test_mini_batches_are_normalized_as_pytorch_does_in_training(classifier, data):
+    batches = data[0].reshape(4, 16, 2)
+    outputs, none = run_batches(classifier, batches)
+    assert none.shape == (4, 0)
+    for batch, own in zip(batches, outputs, strict=True):
+        expected = copy.deepcopy(classifier).train()(batch)[:, 0]
+        torch.testing.assert_close(own, expected, rtol=0, atol=1e-12)
+
+
+def test_probes_are_normalized_by_each_mini_batch(classifier, data):
+    batches, probes = data[0].reshape(4, 16, 2), torch.randn(9, 2, dtype=torch.float64)
+    _, beside = run_batches(classifier, batches, probes)
+    for batch, own in zip(batches, beside, strict=True):
+        adapted = set_statistics(copy.deepcopy(classifier), batch).eval()
+        torch.testing.assert_close(own, adapted(probes)[:, 0], rtol=0, atol=1e-12)
+
+
+def test_an_update_follows_the_mean_gradient_of_its_mini_batches(classifier, data):
+    points, labels = data
+    by_hand = copy.deepcopy(classifier).train()
+    chosen = np.random.Generator(np.random.Philox(7)).permutation(64)[:24].reshape(3, 8)
+    losses = [
+        nn.functional.binary_cross_entropy_with_logits(
+            by_hand(points[batch])[:, 0], labels[batch].double()
+        )
+        for batch in chosen
+    ]
+    gradients = torch.autograd.grad(sum(losses) / 3, list(by_hand.parameters()))
+    before = [weight.clone() for weight in classifier.parameters()]
+    train(classifier, data, batch=8, groups=3, updates=1, seed=7)
+    for weight, start, gradient in zip(classifier.parameters(), before, gradients, strict=True):
+        torch.testing.assert_close(weight, start - RATE * gradient, rtol=0, atol=1e-12)
+    assert 0 < MOMENTUM < 1  # which changes nothing in the first update
+
+
+def test_a_decision_boundary_is_where_the_output_changes_sign_on_a_grid(classifier, data):
+    batch = data[0][:16]
+    boundary = decision_boundary(classifier, batch, SQUARE)
+    middles = torch.from_numpy(boundary.mean(1))
+    with torch.no_grad():
+        _, on = run_batches(classifier, batch[None], middles)
+        side = np.linspace(-1.5, 2.5, 201)
+        grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+        _, values = run_batches(classifier, batch[None], torch.from_numpy(grid))
+    assert on.abs().max() < 1e-10
+    positive, step = (values[0] > 0).numpy().reshape(201, 201), side[1] - side[0]
+    crossed = positive[:, 1:] != positive[:, :-1]
+    assert crossed.sum() > 100
+    between = (grid.reshape(201, 201, 2)[:, 1:] + grid.reshape(201, 201, 2)[:, :-1])[crossed] / 2
+    assert distances_to(between, boundary).max() <= step / 2 + 1e-9
+
+
+def test_distances_to_a_boundary_are_those_to_its_points():
+    generator = np.random.Generator(np.random.Philox(0))
+    boundary, points = generator.normal(size=(5, 2, 2)), generator.normal(size=(20, 2))
+    share = np.linspace(0, 1, 2001)[:, None, None]
+    dense = ((1 - share) * boundary[:, 0] + share * boundary[:, 1]).reshape(-1, 2)
+    nearest = np.linalg.norm(points[:, None] - dense, axis=2).min(1)
+    np.testing.assert_allclose(distances_to(points, boundary), nearest, atol=2e-3)
+
+
+def circle(radius):
+    angles = np.linspace(0, 2 * np.pi, 400)
+    points = radius * np.stack([np.cos(angles), np.sin(angles)], 1)
+    return np.stack([points[:-1], points[1:]], 1)
+
+
+def test_the_distance_between_circles_is_that_of_their_radii():
+    assert distance_between(circle(1.0), circle(1.2), 0.01) == pytest.approx(0.2, abs=1e-3)
+    assert np.isnan(distance_between(circle(1.0), np.zeros((0, 2, 2)), 0.01))
+
+
+def test_the_distance_is_averaged_by_length_and_over_both_boundaries():
+    """A segment of length 1, and the same with another, three times as long, at distance 2."""
+    one = np.array([[[0.0, 0.0], [1.0, 0.0]]])
+    other = np.concatenate([one, [[[0.0, 2.0], [0.0, 5.0]]]])
+    # The second is at distance 2 to 5 of the first: 3.5 on average, with weight 3/4.
+    assert distance_between(one, other, 1e-3) == pytest.approx(0.75 * 3.5 / 2, rel=1e-6)
+
+
+def test_margins_are_signed_distances_of_the_nearest_points():
+    x = torch.linspace(-1, 1, 41, dtype=torch.float64)[torch.arange(41) != 20]
+    points = torch.stack([x, torch.zeros_like(x)], 1)
+    labels = (x > 0).long()
+    line = np.array([[[0.0, -1.0], [0.0, 1.0]]])
+    found = margins(x, (points, labels), line)
+    assert found == pytest.approx({"accuracy": 1.0, "nearest": 0.05, "smallest": 0.05})
+    labels[0] = 1  # at -1, on the wrong side
+    found = margins(x, (points, labels), line)
+    assert found == pytest.approx({"accuracy": 39 / 40, "nearest": -0.475, "smallest": -1.0})
+    assert np.isnan(margins(x, (points, labels), np.zeros((0, 2, 2)))["nearest"])
+
+
+def test_the_expected_ratio_is_that_of_means_of_mini_batches():
+    generator = np.random.Generator(np.random.Philox(1))
+    values = generator.normal(size=SAMPLES)
+    drawn = np.stack([generator.permutation(values)[: max(SIZES)] for _ in range(20_000)])
+    small, large = (drawn[:, :size].mean(1).std() for size in SIZES)
+    assert expected_ratio() == pytest.approx(small / large, rel=0.03)
+
+
+def test_the_lines_of_the_figure_are_the_boundaries():
+    rows = draw_boundaries(seed=0, updates=0, batches=2)
+    lines = rows[rows["kind"] == "boundary"]
+    assert list(lines["batch"].unique()) == [SAMPLES, *SIZES]
+    assert set(lines["state"]) == {INITIAL, *TRAININGS}
+    network, (points, _) = draw_classifier((32, 32), 0), two_moons(SAMPLES, 0)
+    window = np.array(rows["path"].iloc[0].split(), dtype=float).reshape(-1, 2)
+    plane = slice_along(torch.zeros(2), torch.eye(2), window)
+    expected = decision_boundary(network, points, plane)
+    drawn = np.array(lines["path"].iloc[0].split(), dtype=float).reshape(-1, 2)
+    assert distances_to(drawn, expected).max() < 2e-3
+
+
+def made_rows(ratio, gain):
+    """Of four seeds, with small differences between them."""
+    rows = []
+    for seed in range(4):
+        for state in (INITIAL, *TRAININGS, *GROUPS):
+            rows.append({"kind": "margins", "seed": seed, "state": state, "accuracy": 1.0})
+            rows[-1]["nearest"] = rows[-1]["smallest"] = 0.1 + (state in GROUPS) * gain(seed)
+            for size in SIZES if state not in GROUPS else ():
+                value = ratio(seed) if size == SIZES[0] else 1.0
+                row = {"kind": "jitter", "seed": seed, "state": state, "batch": size}
+                row |= {"changed": 0.01 * value, "distance": 0.1 * value, "batches": 5}
+                rows.append(row | {"one_sided": int(size == SIZES[0]), "without": 0})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "gain", "verdicts"),
+    [
+        (lambda seed: 4 + seed / 10, lambda seed: 0.02 + seed / 1e3, ["confirmed", "confirmed"]),
+        (
+            lambda seed: 0.5 + seed / 100,
+            lambda seed: -0.02 - seed / 1e3,
+            ["not confirmed", "not confirmed"],
+        ),
+        (lambda seed: 1.1 + (-1) ** seed, lambda seed: 0.01 * (-1) ** seed, ["open", "open"]),
+    ],
+)
+def test_verdicts_follow_the_intervals(ratio, gain, verdicts):
+    variability, sides, margin = figure6.PART.claims(made_rows(ratio, gain))
+    assert [variability.verdict, margin.verdict] == verdicts
+    assert sides.verdict == "wrong in print"
+    assert "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256" in sides.evidence
+
+
+def test_a_network_with_more_noise_is_not_called_less_noisy():
+    """One state in which larger mini-batches vary more decides."""
+    rows = made_rows(lambda seed: 4 + seed / 10, lambda seed: 0.0)
+    worse = (rows["state"] == "B = 16") & (rows["batch"] == 16)
+    rows.loc[worse, "changed"] = 0.001 + 1e-5 * rows["seed"]
+    assert figure6.PART.claims(rows)[0].verdict == "not confirmed"
+
+
+def test_the_cost_is_of_the_network_that_it_names():
+    row = partition_cost.measure_network(units=16, depth=2, batch_norm=True).iloc[0]
+    network = random_network(8, 2)
+    plane = slice_along(torch.zeros(2), torch.eye(2), rectangle((-2, -2), (2, 2)))
+    assert row["regions"] == len(partition(network, plane).regions)
+    assert (row["units"], row["depth"], row["batch_norm"]) == (16, 2, True)
+    assert row["microseconds_per_region"] == pytest.approx(1e6 * row["seconds"] / row["regions"])
+
+
+def test_the_cost_has_a_table_and_a_figure_without_a_claim():
+    part = partition_cost.PART
+    tasks = part.tasks("smoke", ())
+    assert len({task.name for task in tasks}) == len(tasks)
+    rows = pd.concat([task.compute() for task in tasks], ignore_index=True)
+    for some in (rows, rows.head(1)):
+        assert "nan" not in tables.markdown(part.summary(some), part.formats)
+        assert part.caption_for(some)
+        with style():
+            assert image(part.draw(some), "svg").startswith(b"<?xml")
+    assert part.claims is None

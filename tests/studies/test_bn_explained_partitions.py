@@ -1,0 +1,304 @@
+"""Figures 1, 2 and 9: partitions, distances and statistics against grids and closed forms."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from bnrecon.partition import partition
+from bnrecon.studies.bn_explained import figure1, figure2, figure9
+from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
+from bnrecon.studies.bn_explained.plane_networks import (
+    SETTINGS,
+    SLOPE,
+    distances,
+    draw_clusters,
+    draw_layers,
+    hull,
+    square,
+)
+from bnrecon.studies.bn_explained.small_networks import Layer, SmallNetwork
+from bnrecon.studies.bn_explained.translation_and_folding import (
+    REACH,
+    UNIT,
+    adjusted,
+    check,
+    feature_slice,
+    folded_line,
+    own_line,
+)
+
+
+def signs(layers, points):
+    """Whether each unit of each layer is positive at points (n, 2): (n, units), by the modules."""
+    values, found = torch.as_tensor(points), []
+    with torch.no_grad():
+        for layer in layers:
+            values = layer(values)
+            found.append(values > 0)  # leaky ReLU keeps the sign
+    return torch.cat(found, 1).numpy()
+
+
+def grid(window, side):
+    """Points of a grid inside a convex window (k, 2)."""
+    low, high = window.min(0), window.max(0)
+    axes = [np.linspace(a, b, side + 2)[1:-1] for a, b in zip(low, high, strict=True)]
+    points = np.stack(np.meshgrid(*axes), -1).reshape(-1, 2)
+    edges = np.roll(window, -1, 0) - window
+    beside = points[:, None] - window
+    left = edges[:, 0] * beside[..., 1] - edges[:, 1] * beside[..., 0]
+    return points[(left > 0).all(1)]
+
+
+# Figure 1
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_regions_are_where_the_signs_of_all_units_are_the_same(setting):
+    layers = draw_layers(figure1.WIDTHS, setting, draw_clusters(3), 3)
+    plane = square((0.2, -0.1), 3.0)
+    points = grid(plane.window, 71)
+    region = partition(layers, plane).regions.locate(points)
+    pattern = np.unique(signs(layers, points), axis=0, return_inverse=True)[1].ravel()
+    pairs = {(int(a), int(b)) for a, b in zip(region, pattern, strict=True)}
+    assert len(pairs) == len(set(region)) == len(set(pattern)) > 15
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_lines_and_regions_of_the_hull_are_those_of_a_grid_in_it(setting):
+    """A grid misses small regions, and never sees one that is not there."""
+    points = draw_clusters(1)
+    layers = draw_layers((6, 6), setting, points, 1)
+    inside = np.concatenate([grid(hull(points).window, 300), points[:1]])
+    seen = signs(layers, inside)
+    found = partition(layers, hull(points))
+    crossed = {(int(a), int(b)) for a, b in zip(found.folds.layer, found.folds.unit, strict=True)}
+    both = seen.any(0) & ~seen.all(0)
+    assert {(unit // 6, unit % 6) for unit in np.flatnonzero(both)} == crossed
+    patterns = len(np.unique(seen, axis=0))
+    assert 0.8 * len(found.regions) <= patterns <= len(found.regions)
+
+
+def test_with_bn_every_unit_has_data_on_both_sides():
+    for seed in range(10):
+        points = draw_clusters(seed)
+        found = signs(draw_layers(figure1.WIDTHS, "BN", points, seed), points)
+        assert (found.any(0) & ~found.all(0)).all()
+    rows = figure1.measure(0)
+    assert (rows.loc[rows["setting"] == "BN", "lines"] == 6).all()
+    assert (rows.loc[rows["setting"] == "random bias", "lines"] < 6).any()
+
+
+def small_network(layers):
+    """The same network for the computation of folded lines by all sign patterns."""
+    parts = [
+        Layer(
+            layers.get_parameter(f"{index}.0.weight").detach().numpy(),
+            layers.get_buffer(f"{index}.1.running_mean").numpy(),
+            layers.get_buffer(f"{index}.1.running_var").sqrt().numpy(),
+        )
+        for index in range(len(layers))
+    ]
+    return SmallNetwork(tuple(parts), SLOPE)
+
+
+def test_distances_to_folded_lines_are_those_of_all_sign_patterns():
+    points = draw_clusters(4)
+    layers = draw_layers((5, 4, 3), "BN", points, 4)
+    last = small_network(layers).layers[-1]
+    pieces = affine_pieces(small_network(layers[:2]))
+    folds = partition(layers, square((0.0, 0.0), 20.0)).folds
+    for unit in range(3):
+        expected = fold(pieces, last.weight[unit], last.mean[unit]).distances(points)
+        np.testing.assert_allclose(distances(folds.of(2, unit), points), expected, atol=1e-12)
+
+
+def test_the_distance_of_layer_1_is_that_of_equation_7():
+    points = draw_clusters(0)
+    layers = draw_layers(figure1.WIDTHS, "random bias", points, 0)
+    weight = layers.get_parameter("0.0.weight").detach().numpy()
+    bias = layers.get_parameter("0.0.bias").detach().numpy()
+    lengths = np.abs(points @ weight.T + bias) / np.linalg.norm(weight, axis=1)
+    rows = figure1.measure(0).set_index(["offset", "setting", "layer"])
+    found = rows.loc[(0.0, "random bias", 1), "distance"]
+    assert found == pytest.approx(np.median(lengths.min(1)))
+    # The data's mean is 0: zero bias has the lines of BN.
+    same = [rows.loc[(0.0, setting, 1), "distance"] for setting in ("zero bias", "BN")]
+    assert same[0] == pytest.approx(same[1])
+
+
+def test_one_layer_with_bn_makes_two_regions_for_each_line():
+    rows = figure1.measure_widths(0)
+    single = rows[(rows["depth"] == 1) & (rows["setting"] == "BN")]
+    assert (single["regions"] == 2 * single["width"]).all()
+
+
+def compared(ratio, spread):
+    """Rows of figure 1 in which BN's distance is ``ratio`` times the other, up to noise."""
+    noise = np.random.default_rng(0).normal(size=(2, 10))
+    rows = []
+    for offset, layer, seed in np.ndindex(2, 4, 10):
+        for setting, value in (("random bias", 1.0), ("BN", ratio)):
+            row = {"kind": "network", "offset": 3.0 * offset, "layer": layer + 1, "seed": seed}
+            factor = np.exp(spread * noise[int(setting == "BN"), seed])
+            rows.append(row | {"setting": setting, "distance": value * factor})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "verdict"),
+    [(0.5, 0.01, "confirmed"), (0.98, 1.0, "open"), (2.0, 0.01, "not confirmed")],
+)
+def test_noise_confirms_nothing(ratio, spread, verdict):
+    claim = figure1._comparison(compared(ratio, spread), "distance", "Figure 1", "closer")
+    assert claim.verdict == verdict
+
+
+# Figure 2
+
+
+@pytest.fixture(scope="module")
+def two_layers():
+    points = draw_clusters(3)
+    return points, draw_layers((8, 8), "BN", points, 3)
+
+
+def test_mu_moves_the_hyperplane_in_a_slice_of_the_layers_inputs_as_equation_5_says(two_layers):
+    points, layers = two_layers
+    plane = feature_slice(layers, points)
+    weight = layers.get_parameter("1.0.weight")[UNIT].detach()
+    mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
+    for shift in (-0.3, 0.0, 0.3):
+        line = own_line(adjusted(layers, shift=shift), plane)
+        assert len(line) == 1
+        inputs = plane.inputs(line.ends[0])
+        assert (inputs @ weight).numpy() == pytest.approx(mean + shift, abs=1e-12)
+
+
+def test_sigma_of_layer_1_folds_and_moves_neither_layer_1_nor_points_on_its_hyperplane(two_layers):
+    """By the signs on a grid, and by the values of the changed network on the old line."""
+    _, layers = two_layers
+    one = np.where(np.arange(8) == 2, 4.0, 1.0)
+    changed = adjusted(layers, sigma1=one)
+    points = grid(square((0.0, 0.0), REACH).window, 101)
+    before, after = signs(layers, points), signs(changed, points)
+    assert (before[:, :8] == after[:, :8]).all()
+    assert (before[:, 8 + UNIT] != after[:, 8 + UNIT]).mean() > 0.005
+    plane = square((0.0, 0.0), REACH)
+    corners = folded_line(layers, plane).ends.reshape(-1, 2)
+    weight = layers.get_parameter("0.0.weight").detach().numpy()
+    mean = layers.get_buffer("0.1.running_mean").numpy()
+    on_unit = np.abs(corners @ weight[2] - mean[2]) < 1e-9
+    assert on_unit.sum() >= 2
+    with torch.no_grad():
+        values = changed(torch.from_numpy(corners))[:, UNIT].numpy()
+    assert np.abs(values[on_unit]).max() < 1e-12
+    assert np.abs(values[~on_unit]).max() > 1e-2
+
+
+def test_a_common_factor_of_sigma_1_only_translates(two_layers):
+    _, layers = two_layers
+    mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
+    points = grid(square((0.0, 0.0), REACH).window, 101)
+    scaled = signs(adjusted(layers, sigma1=2.0), points)
+    shifted = signs(adjusted(layers, shift=mean), points)
+    assert (scaled[:, 8 + UNIT] == shifted[:, 8 + UNIT]).all()
+    assert (scaled[:, 8 + UNIT] != signs(layers, points)[:, 8 + UNIT]).any()
+
+
+def test_sigma_of_layer_2_leaves_its_own_partition(two_layers):
+    _, layers = two_layers
+    points = grid(square((0.0, 0.0), REACH).window, 101)
+    assert (signs(layers, points) == signs(adjusted(layers, sigma2=3.0), points)).all()
+
+
+def test_what_figure_2_reports_is_not_empty_and_can_fail(monkeypatch):
+    """Were layer 1's means to change, too, the folds would leave its old hyperplanes."""
+    row = check(0).iloc[0]
+    assert row["folded_pairs"] > 0
+    assert row["pivots"] > 0
+    assert row[["own_turned", "folded_turned", "layer1_moved", "pivots_moved"]].max() < 1e-10
+
+    def moving(layers, *, shift=0.0, sigma1=1.0, sigma2=1.0):
+        changed = adjusted(layers, shift=shift, sigma1=sigma1, sigma2=sigma2)
+        changed.get_buffer("0.1.running_mean").add_(0.1)
+        return changed
+
+    monkeypatch.setattr("bnrecon.studies.bn_explained.translation_and_folding.adjusted", moving)
+    wrong = check(0).iloc[0]
+    assert wrong[["off_layer1", "layer1_moved", "off_layer1_sigma", "own_sigma"]].min() > 1e-3
+
+
+def test_the_picture_of_figure_2_has_a_line_for_every_value():
+    rows = figure2.picture(3)
+    lines = rows[rows.get("role") == "unit"]
+    assert set(lines["panel"]) == {"a", "b", "c"}
+    assert lines.groupby("panel")["value"].nunique().min() == 5
+
+
+# Figure 9
+
+
+@pytest.fixture(scope="module")
+def trained():
+    points, labels = figure9.draw_moons(5)
+    layers = draw_layers((8, 8, 8), "BN", points, 5)
+    before = layers.get_parameter("2.0.weight").detach().clone()
+    figure9.train(layers, points, labels, 5)
+    assert (layers.get_parameter("2.0.weight") - before).abs().max() > 1e-2
+    return points, layers
+
+
+def test_the_error_is_the_mean_squared_distance_in_the_layers_inputs(trained):
+    points, layers = trained
+    folds = partition(layers, square((0.0, 0.0), 10.0)).folds
+    units = figure9.measure_units(layers, points, folds)
+    network = small_network(layers)
+    for index, layer in enumerate(network.layers):
+        inputs = SmallNetwork(network.layers[:index], SLOPE)(points)
+        outputs = inputs @ layer.weight.T
+        expected = outputs.var(0) / (layer.weight**2).sum(1)
+        own = units[units["layer"] == index + 1]
+        np.testing.assert_allclose(own["tls"], expected, rtol=1e-10)
+        np.testing.assert_allclose(own["own"], expected, rtol=1e-10)
+    first = units[units["layer"] == 1]
+    np.testing.assert_allclose(first["plane"], first["tls"], rtol=1e-10)
+
+
+def test_distances_in_the_input_space_are_those_to_the_sign_changes_of_a_grid(trained):
+    points, layers = trained
+    side, reach = 601, 3.0
+    folds = partition(layers, square((0.0, 0.0), 10.0)).folds
+    axis = np.linspace(-reach, reach, side)
+    nodes = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
+    positive = signs(layers, nodes.reshape(-1, 2)).reshape(side, side, -1)
+    for unit in (0, 5):
+        own = positive[..., 16 + unit]
+        down, right = own[1:] != own[:-1], own[:, 1:] != own[:, :-1]
+        crossings = np.concatenate(
+            [(nodes[1:] + nodes[:-1])[down] / 2, (nodes[:, 1:] + nodes[:, :-1])[right] / 2]
+        )
+        near = np.linalg.norm(points[::9, None] - crossings, axis=2).min(1)
+        found = distances(folds.of(2, unit), points[::9])
+        np.testing.assert_allclose(found, near, atol=1.5 * (axis[1] - axis[0]))
+
+
+def test_a_larger_window_has_no_nearer_line(trained):
+    points, layers = trained
+    reach = 5 * np.abs(points).max()
+    for factor in (2, 10):
+        first, second = (
+            partition(layers, square((0.0, 0.0), size)).folds for size in (reach, factor * reach)
+        )
+        for unit in range(8):
+            here, there = (distances(part.of(2, unit), points) for part in (first, second))
+            np.testing.assert_allclose(here, there, rtol=1e-7, atol=1e-8)
+
+
+def test_figure_9_says_of_each_layer_how_errors_and_distances_are_ordered():
+    rows = figure9.measure(1)
+    assert set(rows["state"]) == set(figure9.STATES)
+    first, last = rows[rows["layer"] == 1], rows[rows["layer"] == 4]
+    assert first["rank"].to_numpy() == pytest.approx(1)
+    assert first["disordered"].to_numpy() == pytest.approx(0)
+    assert (last["spread"] > 1.5).all()

@@ -1,0 +1,247 @@
+"""Targets without scales and shifts, with noise, and without BatchNorm: built and trained."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import bnrecon
+from bnrecon.data import DataSpec
+from bnrecon.partition import set_statistics
+from bnrecon.runtime.errors import Interrupted, UserError
+from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
+from bnrecon.targets.normalization import change_normalization, freeze_statistics
+from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.spec import (
+    INITIALIZATIONS,
+    DropoutCnnTarget,
+    Resnet9Target,
+    TargetRequest,
+    TrainSpec,
+)
+from bnrecon.targets.store import build_target, obtain_target
+from bnrecon.targets.trainer import train
+
+CPU = torch.device("cpu")
+SPEC = TrainSpec(epochs=1, warmup_epochs=0.5, batch_size=128, checkpoint_seconds=1e9)
+FROZEN = ("frozen_statistics", "frozen_deviations")
+WITHOUT_BATCHNORM = INITIALIZATIONS[1:]
+
+
+def resnet9(**options):
+    return Resnet9Target(name="resnet9", family="resnet9", width=4, **options)
+
+
+def request_for(target, store, **train):
+    spec = dataclasses.replace(SPEC, precision="float32", **train)
+    return TargetRequest(target, spec, DataSpec("digits"), store)
+
+
+def parameters(network):
+    return {name: value.shape for name, value in network.named_parameters()}
+
+
+def test_without_scales_and_shifts_only_the_weights_learn(digits, tmp_path):
+    network = build_target(request_for(resnet9(affine=False), tmp_path), digits)
+    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(norms) == 8
+    assert all(norm.weight is None and norm.bias is None for norm in norms)
+    assert all(value.dim() > 1 for value in network.parameters())
+
+
+def test_all_initializations_without_batchnorm_learn_the_same_parameters(digits, tmp_path):
+    built = {
+        name: build_target(request_for(resnet9(initialization=name), tmp_path), digits)
+        for name in WITHOUT_BATCHNORM
+    }
+    first = built["zero_bias"]
+    for name, network in built.items():
+        assert sorted(parameters(network)) == sorted(parameters(first)), name
+        for key, value in network.named_parameters():
+            if not key.endswith("bias"):
+                assert torch.equal(value, first.get_parameter(key)), (name, key)
+            elif name == "random_bias":
+                assert value.abs().max() > 0
+            else:
+                assert not value.any()
+
+
+def test_random_biases_depend_on_the_seed(digits, tmp_path):
+    one, other = (
+        build_target(
+            request_for(resnet9(initialization="random_bias"), tmp_path, seed=seed), digits
+        )
+        for seed in (0, 1)
+    )
+    biases = [key for key in parameters(one) if key.endswith("bias")]
+    assert biases
+    assert all(not torch.equal(one.get_parameter(k), other.get_parameter(k)) for k in biases)
+
+
+def test_frozen_statistics_are_those_of_all_training_images(digits):
+    torch.manual_seed(0)
+    target = resnet9(initialization="frozen_statistics")
+    network = change_normalization(bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4), target, 0)
+    freeze_statistics(network, target, digits, CPU)
+    images = next(digits.plain_train_batches(10_000, CPU, 10_000))
+    assert len(images) == digits.sizes[0]
+    seen = []
+    norm = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)][3]
+    norm.register_forward_hook(lambda _m, _i, output: seen.append(output))
+    network.train()(images)
+    assert torch.allclose(seen[0].mean((0, 2, 3)), torch.zeros(8), atol=1e-4)
+    assert torch.allclose(seen[0].var((0, 2, 3), correction=0), torch.ones(8), atol=1e-3)
+
+
+def test_frozen_deviations_divide_and_do_not_translate(digits):
+    torch.manual_seed(0)
+    target = resnet9(initialization="frozen_deviations")
+    network = change_normalization(bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4), target, 0)
+    freeze_statistics(network, target, digits, CPU)
+    images = next(digits.plain_train_batches(10_000, CPU, 10_000))
+    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all(not norm.running_mean.any() for norm in norms)
+    before = network.first[0](images)
+    expected = before.var((0, 2, 3), correction=0)
+    assert torch.allclose(norms[0].running_var, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("initialization", FROZEN)
+def test_training_leaves_frozen_statistics_as_they_were(digits, tmp_path, initialization):
+    target = resnet9(initialization=initialization)
+    network = build_target(request_for(target, tmp_path), digits)
+    before = {}
+
+    def initialize(network):
+        freeze_statistics(network, target, digits, CPU)
+        before.update(copy.deepcopy(network.state_dict()))
+
+    plan = TrainingPlan(SPEC, torch.float32)
+    train(network, digits, plan, CPU, tmp_path / "none", StopRequest(), initialize)
+    for name, value in network.state_dict().items():
+        frozen = "running" in name or "num_batches" in name
+        assert torch.equal(value, before[name]) == frozen, name
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        DropoutCnnTarget(name="cnn", family="dropout_cnn", width=6),
+        resnet9(virtual_batch=32),
+        resnet9(initialization="frozen_statistics"),
+    ],
+    ids=["dropout", "noise", "frozen"],
+)
+def test_an_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
+    request = request_for(target, tmp_path)
+    plan = TrainingPlan(request.train, torch.float32)
+
+    def initialize(network):
+        freeze_statistics(network, target, digits, CPU)
+
+    class AfterFour(StopRequest):
+        looked = 0
+
+        @property
+        def reason(self):
+            self.looked += 1
+            return "a test wants it" if self.looked >= 4 else None
+
+    whole, part, resumed = (build_target(request, digits) for _ in range(3))
+    train(whole, digits, plan, CPU, tmp_path / "none", StopRequest(), initialize)
+    torch.rand(5)  # a caller's own use of the generator changes nothing
+    with pytest.raises(Interrupted):
+        train(part, digits, plan, CPU, tmp_path / "checkpoint", AfterFour(), initialize)
+    train(resumed, digits, plan, CPU, tmp_path / "checkpoint", StopRequest(), initialize)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_damaged_checkpoint_does_not_lose_the_frozen_statistics(digits, tmp_path):
+    target = resnet9(initialization="frozen_statistics")
+    request = request_for(target, tmp_path)
+    plan = TrainingPlan(request.train, torch.float32)
+    (tmp_path / "checkpoint").write_bytes(b"damaged")
+    network = build_target(request, digits)
+    train(
+        network,
+        digits,
+        plan,
+        CPU,
+        tmp_path / "checkpoint",
+        StopRequest(),
+        lambda network: freeze_statistics(network, target, digits, CPU),
+    )
+    assert all(m.running_mean.any() for m in network.modules() if isinstance(m, nn.BatchNorm2d))
+
+
+def test_training_leaves_the_callers_random_numbers_alone(digits, tmp_path):
+    network = build_target(request_for(resnet9(), tmp_path), digits)
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    train(network, digits, TrainingPlan(SPEC, torch.float32), CPU, tmp_path / "c", StopRequest())
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_noise_changes_the_training_and_not_the_test(digits, tmp_path):
+    plain = obtain_target(request_for(resnet9(), tmp_path), digits, CPU).network
+    noisy = obtain_target(request_for(resnet9(virtual_batch=8), tmp_path), digits, CPU).network
+    assert isinstance(noisy.first[1], NoisyBatchNorm2d)
+    assert not torch.equal(plain.first[0].weight, noisy.first[0].weight)
+    x = torch.randn(4, 1, 8, 8)
+    assert torch.equal(noisy(x), noisy(x))
+
+
+def test_the_log_has_the_test_accuracies(digits, tmp_path):
+    trained = obtain_target(request_for(resnet9(), tmp_path, epochs=3, test_every=2), digits, CPU)
+    accuracies = [row.get("test_accuracy") for row in trained.about["log"]]
+    assert accuracies[0] is None
+    assert accuracies[1] is not None
+    final = obtain_target(request_for(resnet9(), tmp_path, epochs=2, test_every=1), digits, CPU)
+    assert final.about["log"][-1]["test_accuracy"] == final.about["accuracy"]
+
+
+def test_testing_in_between_changes_no_weight(digits, tmp_path):
+    tested = obtain_target(request_for(resnet9(), tmp_path, epochs=2, test_every=1), digits, CPU)
+    untested = obtain_target(request_for(resnet9(), tmp_path, epochs=2), digits, CPU)
+    for name, value in untested.network.state_dict().items():
+        assert torch.equal(value, tested.network.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_BATCHNORM, "affine", "noise"])
+def test_a_changed_network_is_rebuilt(digits, name):
+    options = {"affine": {"affine": False}, "noise": {"virtual_batch": 8}}
+    target = resnet9(**options.get(name, {"initialization": name}))
+    torch.manual_seed(0)
+    network = bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 2)
+    network = change_normalization(network, target, 0)
+    images = next(digits.plain_train_batches(64, CPU, 64))
+    set_statistics(network, images) if name in ("affine", "noise") else freeze_statistics(
+        network, target, digits, CPU
+    )
+    rebuilt = bnrecon.reconstruct(copy.deepcopy(network).eval(), images=images)
+    assert rebuilt.difference.largest < 1e-4 * rebuilt.difference.size
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"virtual_batch": 1.5}, "virtual_batch=1.5: must be at least 2"),
+        ({"initialization": "frozen"}, "initialization=frozen: "),
+        ({"initialization": "zero_bias", "virtual_batch": 8}, "give at most one of them"),
+        ({"initialization": "zero_bias", "affine": False}, "leave affine out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        resnet9(**options)
+
+
+def test_a_network_without_batchnorm_has_none_to_change():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with pytest.raises(UserError, match="has no BatchNorm"):
+        change_normalization(network, resnet9(affine=False), 0)
