@@ -256,7 +256,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     right.set_xlabel("learning rate")
     right.set_ylabel("validation accuracy (%)")
     right.set_title("b  selection, seed 0", loc="left")
-    right.legend()
+    if right.get_legend_handles_labels()[1]:
+        right.legend()
     return figure
 
 
