@@ -1,8 +1,10 @@
 """The two networks of "Batch Normalization Explained", Appendix D: residual and convolutional.
 
-The paper lists them as code whose dropout arguments are the probabilities to keep a value, as in
-the library it was written for: 0.9 and 0.7 are dropout of 0.1 and 0.3. Slopes of the leaky ReLUs
-are not given; they are 0.01.
+The paper lists them as code, probably for SymJAX. There Dropout(x, p) multiplies by a mask that is
+1 with probability p (although its documentation says "to drop"), so that 0.9 and 0.7 are read as
+dropout of 0.1 and 0.3. Slopes of the leaky ReLUs are not given; they are 0.01. Three details are
+PyTorch's: dropout divides what it keeps by the probability to keep (SymJAX's does not), BatchNorm
+adds 1e-5 to the variance (0.001), and weights start as PyTorch draws them (Glorot's).
 """
 
 from __future__ import annotations

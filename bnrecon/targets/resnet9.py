@@ -1,8 +1,8 @@
 """ResNet-9: eight convolutions with BatchNorm and two residual blocks, quick on 32x32 images.
 
 The architecture is that of D. Page, "How to train your ResNet" (2018), the network with which the
-DAWNBench competition on CIFAR-10 was won; "Batch Normalization Explained" uses it in Sections 3
-to 5.
+DAWNBench competition on CIFAR-10 was won. "Batch Normalization Explained" names only a "Resnet9" in
+Sections 3 to 5; its reproduction takes this one.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from bnrecon.runtime.options import check_fields, option
 __all__ = [
     "ACTIVATION_NAMES",
     "INITIALIZATIONS",
+    "INITIALIZED_FROM_DATA",
     "INNER",
     "RESNET_DEPTHS",
     "STEMS",
@@ -32,13 +33,8 @@ __all__ = [
 
 INNER = ("batchnorm", "scale")  # between the two convolutions of a frozen pair
 STEMS = ("auto", "cifar", "imagenet")
-INITIALIZATIONS = (
-    "batchnorm",
-    "zero_bias",
-    "random_bias",
-    "frozen_statistics",
-    "frozen_deviations",
-)
+INITIALIZED_FROM_DATA = ("frozen_statistics", "frozen_scale", "folded_statistics")
+INITIALIZATIONS = ("batchnorm", "zero_bias", "random_bias", *INITIALIZED_FROM_DATA)
 RESNET_DEPTHS = (18, 34, 50)
 ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid")
 MAX_CONVOLUTIONS = 256
@@ -71,8 +67,9 @@ class TargetSpec:
     )
     initialization: str = option(
         "batchnorm",
-        "batchnorm: as built; without BatchNorm: zero_bias, random_bias; its statistics over the "
-        "training images, frozen before training: frozen_statistics, or frozen_deviations alone",
+        "batchnorm: as built; no BatchNorm: zero_bias, random_bias; statistics of the training "
+        "images, set once: frozen_statistics, frozen_scale (no means), folded_statistics (into the "
+        "weights)",
         allowed=INITIALIZATIONS,
     )
 

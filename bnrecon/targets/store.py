@@ -23,7 +23,7 @@ from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.options import name_fields
 from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets.accuracy import measure_accuracy
-from bnrecon.targets.normalization import change_normalization, freeze_statistics
+from bnrecon.targets.normalization import change_normalization, initialize_statistics
 from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import FAMILIES, build, target_code
 from bnrecon.targets.reparameterization import reparameterize
@@ -235,7 +235,7 @@ def _train_and_save(
     checkpoint = folder / CHECKPOINT
 
     def initialize(network: nn.Module) -> None:
-        freeze_statistics(network, request.target, data, device)
+        initialize_statistics(network, request.target, data, device)
 
     plan = training_plan(request, device)
     limit = None if request.train.time_limit is None else parse_duration(request.train.time_limit)

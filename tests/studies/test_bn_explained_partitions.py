@@ -1,12 +1,15 @@
 """Figures 1, 2 and 9: partitions, distances and statistics against grids and closed forms."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.spatial import Delaunay
 
 from bnrecon.partition import partition
-from bnrecon.studies.bn_explained import figure1, figure2, figure9
+from bnrecon.studies.bn_explained import figure1, figure2, figure9, wide_layers
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
 from bnrecon.studies.bn_explained.plane_networks import (
     SETTINGS,
@@ -128,20 +131,70 @@ def test_the_distance_of_layer_1_is_that_of_equation_7():
 
 
 def test_one_layer_with_bn_makes_two_regions_for_each_line():
-    rows = figure1.measure_widths(0)
+    rows = wide_layers.measure_widths(0)
     single = rows[(rows["depth"] == 1) & (rows["setting"] == "BN")]
+    assert set(single["offset"]) == {0, 3}
     assert (single["regions"] == 2 * single["width"]).all()
 
 
-def compared(ratio, spread):
-    """Rows of figure 1 in which BN's distance is ``ratio`` times the other, up to noise."""
+def lines_and_crossings(layers, points):
+    """How many lines of one layer meet the data's hull, and how many of their crossings are in."""
+    weight, bias = (part.detach().numpy() for part in layers[0][0].parameters())
+    values = points @ weight.T + bias
+    lines = ((values > 0).any(0) & (values < 0).any(0)).sum()
+    pairs = np.array(list(itertools.combinations(range(len(bias)), 2)))
+    crossings = np.linalg.solve(weight[pairs], -bias[pairs][..., None])[..., 0]
+    return lines, (Delaunay(points).find_simplex(crossings) >= 0).sum()
+
+
+@pytest.mark.parametrize("offset", wide_layers.OFFSETS)
+def test_random_lines_make_one_region_more_for_each_line_and_each_crossing_in_the_hull(offset):
+    points = draw_clusters(0, offset=offset)
+    assert np.linalg.norm(points.mean(0)) == pytest.approx(offset)
+    for seed in range(5):
+        layers = draw_layers((12,), "random bias", points, seed)
+        lines, crossings = lines_and_crossings(layers, points)
+        assert len(partition(layers, hull(points)).regions) == 1 + lines + crossings
+
+
+def test_enough_random_lines_make_more_regions_than_bn_wherever_the_data_is():
+    """With few units it depends on where the data is."""
+    more = {}
+    for offset, width in itertools.product((0.0, 3.0), (6, 150)):
+        points = draw_clusters(2, offset=offset)
+        counts = [
+            len(partition(draw_layers((width,), "random bias", points, seed), hull(points)).regions)
+            for seed in range(3)
+        ]
+        more[offset, width] = np.mean(counts) > 2 * width
+    assert more[0.0, 150]
+    assert more[3.0, 150]
+    assert not more[3.0, 6]
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.77, 0.31), (0.41, 0.063), (1.0, 1.0)])
+def test_the_width_from_which_random_lines_make_more_regions_is_that_of_a_search(p, q):
+    lines, pairs = 48 * p, 48 * 47 / 2
+    rows = pd.DataFrame({"width": [48], "lines": [lines], "regions": [1 + lines + pairs * q]})
+    widths = np.arange(1, 1000)
+    fewer = widths[1 + p * widths + q * widths * (widths - 1) / 2 <= 2 * widths + 1e-9]
+    assert f"from K = {fewer.max() + 1} on" in wide_layers._enough(rows)
+
+
+def compared(ratio, spread, setting="random bias", alike=None):
+    """Rows of figure 1 in which BN's distance is ``ratio`` times the other, up to noise.
+
+    At the place and the layer ``alike`` the two are equal.
+    """
     noise = np.random.default_rng(0).normal(size=(2, 10))
     rows = []
     for offset, layer, seed in np.ndindex(2, 4, 10):
-        for setting, value in (("random bias", 1.0), ("BN", ratio)):
+        for name, value in ((setting, 1.0), ("BN", ratio)):
             row = {"kind": "network", "offset": 3.0 * offset, "layer": layer + 1, "seed": seed}
-            factor = np.exp(spread * noise[int(setting == "BN"), seed])
-            rows.append(row | {"setting": setting, "distance": value * factor})
+            distance = value * np.exp(spread * noise[int(name == "BN"), seed])
+            if (row["offset"], row["layer"]) == alike:
+                distance = 1.0
+            rows.append(row | {"setting": name, "distance": distance})
     return pd.DataFrame(rows)
 
 
@@ -152,6 +205,23 @@ def compared(ratio, spread):
 def test_noise_confirms_nothing(ratio, spread, verdict):
     claim = figure1._comparison(compared(ratio, spread), "distance", "Figure 1", "closer")
     assert claim.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("setting", "alike", "verdict"),
+    [
+        ("zero bias", (0.0, 1), "confirmed"),
+        ("zero bias", (0.0, 2), "open"),
+        ("random bias", (0.0, 1), "open"),
+    ],
+)
+def test_only_where_zero_bias_and_bn_have_the_same_lines_equality_does_not_count(
+    setting, alike, verdict
+):
+    rows = compared(0.5, 0.01, setting, alike)
+    claim = figure1._comparison(rows, "distance", "Sect. 3.3", "closer", setting=setting)
+    assert claim.verdict == verdict
+    assert ("Left out" in claim.evidence) == (setting == "zero bias")
 
 
 # Figure 2

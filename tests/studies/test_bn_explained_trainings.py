@@ -5,7 +5,7 @@ import pytest
 
 from bnrecon.reporting.statistics import Interval
 from bnrecon.runtime.errors import UserError
-from bnrecon.studies.bn_explained import controlled_noise, figure10, table1
+from bnrecon.studies.bn_explained import controlled_noise, figure10, initializations, table1
 from bnrecon.studies.bn_explained.trained_networks import decide, paired_difference
 
 TINY = ("data=digits", "scale=smoke", "device=cpu")
@@ -27,7 +27,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
     )
     rates = [0.0001, 0.05]
     reached = {
-        rate: figure10.train_at_rate(
+        rate: initializations.train_at_rate(
             "frozen_statistics",
             rate,
             (*options, "data.validation=64", f"train.lr={rate:g}", "train.seed=0"),
@@ -36,7 +36,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
     }
     assert all(rows["images"].eq(64).all() for rows in reached.values())
     best = max(rates, key=lambda rate: reached[rate]["accuracy"].iloc[-1])
-    rows = figure10.train_at_best_rate("frozen_statistics", 1, rates, 64, options)
+    rows = initializations.train_at_best_rate("frozen_statistics", 1, rates, 64, options)
     assert rows["rate"].eq(best).all()
     assert rows["images"].eq(128).all()  # the test images of scale=smoke
     assert rows["seed"].eq(1).all()
@@ -44,7 +44,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
 
 def test_a_training_that_diverges_is_a_result(small):
     options = ("target=resnet9", *small, "train.lr=1e30", "train.test_every=1")
-    rows = figure10.train_at_rate("zero_bias", 1e30, options)
+    rows = initializations.train_at_rate("zero_bias", 1e30, options)
     assert rows["diverged"].all()
     assert rows["accuracy"].eq(0).all()
 
@@ -185,3 +185,48 @@ def test_noise_is_compared_with_the_same_seed_without_it(gains, verdicts):
     lines = controlled_noise.PART.summary(rows)
     reported = dict(zip(lines["variances of μ and σ²"], lines["reported"], strict=False))
     assert reported["x 4"] == ""
+
+
+def figure10_rows(gains, rates=(0.01, 0.1, 1.0), best=0.1, diverged=()):
+    """Rows of two epochs; the gain of each start over zero bias, and starts whose seed 0 fails."""
+    rows = []
+    for start in figure10.STARTS:
+        common = {"start": start, "data": "digits", "width": 4, "batch_size": 64, "images": 100}
+        for rate in rates:
+            row = {"kind": "validation", "rate": rate, "seed": 0, "epoch": 2, "accuracy": 20.0}
+            rows.append(common | row | {"training_accuracy": 30.0, "diverged": False})
+        for seed in range(3):
+            for epoch in (1, 2):
+                accuracy = 30 + 0.1 * seed * (start != "zero_bias") + gains.get(start, 0) * epoch
+                failed = start in diverged and seed == 0
+                row = {"kind": "test", "rate": best, "seed": seed, "epoch": epoch}
+                row |= {"accuracy": 0.0 if failed else accuracy, "diverged": failed}
+                rows.append(common | row | {"training_accuracy": 40.0})
+    return pd.DataFrame(rows)
+
+
+ALL_FROM_BN = {"frozen_statistics": 3, "folded_statistics": 2, "frozen_scale": 1}
+
+
+def verdicts(rows):
+    return [claim.verdict for claim in figure10.PART.claims(rows)]
+
+
+def test_figure_10_confirms_what_is_better_and_faster_and_never_a_reason():
+    assert verdicts(figure10_rows(ALL_FROM_BN)) == ["confirmed", "confirmed", "open", "open"]
+    worse = {name: -gain for name, gain in ALL_FROM_BN.items()}
+    assert verdicts(figure10_rows(worse))[:3] == ["not confirmed"] * 3
+
+
+def test_figure_10_is_open_where_a_learning_rate_is_at_the_edge():
+    claims = figure10.PART.claims(figure10_rows(ALL_FROM_BN, best=1.0))
+    assert [claim.verdict for claim in claims[:2]] == ["open", "open"]
+    assert "at the edge" in claims[0].evidence
+
+
+def test_figure_10_leaves_out_what_diverged_and_counts_it():
+    rows = figure10_rows(ALL_FROM_BN, diverged=("zero_bias",))
+    lines = figure10.PART.summary(rows).set_index("initialization")
+    assert lines.loc["zero bias", "test accuracy"].n == 2
+    assert lines.loc["zero bias", "test accuracy"].mean > 20
+    assert "are left out: 1." in figure10.PART.caption_for(rows)

@@ -13,7 +13,7 @@ from bnrecon.partition import set_statistics
 from bnrecon.runtime.errors import Interrupted, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
-from bnrecon.targets.normalization import change_normalization, freeze_statistics
+from bnrecon.targets.normalization import change_normalization, initialize_statistics
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.spec import (
     INITIALIZATIONS,
@@ -27,7 +27,7 @@ from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")
 SPEC = TrainSpec(epochs=1, warmup_epochs=0.5, batch_size=128, checkpoint_seconds=1e9)
-FROZEN = ("frozen_statistics", "frozen_deviations")
+FROZEN = ("frozen_statistics", "frozen_scale")
 WITHOUT_BATCHNORM = INITIALIZATIONS[1:]
 
 
@@ -85,7 +85,7 @@ def test_frozen_statistics_are_those_of_all_training_images(digits):
     torch.manual_seed(0)
     target = resnet9(initialization="frozen_statistics")
     network = change_normalization(bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4), target, 0)
-    freeze_statistics(network, target, digits, CPU)
+    initialize_statistics(network, target, digits, CPU)
     images = next(digits.plain_train_batches(10_000, CPU, 10_000))
     assert len(images) == digits.sizes[0]
     seen = []
@@ -96,17 +96,50 @@ def test_frozen_statistics_are_those_of_all_training_images(digits):
     assert torch.allclose(seen[0].var((0, 2, 3), correction=0), torch.ones(8), atol=1e-3)
 
 
-def test_frozen_deviations_divide_and_do_not_translate(digits):
+def test_a_frozen_scale_divides_and_does_not_translate(digits):
     torch.manual_seed(0)
-    target = resnet9(initialization="frozen_deviations")
+    target = resnet9(initialization="frozen_scale")
     network = change_normalization(bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4), target, 0)
-    freeze_statistics(network, target, digits, CPU)
+    initialize_statistics(network, target, digits, CPU)
     images = next(digits.plain_train_batches(10_000, CPU, 10_000))
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
     assert all(not norm.running_mean.any() for norm in norms)
     before = network.first[0](images)
-    expected = before.var((0, 2, 3), correction=0)
-    assert torch.allclose(norms[0].running_var, expected, rtol=1e-4)
+    assert torch.allclose(norms[0].running_var, (before**2).mean((0, 2, 3)), rtol=1e-4)
+    seen = []
+    norms[5].register_forward_hook(lambda _m, _i, output: seen.append(output))
+    network(images)
+    assert torch.allclose((seen[0] ** 2).mean((0, 2, 3)), torch.ones(32), atol=1e-3)
+
+
+def test_folded_statistics_are_the_same_function_in_other_parameters(digits):
+    """Until the first step; then frozen ones go on dividing what the weights learn."""
+    built, images = {}, next(digits.plain_train_batches(200, CPU, 200))
+    for name in ("frozen_statistics", "folded_statistics"):
+        torch.manual_seed(0)
+        target = resnet9(initialization=name)
+        plain = bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 4)
+        built[name] = change_normalization(plain, target, 0).train()
+        initialize_statistics(built[name], target, digits, CPU)
+        assert built[name].training
+    frozen, folded = built.values()
+    outputs = frozen(images)
+    assert torch.allclose(folded(images), outputs, atol=1e-4 * float(outputs.abs().max()))
+    norms = [m for m in folded.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all(not norm.running_mean.any() for norm in norms)
+    assert not torch.equal(frozen.first[0].weight, folded.first[0].weight)
+    for norm in norms:
+        x = torch.randn(2, norm.num_features, 3, 3)
+        assert torch.allclose(norm(x), x, atol=1e-6)
+
+
+def test_what_cannot_be_folded_is_named(digits):
+    """A BatchNorm that is given an activation."""
+    target = resnet9(initialization="folded_statistics")
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.BatchNorm2d(2), nn.Flatten())
+    network = change_normalization(network, target, 0)
+    with pytest.raises(UserError, match="does not follow a linear layer or convolution"):
+        initialize_statistics(network, target, digits, CPU)
 
 
 @pytest.mark.parametrize("initialization", FROZEN)
@@ -116,7 +149,7 @@ def test_training_leaves_frozen_statistics_as_they_were(digits, tmp_path, initia
     before = {}
 
     def initialize(network):
-        freeze_statistics(network, target, digits, CPU)
+        initialize_statistics(network, target, digits, CPU)
         before.update(copy.deepcopy(network.state_dict()))
 
     plan = TrainingPlan(SPEC, torch.float32)
@@ -140,7 +173,7 @@ def test_an_interrupted_training_draws_the_same_noise(digits, tmp_path, target):
     plan = TrainingPlan(request.train, torch.float32)
 
     def initialize(network):
-        freeze_statistics(network, target, digits, CPU)
+        initialize_statistics(network, target, digits, CPU)
 
     class AfterFour(StopRequest):
         looked = 0
@@ -173,7 +206,7 @@ def test_a_damaged_checkpoint_does_not_lose_the_frozen_statistics(digits, tmp_pa
         CPU,
         tmp_path / "checkpoint",
         StopRequest(),
-        lambda network: freeze_statistics(network, target, digits, CPU),
+        lambda network: initialize_statistics(network, target, digits, CPU),
     )
     assert all(m.running_mean.any() for m in network.modules() if isinstance(m, nn.BatchNorm2d))
 
@@ -220,7 +253,7 @@ def test_a_changed_network_is_rebuilt(digits, name):
     network = bnrecon.targets.resnet9.resnet9((1, 8, 8), 10, 2)
     network = change_normalization(network, target, 0)
     images = next(digits.plain_train_batches(64, CPU, 64))
-    set_statistics(network, images) if name in ("affine", "noise") else freeze_statistics(
+    set_statistics(network, images) if name in ("affine", "noise") else initialize_statistics(
         network, target, digits, CPU
     )
     rebuilt = bnrecon.reconstruct(copy.deepcopy(network).eval(), images=images)

@@ -191,8 +191,9 @@ def _caption(rows: pd.DataFrame) -> str:
         f"means over {networks['seed'].nunique()} seeds with 95% intervals. Spread: the largest to "
         "the smallest ratio of the two in a layer, median. Figure: the trained network of seed 0, "
         "hyperplanes of layer 1 and folded ones of layer 4 in the colour of "
-        "their TLS error, black dots are the data; right, a point for each of these units; on the "
-        "line both are equal."
+        "their TLS error, black dots are the data. Each plane has a colour scale of its own: equal "
+        "colours are not equal errors. Right, a point for each of these units; on the line both "
+        "are equal."
     )
 
 
@@ -254,13 +255,15 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         ),
         Claim(
             "Figure 9",
-            "In deeper layers, too, σ²/‖w‖² is proportional to the fitting error in the input "
-            "space (blue: close to the data points; green: far).",
+            "If the caption (“blue: close to the data points; green: far”) is read as one of the "
+            "input space: σ²/‖w‖² is proportional to the fitting error there, in deeper layers, "
+            "too.",
             "confirmed" if networks["spread"].max() < 1 + 1e-9 else "not confirmed",
             f"{means.min():.0%} to {means.max():.0%} of the pairs of units of a layer are in "
             "another order by their distances, and the ratio of distance to error differs "
             f"between the units of a layer by a factor of {spread.min():.1f} to "
-            f"{spread.max():.1f} in the median: σ is measured in the layer's input space.",
+            f"{spread.max():.1f} in the median. Read as one of the layer's own input space, where "
+            "σ is measured, it is Eq. 8, and exact.",
         ),
     ]
 

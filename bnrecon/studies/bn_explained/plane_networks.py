@@ -20,12 +20,15 @@ SLOPE = 0.1
 EPSILON = 1e-30  # sigma of Eq. 3 to the last bit; torch trains with none that is 0
 
 
-def draw_clusters(seed: int, count: int = 50) -> np.ndarray:
-    """Points (count, 2) of three Gaussian clusters; each coordinate has mean 0 and variance 1."""
+def draw_clusters(seed: int, count: int = 50, offset: float = 0.0) -> np.ndarray:
+    """Points (count, 2) of three Gaussian clusters; each coordinate has variance 1.
+
+    Their mean is on the diagonal of the plane, ``offset`` from the origin.
+    """
     generator = np.random.Generator(np.random.Philox(key=(seed, 0)))
     centres = 2 * generator.normal(size=(3, 2))
     points = centres[generator.integers(3, size=count)] + generator.normal(size=(count, 2)) / 2
-    return (points - points.mean(0)) / points.std(0)
+    return (points - points.mean(0)) / points.std(0) + offset / 2**0.5
 
 
 def draw_layers(

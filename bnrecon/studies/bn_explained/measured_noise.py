@@ -1,0 +1,171 @@
+"""Controlled noise in a network: what it makes of the statistics of each BatchNorm, measured."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from torch import nn
+
+from bnrecon.config import composition
+from bnrecon.data import Images, load
+from bnrecon.reporting.figures import PALETTE
+from bnrecon.runtime import hardware
+from bnrecon.targets.store import build_target
+
+__all__ = ["SOURCES", "STATISTICS", "describe_factors", "draw_factors", "measure_noise"]
+
+STATISTICS = {"mean": "μ", "variance": "σ²"}
+SOURCES = {"noise": "with noise", "batch": "batches of V"}
+RESAMPLES = 100  # of the bootstrap
+TICKS = (1, 2, 5, 10, 20)
+
+
+def measure_noise(
+    data: str, factors: list[float], draws: int, options: Sequence[str]
+) -> pd.DataFrame:
+    """Variances of mu and sigma² at the start of training, to those of BatchNorm, by layer.
+
+    The network has its initial weights and is in training mode; the mini-batches are those of its
+    training. A factor f is measured twice: with the noise of the virtual batch V = B / f on the
+    same mini-batches (``noise``), and without noise on other mini-batches, of V images (``batch``).
+
+    Args:
+        data: the data set's name, for the rows.
+        factors: nominal factors of the variances, above 1.
+        draws: mini-batches.
+        options: overrides of the training.
+
+    Returns:
+        A row for each factor, source, statistic and BatchNorm. ``ratio`` is the median over
+        channels of the variance over mini-batches, to that of BatchNorm on mini-batches of B
+        images; ``error`` its standard error, by bootstrap over mini-batches.
+    """
+    config = composition.compose(options)
+    images, device = load(config.data), hardware.resolve_device(config.device)
+    size, seed = config.train.batch_size, config.train.seed
+
+    def measure(virtual: float | None, size: int, seed: int) -> list[np.ndarray]:
+        noise = [] if virtual is None else [f"target.virtual_batch={virtual:.6g}"]
+        request = composition.compose([*options, *noise]).target_request
+        network = build_target(request, images).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+        return _statistics(network, _mini_batches(images, size, seed, draws, device))
+
+    plain = measure(None, size, seed)
+    rows = []
+    for factor in factors:
+        virtual = size / factor
+        found = {
+            "noise": measure(virtual, size, seed),
+            "batch": measure(None, round(virtual), seed + 1),
+        }
+        for source, layers in found.items():
+            named = {"data": data, "kind": "measured", "factor": factor, "source": source}
+            named |= {"batch": round(virtual), "draws": draws}
+            for layer, (one, other) in enumerate(zip(layers, plain, strict=True), 1):
+                for number, statistic in enumerate(STATISTICS):
+                    ratio, error = _ratio(one[:, number], other[:, number], source == "noise")
+                    row = {"layer": layer, "statistic": statistic, "ratio": ratio, "error": error}
+                    rows.append(named | row)
+    return pd.DataFrame(rows)
+
+
+def _mini_batches(
+    images: Images, size: int, seed: int, count: int, device: torch.device
+) -> Iterator[torch.Tensor]:
+    """The first mini-batches of a training, of as many epochs as it takes."""
+    epochs = (images.train_batches(size, seed, epoch, device) for epoch in itertools.count())
+    pairs = itertools.islice(itertools.chain.from_iterable(epochs), count)
+    return (pixels for pixels, _ in pairs)
+
+
+def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.ndarray]:
+    """Of each BatchNorm, mu and sigma² (mini-batches, 2, channels) that it normalizes by.
+
+    They are read off input x and output y: with scales 1 and shifts 0, as a network starts,
+    y = (x - mu) / sigma.
+    """
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    found: dict[nn.Module, list[torch.Tensor]] = {norm: [] for norm in norms}
+
+    def read(norm: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        (before, centre), (after, shift) = (
+            torch.std_mean(values, (0, 2, 3), correction=0) for values in (inputs[0], output)
+        )
+        sigma = before / after
+        found[norm].append(torch.stack([centre - sigma * shift, sigma**2]))
+
+    network.train()
+    hooks = [norm.register_forward_hook(read) for norm in norms]
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        for pixels in batches:
+            network(pixels)
+    for hook in hooks:
+        hook.remove()
+    return [torch.stack(values).double().cpu().numpy() for values in found.values()]
+
+
+def _ratio(one: np.ndarray, other: np.ndarray, paired: bool) -> tuple[float, float]:
+    """Median over channels of the ratio of two variances over rows, and its standard error.
+
+    Args:
+        one: (mini-batches, channels).
+        other: the same, of as many mini-batches.
+        paired: whether both are of the same mini-batches.
+    """
+    generator = np.random.Generator(np.random.Philox(0))
+    resampled = []
+    for _ in range(RESAMPLES):
+        first, second = generator.integers(len(one), size=(2, len(one)))
+        resampled.append(_median_ratio(one[first], other[first if paired else second]))
+    return _median_ratio(one, other), float(np.std(resampled))
+
+
+def _median_ratio(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.median(one.var(0, ddof=1) / other.var(0, ddof=1)))
+
+
+def describe_factors(rows: pd.DataFrame, source: str, statistic: str) -> str:
+    """Measured factors of one data set and nominal factor: the first BatchNorm; the others."""
+    own = rows[(rows["source"] == source) & (rows["statistic"] == statistic)]
+    if own.empty:
+        return "not measured"
+    first, *others = own.sort_values("layer")["ratio"]
+    return f"{first:.2f}; {min(others):.2f} to {max(others):.2f}"
+
+
+def draw_factors(axes: Axes, rows: pd.DataFrame, statistic: str) -> None:
+    """Measured factors of one nominal factor by BatchNorm, ± two standard errors.
+
+    Args:
+        axes: where to draw.
+        rows: those of ``measure_noise`` for one factor; data sets have a colour each.
+        statistic: a name in ``STATISTICS``.
+    """
+    own = rows[rows["statistic"] == statistic]
+    for number, (data, part) in enumerate(own.groupby("data", sort=False)):
+        for source, line in part.groupby("source", sort=False):
+            noisy = source == "noise"
+            axes.errorbar(
+                line["layer"] + 0.12 * number,
+                line["ratio"],
+                2 * line["error"],
+                fmt="o-" if noisy else "s:",
+                markersize=3.5,
+                markerfacecolor=PALETTE[number] if noisy else "white",
+                color=PALETTE[number],
+                linewidth=0.8,
+                label=f"{data}, {SOURCES[str(source)]}",
+            )
+    axes.axhline(rows["factor"].iloc[0], color="grey", linewidth=0.8, linestyle="--", zorder=0)
+    axes.set_yscale("log")
+    axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
+    axes.set_xticks(sorted({int(layer) for layer in own["layer"]}))
+    axes.set_xlabel("BatchNorm, from the input")
+    axes.set_ylabel(f"var({STATISTICS[statistic]}) to that without noise")
