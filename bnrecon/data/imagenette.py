@@ -10,6 +10,7 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
+from bnrecon.data.image_file import IMAGE_SUFFIXES
 from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.published import Arrays, Published
 from bnrecon.data.spec import DataSpec
@@ -97,10 +98,11 @@ class _Imagenette(Published):
 
     def _require_complete(self, folder: Path) -> None:
         for split, count in IMAGES.items():
-            _, images = list_split(folder / split, None)
-            if len(images) != count:
-                found = f"{folder / split} holds {len(images):,} of {count:,} images"
-                advice = "remove the folder and allow download=true, or unpack it again"
+            files = (folder / split).glob("[!.]*/[!.]*")
+            held = sum(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
+            if held != count:
+                found = f"{folder / split} holds {held:,} of {count:,} images"
+                advice = f"remove {folder.name} and allow download=true, or unpack it again"
                 raise UserError(f"{found}; {advice}")
 
     def _read_folder(self, folder: Path) -> Arrays:

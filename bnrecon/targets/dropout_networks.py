@@ -12,8 +12,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from bnrecon.targets.image_size import require_side
+
 __all__ = ["dropout_cnn", "dropout_resnet"]
 
+SMALLEST = 2  # pixels a side, for the first pooling
 LARGE = 64  # sides from here on have one more convolution and pooling, as for Imagenette
 
 
@@ -60,14 +63,18 @@ def dropout_resnet(
     every block; eight poolings do not fit images of 32 pixels a side, which five halve to one.
 
     Args:
-        shape: channels, height and width of an image.
+        shape: channels, height and width of an image, of 2 pixels or more a side.
         classes: number of logits.
         width: 64 in the paper; all channels are in proportion.
         depth: residual blocks of each width, 2 in the paper's example.
 
+    Raises:
+        UserError: for smaller images.
+
     >>> dropout_resnet((3, 32, 32), 10, width=8)(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
+    require_side("dropout_resnet", shape, SMALLEST)
     first = max(1, width // 2)
     network = nn.Sequential(*_block(shape[0], first, 5), nn.MaxPool2d(2), nn.Dropout(0.1))
     side, channels = min(shape[1:]) // 2, first
@@ -92,14 +99,19 @@ def dropout_cnn(shape: tuple[int, int, int], classes: int, width: int = 96) -> n
     and a linear layer.
 
     Args:
-        shape: channels, height and width of an image, of 24 pixels or more a side; smaller ones
-            lack the last pooling, and the padding of the 3x3 convolution is added.
+        shape: channels, height and width of an image, of 2 pixels or more a side. The 3x3
+            convolution is padded for sides below 24, and for those below 8 a pooling is left out
+            where one pixel is left.
         classes: number of logits.
         width: 96 in the paper; all channels are in proportion.
+
+    Raises:
+        UserError: for smaller images.
 
     >>> dropout_cnn((3, 32, 32), 10, width=12)(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
+    require_side("dropout_cnn", shape, SMALLEST)
     side, channels = min(shape[1:]) // 2, max(1, width // 3)
     network = nn.Sequential(*_block(shape[0], channels, 5), nn.MaxPool2d(2))
     if min(shape[1:]) >= LARGE:

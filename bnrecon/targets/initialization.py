@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,10 +12,12 @@ from torch import nn
 
 from bnrecon.partition import adapt_layers, set_statistics
 from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.targets.module_tree import replace_modules
 
 __all__ = [
     "FrozenBatchNorm1d",
     "FrozenBatchNorm2d",
+    "fold_statistics",
     "initialize_biases",
     "initialize_from_data",
 ]
@@ -101,13 +103,15 @@ def initialize_from_data(
         if method == "fold":
             raise UserError("method=fold: the network has BatchNorm; give method=freeze")
         set_statistics(ready, given)
-        return _replace(ready, _is_norm, lambda norm: _frozen(norm))  # type: ignore[arg-type]
+        return replace_modules(ready, _is_norm, lambda norm: _frozen(norm))  # type: ignore[arg-type]
     layers = _hidden_layers(ready, given if isinstance(given, torch.Tensor) else given[0])
     if method == "fold":
-        adapt_layers(ready, layers, given, _output_of, functools.partial(_fold, eps))
+        adapt_layers(ready, layers, given, _output_of, functools.partial(fold_statistics, eps=eps))
         return ready
     chosen = set(layers)
-    ready = _replace(ready, lambda module: module in chosen, lambda layer: _normalized(layer, eps))
+    ready = replace_modules(
+        ready, lambda module: module in chosen, lambda layer: _normalized(layer, eps)
+    )
     return set_statistics(ready, given)
 
 
@@ -157,13 +161,33 @@ def _output_of(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _fold(eps: float, layer: nn.Module, mean: torch.Tensor, variance: torch.Tensor) -> None:
-    """Make the layer's output its normalized output."""
+def fold_statistics(
+    layer: nn.Module, mean: torch.Tensor, variance: torch.Tensor, eps: float
+) -> None:
+    """Make a layer's outputs h the normalized (h - mean) / sqrt(variance + eps), in place.
+
+    Args:
+        layer: a Linear or Conv2d; a bias is added where it has none.
+        mean: of each output channel (channels,).
+        variance: of each output channel.
+        eps: added to the variances.
+
+    Raises:
+        UserError: for a weight that is computed from other parameters.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> outputs = layer(torch.ones(1, 2))
+    >>> fold_statistics(layer, torch.ones(1), 4 * torch.ones(1), eps=0)
+    >>> torch.allclose(layer(torch.ones(1, 2)), (outputs - 1) / 2)
+    True
+    """
+    if hasattr(layer, "parametrizations"):
+        raise UserError("method=fold: a layer's weight is parametrized; give method=freeze")
     weight: Any = layer.weight
     bias: Any = layer.bias
-    scale = (variance + eps).rsqrt()
-    before = torch.zeros_like(mean) if bias is None else bias.double()
-    shift = ((before - mean) * scale).to(weight)
+    scale = (variance.double() + eps).rsqrt()
+    before = torch.zeros_like(scale) if bias is None else bias.double()
+    shift = ((before - mean.double()) * scale).to(weight)
     weight.mul_(scale.to(weight).reshape(-1, *[1] * (weight.ndim - 1)))
     if bias is None:
         layer.bias = nn.Parameter(shift)
@@ -188,16 +212,3 @@ def _normalized(layer: nn.Module, eps: float) -> nn.Module:
     weight: Any = layer.weight
     norm = kind(len(weight), eps=eps, affine=False).to(weight.device, weight.dtype)
     return nn.Sequential(layer, norm).train(layer.training)
-
-
-def _replace(
-    network: nn.Module,
-    chosen: Callable[[nn.Module], bool],
-    replacement: Callable[[nn.Module], nn.Module],
-) -> nn.Module:
-    """Replace the chosen modules of a network, in place; the network itself where it is chosen."""
-    if chosen(network):
-        return replacement(network)
-    for name, child in network.named_children():
-        setattr(network, name, _replace(child, chosen, replacement))
-    return network

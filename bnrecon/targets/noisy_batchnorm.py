@@ -7,6 +7,7 @@ from torch import nn
 
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.initialization import FrozenBatchNorm2d
+from bnrecon.targets.module_tree import replace_modules
 
 __all__ = ["NoisyBatchNorm2d", "batch_noise"]
 
@@ -98,22 +99,28 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
         >>> type(network[0]).__name__
         'NoisyBatchNorm2d'
         """
-        if isinstance(network, nn.BatchNorm2d) and not isinstance(network, FrozenBatchNorm2d):
-            noisy = cls(
-                network.num_features,
-                virtual_batch=virtual_batch,
-                eps=network.eps,
-                momentum=network.momentum,
-                affine=network.affine,
-                track_running_stats=network.track_running_stats,
-            )
-            noisy.weight, noisy.bias = network.weight, network.bias
-            for name, buffer in network.named_buffers(recurse=False):
-                setattr(noisy, name, buffer)
-            return noisy.train(network.training)
-        for name, child in network.named_children():
-            setattr(network, name, cls.convert(child, virtual_batch))
-        return network
+
+        def is_noisy(module: nn.Module) -> bool:
+            return isinstance(module, nn.BatchNorm2d) and not isinstance(module, FrozenBatchNorm2d)
+
+        return replace_modules(network, is_noisy, lambda norm: cls._like(norm, virtual_batch))
+
+    @classmethod
+    def _like(cls, norm: nn.Module, virtual_batch: float | None) -> NoisyBatchNorm2d:
+        """The same layer with noise; parameters and statistics are shared."""
+        assert isinstance(norm, nn.BatchNorm2d)
+        noisy = cls(
+            norm.num_features,
+            virtual_batch=virtual_batch,
+            eps=norm.eps,
+            momentum=norm.momentum,
+            affine=norm.affine,
+            track_running_stats=norm.track_running_stats,
+        )
+        noisy.weight, noisy.bias = norm.weight, norm.bias
+        for name, buffer in norm.named_buffers(recurse=False):
+            setattr(noisy, name, buffer)
+        return noisy.train(norm.training)
 
 
 @torch.no_grad()

@@ -6,26 +6,30 @@ The comparisons of "Batch Normalization Explained", for any family of networks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from bnrecon.data import Images
 from bnrecon.partition import adapt_layers, set_statistics
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import Interrupted, UserError
+from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.accuracy import image_bar
 from bnrecon.targets.initialization import (
     FrozenBatchNorm1d,
     FrozenBatchNorm2d,
+    fold_statistics,
     initialize_biases,
 )
+from bnrecon.targets.module_tree import replace_modules
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetSpec
 
 __all__ = ["change_normalization", "initialize_statistics"]
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
-STATISTICS_BATCH = 500  # images that run through the network at once
 
 
 def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> nn.Module:
@@ -46,45 +50,57 @@ def change_normalization(network: nn.Module, target: TargetSpec, seed: int) -> n
     Raises:
         UserError: where the network has no BatchNorm to change.
     """
-    removed = target.initialization != "batchnorm"
-    if not removed and target.affine and target.virtual_batch is None:
+    changes = target.initialization != "batchnorm"
+    if not changes and target.affine and target.virtual_batch is None:
         return network
-    if not any(isinstance(module, Norm) for module in network.modules()):
+    norms = _norms(network)
+    if not norms:
         raise UserError(
             f"family={target.family}: has no BatchNorm; "
             "leave out affine, virtual_batch and initialization"
         )
+    if target.virtual_batch is not None and not all(isinstance(m, nn.BatchNorm2d) for m in norms):
+        raise UserError(
+            f"virtual_batch={target.virtual_batch:g}: {target.family} has BatchNorm1d, for which "
+            "there is no noise; leave it out"
+        )
+    network = replace_modules(network, _is_norm, lambda norm: _replacement(norm, target))
     if target.virtual_batch is not None:
-        return NoisyBatchNorm2d.convert(_each_norm(network, target), target.virtual_batch)
-    network = _each_norm(network, target)
-    if removed:
+        return NoisyBatchNorm2d.convert(network, target.virtual_batch)
+    if changes:
         kind = "random" if target.initialization == "random_bias" else "zero"
         initialize_biases(network, kind, seed)
     return network
 
 
-def _each_norm(network: nn.Module, target: TargetSpec) -> nn.Module:
-    """Replace every BatchNorm by what ``target`` wants."""
-    if isinstance(network, Norm):
-        return _replacement(network, target)
-    for name, child in network.named_children():
-        setattr(network, name, _each_norm(child, target))
-    return network
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, Norm)
 
 
-def _replacement(norm: Norm, target: TargetSpec) -> nn.Module:
-    kind: type[nn.Module] = type(norm)
+def _norms(network: nn.Module) -> list[nn.Module]:
+    return [module for module in network.modules() if _is_norm(module)]
+
+
+def _replacement(norm: nn.Module, target: TargetSpec) -> nn.Module:
+    assert isinstance(norm, Norm)
     if target.initialization in ("zero_bias", "random_bias"):
         return nn.Identity()
     if target.initialization in INITIALIZED_FROM_DATA:
         kind = FrozenBatchNorm2d if isinstance(norm, nn.BatchNorm2d) else FrozenBatchNorm1d
-    elif target.affine:
-        return norm
-    return kind(norm.num_features, eps=norm.eps, momentum=norm.momentum, affine=False)
+        return kind(norm.num_features, eps=norm.eps, affine=False)
+    if not target.affine:
+        norm.affine = False
+        norm.register_parameter("weight", None)
+        norm.register_parameter("bias", None)
+    return norm
 
 
 def initialize_statistics(
-    network: nn.Module, target: TargetSpec, data: Images, device: torch.device
+    network: nn.Module,
+    target: TargetSpec,
+    data: Images,
+    device: torch.device,
+    stop: StopRequest | None = None,
 ) -> None:
     """Set the statistics with which a training without BatchNorm starts, in place.
 
@@ -97,25 +113,32 @@ def initialize_statistics(
     - ``folded_statistics``: the function of ``frozen_statistics``, with σ and μ in the weights and
       biases of the layers before, where the training changes them.
 
-    Other targets are left as they are. The images run once for every BatchNorm.
+    Other targets are left as they are. The images run once for every BatchNorm, in float32.
+
+    Args:
+        network: changed in place.
+        target: its options.
+        data: the images.
+        device: where the network is.
+        stop: asked after each batch whether to stop.
 
     Raises:
         UserError: where a BatchNorm to fold does not follow a linear layer or convolution.
+        Interrupted: when ``stop`` asks for it.
     """
     if target.initialization not in INITIALIZED_FROM_DATA:
         return
-    images = _PlainImages(data, device)
-    if target.initialization == "frozen_scale":
-        adapt_layers(network, _norms(network), images, lambda _norm, given: given, _set_scale)
-        return
-    set_statistics(network, images)
-    if target.initialization == "folded_statistics":
-        for norm, layer in _layers_before(network, next(iter(images))[:1]).items():
-            _fold(norm, layer)
-
-
-def _norms(network: nn.Module) -> list[nn.Module]:
-    return [module for module in network.modules() if isinstance(module, Norm)]
+    norms = _norms(network)
+    title = "statistics of the training images"
+    with image_bar(len(norms) * data.sizes[0], title) as bar, exact_float32():
+        images = _PlainImages(data, device, bar, stop)
+        if target.initialization == "frozen_scale":
+            adapt_layers(network, norms, images, lambda _norm, given: given, _set_scale)
+            return
+        set_statistics(network, images)
+        if target.initialization == "folded_statistics":
+            for norm, layer in _layers_before(network, next(iter(images))[:1]).items():
+                _fold(norm, layer)
 
 
 def _set_scale(norm: nn.Module, mean: torch.Tensor, variance: torch.Tensor) -> None:
@@ -123,18 +146,15 @@ def _set_scale(norm: nn.Module, mean: torch.Tensor, variance: torch.Tensor) -> N
     norm.running_var.copy_(variance + mean**2)  # type: ignore[operator]
 
 
-@torch.no_grad()
 def _fold(norm: nn.Module, layer: nn.Module) -> None:
     """Move the statistics into the layer; the norm is the identity from then on."""
-    weight, bias, mean, variance, eps = (
-        cast(Any, value)
-        for value in (layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps)
-    )
-    scale = (variance.double() + eps).rsqrt()
-    weight.mul_(scale.to(weight).reshape(-1, *[1] * (weight.dim() - 1)))
-    bias.copy_((bias.double() - mean.double()) * scale)
+    assert isinstance(norm, Norm)
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert variance is not None
+    fold_statistics(layer, mean, variance, norm.eps)
     mean.zero_()
-    variance.fill_(1 - eps)
+    variance.fill_(1 - norm.eps)
 
 
 def _layers_before(network: nn.Module, inputs: torch.Tensor) -> dict[nn.Module, nn.Module]:
@@ -171,8 +191,21 @@ def _layers_before(network: nn.Module, inputs: torch.Tensor) -> dict[nn.Module, 
 class _PlainImages:
     """All training images in batches, as often as they are asked for."""
 
-    def __init__(self, data: Images, device: torch.device) -> None:
-        self.data, self.device = data, device
+    def __init__(
+        self, data: Images, device: torch.device, bar: tqdm, stop: StopRequest | None
+    ) -> None:
+        self.data, self.device, self.bar, self.stop = data, device, bar, stop
+        pixels = data.shape[1] * data.shape[2]
+        # As many pixels as 500 images of CIFAR have: a ResNet's first layers then take 1 GB.
+        self.batch = max(1, min(500, 500 * 32 * 32 // pixels))
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return self.data.plain_train_batches(STATISTICS_BATCH, self.device, self.data.sizes[0])
+        sizes = self.batch, self.device, self.data.sizes[0]
+        for images in self.data.plain_train_batches(*sizes):
+            if self.stop is not None and self.stop.reason is not None:
+                raise Interrupted(
+                    f"stopped because {self.stop.reason}, while statistics were computed; "
+                    "nothing is saved yet; rerun the command to start again"
+                )
+            yield images
+            self.bar.update(len(images))

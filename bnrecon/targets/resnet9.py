@@ -10,8 +10,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from bnrecon.targets.image_size import require_side
+
 __all__ = ["Residual", "ScaledLinear", "resnet9"]
 
+SMALLEST = 8  # pixels a side: three poolings leave one
 LOGIT_SCALE = 0.125  # of the original: without it the logits of a network that starts are large
 
 
@@ -58,10 +61,14 @@ def resnet9(shape: tuple[int, int, int], classes: int, width: int = 64) -> nn.Mo
         classes: number of logits.
         width: channels of the first convolution, 64 in the original.
 
+    Raises:
+        UserError: for smaller images.
+
     >>> network = resnet9((3, 32, 32), 10)
     >>> sum(p.numel() for p in network.parameters())
     6573120
     """
+    require_side("resnet9", shape, SMALLEST)
     network = nn.Sequential()
     network.add_module("first", _block(shape[0], width))
     network.add_module("stage1", _stage(width, 2 * width, residual=True))

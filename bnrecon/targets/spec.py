@@ -83,6 +83,11 @@ class TargetSpec:
                 )
             if not self.affine:
                 raise UserError(f"affine=false, {given}: leaves no scales; leave affine out")
+        if self.initialization == "folded_statistics" and (self.condition or self.density):
+            raise UserError(
+                "initialization=folded_statistics: is not for weights behind fixed factors; "
+                "give initialization=frozen_statistics, or leave condition and density out"
+            )
         if self.condition is not None and self.density is not None:
             raise UserError(
                 f"condition={self.condition:g}, density={self.density:g}: give at most one of them"
@@ -117,7 +122,8 @@ class VggTarget(TargetSpec):
 
     def training_bytes(self) -> int:
         """About how much memory the weights take in training."""
-        return BYTES_PER_WEIGHT * sum(self.groups) * 9 * self.width**2
+        inputs = 3 + (sum(self.groups) - 1) * self.width  # of all convolutions
+        return BYTES_PER_WEIGHT * inputs * 9 * self.width
 
 
 @dataclass
@@ -137,6 +143,17 @@ class NormalizationVggTarget(VggTarget):
         "between the two convolutions of a pair: a normalization, or a scale alone",
         allowed=INNER,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        changed = {"affine": self.affine is not True, "virtual_batch": self.virtual_batch}
+        changed["initialization"] = self.initialization != "batchnorm"
+        given = [name for name, value in changed.items() if value]
+        if given and self.features != "none":
+            raise UserError(
+                f"{given[0]}: a frozen pair keeps its own normalizations; "
+                f"leave {given[0]} out, or give features=none"
+            )
 
     def training_bytes(self) -> int:
         """About how much memory the weights take in training."""
@@ -159,7 +176,8 @@ class ResnetTarget(TargetSpec):
 
     def training_bytes(self) -> int:
         """About how much memory the weights take in training."""
-        return BYTES_PER_WEIGHT * 11_000_000 * self.width**2 // 64**2
+        parameters = {18: 11_700_000, 34: 21_800_000, 50: 25_600_000}[self.depth]
+        return BYTES_PER_WEIGHT * parameters * self.width**2 // 64**2
 
 
 @dataclass
@@ -179,7 +197,8 @@ class DropoutResnetTarget(TargetSpec):
 
     def training_bytes(self) -> int:
         """About how much memory the weights take in training."""
-        return BYTES_PER_WEIGHT * 7_500_000 * (self.depth + 1) // 3 * self.width**2 // 64**2
+        parameters = 3_300_000 + 6_270_000 * self.depth
+        return BYTES_PER_WEIGHT * parameters * self.width**2 // 64**2
 
 
 @dataclass
@@ -190,7 +209,7 @@ class DropoutCnnTarget(TargetSpec):
 
     def training_bytes(self) -> int:
         """About how much memory the weights take in training."""
-        return BYTES_PER_WEIGHT * 4_200_000 * self.width**2 // 96**2
+        return BYTES_PER_WEIGHT * 3_500_000 * self.width**2 // 96**2
 
 
 @dataclass
@@ -201,7 +220,7 @@ class MlpTarget(TargetSpec):
     activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
 
     def training_bytes(self) -> int:
-        """About how much memory the weights take in training."""
+        """About how much memory the weights take in training, for images of ``width`` values."""
         return BYTES_PER_WEIGHT * self.depth * self.width**2
 
 
@@ -241,11 +260,15 @@ class TrainSpec:
     )
     checkpoint_seconds: float = option(60, "seconds between checkpoints", above=0, at_most=10**9)
     test_every: int | None = option(
-        None, "test after every so many epochs; the log then has the accuracies", at_least=1
+        None,
+        "test after every so many epochs; the log then has the accuracies (another target)",
+        at_least=1,
     )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.test_every is not None and self.test_every > self.epochs:
+            raise UserError(f"test_every={self.test_every}: must be at most epochs={self.epochs}")
         if self.nesterov and self.momentum == 0:
             raise UserError("nesterov=true: needs a momentum above 0")
         if self.time_limit is not None:

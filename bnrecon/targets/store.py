@@ -158,7 +158,8 @@ def obtain_target(request: TargetRequest, data: Images, device: torch.device) ->
         folder = _folder(request, data, device.type, training_plan(request, device).dtype)
         network, about = _train_under_lock(request, data, device, folder)
     elif folder != _folder(request, data, device.type, training_plan(request, device).dtype):
-        logger.info("%s was trained on %s in %s", folder, about["device"], about["precision"])
+        trained_in = about.get("device", "another device"), about.get("precision", "its precision")
+        logger.info("%s was trained on %s in %s", folder, *trained_in)
     return Trained(network.to(device).eval(), folder, about)
 
 
@@ -187,7 +188,15 @@ def _train_under_lock(
 
 
 def _check_batches(network: nn.Module, request: TargetRequest, data: Images) -> None:
-    """Raise ``UserError`` for batches of one image where the network normalizes over the batch."""
+    """Raise ``UserError`` for batches that are too small for the network's normalizations."""
+    processes = distributed.rank_and_world_size()[1]
+    batch = min(request.train.batch_size, data.sizes[0]) // processes
+    virtual = request.target.virtual_batch
+    if virtual is not None and virtual >= batch:
+        raise UserError(
+            f"target.virtual_batch={virtual:g}: must be below the {batch} images of a batch"
+            + (" and process" if processes > 1 else "")
+        )
     if min(request.train.batch_size, data.sizes[0]) > 1:
         return
     trial = copy.deepcopy(network).train()
@@ -219,9 +228,11 @@ def _read_stored(
     except FileNotFoundError:
         return None
     except (ValueError, RuntimeError) as error:
+        reason = error if isinstance(error, ValueError) else f"{path} does not fit the network"
         if set_aside:
-            misfit = f"{path} does not fit the network"
-            files.quarantine(path, error if isinstance(error, ValueError) else misfit)
+            files.quarantine(path, reason)
+        else:
+            logger.warning("%s; the target is trained again", reason)
         return None
     with contextlib.suppress(OSError):  # left by a process that was killed at the very end
         (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -233,13 +244,13 @@ def _train_and_save(
 ) -> None:
     network = build_target(request, data)
     checkpoint = folder / CHECKPOINT
-
-    def initialize(network: nn.Module) -> None:
-        initialize_statistics(network, request.target, data, device)
-
     plan = training_plan(request, device)
     limit = None if request.train.time_limit is None else parse_duration(request.train.time_limit)
     with StopRequest(limit) as stop:
+
+        def initialize(network: nn.Module) -> None:
+            initialize_statistics(network, request.target, data, device, stop)
+
         log, spent = train(network, data, plan, device, checkpoint, stop, initialize)
     about = {"seconds": spent, "log": log}
     distributed.run_on_first_rank(

@@ -178,6 +178,14 @@ class Trainer:
             look and distributed.any_rank(stopping, self.device),
         )
 
+    def _test(self) -> float:
+        """Test accuracy in percent; raise ``Diverged`` where outputs are not finite."""
+        try:
+            return measure_accuracy(self.network, self.data, self.device).percent
+        except RunError as error:
+            advice = f"lower train.lr (now {self.spec.lr:g})"
+            raise Diverged(f"training diverged: {error}; {advice}") from None
+
     def _noise_seed(self) -> int:
         """Of a step's own random numbers (dropout, noise), the same after an interruption."""
         number = self.spec.seed * 1_000_003 + self.step
@@ -208,7 +216,7 @@ class Trainer:
         row = {"epoch": len(self.log) + 1, "loss": loss / count, "accuracy": 100 * correct / count}
         every = self.spec.test_every
         if every is not None and row["epoch"] % every == 0:
-            row["test_accuracy"] = measure_accuracy(self.network, self.data, self.device).percent
+            row["test_accuracy"] = distributed.run_on_first_rank(self._test)
             self.network.train()
         self.log.append(row)
         self.sums.zero_()
@@ -261,7 +269,7 @@ def train(
         UserError: where torch.compile fails and ``train.compile`` is ``on``.
     """
     trainer = Trainer(network, data, plan, device)
-    distributed.run_on_first_rank_before_others(lambda: _resume(trainer, checkpoint))
+    resumed = distributed.run_on_first_rank_before_others(lambda: _resume(trainer, checkpoint))
     step = torch.tensor(trainer.step, device=device)
     if distributed.sum_over_ranks(step) != trainer.step * trainer.processes:
         raise distributed.report_once(
@@ -270,8 +278,9 @@ def train(
                 f"{checkpoint.parent} must be a folder that all share"
             )
         )
-    if trainer.step == 0 and initialize is not None:
+    if not resumed and initialize is not None:
         initialize(network)
+        trainer._save(checkpoint)  # what was computed from all images is not computed again
     try:
         # Each step seeds the generators of PyTorch; a caller's own go on where they were.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -284,17 +293,17 @@ def train(
     return trainer.log, trainer.seconds
 
 
-def _resume(trainer: Trainer, checkpoint: Path) -> None:
+def _resume(trainer: Trainer, checkpoint: Path) -> bool:
     """Take up a checkpoint if it is there and whole; the first process logs what it found."""
     if not checkpoint.exists():
-        return
+        return False
     try:
         tensors, about = files.read_tensors(checkpoint)
         trainer.restore(tensors, about)
     except ValueError as error:
         damaged = isinstance(error, files.Damaged)
         files.quarantine(checkpoint, error if damaged else f"{checkpoint} {error}")
-        return
+        return False
     if trainer.rank == 0:
         logger.info("resuming at step %d of %d", trainer.step, trainer.total)
         if (before := about.get("processes", 1)) != trainer.processes:
@@ -304,3 +313,4 @@ def _resume(trainer: Trainer, checkpoint: Path) -> None:
                 before,
                 trainer.processes,
             )
+    return True

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import logging
+import shutil
 import tarfile
 
 import numpy as np
@@ -98,8 +99,40 @@ def test_the_smallest_size_that_need_not_be_enlarged_is_read(tmp_path, caplog):
 def test_a_published_folder_that_is_not_complete_is_refused(tmp_path):
     folder = folders(tmp_path / "imagenette2-160")
     next((folder / "train" / WNIDS[3]).iterdir()).unlink()
-    refused(tmp_path, r"imagenette2-160/train holds 19 of 20 images; remove the folder and allow")
-    refused(tmp_path, r"holds 19 of 20 images; remove the folder", download=True)
+    line = r"imagenette2-160/train holds 19 of 20 images; remove imagenette2-160 and allow download"
+    refused(tmp_path, line)
+    refused(tmp_path, line, download=True)
+
+
+@pytest.mark.parametrize("download", [False, True])
+@pytest.mark.parametrize("left", ["nothing", "train without classes", "a class without images"])
+def test_a_published_folder_that_is_half_unpacked_is_refused(tmp_path, left, download):
+    train = tmp_path / "imagenette2-160" / "train"
+    held = 0
+    if left == "nothing":
+        train.parent.mkdir()
+    elif left == "train without classes":
+        train.mkdir(parents=True)
+    else:
+        folders(train.parent)
+        for file in (train / WNIDS[-1]).iterdir():
+            file.unlink()
+        held = 18
+    line = rf"train holds {held} of 20 images; remove imagenette2-160 and allow download=true, or "
+    refused(tmp_path, line, download=download)
+
+
+def test_a_published_folder_without_its_test_images_is_refused(tmp_path):
+    folder = folders(tmp_path / "imagenette2-160")
+    shutil.rmtree(folder / "val")
+    refused(tmp_path, r"imagenette2-160/val holds 0 of 10 images; remove imagenette2-160 and allow")
+
+
+def test_hidden_files_and_other_files_are_not_counted_as_images(tmp_path):
+    folder = folders(tmp_path / "imagenette2-160")
+    (folder / "train" / WNIDS[0] / "._one.JPEG").write_bytes(b"of a Mac")
+    (folder / "train" / WNIDS[0] / "list.txt").write_text("of somebody")
+    assert load(DataSpec("imagenette", str(tmp_path), side=16, download=False)).sizes == (20, 10)
 
 
 def test_what_is_missing_or_damaged_is_named(tmp_path):

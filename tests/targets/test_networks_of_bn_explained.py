@@ -2,11 +2,14 @@
 
 import itertools
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bnrecon.runtime.errors import UserError
 from bnrecon.targets.dropout_networks import dropout_cnn, dropout_resnet
+from bnrecon.targets.register import build
 from bnrecon.targets.resnet9 import resnet9
 
 
@@ -92,7 +95,7 @@ def test_the_convolutional_network_has_the_layers_of_appendix_d():
     assert larger == [(32, 3, 5), (64, 32, 5), (96, 64, 5), *expected[2:]]
 
 
-def test_an_image_of_one_pixel_is_left_at_the_end():
+def test_one_or_two_pixels_a_side_are_left_at_the_end():
     x = torch.randn(2, 3, 32, 32)
     for network, side in (
         (dropout_resnet((3, 32, 32), 10, 8), 1),
@@ -100,3 +103,30 @@ def test_an_image_of_one_pixel_is_left_at_the_end():
     ):
         before_average = network[:-3]
         assert before_average(x).shape[2:] == (side, side)
+
+
+@pytest.mark.parametrize(
+    ("family", "least"), [("resnet9", 8), ("dropout_resnet", 2), ("dropout_cnn", 2)]
+)
+def test_images_below_the_smallest_side_are_refused(family, least):
+    for shape in ((3, least, least), (3, least, 5 * least), (3, least + 1, least)):
+        network = build(family, shape, 10, width=6)
+        assert network(torch.randn(2, *shape)).shape == (2, 10)
+    expected = rf"^{family}: images of 20x{least - 1} pixels are too small; give {least}x{least} or"
+    with pytest.raises(UserError, match=expected):
+        build(family, (3, least - 1, 20), 10, width=6)
+    with pytest.raises(UserError, match=f"images of {least - 1}x20 pixels"):
+        build(family, (3, 20, least - 1), 10, width=6)
+
+
+@pytest.mark.parametrize(
+    ("side", "poolings", "padding", "left"),
+    [(2, 1, 1, 1), (3, 1, 1, 1), (4, 2, 1, 1), (7, 2, 1, 1), (8, 3, 1, 1), (16, 3, 1, 2)]
+    + [(23, 3, 1, 2), (24, 3, 0, 1), (32, 3, 0, 2), (63, 3, 0, 5), (64, 4, 0, 2)],
+)
+def test_small_images_have_fewer_poolings_and_a_padded_convolution(side, poolings, padding, left):
+    """All three poolings from 8 pixels on; no padding, as in the paper, from 24 pixels on."""
+    network = dropout_cnn((3, side, side), 10, width=6)
+    assert sum(isinstance(m, nn.MaxPool2d) for m in network) == poolings
+    assert [m.padding[0] for m in network if isinstance(m, nn.Conv2d)][-2] == padding
+    assert network[:-3](torch.randn(2, 3, side, side)).shape[2:] == (left, left)

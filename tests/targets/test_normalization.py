@@ -1,5 +1,6 @@
 """Targets without scales and shifts, with noise, and without BatchNorm: built and trained."""
 
+import contextlib
 import copy
 import dataclasses
 
@@ -10,7 +11,7 @@ from torch import nn
 import bnrecon
 from bnrecon.data import DataSpec
 from bnrecon.partition import set_statistics
-from bnrecon.runtime.errors import Interrupted, UserError
+from bnrecon.runtime.errors import Diverged, Interrupted, UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
 from bnrecon.targets.normalization import change_normalization, initialize_statistics
@@ -18,6 +19,8 @@ from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.spec import (
     INITIALIZATIONS,
     DropoutCnnTarget,
+    MlpTarget,
+    NormalizationVggTarget,
     Resnet9Target,
     TargetRequest,
     TrainSpec,
@@ -239,8 +242,9 @@ def test_the_log_has_the_test_accuracies(digits, tmp_path):
 
 
 def test_testing_in_between_changes_no_weight(digits, tmp_path):
-    tested = obtain_target(request_for(resnet9(), tmp_path, epochs=2, test_every=1), digits, CPU)
-    untested = obtain_target(request_for(resnet9(), tmp_path, epochs=2), digits, CPU)
+    cnn = DropoutCnnTarget(name="cnn", family="dropout_cnn", width=6)  # it draws random numbers
+    tested = obtain_target(request_for(cnn, tmp_path, epochs=2, test_every=1), digits, CPU)
+    untested = obtain_target(request_for(cnn, tmp_path, epochs=2), digits, CPU)
     for name, value in untested.network.state_dict().items():
         assert torch.equal(value, tested.network.state_dict()[name]), name
 
@@ -272,6 +276,69 @@ def test_a_changed_network_is_rebuilt(digits, name):
 def test_what_does_not_go_together_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         resnet9(**options)
+
+
+def test_an_option_that_would_do_nothing_is_refused(digits, tmp_path):
+    mlp = MlpTarget(name="mlp", family="mlp", width=4, virtual_batch=8)
+    with pytest.raises(UserError, match="has BatchNorm1d, for which there is no noise"):
+        build_target(request_for(mlp, tmp_path), digits)
+    with pytest.raises(UserError, match=r"virtual_batch=128: must be below the 128 images"):
+        obtain_target(request_for(resnet9(virtual_batch=128), tmp_path), digits, CPU)
+    with pytest.raises(UserError, match="test_every=3: must be at most epochs=2"):
+        TrainSpec(epochs=2, test_every=3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"affine": False}, {"virtual_batch": 8}, {"initialization": "zero_bias"}]
+)
+def test_frozen_pairs_keep_their_own_normalizations(options):
+    pairs = {"name": "pairs", "family": "vgg_normalization", "groups": [1]}
+    with pytest.raises(UserError, match=f"{next(iter(options))}: a frozen pair keeps"):
+        NormalizationVggTarget(**pairs, **options)
+    assert NormalizationVggTarget(**pairs, **options, features="none").groups == [1]
+
+
+@pytest.mark.parametrize("factors", [{"condition": 10}, {"density": 0.5}])
+def test_statistics_are_not_folded_into_weights_behind_fixed_factors(factors):
+    with pytest.raises(UserError, match="is not for weights behind fixed factors"):
+        resnet9(initialization="folded_statistics", **factors)
+    resnet9(initialization="frozen_statistics", **factors)
+
+
+def test_without_scales_a_users_batchnorm_stays_what_it_is():
+    class OwnNorm(nn.BatchNorm2d):
+        def __init__(self, channels):
+            super().__init__(channels, track_running_stats=False)
+
+    network = change_normalization(nn.Sequential(OwnNorm(3)), resnet9(affine=False), 0)
+    assert isinstance(network[0], OwnNorm)
+    assert network[0].running_mean is None
+    assert not list(network.parameters())
+    assert network(torch.randn(4, 3, 2, 2)).shape == (4, 3, 2, 2)
+
+
+def test_statistics_can_be_interrupted_and_are_saved_once_they_are_there(digits, tmp_path):
+    target = resnet9(initialization="frozen_statistics")
+    request = request_for(target, tmp_path)
+    network = build_target(request, digits)
+    with pytest.raises(Interrupted, match="while statistics were computed"):
+        initialize_statistics(network, target, digits, CPU, StopRequest(time_limit=0))
+    plan, calls = TrainingPlan(request.train, torch.float32), []
+
+    def initialize(network):
+        calls.append(1)
+        initialize_statistics(network, target, digits, CPU)
+
+    for stop in (StopRequest(time_limit=0), StopRequest()):
+        with contextlib.suppress(Interrupted):
+            train(network, digits, plan, CPU, tmp_path / "checkpoint", stop, initialize)
+    assert len(calls) == 1
+
+
+def test_outputs_that_are_not_finite_in_a_test_are_a_divergence(digits, tmp_path):
+    request = request_for(resnet9(), tmp_path, lr=1e30, test_every=1, warmup_epochs=0)
+    with pytest.raises(Diverged, match=r"training diverged: .*lower train\.lr"):
+        obtain_target(request, digits, CPU)
 
 
 def test_a_network_without_batchnorm_has_none_to_change():

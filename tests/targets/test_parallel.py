@@ -1,5 +1,6 @@
 """Training in several processes, as torchrun starts them: real ones."""
 
+import itertools
 import json
 import signal
 import subprocess
@@ -75,6 +76,168 @@ def _about(path):
     from bnrecon.runtime import files
 
     return files.read_tensors(path)[1]
+
+
+# A network with noise is trained to the end, stopped, and resumed; then one with statistics that
+# are set before the training. Each process writes its own network, its dropout's masks and its log.
+NOISE_SCRIPT = """
+import json, sys, torch
+from pathlib import Path
+from torch import nn
+from bnrecon.data import DataSpec, load
+from bnrecon.runtime import distributed, files
+from bnrecon.runtime.errors import Interrupted, ReportedElsewhere
+from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.accuracy import measure_accuracy
+from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
+from bnrecon.targets.normalization import initialize_statistics
+from bnrecon.targets.plan import TrainingPlan
+from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
+from bnrecon.targets.store import build_target
+from bnrecon.targets.trainer import train
+
+cpu, folder = torch.device("cpu"), Path(sys.argv[1])
+spec = TrainSpec(epochs=2, warmup_epochs=1, test_every=1)
+
+class After(StopRequest):
+    looks = 12
+
+    @property
+    def reason(self):
+        self.looks -= 1
+        return None if self.looks > 0 else "a test wants it"
+
+def with_noise(seed):
+    torch.manual_seed(seed)
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.LeakyReLU(), nn.Dropout(0.5)
+    network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(144, 10))
+    return NoisyBatchNorm2d.convert(network, virtual_batch=16)
+
+def trained(name, network, checkpoint, stop, initialize=None):
+    masks = [torch.ones(1)]
+    def note(layer, given, output):
+        if layer.training:
+            masks.append((output[0] != 0).float())
+    for layer in network.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.register_forward_hook(note)
+    about = {}
+    try:
+        plan = TrainingPlan(spec, torch.float32)
+        about["log"], _ = train(network, data, plan, cpu, folder / checkpoint, stop, initialize)
+        about["tested"] = measure_accuracy(network, data, cpu).percent
+    except (Interrupted, ReportedElsewhere) as error:
+        about["stopped"] = str(error)
+    tensors = {f"network.{key}": value for key, value in network.state_dict().items()}
+    tensors |= {f"mask.{number:02}": mask for number, mask in enumerate(masks[1:])}
+    files.write_tensors(folder / f"{name}{distributed.rank_and_world_size()[0]}", tensors, about)
+
+with distributed.join_processes(cpu):
+    images = DataSpec("digits", crop_padding=1, flip=False)
+    data = load(images)
+    trained("whole", with_noise(0), "none", StopRequest())
+    trained("stopped", with_noise(0), "checkpoint", After())
+    trained("resumed", with_noise(5), "checkpoint", StopRequest())
+    target = VggTarget(**json.loads(sys.argv[2]))
+    network = build_target(TargetRequest(target, spec, images, folder), data)
+    set_statistics = lambda network: initialize_statistics(network, target, data, cpu)
+    trained("frozen", network, "frozen", StopRequest(), set_statistics)
+"""
+FROZEN = {"name": "vgg", "family": "vgg", "width": 4, "groups": [1, 1]}
+FROZEN["initialization"] = "frozen_statistics"
+
+
+@pytest.fixture(scope="module")
+def in_two_processes(tmp_path_factory):
+    """What each of two processes ends with: tensors and log by the training's name and the rank."""
+    from bnrecon.runtime import files
+
+    folder = tmp_path_factory.mktemp("noise")
+    (folder / "script.py").write_text(NOISE_SCRIPT)
+    done = subprocess.run(
+        [*TORCHRUN, str(folder / "script.py"), str(folder), json.dumps(FROZEN)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    names = [f"{name}{rank}" for name in ("whole", "stopped", "resumed", "frozen") for rank in "01"]
+    return {name: files.read_tensors(folder / name) for name in names}
+
+
+def _named(tensors, prefix):
+    return {name: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@pytest.mark.slow
+def test_two_processes_draw_noise_of_their_own_the_same_after_an_interruption(in_two_processes):
+    whole, stopped, resumed = (
+        [list(_named(in_two_processes[f"{name}{rank}"][0], "mask.").values()) for rank in (0, 1)]
+        for name in ("whole", "stopped", "resumed")
+    )
+    assert len(whole[0]) == len(whole[1]) == 22
+    for masks in zip(*whole, strict=True):
+        assert 0.3 < (masks[0] != masks[1]).float().mean() < 0.7  # one half, were they independent
+    for rank in (0, 1):
+        assert [len(stopped[rank]), len(resumed[rank])] == [16, 6]
+        halves = [*stopped[rank], *resumed[rank]]
+        assert all(torch.equal(*masks) for masks in zip(whole[rank], halves, strict=True))
+
+
+@pytest.mark.slow
+def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
+    """Weights, and the log with test accuracies; the first process's running statistics."""
+    tensors, about = in_two_processes["whole0"]
+    resumed, resumed_about = in_two_processes["resumed0"]
+    assert "at step 16 of 22" in in_two_processes["stopped0"][1]["stopped"]
+    for name, value in _named(tensors, "network.").items():
+        assert torch.equal(value, resumed[name]), name
+        if "running" not in name:
+            assert torch.equal(value, in_two_processes["whole1"][0][name]), name
+    assert [row["epoch"] for row in about["log"]] == [1, 2]
+    assert about["log"][-1]["test_accuracy"] == about["tested"] > 20
+    assert about["log"] == in_two_processes["whole1"][1]["log"]
+    for row, again in zip(about["log"], resumed_about["log"], strict=True):
+        assert row == pytest.approx(again, rel=1e-12)  # sums of the loss in another order
+
+
+@pytest.mark.slow
+def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_processes, digits):
+    from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
+    from bnrecon.targets.store import build_target
+
+    (first, about), (second, _) = in_two_processes["frozen0"], in_two_processes["frozen1"]
+    assert first.keys() == second.keys()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    assert about["log"][-1]["loss"] < about["log"][0]["loss"]
+
+    request = TargetRequest(VggTarget(**FROZEN), TrainSpec(), DataSpec("digits"), None)
+    network = build_target(request, digits)
+    convolution = next(m for m in network.modules() if isinstance(m, torch.nn.Conv2d))
+    images = next(digits.plain_train_batches(10**4, torch.device("cpu"), 10**4))
+    assert len(images) == digits.sizes[0]
+    with torch.no_grad():
+        variance, mean = torch.var_mean(convolution(images), (0, 2, 3), correction=0)
+    found = (first[f"network.features.norm1_1.running_{name}"] for name in ("mean", "var"))
+    for value, expected in zip(found, (mean, variance), strict=True):
+        assert torch.allclose(value, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_each_process_step_and_seed_has_noise_of_its_own(monkeypatch, digits):
+    from bnrecon.runtime import distributed as parallel
+    from bnrecon.targets.plan import TrainingPlan
+    from bnrecon.targets.spec import TrainSpec
+    from bnrecon.targets.trainer import Trainer
+
+    seeds = []
+    for rank, seed in itertools.product(range(3), range(2)):
+        monkeypatch.setattr(parallel, "rank_and_world_size", lambda rank=rank: (rank, 3))
+        plan = TrainingPlan(TrainSpec(batch_size=120, seed=seed), torch.float32)
+        trainer = Trainer(torch.nn.Linear(1, 1), digits, plan, torch.device("cpu"))
+        for trainer.step in range(5):
+            seeds.append(trainer._noise_seed())
+    assert len(set(seeds)) == 30
 
 
 @pytest.fixture

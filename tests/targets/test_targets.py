@@ -22,7 +22,19 @@ from bnrecon.targets.models import (
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.register import FAMILIES, build, register_target
 from bnrecon.targets.schedule import WarmupCosine
-from bnrecon.targets.spec import ACTIVATION_NAMES, TrainSpec
+from bnrecon.targets.spec import (
+    ACTIVATION_NAMES,
+    RESNET_DEPTHS,
+    DropoutCnnTarget,
+    DropoutResnetTarget,
+    MlpTarget,
+    NormalizationVggTarget,
+    Resnet9Target,
+    ResnetTarget,
+    TargetSpec,
+    TrainSpec,
+    VggTarget,
+)
 from bnrecon.targets.store import is_trained, obtain_target, target_folder
 from bnrecon.targets.trainer import train
 
@@ -104,6 +116,37 @@ def test_every_registered_family_is_built_and_maps_images_to_logits():
     for family, options in SMALL.items():
         network = build(family, (3, 8, 8), 10, width=4, **options)
         assert network(torch.randn(2, 3, 8, 8)).shape == (2, 10), family
+
+
+TARGETS = [
+    VggTarget("vgg18", "vgg"),
+    VggTarget("vgg", "vgg", width=32, groups=[1, 1]),
+    NormalizationVggTarget("trained", "vgg_normalization", features="none"),
+    *[ResnetTarget("resnet", "resnet", depth=depth) for depth in RESNET_DEPTHS],
+    ResnetTarget("resnet18", "resnet", stem="imagenet"),
+    Resnet9Target("resnet9", "resnet9"),
+    Resnet9Target("resnet9", "resnet9", width=16),
+    *[DropoutResnetTarget("resnet", "dropout_resnet", depth=depth) for depth in (1, 2, 3, 8, 64)],
+    DropoutResnetTarget("resnet", "dropout_resnet", width=16),
+    DropoutCnnTarget("cnn", "dropout_cnn"),
+    DropoutCnnTarget("cnn", "dropout_cnn", width=24),
+    *[MlpTarget("mlp", "mlp", width=3 * 32 * 32, depth=depth) for depth in (1, 2, 4)],
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_memory_of_training_is_that_of_weights_gradients_and_momenta(target):
+    """Twelve bytes for each parameter of the network that is built."""
+    shared = {field.name for field in dataclasses.fields(TargetSpec)} - {"width"}
+    options = {name: value for name, value in vars(target).items() if name not in shared}
+    draws_a_seed = target.family == "vgg_normalization"  # a number, which meta tensors have not
+    with torch.device("cpu" if draws_a_seed else "meta"):
+        network = build(target.family, (3, 32, 32), 10, **options)
+    assert target.training_bytes() == pytest.approx(12 * parameter_count(network), rel=0.2)
+
+
+def test_the_memory_of_every_family_is_tested():
+    assert {target.family for target in TARGETS} == set(FAMILIES)
 
 
 def test_an_own_family_can_be_registered():

@@ -141,7 +141,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for statistic, symbol in STATISTICS.items():
             title = f"var({symbol}), measured"
-            line[title] = describe_factors(found, "noise", statistic) if factor != 1 else ""
+            line[f"{title}, with noise"] = (
+                describe_factors(found, "noise", statistic) if factor != 1 else ""
+            )
             line[f"{title}, batches of V"] = (
                 describe_factors(found, "batch", statistic) if factor != 1 else ""
             )
@@ -205,7 +207,9 @@ def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
         printed = REPORTED.get(data)
         if printed:
             gain = float(printed["noise"]) - float(printed["none"])
-            axes.plot([PRINTED], [gain], "*", color=PALETTE[number], label=f"{data}, reported")
+            axes.plot(
+                [0.95 * PRINTED], [gain], "*", color=PALETTE[number], label=f"{data}, reported"
+            )
     axes.axhline(0, color="grey", linewidth=0.8, zorder=0)
     axes.set_xscale("log")
     ticks = sorted(factor for factor in trained["factor"].unique() if factor != 1)

@@ -53,7 +53,7 @@ def describe_training(rows: pd.DataFrame) -> str:
         rows,
         lambda row: (
             f"SGD with momentum {row['momentum']:g}, weight decay {row['weight_decay']:g} and rate "
-            f"{row['lr']:g} with {row['warmup_epochs']:g} epochs of warm-up and a cosine"
+            f"{row['lr']:g} (epochs of warm-up: {row['warmup_epochs']:g}; then a cosine)"
         ),
     )
     return (
