@@ -27,7 +27,7 @@ from bnrecon.targets.normalization import change_normalization, initialize_stati
 from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import FAMILIES, build, target_code
 from bnrecon.targets.reparameterization import reparameterize
-from bnrecon.targets.spec import TargetRequest, TargetSpec
+from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest, TargetSpec
 from bnrecon.targets.trainer import train
 
 __all__ = [
@@ -251,7 +251,8 @@ def _train_and_save(
         def initialize(network: nn.Module) -> None:
             initialize_statistics(network, request.target, data, device, stop)
 
-        log, spent = train(network, data, plan, device, checkpoint, stop, initialize)
+        starts = initialize if request.target.initialization in INITIALIZED_FROM_DATA else None
+        log, spent = train(network, data, plan, device, checkpoint, stop, starts)
     about = {"seconds": spent, "log": log}
     distributed.run_on_first_rank(
         lambda: _test_and_save(request, data, device, folder, network, about)
