@@ -175,7 +175,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 "activation": activation,
                 "entries of γ": signs,
                 "difference, Eq. 28": _text(_worst(group, "printed")),
-                "difference, |γ| for γ": _text(_worst(group, "sizes")),
+                "difference, abs(γ) for γ": _text(_worst(group, "sizes")),
                 "difference, signs absorbed by W": _text(_worst(group, "signed")),
                 "networks": len(group),
             }
