@@ -283,7 +283,8 @@ def train(
         trainer._save(checkpoint)  # what was computed from all images is not computed again
     try:
         # Each step seeds the generators of PyTorch; a caller's own go on where they were.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        on_gpu = device.type == "cuda" and torch.cuda.is_available()
+        with torch.random.fork_rng([device] if on_gpu else []):
             trainer.run(checkpoint, stop)
     finally:
         trainer.optimizer.zero_grad(set_to_none=True)

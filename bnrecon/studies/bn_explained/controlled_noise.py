@@ -159,6 +159,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _caption(rows: pd.DataFrame) -> str:
     trained, measured = split(rows)
+    if trained.empty or measured.empty:
+        return "Computed in part: trainings or measurements are missing so far."
     error = 100 * (measured["error"] / measured["ratio"]).max()
     return (
         'The paper says "Resnet9"; ours is that of DAWNBench, of width '
@@ -189,7 +191,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         draw_factors(axes, measured[measured["factor"] == PRINTED], statistic)
     for axes, letter in zip((left, *others), "abc", strict=True):
         axes.set_title(f"({letter})", loc="left")
-    others[1].legend(loc="upper right")
+    if others[1].get_legend_handles_labels()[1]:
+        others[1].legend(loc="upper right")
     return figure
 
 
@@ -217,7 +220,8 @@ def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
     axes.minorticks_off()
     axes.set_xlabel("nominal factor of the variances")
     axes.set_ylabel("change in test accuracy (points)")
-    axes.legend()
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend()
 
 
 PART = Experiment(

@@ -166,7 +166,8 @@ def draw_factors(axes: Axes, rows: pd.DataFrame, statistic: str) -> None:
                 linewidth=0.8,
                 label=f"{data}, {SOURCES[str(source)]}",
             )
-    axes.axhline(rows["factor"].iloc[0], color="grey", linewidth=0.8, linestyle="--", zorder=0)
+    for nominal in rows["factor"].unique():
+        axes.axhline(nominal, color="grey", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_yscale("log")
     axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axes.minorticks_off()

@@ -19,7 +19,9 @@ REGIME = 2.0  # percentage points: networks that reach the paper's accuracy up t
 
 
 def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What was trained, and what was measured at the start."""
+    """What was trained, and what was measured at the start; each may be missing so far."""
+    columns = ["accuracy", "seed", "source", "statistic", "layer", "ratio", "error", "draws"]
+    rows = rows.reindex(columns=list(dict.fromkeys([*rows, *columns])))
     return rows[rows["kind"] == "trained"], rows[rows["kind"] == "measured"]
 
 
@@ -57,7 +59,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         ),
         _literal_claim(measured[measured["factor"] == PRINTED], small),
     ]
-    largest = max(trained["factor"])
+    largest = trained["factor"].max()
     if largest > PRINTED:
         result.append(_large_claim(trained, largest))
     result.append(
