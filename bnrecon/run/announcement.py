@@ -118,8 +118,9 @@ def _description(
     span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
     oversampling = plan.layers[-1].width / plan.layers[-1].shape.equations
     dtype = str(training_plan(config.target_request, device).dtype).removeprefix("torch.")
+    tested = "test" if config.data.validation is None else "held-out training"
     return [
-        f"data      {data.name}: {data.sizes[0]} training and {data.sizes[1]} test images of "
+        f"data      {data.name}: {data.sizes[0]} training and {data.sizes[1]} {tested} images of "
         f"{height}x{width}x{channels}",
         f"target    {config.target.name} of width {config.target.width}: "
         f"{parameter_count(network):,} parameters; a source of minimum width trains "
