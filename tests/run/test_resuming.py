@@ -95,8 +95,9 @@ def test_a_slice_of_time_is_used_and_the_next_goes_on(tmp_path):
     stopped = slice_of(0.83)
     assert stopped.returncode == 0
     assert "the time is over during: study exact" in stopped.stdout
-    # While it loaded, or later: that depends on the machine's speed.
-    assert "bnrecon: interrupted" in stopped.stderr
+    # While it loaded, while it computed, or once it had said which images are missing: that
+    # depends on the machine's speed.
+    assert "bnrecon: interrupted" in stopped.stderr or "cifar100 is not in" in stopped.stderr
 
 
 def test_an_interruption_while_libraries_load_is_one_line(tmp_path):
