@@ -150,14 +150,15 @@ def obtain_target(request: TargetRequest, data: Images, device: torch.device) ->
         Interrupted: where training is stopped; it is saved before.
     """
     folder = target_folder(request, data, device)
+    own = _folder(request, data, device.type, training_plan(request, device).dtype)
     network, about = build_target(request, data), None
     if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
         about = distributed.run_on_first_rank_before_others(lambda: _read_stored(folder, network))
     if about is None:
         _check_batches(network, request, data)
-        folder = _folder(request, data, device.type, training_plan(request, device).dtype)
+        folder = own
         network, about = _train_under_lock(request, data, device, folder)
-    elif folder != _folder(request, data, device.type, training_plan(request, device).dtype):
+    elif folder != own:
         trained_in = about.get("device", "another device"), about.get("precision", "its precision")
         logger.info("%s was trained on %s in %s", folder, *trained_in)
     return Trained(network.to(device).eval(), folder, about)
