@@ -32,12 +32,14 @@ class Answer(NamedTuple):
         iterations: 0 for direct solvers.
         norm: which of many solutions this is, where that differs by system.
         precision: what the products ran in.
+        at_limit: whether it stopped only because it had made as many iterations as it may.
     """
 
     x: torch.Tensor
     iterations: int
     norm: str | None = None
     precision: str = ""
+    at_limit: bool = False
 
 
 Solve = Callable[[System, SolverSpec], Answer]
@@ -60,6 +62,8 @@ class SolverReport:
         reason: why ``auto`` chose this solver.
         diagnosis: why there is no exact solution, or none was found, with M's rank where it is
             known.
+        at_limit: whether the solver stopped only because it had made as many iterations as it may:
+            ``SolverSpec.max_iterations``, or its own limit.
         memory: bytes needed beside the operator, as the solver estimates before it starts; not part
             of comparisons.
     """
@@ -73,6 +77,7 @@ class SolverReport:
     precision: str = ""
     reason: str = ""
     diagnosis: str = ""
+    at_limit: bool = False
     memory: int = field(default=0, compare=False)
 
 

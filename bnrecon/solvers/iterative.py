@@ -177,7 +177,7 @@ def refine(
                 schedule.pop(0)
             elif gained > 2 * wanted:
                 gain = min(0.25, gained)
-    return Answer(x, spent, norm, " then ".join(names))
+    return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
 
 
 class _Scaled:

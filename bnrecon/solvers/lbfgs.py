@@ -12,9 +12,10 @@ from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"]
+__all__ = ["MAX_ITERATIONS", "lbfgs", "lu_lbfgs", "minimize", "svd_lbfgs", "svd_lu_lbfgs"]
 
 HISTORY = 100
+MAX_ITERATIONS = 2000  # where ``SolverSpec.max_iterations`` gives no other; the papers state none
 LARGEST_SVD = (
     20_000  # LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer
 )
@@ -29,11 +30,8 @@ def lbfgs_memory(_rows: int, columns: int) -> int:
 def lbfgs(system: System, spec: SolverSpec) -> Answer:
     """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
-    return _answer(
-        *minimize(
-            operator.matvec, operator.rmatvec, rhs, torch.zeros(operator.shape[1]).to(rhs), spec
-        )
-    )
+    start = torch.zeros(operator.shape[1]).to(rhs)
+    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec)
 
 
 def lu_memory(rows: int, columns: int) -> int:
@@ -48,7 +46,7 @@ def lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
         f"torch.linalg.solve of {len(rhs)} x {len(rhs)} in float32", 2 / 3 * len(rhs) ** 3 / 1e11
     ):
         start = torch.linalg.solve(operator.dense(), rhs)
-    return _answer(*minimize(operator.matvec, operator.rmatvec, rhs, start, spec))
+    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec)
 
 
 def check_svd(rows: int, columns: int, _orthogonal: bool = False) -> None:
@@ -78,18 +76,18 @@ def svd_lbfgs(system: System, spec: SolverSpec) -> Answer:
     rounding stays in the system that is solved.
     """
     back, preconditioned, rhs = _precondition(system)
-    z, steps = minimize(
+    found = minimize(
         preconditioned.matmul, preconditioned.T.matmul, rhs, torch.zeros_like(rhs), spec
     )
-    return _answer(back @ z, steps)
+    return found._replace(x=back @ found.x)
 
 
 def svd_lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
     """Precondition by an SVD, solve by LU, finish with LBFGS (the same, Fig. 2d)."""
     back, preconditioned, rhs = _precondition(system)
     start = torch.linalg.solve(preconditioned, rhs)
-    z, steps = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, start, spec)
-    return _answer(back @ z, steps)
+    found = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, start, spec)
+    return found._replace(x=back @ found.x)
 
 
 def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -106,20 +104,16 @@ def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     return back, dense @ back, system.rhs.to(torch.float32)
 
 
-def _answer(x: torch.Tensor, steps: int) -> Answer:
-    return Answer(x, steps, precision="float32")
-
-
 def minimize(
     matvec: Product,
     rmatvec: Product,
     rhs: torch.Tensor,
     start: torch.Tensor,
     spec: SolverSpec,
-) -> tuple[torch.Tensor, int]:
+) -> Answer:
     """Minimize ‖M x - b‖² by ``torch.optim.LBFGS``.
 
-    lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
+    lr 1, history 100, strong Wolfe line search, at most 2,000 iterations by default.
 
     The papers state none of these. The error and its gradient 2 M^T r go through the products in
     float32. Both are taken in units of mean(b²), so that PyTorch's absolute tolerances mean the
@@ -134,15 +128,17 @@ def minimize(
         spec: iterations, and the tolerance that the progress bar shows.
 
     Returns:
-        x (c1,) and the iterations.
+        x (c1,), the iterations, and whether LBFGS was still under way when it reached their limit.
     """
     size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(torch.float32).tiny)
     x = start.clone()
+    limit = spec.max_iterations or MAX_ITERATIONS
+    evaluations = 25 * limit
     optimizer = torch.optim.LBFGS(
         [x],
         lr=1,
-        max_iter=spec.max_iterations or 2000,
-        max_eval=25 * (spec.max_iterations or 2000),
+        max_iter=limit,
+        max_eval=evaluations,
         history_size=HISTORY,
         line_search_fn="strong_wolfe",
         tolerance_grad=1e-12,
@@ -158,4 +154,6 @@ def minimize(
             return error
 
         optimizer.step(closure)
-    return x, optimizer.state[x]["n_iter"]
+    steps, evaluated = (optimizer.state[x][name] for name in ("n_iter", "func_evals"))
+    at_limit = steps >= limit or evaluated >= evaluations
+    return Answer(x, steps, precision="float32", at_limit=at_limit)

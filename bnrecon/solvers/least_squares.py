@@ -44,10 +44,9 @@ def least_squares(system: System, spec: SolverSpec) -> Answer:
                 flat=1e-10,
                 patience=float("inf"),
             )
-        reached = (
-            "minimum norm of the scales" if steps < limit else f"as far as {limit} iterations got"
-        )
-        return Answer(size * x, steps, f"least squares, {reached}", "float64")
+        at_limit = steps >= limit
+        reached = f"as far as {limit} iterations got" if at_limit else "minimum norm of the scales"
+        return Answer(size * x, steps, f"least squares, {reached}", "float64", at_limit)
     with clock(
         f"singular values of {operator.shape[0]} x {operator.shape[1]}",
         8 * min(operator.shape) ** 2 * max(operator.shape) / 2e10,

@@ -179,6 +179,7 @@ def _solve_with(solver: Solver, system: System, spec: SolverSpec) -> Solution:
         answer.norm or solver.norm,
         answer.precision,
         diagnosis="" if converged else diagnose(system),
+        at_limit=answer.at_limit,
         memory=need,
     )
     return Solution(x, report)

@@ -1,0 +1,88 @@
+"""A report says whether a solver stopped only because of its largest number of iterations."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+from bnrecon.features.drawing import draw
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reconstruction.report import LayerReport
+from bnrecon.solvers import SOLVERS, SolverSpec, lbfgs, least_squares, solve
+
+SHAPE = LayerShape(6, 5, (3, 3))  # 270 equations
+DIRECT = {"lu", "closed_form"}
+WIDTH = {"lu": 270, "refined": 270, "lu_lbfgs": 270}
+
+
+def layer_system(width, features="he_normal"):
+    weight = torch.randn(
+        6, 5, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    target = TargetLayer("layer", weight, torch.zeros(6))
+    drawn = draw(features, SHAPE, width, 0, 0)
+    return two_layer_system(target, drawn, torch.device("cpu"), orthogonal=features == "id_cond")
+
+
+def system_for(solver):
+    if solver == "closed_form":
+        return layer_system(270, "id_cond")
+    return layer_system(WIDTH.get(solver, 405))
+
+
+@pytest.fixture(autouse=True)
+def _iterative_least_squares(monkeypatch):
+    monkeypatch.setattr(least_squares, "LARGEST", 10)
+
+
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
+def test_an_iterative_solver_says_that_it_reached_its_limit(solver):
+    report = solve(system_for(solver), SolverSpec(solver, max_iterations=2)).report
+    assert report.at_limit == (solver not in DIRECT)
+    assert report.iterations == (0 if solver in DIRECT else 2)
+
+
+@pytest.mark.parametrize(
+    "solver", ["refined", "matrix_free", "minimum_norm", "least_squares", "lu_lbfgs"]
+)
+def test_a_solver_that_stops_by_itself_is_not_at_its_limit(solver):
+    report = solve(system_for(solver), SolverSpec(solver)).report
+    assert not report.at_limit
+    assert report.iterations > 0
+
+
+@pytest.mark.parametrize("solver", ["refined", "matrix_free"])
+def test_reaching_the_tolerance_in_the_last_iteration_is_no_limit(solver):
+    system = system_for(solver)
+    needed = solve(system, SolverSpec(solver)).report.iterations
+    report = solve(system, SolverSpec(solver, max_iterations=needed)).report
+    assert report.converged
+    assert not report.at_limit
+
+
+def test_the_papers_lbfgs_has_a_limit_of_its_own_that_an_option_replaces(monkeypatch):
+    assert lbfgs.MAX_ITERATIONS == 2000
+    monkeypatch.setattr(lbfgs, "MAX_ITERATIONS", 30)
+    system = layer_system(270)
+    default, more = (
+        solve(system, SolverSpec("lbfgs", max_iterations=limit)).report for limit in (None, 60)
+    )
+    assert (default.iterations, default.at_limit) == (30, True)
+    assert (more.iterations, more.at_limit) == (60, True)
+    assert more.relative_residual < default.relative_residual
+
+
+def test_the_limit_is_kept_in_a_layers_row_and_old_rows_have_none():
+    report = solve(layer_system(405), SolverSpec("matrix_free", max_iterations=2)).report
+    layer = LayerReport(
+        "layer", (6, 5, 3, 3), 270, 405, 0.1, 0.1, False, 0, None, "stored", "", report
+    )
+    layer = dataclasses.replace(layer, solution=dataclasses.replace(report, memory=0))
+    row = json.loads(json.dumps(layer.to_json()))
+    assert LayerReport.from_json(row).solution.at_limit
+    del row["at_limit"]
+    old = LayerReport.from_json(row)
+    assert not old.solution.at_limit
+    assert old.to_json() == row
