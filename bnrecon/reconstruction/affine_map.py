@@ -15,7 +15,7 @@ __all__ = ["AffineMap", "norm_values"]
 class AffineMap:
     """An affine map y = scale · x + shift by channel (float64), and running statistics.
 
-    The statistics are in the layer's own precision.
+    The statistics are in the layer's own precision, once ``rounded``.
     """
 
     scale: torch.Tensor
@@ -27,6 +27,11 @@ class AffineMap:
         """γ = s · sqrt(var + eps) and β = t + s · mean, with which BatchNorm computes this map."""
         gamma = self.scale * (self.variance.double() + eps).sqrt()
         return gamma, self.shift + self.scale * self.mean.double()
+
+    def rounded(self, precision: torch.dtype) -> AffineMap:
+        """The same map with running statistics of this precision."""
+        mean, variance = self.mean.to(precision), self.variance.to(precision)
+        return AffineMap(self.scale, self.shift, mean, variance)
 
     @classmethod
     def of_parameters(

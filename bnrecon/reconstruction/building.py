@@ -175,8 +175,7 @@ def _normalize(
             moments.first_output(features),
             moments.second_output(gain, found.module.bias, outer, at_output, skip),
         ]
-    dtype = layer.second_norm.weight.dtype
-    first, second = ((mean.to(dtype), variance.to(dtype)) for mean, variance in statistics)
+    first, second = statistics
     layer.set_maps(
         AffineMap(inner, region.shift, *first), AffineMap(outer, bias - outer * at_output, *second)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -11,12 +12,13 @@ from bnrecon.construction.two_layer import composed_weight, relative_error
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
+from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.geometry import pad
 
 if TYPE_CHECKING:
     from bnrecon.reconstruction.source_layer import SourceLayer
 
-__all__ = ["collapse_layer", "layer_errors", "shift_at_output"]
+__all__ = ["collapse_layer", "fold_inner_shift", "layer_errors", "shift_at_output"]
 
 
 def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
@@ -25,7 +27,31 @@ def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
         return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
     if features.identity:
         return shift.reshape(features.shape.outputs, -1).sum(1)
-    return features.weights()[1].to(shift.device).double().sum((2, 3)) @ shift
+    taps = features.weights()[1].to(shift.device).sum((2, 3), dtype=torch.float64)
+    return taps @ shift
+
+
+def fold_inner_shift(
+    features: Features, first: AffineMap, second: AffineMap
+) -> tuple[AffineMap, AffineMap]:
+    """The same layer with a first BatchNorm whose β is 0, nothing nonlinear being in between.
+
+    All padding comes before A, so that a shift t of the intermediate channels reaches every place
+    of the output as the constant B t, the kernel's taps summed. The first map x -> s ∘ x + t
+    becomes s ∘ (x - μ), μ being its running mean; what the output loses, B (t + s ∘ μ), the second
+    map adds. A pair then has c1 + 2 c2 trainable parameters (Burkholz 2024, Sect. 3.2) instead of
+    2 (c1 + c2).
+
+    Args:
+        features: the frozen pair.
+        first: s and t (c1,).
+        second: the map (c2,) of B's output; its running mean moves with that output.
+    """
+    shift = -first.scale * first.mean.double()  # with which β = t + s ∘ μ is 0
+    added = shift_at_output(features, shift - first.shift)
+    return dataclasses.replace(first, shift=shift), dataclasses.replace(
+        second, shift=second.shift - second.scale * added, mean=second.mean.double() + added
+    )
 
 
 def collapse_layer(layer: SourceLayer) -> nn.Linear | _PaddedConvolution:

@@ -122,14 +122,15 @@ class LayerReport:
             "arithmetic": solution.precision,
             "reason": solution.reason,
             "diagnosis": solution.diagnosis,
+            **({"at_limit": True} if solution.at_limit else {}),
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LayerReport:
         """Read such a row; keys that a layer does not have are passed over.
 
-        Old rows lack the last four. The row has no ``memory`` of the solver's report, whose
-        ``converged`` is taken to be the layer's.
+        Old rows lack ``norm`` and what follows; ``at_limit`` is there only where it is true. There
+        is no ``memory`` of the solver's report, whose ``converged`` is taken to be the layer's.
 
         Raises ``KeyError`` or ``TypeError`` for anything else.
         """
@@ -143,6 +144,7 @@ class LayerReport:
             precision=row.get("arithmetic", ""),
             reason=row.get("reason", ""),
             diagnosis=row.get("diagnosis", ""),
+            at_limit=row.get("at_limit", False),
         )
         c2, c0, kh, kw = row["shape"]
         return cls(

@@ -14,7 +14,7 @@ from torch import nn
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.affine_map import AffineMap, norm_values
-from bnrecon.reconstruction.collapse import collapse_layer
+from bnrecon.reconstruction.collapse import collapse_layer, fold_inner_shift
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad
 from bnrecon.reconstruction.identity_features import identity_output
 from bnrecon.runtime.digests import tensor_digest
@@ -35,8 +35,9 @@ class SourceLayer(nn.Module):
     Of that ``module`` it takes geometry, type and device, not the weight. Where the features have a
     skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm. Both
     weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first
-    normalization's shift then reaches the border as it reaches every other pixel. For a linear
-    layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
+    normalization's shift then reaches the border as it reaches every other pixel, and without an
+    activation the second normalization can take it over (``fold_inner_shift``): the first one's β
+    is 0 and frozen then. For a linear layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
 
     In eval mode the c1 intermediate channels are worked through in chunks, so that memory stays
     bounded however wide the layer is. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no
@@ -62,6 +63,8 @@ class SourceLayer(nn.Module):
         self.first_norm = norm(features.width, dtype=dtype)
         self.linearized = FIRST_ACTIVATIONS[activation]
         self.activation = self.linearized.module()
+        self.inner_shift = activation != "identity"  # the activation's linear region may need it
+        self.first_norm.bias.requires_grad_(self.inner_shift)
         self.second_norm = norm(shape.outputs, dtype=dtype)
         self.maps: tuple[AffineMap, AffineMap] | None = None
         self.folded = False  # whether a BatchNorm of the target went into this layer
@@ -88,9 +91,16 @@ class SourceLayer(nn.Module):
         self.to(device).eval()
 
     def set_maps(self, first: AffineMap, second: AffineMap) -> None:
-        """Make the normalization layers do these affine maps; nothing else of the layer changes."""
-        self.maps = (first, second)
-        for norm, wanted in ((self.first_norm, first), (self.second_norm, second)):
+        """Make the layer compute with these affine maps; their statistics are rounded.
+
+        Without an activation the first one's shift moves to the second.
+        """
+        precision = self.first_norm.weight.dtype
+        first = first.rounded(precision)
+        if not self.inner_shift:
+            first, second = fold_inner_shift(self.features, first, second)
+        self.maps = first, second.rounded(precision)
+        for norm, wanted in zip((self.first_norm, self.second_norm), self.maps, strict=True):
             gamma, beta = wanted.parameters(norm.eps)
             with torch.no_grad():
                 for held, value in zip(

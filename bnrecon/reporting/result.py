@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reporting.result_parts import DataSummary, Evaluation, Predictions, TargetSummary
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.runtime import files
 from bnrecon.runtime.digests import json_values
@@ -17,6 +18,7 @@ from bnrecon.runtime.digests import json_values
 __all__ = [
     "DataSummary",
     "Evaluation",
+    "Predictions",
     "RunResult",
     "SeedRecord",
     "SeedResult",
@@ -28,58 +30,18 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class DataSummary:
-    """The images of a run: numbers of training and test images and of classes, and a digest."""
-
-    name: str
-    train: int
-    test: int
-    classes: int
-    checksum: str
-
-
-@dataclass(frozen=True)
-class TargetSummary:
-    """A trained target: test accuracy in percent on ``images`` images, size, training time.
-
-    ``minimum_width_parameters`` is the number of trainable parameters of a source network of
-    minimum width (Burkholz 2024, Thm 2.2).
-    """
-
-    accuracy: float
-    images: int
-    parameters: int
-    minimum_width_parameters: int
-    seconds: float
-    folder: str
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How the accuracies of a run's source networks were measured, the least favourable seed's.
-
-    The first ``images`` test images went through the real source network, and the rest through its
-    collapsed form unless ``network`` is ``"source"``. Over those first images
-    ``largest_logit_difference`` is between the two forms and ``largest_difference_to_target``
-    between the source and the target. ``implicit_layers`` were never stored as matrices.
-    """
-
-    network: str
-    images: int
-    largest_logit_difference: float
-    largest_difference_to_target: float
-    implicit_layers: int
-
-
-@dataclass(frozen=True)
 class SeedResult:
-    """A source network of a run: test accuracy in percent, layers, time in seconds."""
+    """A source network of a run: test accuracy in percent, layers, time in seconds.
+
+    ``predictions`` are ``None`` where the file was written before they were counted.
+    """
 
     seed: int
     accuracy: float
     layers: tuple[LayerReport, ...]
     seconds: float
     solving_seconds: float
+    predictions: Predictions | None = dataclasses.field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -105,7 +67,13 @@ class SeedRecord(SeedResult):
     def from_json(cls, content: Mapping[str, Any]) -> SeedRecord:
         """Read the content of ``seed-N/result.json``."""
         layers = tuple(map(LayerReport.from_json, content["layers"]))
-        return _read(cls, content, layers=layers, notes=tuple(content["notes"]))
+        return _read(
+            cls,
+            content,
+            layers=layers,
+            notes=tuple(content["notes"]),
+            predictions=_predictions(content.get("predictions")),
+        )
 
     @classmethod
     def read(cls, path: Path) -> SeedRecord:
@@ -120,7 +88,8 @@ class SeedRecord(SeedResult):
     def to_json(self) -> dict[str, Any]:
         """The content of ``seed-N/result.json``."""
         row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return json_values(row | {"layers": [layer.to_json() for layer in self.layers]})
+        layers = [layer.to_json() for layer in self.layers]
+        return json_values(row | {"layers": layers, "predictions": _plain(self.predictions)})
 
     def result(self) -> SeedResult:
         """The part that the run's result keeps of this seed."""
@@ -181,6 +150,32 @@ class RunResult:
         return [layer for layer in self.layers if not layer.converged]
 
     @property
+    def predictions(self) -> Predictions | None:
+        """Those of the seed whose source predicts most images otherwise than the target.
+
+        ``None`` where some seed's were not counted.
+        """
+        counted = [seed.predictions for seed in self.seeds if seed.predictions is not None]
+        if len(counted) < len(self.seeds):
+            return None
+        return max(counted, key=lambda seed: seed.differ)
+
+    @property
+    def redrawn(self) -> int:
+        """Features, of all layers and seeds, that came out all-zero and were drawn again."""
+        return sum(layer.redrawn for layer in self.layers)
+
+    @property
+    def largest_assembled_error(self) -> float:
+        """The largest relative error of a layer in the precision of the network."""
+        return max(layer.assembled_error for layer in self.layers)
+
+    @property
+    def iterations(self) -> int:
+        """The most iterations that the solver took for a layer; 0 for direct solvers."""
+        return max(layer.iterations for layer in self.layers)
+
+    @property
     def seconds(self) -> float:
         """Time of all seeds, training apart."""
         return math.fsum(seed.seconds for seed in self.seeds)
@@ -194,10 +189,18 @@ class RunResult:
             source["accuracy"],
             content["seconds_per_seed"],
             content["solving_seconds"],
+            source.get("predictions", [None] * len(content["seeds"])),
         )
         seeds = tuple(
-            SeedResult(seed, accuracy, _layers(content["layers"], seed), seconds, solving)
-            for seed, accuracy, seconds, solving in zip(*columns, strict=True)
+            SeedResult(
+                seed,
+                accuracy,
+                _layers(content["layers"], seed),
+                seconds,
+                solving,
+                predictions=_predictions(predictions),
+            )
+            for seed, accuracy, seconds, solving, predictions in zip(*columns, strict=True)
         )
         return _read(
             cls,
@@ -224,13 +227,16 @@ class RunResult:
         rows = [
             layer.to_json() | {"seed": seed.seed} for seed in self.seeds for layer in seed.layers
         ]
+        target = {key: v for key, v in dataclasses.asdict(self.target).items() if v is not None}
+        predictions = [_plain(seed.predictions) for seed in self.seeds]
         content = {
             "config": self.config,
             "seeds": [seed.seed for seed in self.seeds],
             "data": dataclasses.asdict(self.data),
-            "target": dataclasses.asdict(self.target),
+            "target": target,
             "source": {
                 "accuracy": self.accuracies,
+                **({"predictions": predictions} if any(predictions) else {}),
                 "evaluated": dataclasses.asdict(self.evaluation),
                 "trainable_parameters": self.trainable_parameters,
                 "parameters": self.parameters,
@@ -268,11 +274,26 @@ def _layers(rows: Iterable[Mapping[str, Any]], seed: int) -> tuple[LayerReport, 
     return tuple(LayerReport.from_json(row) for row in rows if row["seed"] == seed)
 
 
+def _predictions(content: Mapping[str, Any] | None) -> Predictions | None:
+    return None if content is None else _read(Predictions, content)
+
+
+def _plain(predictions: Predictions | None) -> dict[str, int] | None:
+    return None if predictions is None else dataclasses.asdict(predictions)
+
+
 def _read(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:
-    """A dataclass from the entries of the same names, ``parts`` taken as they are."""
+    """A dataclass from the entries of the same names, ``parts`` taken as they are.
+
+    An entry may be missing where the field has a default.
+    """
+    values = dict(parts)
     # mypy has no way to say that T is a dataclass.
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: parts[name] if name in parts else content[name] for name in names})
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name, optional = field.name, field.default is not dataclasses.MISSING
+        if name not in parts and (name in content or not optional):
+            values[name] = content[name]
+    return kind(**values)
 
 
 def _from_file(path: Path, read: Callable[[Mapping[str, Any]], T]) -> T:

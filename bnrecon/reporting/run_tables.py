@@ -34,6 +34,10 @@ FORMATS = {
     "max. logit difference": ".1e",
     "seconds": ".2f",
     "seconds per seed": ".1f",
+    "predicted otherwise": ".0f",
+    "only target right": ".0f",
+    "only source right": ".0f",
+    "McNemar p": ".2g",
 }
 CAPTION = (
     "Accuracies are in percent, of the target and of the source networks that were reconstructed "
@@ -42,6 +46,12 @@ CAPTION = (
     "seeds: in float64, and as assembled in the precision of the network. Logits are compared "
     "with the target's on the images that went through the real source network (evaluated on); the "
     "other test images went through its collapsed form."
+)
+PREDICTIONS = (
+    "Predicted otherwise: the images, of all that were tested on, for which source and target "
+    "predict different classes, with those of them where only the one is right (where they differ, "
+    "both may be wrong). The counts are those of the seed with the most such images. McNemar p: of "
+    "the exact test that both networks are equally often right."
 )
 
 
@@ -74,6 +84,19 @@ def _row(result: RunResult) -> dict[str, Any]:
         "implicit layers": evaluation.implicit_layers,
         "not converged": len(result.unconverged),
         "seconds per seed": mean_interval([seed.seconds for seed in result.seeds]).mean,
+        **_predicted(result),
+    }
+
+
+def _predicted(result: RunResult) -> dict[str, Any]:
+    """How predictions compare; nothing for results of before they were counted."""
+    if (counts := result.predictions) is None:
+        return {}
+    return {
+        "predicted otherwise": counts.differ,
+        "only target right": counts.only_target_right,
+        "only source right": counts.only_source_right,
+        "McNemar p": counts.p_value,
     }
 
 
@@ -177,8 +200,15 @@ def description(result: RunResult) -> str:
 
 
 def _attention(result: RunResult) -> list[str]:
-    """Features that were drawn again, and values that left the linear region."""
+    """Predictions that differ, features drawn again, values that left the linear region."""
     lines = []
+    if (counts := result.predictions) is not None:
+        seeds = ", in the seed with most" if len(result.seeds) > 1 else ""
+        lines.append(
+            f"{counts.differ} of {counts.images} images predicted otherwise than by the target"
+            f"{seeds} ({counts.only_target_right} only the target right, "
+            f"{counts.only_source_right} only the source right)"
+        )
     if redrawn := sum(layer.redrawn for layer in result.layers):
         lines.append(
             f"{redrawn} features were all zero and were drawn again "
@@ -205,6 +235,7 @@ def table_files(result: RunResult) -> dict[str, str]:
         tables.markdown(layer_summary(result.layers), FORMATS),
         *warnings(result),
         CAPTION,
+        *([PREDICTIONS] if result.predictions is not None else []),
     ]
     return {
         "table.md": "\n\n".join(page) + "\n",

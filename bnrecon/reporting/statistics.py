@@ -1,4 +1,4 @@
-"""Means with Student-t intervals."""
+"""Means with Student-t intervals, and the exact test of paired answers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit  # scipy.stats takes a second to load
+from scipy.special import bdtr, stdtrit  # scipy.stats takes a second to load
 
-__all__ = ["Interval", "mean_interval"]
+__all__ = ["Interval", "mcnemar", "mean_interval"]
 
 
 @dataclass(frozen=True)
@@ -58,3 +58,23 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     quantile = float(stdtrit(n - 1, 0.5 + confidence / 2))
     return Interval(mean, quantile * deviation / math.sqrt(n), n)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Compute the p-value of two classifiers' being equally often right on the same images.
+
+    Only images that one of them alone has right tell. With m of them, each is as likely to be the
+    first one's as the second one's: the exact two-sided test of Binomial(m, 1/2), the version of
+    McNemar's (1947, Psychometrika 12) that needs no large counts.
+
+    Args:
+        only_first: images that the first alone has right.
+        only_second: images that the second alone has right.
+
+    Returns:
+        min(1, 2 P(X <= the smaller count)); 1 where there is no such image.
+
+    >>> mcnemar(0, 5), mcnemar(3, 3), mcnemar(0, 0)
+    (0.0625, 1.0, 1.0)
+    """
+    return min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))

@@ -1,7 +1,8 @@
-"""A frame of numbers as text: Markdown, LaTeX, CSV and columns for a terminal.
+"""A frame of numbers as text: Markdown, CSV and columns for a terminal.
 
 A frame's cells are numbers, words, ``Interval`` or ``None``. Numbers become text here and nowhere
-else: in Markdown and LaTeX an interval is ``90.71 ± 0.02 (n=3)``; in CSV it is three columns.
+else: in Markdown and LaTeX an interval is ``90.71 ± 0.02 (n=3)``; in CSV it is three columns. LaTeX
+has a module of its own.
 """
 
 from __future__ import annotations
@@ -17,27 +18,10 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval
 
-__all__ = ["Formats", "csv", "latex", "markdown", "snake_case", "terminal"]
+__all__ = ["AS_WRITTEN", "Formats", "as_text", "csv", "markdown", "snake_case", "terminal"]
 
 Formats = Mapping[str, str]  # format specifications by column, as in {"residual": ".1e"}
 AS_WRITTEN: Formats = MappingProxyType({})
-
-LATEX = {
-    "Δ": "$\\Delta$",
-    "²": "$^2$",
-    "ᵀ": "$^T$",
-    "ε": "$\\varepsilon$",
-    "κ": "$\\kappa$",
-    "λ": "$\\lambda$",
-    "γ": "$\\gamma$",
-    "Σ": "$\\Sigma$",
-    "±": "$\\pm$",
-    "√": "$\\surd$",
-    "≤": "$\\le$",
-    "≥": "$\\ge$",
-    "−": "$-$",
-    "½": "$1/2$",
-}
 
 
 def markdown(frame: pd.DataFrame, formats: Formats = AS_WRITTEN) -> str:
@@ -49,19 +33,7 @@ def markdown(frame: pd.DataFrame, formats: Formats = AS_WRITTEN) -> str:
     |:------------------|:--------|
     | 0.01 ± 0.00 (n=3) | 2.3e-11 |
     """
-    return _as_text(frame, formats).to_markdown(index=False, disable_numparse=True)
-
-
-def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN) -> str:
-    r"""A frame as a LaTeX table, symbols written as commands.
-
-    >>> print(latex(pd.DataFrame({"Δk²": ["±1"]})).splitlines()[2])
-    $\Delta$k$^2$ \\
-    """
-    text = _as_text(frame, formats).to_latex(index=False, escape=True)
-    for letter, command in LATEX.items():
-        text = text.replace(letter, command)
-    return text
+    return as_text(frame, formats).to_markdown(index=False, disable_numparse=True)
 
 
 def terminal(
@@ -77,7 +49,7 @@ def terminal(
     (c1/n = 1.5)
     """
     wrap = wrap or {}
-    text = _as_text(frame, formats)
+    text = as_text(frame, formats)
     columns = [
         [textwrap.wrap(cell, wrap.get(name, 10**6)) or [""] for cell in (name, *text[name])]
         for name in text.columns
@@ -125,7 +97,7 @@ def snake_case(name: str) -> str:
     return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
-def _as_text(frame: pd.DataFrame, formats: Formats) -> pd.DataFrame:
+def as_text(frame: pd.DataFrame, formats: Formats) -> pd.DataFrame:
     """The frame with every cell written by its column's format."""
     text = {
         name: [_write(cell, formats.get(name, "")) for cell in frame[name]]

@@ -97,8 +97,8 @@ def check_images(
         return []
     others = "those on this machine" if root is None else f"those in data.root={root}"
     raise UserError(
-        f"{folder} was run on other {config.data.name} images ({result.data.train} training, "
-        f"{result.data.test} test) than {others}; give outputs=ANOTHER_FOLDER, or remove it"
+        f"{folder} was run on other {config.data.name} images ({result.data.train} to train on, "
+        f"{result.data.test} to test on) than {others}; give outputs=ANOTHER_FOLDER, or remove it"
     )
 
 

@@ -30,7 +30,7 @@ from bnrecon.run.announcement import announce
 from bnrecon.run.naming import USER_IMAGES, run_folder
 from bnrecon.run.seed import read_seed, run_seed, seed_key
 from bnrecon.runtime import distributed, files, hardware, locks
-from bnrecon.runtime.digests import json_values
+from bnrecon.runtime.digests import json_values, tensor_digest
 from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.provenance import commit, versions
 from bnrecon.solvers.register import lookup
@@ -77,7 +77,8 @@ class TrainedTarget:
         parameters = trained_parameters(self.trained.network)
         processes = about.get("processes", 1)
         return (
-            f"{self.name} of width {self.width}: test accuracy {about['accuracy']:.2f}% "
+            f"{self.name} of width {self.width}: {_tested(self.trained)} accuracy "
+            f"{about['accuracy']:.2f}% "
             f"(n={about['images']}), {parameters:,} trainable parameters, "
             f"{'trained before in' if self.stored else 'trained in'} {about['seconds']:.0f} s"
             f"{f' by {processes} processes' if processes > 1 else ''}\n{self.trained.folder}"
@@ -131,6 +132,12 @@ def _check_root(config: RunConfig) -> None:
         refuse_unused_root(config.data)
 
 
+def _tested(trained: Trained) -> str:
+    """What a target's accuracy is measured on: the test images, or held-out training images."""
+    held_out = trained.about["config"]["data"].get("validation") is not None
+    return "held-out" if held_out else "test"
+
+
 def _load(config: RunConfig) -> Images:
     with option_names("data"):
         return load(config.data)
@@ -165,7 +172,8 @@ def _compute(config: RunConfig, folder: Path, data: Images) -> RunResult:
     finished_run.write_config(config, folder)
     trained = obtain_target(config.target_request, data, device)
     logger.info(
-        "target    test accuracy %.2f%% (n=%d), %s",
+        "target    %s accuracy %.2f%% (n=%d), %s",
+        _tested(trained),
         trained.about["accuracy"],
         trained.about["images"],
         trained.folder,
@@ -215,6 +223,10 @@ def _result(
             minimum_width_parameters=minimum_width_count(trained.network),
             seconds=trained.about["seconds"],
             folder=str(trained.folder),
+            checksum=tensor_digest(trained.network.state_dict()),
+            device=trained.about.get("device"),
+            precision=trained.about.get("precision"),
+            commit=trained.about.get("commit"),
         ),
         seeds=tuple(record.result() for record in records),
         evaluation=Evaluation(

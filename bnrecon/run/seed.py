@@ -104,6 +104,7 @@ def run_seed(
         parameters=sum(p.numel() for p in parameters),
         notes=tuple(notes),
         key=key,
+        predictions=outcome.predictions,
     )
     files.write_json(place / "result.json", record.to_json())
     _remove_solutions(place)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bnrecon.reporting.result import RunResult, SeedRecord, SeedResult
+from bnrecon.reporting.result import Predictions, RunResult, SeedRecord, SeedResult
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.runtime import files
 
@@ -72,6 +72,37 @@ def test_a_seed_is_written_and_read_and_its_part_of_the_result_taken(tmp_path):
         notes=("a note",),
         key="0123456789",
     )
-    files.write_json(tmp_path / "result.json", record.to_json())
-    assert SeedRecord.read(tmp_path / "result.json") == record
-    assert record.result() == seed
+    for counts in (None, Predictions(100, 3, 1, 0)):
+        seed = dataclasses.replace(seed, predictions=counts)
+        record = dataclasses.replace(record, predictions=counts)
+        files.write_json(tmp_path / "result.json", record.to_json())
+        assert SeedRecord.read(tmp_path / "result.json") == record
+        assert record.result() == seed
+    content = record.to_json()
+    del content["predictions"]  # as before they were counted
+    assert SeedRecord.from_json(content).predictions is None
+
+
+def test_predictions_of_some_or_all_seeds_are_written_and_read(tmp_path):
+    result = RunResult.read(RUNS[0])
+    counts = [Predictions(10000, 3, 1, 0), Predictions(10000, 5, 0, 2), None]
+    path = tmp_path / "result.json"
+    for last in (None, Predictions(10000, 4, 2, 2)):
+        counts[2] = last
+        seeds = zip(result.seeds, counts, strict=True)
+        seeds = tuple(dataclasses.replace(seed, predictions=count) for seed, count in seeds)
+        counted = dataclasses.replace(result, seeds=seeds)
+        counted.write(path)
+        assert RunResult.read(path) == counted
+        written = files.read_json(path)["source"]["predictions"]
+        assert written == [count and dataclasses.asdict(count) for count in counts]
+        assert counted.predictions == (counts[1] if last else None)
+    assert result.predictions is None
+
+
+def test_totals_of_a_result_are_those_of_its_layers():
+    result = RunResult.read(RUNS[-1])
+    rows = files.read_json(RUNS[-1])["layers"]
+    assert result.redrawn == sum(row["redrawn"] for row in rows) > 0
+    assert result.largest_assembled_error == max(row["assembled_error"] for row in rows)
+    assert result.iterations == max(row["iterations"] for row in rows) > 0

@@ -13,7 +13,7 @@ import pytest
 from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.convergence import warnings
 from bnrecon.reporting.overview import overview
-from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
@@ -73,6 +73,38 @@ def test_what_was_drawn_again_or_left_the_linear_region_is_said(results):
     text = run_tables.run_text(result)
     assert "3 features were all zero and were drawn again" in text
     assert "7 intermediate values on test images fell outside" in text
+
+
+def counted(result, *counts):
+    seeds = (
+        dataclasses.replace(seed, predictions=Predictions(10000, *count) if count else None)
+        for seed, count in zip(result.seeds, counts, strict=True)
+    )
+    return dataclasses.replace(result, seeds=tuple(seeds))
+
+
+def test_predictions_of_the_least_favourable_seed_are_shown(results):
+    result = counted(results[0], (3, 1, 0), (12, 2, 8), (0, 0, 0))
+    line = (
+        "12 of 10000 images predicted otherwise than by the target, in the seed with most "
+        "(2 only the target right, 8 only the source right)"
+    )
+    assert line in run_tables.run_text(result)
+    files = run_tables.table_files(result)
+    frame = pd.read_csv(io.StringIO(files["table.csv"]))
+    columns = ["predicted_otherwise", "only_target_right", "only_source_right"]
+    assert list(frame[columns].loc[0]) == [12, 2, 8]
+    assert frame["mcnemar_p"][0] == pytest.approx(2 * (1 + 10 + 45) / 2**10)
+    assert run_tables.PREDICTIONS in files["table.md"]
+
+
+def test_runs_without_counted_predictions_say_nothing_of_them(results):
+    for result in (results[0], counted(results[0], (3, 1, 0), (0, 0, 0), None)):
+        assert "otherwise" not in run_tables.run_text(result)
+        assert "otherwise" not in "".join(run_tables.table_files(result).values()).lower()
+    both = run_tables.markdown([counted(results[0], *[(3, 1, 0)] * 3), results[1]])
+    cells = [[cell.strip() for cell in line.split("|")[-5:-1]] for line in both.splitlines()]
+    assert cells[2:] == [["3", "1", "0", "1"], [""] * 4]
 
 
 # The list of all runs

@@ -1,12 +1,15 @@
 """Frames become text in one place: intervals, formats, names of columns."""
 
+import functools
 import io
+import re
 
 import pandas as pd
 import pytest
 from scipy import stats
 
 from bnrecon.reporting import tables
+from bnrecon.reporting.latex import latex, words
 from bnrecon.reporting.statistics import Interval, mean_interval
 
 FRAME = pd.DataFrame(
@@ -36,10 +39,13 @@ def test_integers_of_intervals_stay_integers_beside_an_empty_cell():
     assert "1.0,,1," in tables.csv(FRAME)
 
 
-@pytest.mark.parametrize("write", [tables.markdown, tables.latex, tables.terminal])
+LATEX = functools.partial(latex, caption="Losses.", label="losses")
+
+
+@pytest.mark.parametrize("write", [tables.markdown, LATEX, tables.terminal])
 def test_text_holds_intervals_and_the_formats_that_are_given(write):
     text = write(FRAME, {"max. error": ".1e"})
-    pm = "$\\pm$" if write is tables.latex else "±"
+    pm = "$\\pm$" if write is LATEX else "±"
     assert f"0.12 {pm} 0.01 (n=3)" in text
     assert "1.00 (n=1)" in text
     assert "2.3e-11" in text
@@ -77,3 +83,42 @@ def test_an_interval_is_written_with_its_number_of_values():
     assert f"{mean_interval([2.0])}" == "2.00 (n=1)"
     with pytest.raises(ValueError, match="no values"):
         mean_interval([])
+
+
+def test_a_latex_table_has_caption_label_and_rules():
+    text = LATEX(FRAME)
+    for part in (
+        r"\caption{Losses.}",
+        r"\label{tab:losses}",
+        r"\toprule",
+        r"\midrule",
+        r"\bottomrule",
+    ):
+        assert text.count(part) == 1
+    assert (
+        text.index(r"\begin{table}")
+        < text.index(r"\caption")
+        < text.index(r"\begin{tabular}{llll}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "environment"),
+    [(8, 3, "table"), (14, 3, "sidewaystable"), (8, 50, "longtable")],
+)
+def test_a_wide_latex_table_shares_the_line_and_a_long_one_goes_over_pages(
+    columns, rows, environment
+):
+    frame = pd.DataFrame({f"heading{i}": ["two words of text"] * rows for i in range(columns)})
+    text = LATEX(frame)
+    assert rf"\begin{{{environment}}}" in text
+    shares = [float(share) for share in re.findall(r"p\{([0-9.]+)\\linewidth\}", text)]
+    assert len(shares) == columns
+    gaps = 2 * 3 * columns / 390  # 3 pt on both sides of each column, of a line of 390 pt
+    assert sum(shares) + gaps == pytest.approx(1, abs=0.1)
+
+
+def test_what_latex_reads_as_commands_is_escaped():
+    assert words("50% of c_1 & {x} ~ #1") == r"50\% of c\_1 \& \{x\} \textasciitilde{} \#1"
+    assert words("‖W′ − W‖ ≤ 1e-10 < -2") == r"$\|$W$'$ $-$ W$\|$ $\le$ 1e-10 $<$ $-$2"
+    assert words('see [errata](../docs.md#4): "a"\n\nb') == "see errata: ``a'' b"

@@ -261,7 +261,7 @@ def test_a_run_works_with_the_threads_it_is_given_and_leaves_them_as_they_were(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert files.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 threads)"
+    assert files.read_json(folder_of(out) / "result.json")["device"] == "cpu (1 thread)"
     assert command("run", *SMALLEST, f"outputs={tmp_path}")[1].startswith(
         "already done"
     )  # how, not what

@@ -1,6 +1,7 @@
 """The main job: its result, its files, what is done again and what is not."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,11 +11,15 @@ from processes import SMALLEST, TWO_SEEDS, folder_of, result_of
 from safetensors.torch import load_file
 
 from bnrecon.config.composition import compose
+from bnrecon.data import load
 from bnrecon.reporting.convergence import solver_choices
-from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.result import Predictions, RunResult, SeedRecord
+from bnrecon.reporting.run_tables import run_text
 from bnrecon.run import main_job
 from bnrecon.runtime import files
+from bnrecon.runtime.digests import tensor_digest
 from bnrecon.solvers import SOLVERS
+from bnrecon.targets import store
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -79,7 +84,73 @@ def test_a_run_says_beforehand_what_it_will_do(command, tmp_path):
     assert out.splitlines()[0].startswith("layer ")
 
 
+def test_predictions_of_every_seed_are_counted_on_all_test_images(two_seeds):
+    result = RunResult.read(two_seeds / "result.json")
+    for seed in result.seeds:
+        assert seed.predictions == Predictions(128, 0, 0, 0)  # differences of logits are rounding
+        record = SeedRecord.read(two_seeds / f"seed-{seed.seed}" / "result.json")
+        assert record.predictions == seed.predictions
+    assert "0 of 128 images predicted otherwise" in run_text(result)
+
+
+def test_a_result_says_where_it_and_its_target_come_from(two_seeds):
+    """Commit, versions and checksums, of the images and of the target's weights."""
+    result = files.read_json(two_seeds / "result.json")
+    folder = Path(result["target"]["folder"])
+    about = files.read_json(folder / "target.json")
+    weights = load_file(folder / "target.safetensors")
+    assert result["target"]["checksum"] == tensor_digest(weights)
+    weights["classifier.bias"][0] += 1
+    assert result["target"]["checksum"] != tensor_digest(weights)
+    assert result["data"]["checksum"] == about["data_checksum"]
+    for key in ("commit", "versions"):
+        assert result[key] == about[key]
+    assert set(result["versions"]) >= {"python", "bnrecon", "torch", "numpy", "scipy"}
+    for key in ("device", "precision", "commit"):
+        assert result["target"][key] == about[key]
+
+
+def test_the_accuracy_on_held_out_images_is_not_called_test_accuracy(command, tmp_path):
+    words = (*SMALLEST, "data.validation=64", f"outputs={tmp_path}")
+    for done in (command("train", *words)[1], command("run", *words)[2]):
+        assert "held-out accuracy" in done
+        assert "test accuracy" not in done
+
+
 # Done again or not
+
+
+def test_a_target_that_a_gpu_trained_is_taken_and_the_result_says_so(two_seeds, command, tmp_path):
+    config = compose([*TWO_SEEDS, f"outputs={tmp_path}"])
+    request = config.target_request
+    (here,) = (tmp_path / "targets").iterdir()
+    there = store._folder(request, load(config.data), "cuda", torch.bfloat16)
+    about = {"device": "cuda", "precision": "bfloat16"}
+    files.write_json(here / "target.json", files.read_json(here / "target.json") | about)
+    here.rename(there)
+    shutil.rmtree(two_seeds)
+    code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
+    assert code == 0, err
+    assert "no training (already trained)" in err
+    assert f"{there} was trained on cuda in bfloat16" in err
+    found = result_of(out)["target"]
+    assert {key: found[key] for key in about} == about
+    assert found["folder"] == str(there)
+
+
+def test_a_seed_of_before_predictions_were_counted_is_not_done_again(two_seeds, command, tmp_path):
+    before = files.read_json(two_seeds / "result.json")
+    (two_seeds / "result.json").unlink()
+    path = two_seeds / "seed-0" / "result.json"
+    record = files.read_json(path)
+    del record["predictions"]
+    files.write_json(path, record)
+    code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
+    assert code == 0, err
+    result = result_of(out)
+    assert result["seconds_per_seed"] == before["seconds_per_seed"]
+    assert result["source"]["predictions"] == [None, before["source"]["predictions"][1]]
+    assert "predicted otherwise" not in out
 
 
 def test_the_same_command_again_does_no_work_and_says_so(two_seeds, command, tmp_path):

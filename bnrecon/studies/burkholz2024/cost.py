@@ -117,8 +117,9 @@ def caption(rows: pd.DataFrame) -> str:
         else f"is neither that nor what the convolutions have at minimum width, {counted:,}"
     )
     return (
-        "Trainable: inner scales, second scales and second shifts of all layers (a linear first "
-        f"layer needs no inner shifts). The paper gives {reported:,} as the number of the target's "
+        "Trainable: inner scales, second scales and second shifts of all layers, as in the network "
+        "that is built (behind a linear first layer the second shifts take over the inner ones). "
+        f"The paper gives {reported:,} as the number of the target's "
         f"parameters; it {agreement}. Frozen weights come back from a seed: a saved source holds "
         "the normalization alone. Operations: multiply-adds of one image. Largest map: of one "
         "image in float32, which the source computes in chunks."
