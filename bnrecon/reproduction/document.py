@@ -58,9 +58,9 @@ def document(
             lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
             continue
         text = stem.with_suffix(".md").read_text(encoding="utf-8").strip()
-        lines.append(text.partition("\n\n")[2])  # the heading above says what its first line says
-        if stem.with_suffix(".svg").exists():
-            lines.append(f"![{part.title}]({link}/{study.name}/{stem.name}.svg)")
+        text = text.partition("\n\n")[2]  # the heading above says what its first line says
+        picture = f"]({stem.name}.svg)"
+        lines.append(text.replace(picture, f"]({link}/{study.name}/{stem.name}.svg)"))
     return "\n\n".join(lines) + "\n"
 
 

@@ -4,72 +4,27 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from bnrecon.reporting import figures as drawing
 from bnrecon.reporting import tables
-from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction import run_table
+from bnrecon.reporting.latex import latex
 from bnrecon.reproduction.engine import ExperimentPlan, TablePlan, plan
 from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.options import result_options, stem_suffix
+from bnrecon.reproduction.page import Heading, Page, device_name, listed
 from bnrecon.reproduction.request import StudyRequest
-from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.run_table import Cell, RunTable
+from bnrecon.reproduction.run_page import run_page
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.runtime import files
 
-__all__ = ["Page", "figures", "write"]
+__all__ = ["figures", "write"]
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = (
-    "Accuracies are in percent, loss is target minus rebuilt, ± is the half-width of the 95% "
-    "Student-t interval over source seeds. Layer errors are relative errors of the rebuilt "
-    'weights. The images of "evaluated on" went through the real source network, the others '
-    "through its collapsed form; max. logit difference is to the target, on those images."
-)
-VERDICT = (
-    "The verdict asks whether the reproduced and the reported interval of the loss meet, the "
-    "rounding of the printed accuracy allowed for."
-)
 KINDS = ("png", "svg")
-
-
-@dataclass(frozen=True)
-class Page:
-    """What a part looks like for a reader; without ``csv`` nothing of it is finished."""
-
-    text: str
-    csv: str = ""
-    latex: str = ""
-    figure: Figure | None = None
-
-
-@dataclass(frozen=True)
-class _Heading:
-    """How a page begins and ends."""
-
-    paper: str
-    part: Experiment | RunTable
-    scale: str
-    options: list[str]
-    command: str
-
-    def page(self, done: int, total: int, unit: str, body: Sequence[str]) -> str:
-        """The text around a table."""
-        options = "".join(f", {option}" for option in self.options)
-        heading = (
-            f"{self.paper}, {self.part.where}: {self.part.title}. "
-            f"Scale {self.scale}{options}; {done} of {total} {unit} finished"
-        )
-        lines = [part for part in body if part]
-        return "\n\n".join([heading, *lines, f"Command: `{self.command}`."])
 
 
 def write(study: Study, request: StudyRequest, folder: Path | None = None) -> str:
@@ -141,88 +96,61 @@ def _write_page(stem: Path, page: Page) -> None:
 def _page(study: Study, request: StudyRequest, planned: ExperimentPlan | TablePlan) -> Page:
     options = result_options(_options_of(planned, request))
     command = ("bnrecon", "study", study.name, planned.name, f"scale={request.scale}", *options)
-    heading = _Heading(study.paper, planned.part, request.scale, options, shlex.join(command))
+    heading = Heading(
+        study.name,
+        study.paper,
+        planned.part,
+        request.scale,
+        options,
+        shlex.join(command),
+        _stem(planned, request),
+    )
     for work in planned.work:
         if (damage := work.damage()) is not None:
             logger.warning("%s; computed again by: %s", damage, heading.command)
     if isinstance(planned, TablePlan):
-        return _table_page(planned.part, heading, [work.cell() for work in planned.work])
+        return run_page(planned.part, heading, [work.cell() for work in planned.work])
     return _experiment_page(planned.part, heading, [work.result() for work in planned.work])
 
 
 def _experiment_page(
-    part: Experiment, heading: _Heading, results: Sequence[TaskResult | None]
+    part: Experiment, heading: Heading, results: Sequence[TaskResult | None]
 ) -> Page:
     done = [result for result in results if result is not None]
+    progress = f"{len(done)} of {len(results)} tasks finished"
     if not done:
-        return Page(heading.page(0, len(results), "tasks", ["Not run."]))
+        return Page(heading.page(progress, ["Not run."]))
     rows = concatenate(done)
-    summary = part.summary(rows)
+    summary, caption = part.summary(rows), part.caption_for(rows)
     overrides = " ".join(part.options(heading.scale)) if part.options else ""
-    origin = (
-        f"Commits {_listed(result.commit for result in done)}; "
-        f"{_listed(result.machine for result in done)}; "
-        f"{sum(result.seconds for result in done):.0f} s without interrupted and stored trainings."
-    )
     body = [
         tables.markdown(summary, part.formats),
-        part.caption_for(rows),
+        caption,
         "\n".join(_claim_line(claim) for claim in part.claims(rows)) if part.claims else "",
         f"Trained with `{overrides}`." if overrides else "",
-        origin,
+        _origin(done),
     ]
     names = [result.task for result in done for _ in result.rows]
     with drawing.style():
         figure = None if part.draw is None else part.draw(rows)
+    title = f"{heading.title}; {progress}. {caption}"
     return Page(
-        heading.page(len(done), len(results), "tasks", body),
+        heading.page(progress, body, figure is not None),
         tables.csv(rows.assign(task=names)),
-        tables.latex(summary, part.formats),
+        latex(summary, part.formats, caption=title, label=heading.label),
         figure,
+    )
+
+
+def _origin(done: Sequence[TaskResult]) -> str:
+    """Where the rows come from: commits, machines, time."""
+    return (
+        f"Commits {listed(result.commit for result in done)}; "
+        f"{listed(device_name(result.machine) for result in done)}; "
+        f"{sum(result.seconds for result in done):.0f} s of computing (trainings that were "
+        "interrupted or already stored are not counted)."
     )
 
 
 def _claim_line(claim: Claim) -> str:
     return f"- {claim.where}: {claim.statement} **{claim.verdict.capitalize()}**: {claim.evidence}"
-
-
-def _table_page(part: RunTable, heading: _Heading, cells: Sequence[Cell]) -> Page:
-    done = [cell for cell in cells if cell.result is not None]
-    absolute = heading.scale == "paper"
-    summary = run_table.summarize(cells, absolute)
-    missing = [f"    {command_of(cell)}" for cell in cells if cell.result is None]
-    body = [tables.markdown(summary, run_table.FORMATS), part.caption, COLUMNS]
-    if any(cell.row.reported for cell in cells):
-        smaller = "Accuracies themselves depend on the scale and are not compared."
-        body.append(VERDICT if absolute else f"{VERDICT} {smaller}")
-    if missing:
-        body.append("Not run:\n\n" + "\n".join(missing))
-    if not done:
-        return Page(heading.page(0, len(cells), "runs", body))
-    body += ["The CSV has the command of each row.", _origin([cell.result for cell in done])]
-    with drawing.style():
-        figure = None if part.draw is None else part.draw(done)
-    return Page(
-        heading.page(len(done), len(cells), "runs", body),
-        tables.csv(run_table.numbers(cells, absolute)),
-        tables.latex(summary, run_table.FORMATS),
-        figure,
-    )
-
-
-def _origin(results: Sequence[RunResult | None]) -> str:
-    """Where the numbers come from: commits, devices, data, time."""
-    found = [result for result in results if result is not None]
-    training = {result.target.folder: result.target.seconds for result in found}
-    solving = sum(result.seconds for result in found)
-    return (
-        f"Commits {_listed(result.commit or 'installed' for result in found)}; "
-        f"devices {_listed(result.device for result in found)}; "
-        f"data {_listed(result.data.checksum[:12] for result in found)}; "
-        f"{solving / 60:.0f} min solving and testing, "
-        f"{sum(training.values()) / 60:.0f} min training."
-    )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(set(names)))

@@ -51,7 +51,8 @@ def describe_device(device: torch.device) -> str:
     """The device's name for a reader: ``cpu (2 threads)`` or ``cuda (NVIDIA H200)``."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
-    return f"cpu ({torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"cpu ({threads} thread{'' if threads == 1 else 's'})"
 
 
 def available_memory(device: torch.device) -> int:

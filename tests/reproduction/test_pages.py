@@ -1,6 +1,7 @@
 """Pages: what ships is written again to the same numbers, and nothing that is tracked changes."""
 
 import dataclasses
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from made_study import Counted, counted_experiment, study_of
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction.commands import figures_of, run_study, tables_of
+from bnrecon.reproduction.document import document
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.reproduction.request import read
 from bnrecon.studies import registry
@@ -58,7 +60,22 @@ def test_a_page_has_table_caption_origin_and_command(tmp_path):
     rows = pd.read_csv(folder / "part-smoke.csv")
     assert list(rows["error"]) == [1 / 3, 1 / 3]
     assert list(rows["task"]) == ["width 4", "width 8"]
-    assert "tabular" in (folder / "part-smoke.tex").read_text(encoding="utf-8")
+    latex = (folder / "part-smoke.tex").read_text(encoding="utf-8")
+    assert r"\label{tab:paper-part-smoke}" in latex
+    assert r"2 of 2 tasks finished. The largest width is 8.}" in latex
+    assert "0 s of computing" in text
+    assert re.search("; cpu, [0-9]+ threads?; ", text)
+
+
+def test_a_page_and_the_document_show_the_parts_figure(tmp_path):
+    study = study_of(part=DRAWN)
+    request = request_for(tmp_path)
+    text = run_study(study, request).text
+    (name,) = re.findall(r"!\[Errors\]\((.*)\)", text)
+    assert (request.folder / name).exists()
+    assert f"(there/{study.name}/{name})" in document(
+        study, request.folder.parent, "smoke", "there"
+    )
 
 
 def test_figures_are_drawn_the_same_each_time_and_named(tmp_path):

@@ -16,7 +16,9 @@ from bnrecon.reproduction.request import read
 from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import SCALES, Study, read_reported
 from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key
+from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
+from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import deeper, nonlinear, reconstruction_grid, table2
 
@@ -41,7 +43,7 @@ def cifar(tmp_path):
 
 
 def test_every_part_is_an_experiment_or_a_table_of_runs():
-    assert [*TABLES, *EXPERIMENTS] == list(STUDY.parts)
+    assert sorted([*TABLES, *EXPERIMENTS]) == sorted(STUDY.parts)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -92,21 +94,67 @@ def test_a_table_that_has_a_figure_is_drawn(name):
         assert image(figure, "png")[1:4] == b"PNG"
 
 
-def test_tables_1_and_2_have_each_activation_distribution_and_solver():
-    for name, data in (("table1", "cifar10"), ("table2", "cifar100")):
+def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
+    wanted = {
+        "paper": ("lu_lbfgs", "minimum"),
+        "minimum": ("auto", "minimum"),
+        "exact": ("auto", None),
+    }
+    assert STUDY.solvers == tuple(reconstruction_grid.WAYS) == tuple(wanted)
+    for name, data, count in (("table1", "cifar10", 105), ("table2", "cifar100", 48)):
         rows = PARTS[name].rows("laptop", ())
-        assert len(rows) == 32
-        for row in rows[::5]:
+        assert len(rows) == count
+        ways, targets = {}, {}
+        for row in rows:
             config = composition.compose(row.overrides)
-            assert config.target.activation == row.labels["target"]
+            assert config.target.activation == row.labels["target"].partition(",")[0]
             assert config.features.name == row.labels["features"]
-            solver = {"exact": "auto", "paper": "lu_lbfgs"}[row.labels["solver"]]
-            assert config.solver.name == solver
+            way = row.labels["solver"]
+            assert (config.solver.name, config.features.width) == wanted[way]
             assert config.data.name == data
-            assert config.seeds == [0, 1, 2]
-    assert tuple(reconstruction_grid.SOLVERS) == STUDY.solvers
+            cell = (
+                config.target.width,
+                config.train.seed,
+                row.labels["target"],
+                config.features.name,
+            )
+            ways.setdefault(cell, []).append(way)
+            targets.setdefault(cell, []).append((str(config.target_request), tuple(config.seeds)))
+        assert all(found == list(wanted) for found in ways.values())
+        assert all(len(set(found)) == 1 for found in targets.values())
     first = PARTS["table1"].rows("paper", ())[0]
     assert composition.compose(first.overrides).train.epochs == 205
+
+
+def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where_asked():
+    rows = PARTS["table1"].rows("laptop", ())
+    configs = [composition.compose(row.overrides) for row in rows]
+    widths = [config.target.width for config in configs]
+    assert widths == sorted(widths)
+    more = [config for config in configs if config.train.seed]
+    assert [config.train.seed for config in more] == [1, 1, 1, 2, 2, 2]
+    assert {(c.target.activation, c.features.name, c.target.width) for c in more} == {
+        ("relu", "he_normal", 32)
+    }
+    large = [config for config in configs if config.target.width == 64]
+    assert [config.seeds for config in large] == [[0]] * 3
+
+
+def test_a_width_chooses_the_rows_of_its_targets():
+    names = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
+    for width, count in (("16", 48), ("32", 54), ("64", 3)):
+        chosen = rows_of(f"target.width={width}")
+        assert len(chosen) == count
+        for row in chosen[::7]:
+            assert RunWork("", row, composition.compose(row.overrides)).key in names
+    assert len(rows_of("target.width=8")) == 48
+    assert len(rows_of("train.seed=7")) == 99
+    with pytest.raises(UserError, match=r"differ by solver"):
+        rows_of("solver=refined")
+
+
+def rows_of(*options):
+    return PARTS["table1"].rows("laptop", options)
 
 
 def test_the_rows_of_other_tables_step_through_what_they_name():
@@ -152,13 +200,14 @@ def test_a_study_of_runs_is_computed_once(cifar, monkeypatch):
     monkeypatch.setattr(Study, "part", lambda self, name: small)
     options = ["table1", "scale=smoke", f"data.root={cifar}", f"outputs={cifar}"]
     text = commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text
-    assert "2 of 4 runs finished" in text  # of the other solver the commands are shown
+    assert "2 of 6 runs finished" in text  # of the other ways the commands are shown
     assert "    bnrecon run target=vgg18 data=cifar10 features=orthogonal solver=lu_lbfgs" in text
     folder = cifar / "studies" / "burkholz2024"
     for kind in ("md", "csv", "tex"):
         assert (folder / f"table1-smoke.{kind}").exists()
     frame = pd.read_csv(folder / "table1-smoke.csv")
-    assert list(frame["verdict"] == "not run") == [False, False, True, True]
+    done = frame["verdict_against_the_target"] != "not run"
+    assert list(frame["solver"][done]) == ["exact", "exact"]
     monkeypatch.setattr(main_job, "run", None)  # nothing is left to run
     assert commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text == text
 

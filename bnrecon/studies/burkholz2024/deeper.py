@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PALETTE, new_figure
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.studies.burkholz2024.deeper_sources import (
     BEYOND,
@@ -23,6 +24,7 @@ __all__ = ["PART"]
 
 DRAWS = {"smoke": 2, "laptop": 20, "paper": 100}
 COLOURS = dict(zip((2, 3, 4), PALETTE, strict=False))
+MARKERS = {2: "o", 3: "s", 4: "^"}
 
 
 def tasks(scale: str, _: Sequence[str]) -> list[Task]:
@@ -116,36 +118,55 @@ def _refutations(rows: pd.DataFrame) -> list[str]:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Share of draws rebuilt, and the median error, against total width, a line per depth."""
+    """Share of draws rebuilt against total width, a panel a target, a line a depth."""
     names = list(dict.fromkeys(rows["target"]))
-    figure, grid = new_figure(
-        2, len(names), (2.2 * len(names), 4.4), sharex=True, sharey="row", squeeze=False
-    )
-    for (top, bottom), name in zip(grid.T, names, strict=True):
-        for layers, points in rows[rows["target"] == name].groupby("layers"):
+    columns = -(-len(names) // 2)
+    figure, grid = new_figure(2, columns, (PAGE, 3.8), sharex=True, sharey=True, squeeze=False)
+    for axes in grid.flat[len(names) :]:
+        axes.set_visible(False)
+    for letter, axes, name in zip("abcdefgh", grid.flat, names, strict=False):
+        part = rows[rows["target"] == name]
+        for layers, points in part.groupby("layers"):
             share = points["rebuilt"] / points["draws"]
             low, high = share - points["low"], points["high"] - share
-            top.errorbar(
-                points["beyond"] - 1 + 0.12 * (layers - 3),  # side by side where they agree
+            axes.errorbar(
+                points["beyond"] - 1 + 0.15 * (layers - 3),  # side by side where they agree
                 share,
                 [low.clip(lower=0), high.clip(lower=0)],
-                marker="o",
+                marker=MARKERS.get(layers),
+                markersize=3,
+                linewidth=1,
                 capsize=2,
                 color=COLOURS.get(layers),
                 label=f"L = {layers}",
             )
-            bottom.semilogy(
-                points["beyond"] - 1, points["median_error"], marker="o", color=COLOURS.get(layers)
-            )
-        top.set_title(name)
-        top.legend()
-        bottom.set_xlabel("Σ c_l - (n + L)")
-        for axes in (top, bottom):
-            axes.axvline(0, color="grey", linewidth=1, linestyle=":")
-    grid[0][0].set_ylabel("share of draws rebuilt")
-    grid[1][0].set_ylabel("median relative error")
-    figure.suptitle("Dotted: n + L (Theorem 2.5)", fontsize=8)
+        title = name.replace(", ", ",\n")
+        axes.set_title(f"({letter}) {title}", loc="left")
+        axes.axvline(0, color="grey", linewidth=1, linestyle=":")
+    for axes in grid.flat[max(0, len(names) - columns) : len(names)]:
+        axes.set_xlabel("Σ c_l - (n + L)")
+        axes.tick_params(labelbottom=True)
+    for row in grid:
+        row[0].set_ylabel("share of draws rebuilt")
+    handles = dict(_labelled(grid.flat))
+    draws = " or ".join(map(str, sorted(set(rows["draws"]))))
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        title=f"n = {draws} draws a point,\n95% intervals; dotted:\nn + L (Theorem 2.5)",
+        loc="lower right",
+    )
     return figure
+
+
+def _labelled(panels: Iterable[Axes]) -> list[tuple[str, Any]]:
+    """Labels with their handles, in alphabetical order."""
+    found = [
+        (label, handle)
+        for axes in panels
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    ]
+    return sorted(found, key=lambda pair: pair[0])
 
 
 PART = Experiment(

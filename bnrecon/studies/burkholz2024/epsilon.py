@@ -35,7 +35,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         right.loglog(epsilons, differences, marker="o", color=colour, label=activation)
     left.set_xscale("log")
     right.set_ylabel("largest difference of a logit")
-    for axes in (left, right):
+    for letter, axes in zip("ab", (left, right), strict=True):
+        axes.set_title(f"({letter})", loc="left")
         axes.set_xlabel("epsilon of a layer (Theorem 2.4)")
         axes.legend()
     return figure

@@ -1,54 +1,105 @@
-"""Tables 1 and 2 of Burkholz 2024: a run for each activation, feature distribution and solver."""
+"""Tables 1 and 2 of Burkholz 2024: runs by activation, feature distribution, way and target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from bnrecon.reproduction.options import refuse_compared
-from bnrecon.reproduction.run_table import Reported, Row
+from bnrecon.reproduction.options import option_name, refuse_compared
+from bnrecon.reproduction.run_table import Grid, Reported, Row
 
-__all__ = ["CAPTION", "reconstruction_rows"]
+__all__ = ["CAPTION", "GRID", "LAPTOP", "WAYS", "Targets", "reconstruction_rows"]
 
-# "paper": LU, then LBFGS, at minimum width (Sect. 3.1). "exact": what bnrecon chooses.
-SOLVERS = {
-    "exact": ("solver=auto",),
-    "paper": ("solver=lu_lbfgs", "features.width=minimum"),
-}
-# At laptop scale the paper's solver, a dense LU, is kept to width 16, where a layer takes seconds;
-# at width 64 it takes minutes. evaluate=collapsed: 64 images through the real source network.
-SCALES: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "smoke": {
-        "exact": ("scale=smoke", "seeds=[0,1]"),
-        "paper": ("scale=smoke", "seeds=[0,1]"),
-    },
-    "laptop": {
-        "exact": ("scale=laptop", "target.width=32"),
-        "paper": ("scale=laptop", "target.width=16", "evaluate=collapsed"),
-    },
-    "paper": {
-        "exact": ("scale=paper", "target.width=64"),
-        "paper": ("scale=paper", "target.width=64"),
-    },
+# How the same targets are rebuilt. From one to the next one thing changes: the solver, the width.
+WAYS: Mapping[str, Sequence[str]] = {
+    "paper": ("solver=lu_lbfgs", "features.width=minimum"),  # LU, then LBFGS (Sect. 3.1)
+    "minimum": ("solver=auto", "features.width=minimum"),
+    "exact": ("solver=auto",),  # 1.5 n features
 }
 COMPARED = (
     "features",
     "features.name",
+    "features.width",
+    "solver",
+    "solver.name",
     "target",
     "target.activation",
     "data",
     "data.name",
 )
 CAPTION = (
-    'Solver "paper" is the paper\'s: LU, then LBFGS, in float32 at minimum width. Solver "exact" '
-    "is solver=auto at 1.5 n features."
+    'The same targets are rebuilt in three ways. "paper": the paper\'s solver (LU, then LBFGS, in '
+    'float32) at minimum width, n - c2 + 1 features. "minimum": solver=auto at the same width. '
+    '"exact": solver=auto at 1.5 n features. The paper\'s targets have width 64. A sparse feature '
+    "of a colour image is wholly zero with probability (1/2)³, one in eight, so that at minimum "
+    "width the first layer's system is singular as the paper describes it; such features are drawn "
+    "again (features redrawn), and kept with features.strict=true."
 )
+GRID = Grid(rows="target", columns="features", by=("network", "solver"))
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of one width and training seed, and which cells of the table they are for.
+
+    Args:
+        width: of the targets.
+        activations: the rows of the paper's table; all of them where empty.
+        features: its columns; all of them where empty.
+        seed: of the training.
+        overrides: of the runs.
+    """
+
+    width: int
+    activations: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    seed: int = 0
+    overrides: tuple[str, ...] = ()
+
+    def labels(self, activation: str) -> dict[str, str]:
+        """What tells a target from the others.
+
+        >>> Targets(32, seed=1).labels("relu")
+        {'network': 'width 32', 'target': 'relu, training seed 1'}
+        """
+        seed = f", training seed {self.seed}" if self.seed else ""
+        return {"network": f"width {self.width}", "target": f"{activation}{seed}"}
+
+    def options(self, scale: str, way: str) -> tuple[str, ...]:
+        """The overrides of a run."""
+        # For the exact runs of width 32 "auto" takes the collapsed form by itself. They were the
+        # first, and an option that is given would change their names.
+        collapsed = scale == "laptop" and (way, self.width) != ("exact", 32)
+        return (
+            f"scale={scale}",
+            f"target.width={self.width}",
+            *((f"train.seed={self.seed}",) if self.seed else ()),
+            *(("evaluate=collapsed",) if collapsed else ()),
+            *self.overrides,
+        )
+
+
+# In the order in which they are computed.
+LAPTOP: Mapping[str, Sequence[Targets]] = {
+    "cifar10": (
+        Targets(16),
+        Targets(32, ("relu",)),
+        Targets(32, ("relu",), ("he_normal",), seed=1),
+        Targets(32, ("relu",), ("he_normal",), seed=2),
+        Targets(32, ("leaky_relu", "tanh", "sigmoid")),
+        Targets(64, ("relu",), ("he_normal",), overrides=("seeds=[0]",)),
+    ),
+    "cifar100": (Targets(32),),
+}
+SMOKE = (Targets(4, overrides=("seeds=[0,1]",)),)
+PAPER = (Targets(64),)
 
 
 def reconstruction_rows(
     data: str, reported: Mapping[str, Any], impossible: Sequence[str] = ()
 ) -> Callable[[str, Sequence[str]], list[Row]]:
-    """The 32 rows of Table 1 or 2.
+    """The rows of Table 1 or 2: each cell of the table, rebuilt in each way from the same target.
 
     Args:
         data: the images.
@@ -56,29 +107,45 @@ def reconstruction_rows(
         impossible: the activations whose printed accuracies cannot be right.
 
     Returns:
-        A function of the scale and the user's options, for ``RunTable``.
+        A function of the scale and the user's options, for ``RunTable``. ``target.width`` chooses
+        among the widths of the scale; a width that is not among them replaces them.
     """
 
     def rows(scale: str, options: Sequence[str]) -> list[Row]:
         refuse_compared(options, COMPARED)
         return [
             Row(
-                {"target": activation, "features": features, "solver": solver},
+                targets.labels(activation) | {"features": name, "solver": way},
                 (
                     "target=vgg18",
                     f"data={data}",
                     *((f"target.activation={activation}",) if activation != "relu" else ()),
-                    f"features={features}",
-                    *SOLVERS[solver],
-                    *SCALES[scale][solver],
+                    f"features={name}",
+                    *WAYS[way],
+                    *targets.options(scale, way),
                     *options,
                 ),
                 Reported.printed(reported["target"][activation], *printed),
                 activation not in impossible,
             )
-            for solver in SOLVERS
+            for targets in _chosen(scale, data, options)
             for activation, row in reported["rebuilt"].items()
-            for features, printed in row.items()
+            if not targets.activations or activation in targets.activations
+            for name, printed in row.items()
+            if not targets.features or name in targets.features
+            for way in WAYS
         ]
 
     return rows
+
+
+def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
+    """The targets of a scale, among which the user's options choose."""
+    found = {"smoke": SMOKE, "laptop": LAPTOP[data], "paper": PAPER}[scale]
+    given = {option_name(option): option.partition("=")[2] for option in options}
+    if "train.seed" in given:
+        found = tuple(targets for targets in found if targets.seed == 0)
+    if (width := given.get("target.width", "")).isdecimal():
+        of_width = tuple(targets for targets in found if targets.width == int(width))
+        return of_width or (Targets(int(width), overrides=found[0].overrides),)
+    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import read_reported
-from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, reconstruction_rows
+from bnrecon.studies.burkholz2024.grid_figure import draw
+from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, GRID, reconstruction_rows
 
 __all__ = ["PART"]
 
@@ -13,4 +14,6 @@ PART = RunTable(
     "Target reconstruction for CIFAR-10",
     reconstruction_rows("cifar10", read_reported(__package__)["table1"]),
     CAPTION,
+    draw,
+    GRID,
 )

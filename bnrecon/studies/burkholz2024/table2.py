@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import read_reported
-from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, reconstruction_rows
+from bnrecon.studies.burkholz2024.grid_figure import draw
+from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, GRID, reconstruction_rows
 
 __all__ = ["IMPOSSIBLE", "PART"]
 
@@ -17,4 +18,6 @@ PART = RunTable(
     reconstruction_rows("cifar100", read_reported(__package__)["table2"], IMPOSSIBLE),
     f"{CAPTION} The rebuilt accuracies of {' and '.join(IMPOSSIBLE)} targets are printed above "
     "90%, far above their targets: accuracies of CIFAR-10. They are compared with nothing.",
+    draw,
+    GRID,
 )

@@ -59,7 +59,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, grid = new_figure(-(-len(names) // 3), 3, (PAGE, 4.0), sharey=True, squeeze=False)
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
-    for axes, name in zip(grid.flat, names, strict=False):
+    for letter, axes, name in zip("abcdefghi", grid.flat, names, strict=False):
         part = rows[rows["kernels"] == name]
         for target, (colour, marker) in TARGETS.items():
             points = part[part["target"] == target].sort_values("c1")
@@ -79,12 +79,17 @@ def draw(rows: pd.DataFrame) -> Figure:
         first = part.iloc[0]
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
         axes.axvline(first["n"] - first["minimum_width"], color="grey", linewidth=1, linestyle="--")
-        axes.set_title(name)
+        axes.set_title(f"({letter}) {name}", loc="left")
         axes.set_xlabel("c1 - (n - c2 + 1)")
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
     grid[0][0].legend()
-    figure.suptitle("Dotted: minimum width (Theorem 2.2); dashed: n (Theorem 2.3)", fontsize=8)
+    draws = " or ".join(map(str, sorted(set(rows["draws"]))))
+    figure.suptitle(
+        f"n = {draws} draws a point, 95% intervals; dotted: minimum width (Theorem 2.2); dashed: n "
+        "(Theorem 2.3)",
+        fontsize=8,
+    )
     return figure
 
 

@@ -1,0 +1,141 @@
+"""A table of runs as grids that lie beside the paper's: reproduced over reported loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from bnrecon.reporting.statistics import Interval
+from bnrecon.reproduction.row_numbers import (
+    at_limit,
+    oversampling,
+    predicted_otherwise,
+    without_empty,
+)
+from bnrecon.reproduction.run_table import Cell, Grid
+from bnrecon.reproduction.verdicts import against_paper, against_target
+
+__all__ = ["FORMATS", "grids", "overview"]
+
+FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
+NOT_RUN = "not run"
+MARKS = {"loss reproduced": "=", "different": "≠", "cannot tell": "?"}
+
+
+def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cell]]:
+    """The rows of each grid."""
+    found: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(tuple(cell.row.labels[name] for name in grid.by), []).append(cell)
+    return found
+
+
+def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
+    """The grids by name: in each cell the reproduced loss, the reported one, and a mark.
+
+    "a ± b / c ± d =" is a loss that is reproduced, ≠ one that is different, ? where neither can be
+    told.
+
+    A cell that is not run says so; one that the table does not have is empty.
+    """
+    return {", ".join(names): _losses(group, grid) for names, group in _groups(cells, grid).items()}
+
+
+def _losses(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
+    columns = list(dict.fromkeys(cell.row.labels[grid.columns] for cell in cells))
+    lines: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        name = cell.row.labels[grid.rows]
+        line = lines.setdefault(name, {grid.rows: name, "accuracy of the target": ""})
+        line["accuracy of the target"] = line["accuracy of the target"] or _targets(cell)
+        line[cell.row.labels[grid.columns]] = _compared(cell)
+    order = [grid.rows, "accuracy of the target", *columns]
+    return pd.DataFrame(list(lines.values()), columns=order, dtype=object).fillna("")
+
+
+def _compared(cell: Cell) -> str:
+    """The reproduced loss, the reported one, and the mark of the verdict."""
+    text = _over(_loss(cell), _reported_loss(cell))
+    if cell.result is None:
+        return text
+    verdict = against_paper(cell.result.loss, cell.row.reported, cell.row.possible)
+    return " ".join(filter(None, (text, MARKS.get(verdict.partition(" (")[0]))))
+
+
+def _over(reproduced: str, reported: str) -> str:
+    return " / ".join(filter(None, (reproduced, reported)))
+
+
+def _targets(cell: Cell) -> str:
+    """The accuracy of the target, and the reported one; nothing before a run is finished."""
+    if cell.result is None:
+        return ""
+    reported = "" if cell.row.reported is None else f"{cell.row.reported.target:.2f}"
+    return _over(f"{cell.result.target.accuracy:.2f}", reported)
+
+
+def _loss(cell: Cell) -> str:
+    if cell.result is None:
+        return NOT_RUN
+    loss = cell.result.loss
+    spread = "" if loss.half_width is None else f" ± {loss.half_width:.2f}"
+    return f"{_unsigned_zero(loss.mean):.2f}{spread}"
+
+
+def _reported_loss(cell: Cell) -> str:
+    reported = cell.row.reported
+    if reported is None:
+        return ""
+    if not cell.row.possible:
+        return "impossible"
+    return f"{_unsigned_zero(reported.loss):.2f} ± {reported.half_width:g}"
+
+
+def _unsigned_zero(value: float) -> float:
+    """The value to two digits, without the sign of a zero."""
+    return round(value, 2) + 0.0
+
+
+def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
+    """One line a grid: how far it is, what the losses say, errors and iterations of its layers."""
+    lines = [
+        dict(zip(grid.by, names, strict=True)) | _line(group)
+        for names, group in _groups(cells, grid).items()
+    ]
+    return without_empty(pd.DataFrame(lines, dtype=object))
+
+
+def _line(cells: Sequence[Cell]) -> dict[str, Any]:
+    done = [(cell, cell.result) for cell in cells if cell.result is not None]
+    line: dict[str, Any] = {"cells": f"{len(done)} of {len(cells)}"}
+    if not done:
+        return line | {"against the target": NOT_RUN}
+    layers = [layer for _, result in done for layer in result.layers]
+    largest = max((result.loss for _, result in done), key=lambda loss: abs(loss.mean))
+    limits = [found for cell, result in done if (found := at_limit(cell, result)) is not None]
+    return line | {
+        "c1/n": oversampling(cells),
+        "largest loss": Interval(_unsigned_zero(largest.mean), largest.half_width, largest.n),
+        "images predicted otherwise": predicted_otherwise(cells),
+        "max. layer error": max(layer.relative_error for layer in layers),
+        "max. error as assembled": max(result.largest_assembled_error for _, result in done),
+        "layers at LBFGS's limit": f"{sum(limits)} of {len(layers)}" if limits else None,
+        "features redrawn": sum(result.redrawn for _, result in done) or None,
+        "against the target": _counted(
+            against_target(result.loss, [seed.predictions for seed in result.seeds])
+            for _, result in done
+        ),
+        "against the paper's loss": _counted(
+            against_paper(result.loss, cell.row.reported, cell.row.possible)
+            for cell, result in done
+        ),
+    }
+
+
+def _counted(verdicts: Any) -> str:
+    """How often each verdict came out, the most frequent first."""
+    counts = Counter(verdict for verdict in verdicts if verdict)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())

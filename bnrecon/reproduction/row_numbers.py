@@ -1,0 +1,204 @@
+"""The numbers of a table of runs: all of them for the CSV, the telling ones for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bnrecon.reporting.result import RunResult, SeedResult
+from bnrecon.reporting.run_tables import evaluated_on
+from bnrecon.reporting.statistics import Interval
+from bnrecon.reproduction.row_command import command_of
+from bnrecon.reproduction.verdicts import against_paper, against_target
+
+if TYPE_CHECKING:
+    from bnrecon.reproduction.run_table import Cell
+
+__all__ = ["FORMATS", "at_limit", "numbers", "oversampling", "predicted_otherwise", "summarize"]
+
+LBFGS_LIMIT = 2000  # iterations of bnrecon.solvers.lbfgs, where solver.max_iterations is not given
+FORMATS = {
+    "reported: target": ".2f",
+    "target": ".2f",
+    "loss, reproduced minus reported": "+.2f",
+    "rebuilt, reproduced minus reported": "+.2f",
+    "max. layer error": ".1e",
+    "median layer error": ".1e",
+    "max. error as assembled": ".1e",
+    "max. logit difference": ".1e",
+}
+TARGET, PAPER = "verdict: against the target", "verdict: against the paper's loss"
+
+
+def numbers(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
+    """One line per row: numbers, intervals over source seeds, verdicts, the command of the run.
+
+    Args:
+        cells: the rows with their results.
+        absolute: the runs are at the paper's scale, so that accuracies compare, not only losses.
+    """
+    lines = [_expected(cell) | _found(cell, absolute) for cell in cells]
+    frame = pd.DataFrame(lines, dtype=object)
+    last = [name for name in (TARGET, PAPER, "run", "command") if name in frame]
+    return frame[[*(name for name in frame if name not in last), *last]]
+
+
+def _expected(cell: Cell) -> dict[str, Any]:
+    """What is known of a row before it is run."""
+    config, reported = cell.config, cell.row.reported
+    line: dict[str, Any] = {
+        **cell.row.labels,
+        "width": config.target.width,
+        "training seed": config.train.seed,
+    }
+    if reported is not None:
+        line["reported: target"] = reported.target
+        line["reported: rebuilt"] = Interval(reported.rebuilt, reported.half_width, 3)
+        loss = Interval(reported.loss, reported.half_width, 3) if cell.row.possible else None
+        line["reported: loss"] = loss
+        line["reported: rounding"] = reported.rounding
+    return line
+
+
+def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
+    """What a row's run found."""
+    result, reported = cell.result, cell.row.reported
+    if result is None:
+        return {TARGET: "not run", "command": command_of(cell)}
+    line: dict[str, Any] = {
+        "target": result.target.accuracy,
+        "rebuilt": result.accuracy,
+        "loss": result.loss,
+    }
+    if reported is not None and cell.row.possible:
+        line["loss, reproduced minus reported"] = result.loss.mean - reported.loss
+        if absolute:
+            difference = result.accuracy.mean - reported.rebuilt
+            line["rebuilt, reproduced minus reported"] = difference
+    line |= _predictions(result.seeds) | _layers(cell, result)
+    line |= {
+        "evaluated on": evaluated_on(result),
+        "test images": result.target.images,
+        "max. logit difference": result.evaluation.largest_difference_to_target,
+    }
+    if result.outside_linear_region:
+        line["values outside the linear range"] = result.outside_linear_region
+    line[TARGET] = against_target(result.loss, [seed.predictions for seed in result.seeds])
+    if reported is not None:
+        line[PAPER] = against_paper(result.loss, reported, cell.row.possible)
+    return line | {"run": cell.folder.name, "command": command_of(cell)}
+
+
+def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
+    """Images that source and target predict otherwise, and McNemar's test, a test a seed."""
+    found = [seed.predictions for seed in seeds if seed.predictions is not None]
+    if len(found) < len(seeds):
+        return {}
+    return {
+        "images predicted otherwise": sum(seed.differ for seed in found),
+        "of images": sum(seed.images for seed in found),
+        "predicted otherwise by seed": ", ".join(str(seed.differ) for seed in found),
+        "only target right": sum(seed.only_target_right for seed in found),
+        "only rebuilt right": sum(seed.only_source_right for seed in found),
+        "smallest p of McNemar's tests": min(seed.p_value for seed in found),
+        "McNemar's tests": len(found),
+    }
+
+
+def _layers(cell: Cell, result: RunResult) -> dict[str, Any]:
+    """Widths, errors and iterations of the layers of all seeds."""
+    layers = result.layers
+    errors = sorted(layer.relative_error for layer in layers)
+    ratios = [layer.oversampling for layer in layers]
+    return {
+        "n, largest": max(layer.equations for layer in layers),
+        "c1/n, smallest": min(ratios),
+        "c1/n, largest": max(ratios),
+        "features redrawn": result.redrawn,
+        "max. layer error": errors[-1],
+        "median layer error": errors[len(errors) // 2],
+        "max. error as assembled": result.largest_assembled_error,
+        "most iterations": result.iterations,
+        "layers at LBFGS's limit": at_limit(cell, result),
+        "layers not converged": len(result.unconverged),
+        "layers": len(layers),
+    }
+
+
+def at_limit(cell: Cell, result: RunResult) -> int | None:
+    """The layers whose LBFGS was ended by its limit of iterations; ``None`` without LBFGS."""
+    steps = [layer.iterations for layer in result.layers if layer.solver.endswith("lbfgs")]
+    limit = cell.config.solver.max_iterations or LBFGS_LIMIT
+    return sum(step >= limit for step in steps) if steps else None
+
+
+def summarize(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
+    """The table for readers: no empty columns, and the paper's digits as printed."""
+    return without_empty(pd.DataFrame([_summary(cell, absolute) for cell in cells], dtype=object))
+
+
+def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
+    result, reported = cell.result, cell.row.reported
+    line: dict[str, Any] = {**cell.row.labels, "width": cell.config.target.width}
+    if reported is not None:
+        line["reported: target"] = reported.target
+        line["reported: rebuilt"] = reported.text
+    found = _found(cell, absolute)
+    if result is None:
+        return line | {TARGET: found[TARGET]}
+    steps, limited = found["most iterations"], found["layers at LBFGS's limit"]
+    layers = found["layers"]
+    return line | {
+        "c1/n": oversampling([cell]),
+        "target": found["target"],
+        "rebuilt": found["rebuilt"],
+        "loss": found["loss"],
+        "images predicted otherwise": predicted_otherwise([cell]),
+        "McNemar's p": _p_value(found),
+        "max. layer error": found["max. layer error"],
+        "median layer error": found["median layer error"],
+        "max. error as assembled": found["max. error as assembled"],
+        "layers not converged": f"{found['layers not converged']} of {layers}",
+        "most iterations": steps or None,
+        "layers at LBFGS's limit": None if limited is None else f"{limited} of {layers}",
+        "features redrawn": found["features redrawn"] or None,
+        "evaluated on": found["evaluated on"],
+        "max. logit difference": found["max. logit difference"],
+        "values outside the linear range": found.get("values outside the linear range"),
+        TARGET: found[TARGET],
+        PAPER: found.get(PAPER),
+    }
+
+
+def _p_value(found: dict[str, Any]) -> str | None:
+    """The smallest p with the number of tests that it is the smallest of."""
+    if "McNemar's tests" not in found:
+        return None
+    count, smallest = found["McNemar's tests"], found["smallest p of McNemar's tests"]
+    return f"{smallest:.2g}" + (f" (smallest of {count})" if count > 1 else "")
+
+
+def oversampling(cells: Sequence[Cell]) -> str | None:
+    """c1/n of finished rows, from the smallest to the largest over layers."""
+    ratios = [layer.oversampling for cell in cells if cell.result for layer in cell.result.layers]
+    if not ratios:
+        return None
+    low, high = f"{min(ratios):.3f}", f"{max(ratios):.3f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def predicted_otherwise(cells: Sequence[Cell]) -> str | None:
+    """Images that sources predict otherwise than their target, of those that were compared."""
+    seeds = [seed.predictions for cell in cells if cell.result for seed in cell.result.seeds]
+    known = [seed for seed in seeds if seed is not None]
+    if not known:
+        return None
+    return f"{sum(seed.differ for seed in known):,} of {sum(seed.images for seed in known):,}"
+
+
+def without_empty(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without columns in which nothing stands."""
+    filled = frame.notna() & (frame != "")
+    return frame.loc[:, filled.any()]

@@ -1,0 +1,124 @@
+"""What a run's loss of accuracy says: against its target, and against what the paper reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bnrecon.reporting.statistics import Interval
+
+if TYPE_CHECKING:
+    from bnrecon.reporting.result import Predictions
+
+__all__ = ["EQUIVALENT", "Reported", "against_paper", "against_target"]
+
+EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
+CLOSE = 1e-9  # sums of decimal numbers are off by less
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a paper prints of a run, in percent.
+
+    Args:
+        target: accuracy of the target.
+        rebuilt: accuracy of the rebuilt network.
+        half_width: half-width of its interval over three source networks.
+        rounding: what all three may be off together, half a unit of each one's last printed digit.
+        text: ``rebuilt`` and ``half_width`` as printed.
+    """
+
+    target: float
+    rebuilt: float
+    half_width: float
+    rounding: float = 0.0
+    text: str = ""
+
+    @classmethod
+    def printed(cls, target: float, rebuilt: str, half_width: str) -> Reported:
+        """Read numbers as they are printed.
+
+        >>> round(Reported.printed(94.12, "94.0", "0.1").rounding, 9)
+        0.105
+        """
+        rounding = sum(_half_unit(text) for text in (str(target), rebuilt, half_width))
+        return cls(target, float(rebuilt), float(half_width), rounding, f"{rebuilt} ± {half_width}")
+
+    @property
+    def loss(self) -> float:
+        """Accuracy of the target minus that of the rebuilt network."""
+        return self.target - self.rebuilt
+
+    @property
+    def reach(self) -> float:
+        """How far from ``loss`` the paper's own loss may lie."""
+        return self.half_width + self.rounding
+
+
+def _half_unit(text: str) -> float:
+    """Half a unit of the last digit of a printed number."""
+    return 0.5 * 10.0 ** -len(text.partition(".")[2])
+
+
+def against_target(loss: Interval, predictions: Sequence[Predictions | None]) -> str:
+    """Whether a rebuilt network does what its target does.
+
+    Args:
+        loss: the target's accuracy minus the rebuilt networks', in percent, over source seeds.
+        predictions: of each seed; ``None`` where they were not stored.
+
+    Returns:
+        "identical predictions": no image of any seed is predicted otherwise. "equivalent within
+        0.05": the loss's whole interval lies within ±0.05. "different": the interval excludes 0
+        and reaches beyond ±0.05. "cannot tell": all else, as one seed without an interval.
+
+    >>> against_target(Interval(0.01, 0.02, 3), [None] * 3)
+    'equivalent within 0.05'
+    >>> against_target(Interval(0.01, 0.2, 3), [None] * 3)
+    'cannot tell'
+    """
+    known = [seed for seed in predictions if seed is not None]
+    if known and len(known) == len(predictions) and not any(seed.differ for seed in known):
+        return "identical predictions"
+    if loss.half_width is None:
+        return "cannot tell"
+    if abs(loss.mean) + loss.half_width <= EQUIVALENT + CLOSE:
+        return f"equivalent within {EQUIVALENT}"
+    return "different" if abs(loss.mean) > loss.half_width + CLOSE else "cannot tell"
+
+
+def against_paper(loss: Interval, reported: Reported | None, possible: bool = True) -> str:
+    """Whether the loss of accuracy is the paper's.
+
+    The paper's is anywhere within its half-width and the rounding of all that is printed.
+
+    Args:
+        loss: the reproduced one with its interval over source seeds.
+        reported: the paper's numbers.
+        possible: whether they can be right.
+
+    Returns:
+        "loss reproduced": the reproduced interval lies wholly within what the paper's may be, so
+        that a wider interval is never more agreement. "different": the two do not meet. "cannot
+        tell": all else, as one seed without an interval.
+
+    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.12, "94.1", "0.08"))
+    'loss reproduced'
+    >>> against_paper(Interval(0.0, 0.3, 3), Reported.printed(94.12, "94.1", "0.08"))
+    'cannot tell'
+    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.37, "94.1", "0.1"))
+    'different (smaller)'
+    """
+    if reported is None:
+        return ""
+    if not possible:
+        return "impossible in print"
+    if loss.half_width is None:
+        return "cannot tell"
+    apart = abs(loss.mean - reported.loss)
+    if apart + loss.half_width <= reported.reach + CLOSE:
+        return "loss reproduced"
+    if apart > loss.half_width + reported.reach + CLOSE:
+        return f"different ({'smaller' if loss.mean < reported.loss else 'larger'})"
+    return "cannot tell"

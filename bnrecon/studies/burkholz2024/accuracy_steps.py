@@ -1,0 +1,89 @@
+"""One layer at minimum width, solved step by step, and what is left after each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+import torch
+
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.system import Scales, System
+from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.precision import FLOAT32
+from bnrecon.solvers.base import Answer
+from bnrecon.solvers.dense import corrected, factorize
+from bnrecon.solvers.lbfgs import minimize
+from bnrecon.solvers.spec import SolverSpec
+from bnrecon.studies.burkholz2024.single_layers import single_layer
+
+__all__ = ["LBFGS", "LU", "REFINED", "measure"]
+
+LU, LBFGS, REFINED = "LU", "LU, LBFGS", "refined"
+LARGEST_SPECTRUM = 2304  # equations up to which singular values are computed: ten seconds
+
+
+def measure(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
+    """A row for each step of the solution of one layer's system.
+
+    ``error`` is ‖W' - W‖ / ‖W‖ composed in float64, ``assembled_error`` composed in float32,
+    ``cancellation`` ‖outer ∘ |M| |inner|‖ / ‖W‖, by which float32 multiplies its rounding at worst.
+
+    Args:
+        layer: its name in the target.
+        seed: of the he_normal features, of minimum width.
+        options: overrides of the run whose target is rebuilt.
+    """
+    part = single_layer(layer, seed, None, options)
+    shape, system = part.target.shape, part.system
+    about = {"n": shape.equations, "width": shape.minimum_width, "layer": layer, "seed": seed}
+    about |= _spectrum(system)
+    rows = []
+    for step, answer, seconds in _solutions(system):
+        scales = system.scales(answer.x.double())
+        error, assembled = part.errors(scales)
+        rows.append(
+            about
+            | {"step": step, "error": error, "assembled_error": assembled}
+            | {"cancellation": _cancellation(system, scales)}
+            | {"iterations": answer.iterations, "at_limit": answer.at_limit, "seconds": seconds}
+        )
+    return pd.DataFrame(rows)
+
+
+def _solutions(system: System) -> Iterator[tuple[str, Answer, float]]:
+    """Step, solution and seconds of one float32 LU, in place, and of what starts from it.
+
+    The LU's solution is that of ``torch.linalg.solve``, bit for bit, in half the memory.
+    """
+    operator, rhs = system.operator.to(FLOAT32), system.rhs.float()
+    with exact_float32():
+        started = time.perf_counter()
+        factors = factorize(operator.dense())
+        start = torch.linalg.lu_solve(*factors, rhs[:, None])[:, 0]
+        yield LU, Answer(start, 0), time.perf_counter() - started
+        started = time.perf_counter()
+        found = minimize(operator.matvec, operator.rmatvec, rhs, start, SolverSpec("lu_lbfgs"))
+        yield LBFGS, found, time.perf_counter() - started
+        started = time.perf_counter()
+        found = corrected(system, SolverSpec("refined"), factors)
+        yield REFINED, found, time.perf_counter() - started
+
+
+def _spectrum(system: System) -> dict[str, float]:
+    """Condition and smallest singular value of a small system; not a number for others."""
+    if system.operator.shape[0] > LARGEST_SPECTRUM:
+        return {"condition": float("nan"), "smallest_singular_value": float("nan")}
+    values = torch.linalg.svdvals(system.operator.dense())
+    smallest = float(values[-1])
+    return {"condition": float(values[0]) / smallest, "smallest_singular_value": smallest}
+
+
+def _cancellation(system: System, scales: Scales) -> float:
+    matrix = system.matrix
+    if not isinstance(matrix, KhatriRao):
+        raise TypeError("the features have a pattern")
+    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs()).matvec(scales.inner.abs())
+    table = sizes.reshape(len(scales.outer), -1) * scales.outer.abs()[:, None]
+    return float(table.norm() / system.weight.norm())

@@ -1,0 +1,162 @@
+"""The picture of Tables 1 and 2 of Burkholz 2024: reproduced losses beside the reported ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PAGE, PALETTE
+from bnrecon.reproduction.run_table import Cell
+
+__all__ = ["draw"]
+
+WAYS = {  # heading, colour, marker
+    "paper": ("paper's solver, n - c2 + 1", PALETTE[3], "s"),
+    "minimum": ("solver=auto, n - c2 + 1", PALETTE[1], "D"),
+    "exact": ("solver=auto, 1.5 n", PALETTE[0], "o"),
+}
+REPORTED = "0.35"
+FEATURES = {
+    "he_normal": "He normal",
+    "he_uniform": "He uniform",
+    "orthogonal": "orthogonal",
+    "sparse_he_normal": "sparse",
+}
+STEP = 0.2  # between the four points of a cell, whose centres are 1 apart
+FEW = 4  # cells of a panel that stands beside another one
+
+
+def draw(cells: Sequence[Cell]) -> Figure | None:
+    """Loss of accuracy of every finished cell, a panel a width, a colour a way."""
+    if not cells:
+        return None
+    panels = [
+        (name, _by_place([cell for cell in cells if cell.row.labels["network"] == name]))
+        for name in dict.fromkeys(cell.row.labels["network"] for cell in cells)
+    ]
+    wide = [panel for panel in panels if len(panel[1]) > FEW] or panels[:1]
+    beside = [panel for panel in panels if panel not in wide]
+    figure = Figure(figsize=(PAGE, 0.5 + 2.15 * len(wide)))
+    most = max(len(places) for _, places in wide)
+    shares = [most, *(max(len(places), 2.2) for _, places in beside)]
+    grid = figure.add_gridspec(len(wide), len(shares), width_ratios=shares)
+    spots = [grid[row, :] if row or not beside else grid[0, 0] for row in range(len(wide))]
+    spots += [grid[0, 1 + column] for column in range(len(beside))]
+    first: Axes | None = None
+    for letter, spot, (name, places) in zip("abcdef", spots, [*wide, *beside], strict=False):
+        axes = figure.add_subplot(spot, sharey=first)
+        first = first or axes
+        _panel(axes, places)
+        counts = sorted({len(c.result.seeds) for p in places for c in places[p] if c.result})
+        seeds = f"n = {' or '.join(map(str, counts))}"
+        if (name, places) in beside:
+            axes.set_title(f"({letter}) {name}\n{seeds}", loc="left")
+            axes.tick_params(labelleft=False)
+        else:
+            axes.set_title(f"({letter}) {name}, {seeds} source seeds", loc="left")
+    assert first is not None
+    low, high = first.get_ylim()
+    first.set_ylim(low, high + 0.15 * (high - low))  # room for the activations' names
+    for axes in figure.axes[: len(wide)]:
+        axes.set_ylabel("loss of accuracy, points")
+    handles, labels = _legend(figure.axes)
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    return figure
+
+
+Places = dict[tuple[str, str], list[Cell]]
+
+
+def _by_place(cells: Sequence[Cell]) -> Places:
+    """The runs of each cell of the paper's table, in the order of its rows."""
+    order = list(dict.fromkeys(cell.row.labels["target"].split(",")[0] for cell in cells))
+    found: Places = {}
+    for cell in sorted(
+        cells, key=lambda c: (order.index(c.row.labels["target"].split(",")[0]), _seed(c))
+    ):
+        found.setdefault((cell.row.labels["target"], cell.row.labels["features"]), []).append(cell)
+    return found
+
+
+def _seed(cell: Cell) -> int:
+    return cell.config.train.seed
+
+
+def _panel(axes: Axes, places: Places) -> None:
+    for place, cells in enumerate(places.values()):
+        for cell in cells:
+            _point(axes, place, cell)
+        _reported(axes, place, cells[0])
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set_xlim(-0.6, max(len(places), 2) - 0.4)
+    axes.set_xticks(
+        range(len(places)), [FEATURES[name] for _, name in places], rotation=40, ha="right"
+    )
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
+    start = 0
+    for target, group in groupby(target for target, _ in places):
+        count = len(list(group))
+        if start:
+            axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
+        name = target.replace("training ", "").replace(", ", "\n")
+        axes.text(
+            start + count / 2 - 0.5,
+            0.99,
+            name,
+            va="top",
+            ha="center",
+            fontsize=7,
+            transform=axes.get_xaxis_transform(),
+        )
+        start += count
+
+
+def _point(axes: Axes, place: int, cell: Cell) -> None:
+    assert cell.result is not None
+    way, loss = cell.row.labels["solver"], cell.result.loss
+    label, colour, marker = WAYS[way]
+    shift = STEP * (list(WAYS).index(way) - 1.5)
+    axes.errorbar(
+        place + shift,
+        loss.mean,
+        loss.half_width,
+        marker=marker,
+        markersize=3,
+        capsize=1.5,
+        linewidth=1,
+        color=colour,
+        label=label,
+    )
+
+
+def _reported(axes: Axes, place: int, cell: Cell) -> None:
+    reported = cell.row.reported
+    if reported is None or not cell.row.possible:
+        return
+    axes.errorbar(
+        place + 1.5 * STEP,
+        reported.loss,
+        reported.half_width,
+        marker="x",
+        markersize=3.5,
+        capsize=1.5,
+        linewidth=1,
+        color=REPORTED,
+        label="reported (width 64)",
+    )
+
+
+def _legend(panels: Sequence[Axes]) -> tuple[list[Any], list[str]]:
+    """Every label once, in the order of drawing."""
+    found: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    wanted = [label for label, _, _ in WAYS.values()]
+    order = sorted(found, key=lambda label: wanted.index(label) if label in wanted else 9)
+    return [found[label] for label in order], order
