@@ -15,6 +15,7 @@ __all__ = [
     "distance",
     "distribution",
     "edges",
+    "log_uniform_quantile",
     "quantile",
 ]
 
@@ -82,6 +83,21 @@ def quantile(share: np.ndarray, aspect: float) -> np.ndarray:
     """
     abscissae, values = _table(aspect)
     return np.interp(share, values, abscissae)
+
+
+def log_uniform_quantile(share: np.ndarray, condition: float) -> np.ndarray:
+    """Value up to which a share of numbers of uniform logarithm and mean square 1 lies.
+
+    s = a κ^share with a² = 2 ln κ / (κ² - 1), from a to a κ; all are 1 for κ = 1.
+
+    >>> values = log_uniform_quantile(np.linspace(0, 1, 3), 100.0)
+    >>> [round(float(value), 4) for value in values / values[0]]
+    [1.0, 10.0, 100.0]
+    """
+    if condition == 1:
+        return np.ones_like(share)
+    smallest = math.sqrt(2 * math.log(condition) / (condition**2 - 1))
+    return smallest * np.asarray(condition) ** share
 
 
 def condition_of_aspect(aspect: float) -> float:

@@ -20,7 +20,10 @@ from bnrecon.targets.store import Trained, obtain_target
 __all__ = [
     "Look",
     "compare_settings",
+    "differences_by_seed",
     "obtain",
+    "paired_difference",
+    "sign",
     "train_one",
     "train_setting",
     "training_tasks",
@@ -104,24 +107,29 @@ def compare_settings(
     rows: pd.DataFrame,
     heading: str,
     reported: Mapping[str, Mapping[str, str]],
-    paired: bool = True,
-    falling: bool = False,
+    baselines: Mapping[str, str],
 ) -> pd.DataFrame:
-    """One line per setting, with intervals over seeds.
+    """One line per setting, with 95% Student-t intervals over seeds.
+
+    A seed gives the same batches and crops in all settings, so that a difference of two is the mean
+    over the seeds that both have. The heading of the differences says how many there are: of twenty
+    intervals of 95% one misses on average.
 
     Args:
         rows: the rows of ``training_tasks``.
         heading: what the settings are called.
         reported: what the paper prints, by setting and column.
-        paired: in all settings a seed gives the same initial weights and batches, so that each
-            setting is compared with the first one seed by seed.
-        falling: the paper has the settings in falling order, so that each is also compared with
-            the one above: is its accuracy significantly lower?
+        baselines: the setting that each is compared with, for those that are compared.
     """
     groups = {str(name): group for name, group in rows.groupby("setting", sort=False)}
-    accuracies = [group.set_index("seed")["accuracy"] for group in groups.values()]
+    differences = {
+        name: found
+        for name in groups
+        if name in baselines and (found := paired_difference(rows, name, baselines[name]))
+    }
+    column = f"difference, paired by seed ({len(differences)} in all)"
     lines = []
-    for number, (name, group) in enumerate(groups.items()):
+    for name, group in groups.items():
         line: dict[str, Any] = {
             heading: name,
             "width": int(group["width"].iloc[0]),
@@ -130,26 +138,37 @@ def compare_settings(
             "training accuracy": mean_interval(list(group["training_accuracy"])),
             "test accuracy": mean_interval(list(group["accuracy"])),
         }
-        if number and paired:
-            line |= _difference(
-                accuracies[number], accuracies[0], "difference to baseline (paired by seed)"
-            )
-        if number and falling:
-            name = "difference to the row above"
-            line |= _difference(accuracies[number], accuracies[number - 1], name)
-            if name in line:
-                line["lower, as reported"] = _is_lower(line[name])
+        if name in differences:
+            line |= {"compared with": baselines[name], column: differences[name]}
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")
 
 
-def _difference(one: pd.Series, other: pd.Series, name: str) -> dict[str, Interval]:
-    """The mean difference over the seeds that both have; nothing where there is none."""
-    differences = list((one - other).dropna())
-    return {name: mean_interval(differences)} if differences else {}
+def paired_difference(rows: pd.DataFrame, one: str, other: str) -> Interval | None:
+    """The mean difference of two settings' test accuracies over the seeds that both have.
+
+    ``None`` where there is none.
+    """
+    differences = differences_by_seed(rows, one, other)
+    return mean_interval(list(differences)) if len(differences) else None
 
 
-def _is_lower(difference: Interval) -> str:
-    if difference.half_width is None or abs(difference.mean) <= difference.half_width:
-        return "open"
-    return "yes" if difference.mean < 0 else "no"
+def differences_by_seed(rows: pd.DataFrame, one: str, other: str) -> pd.Series:
+    """Test accuracy of one setting less that of another, by seed; empty where no seed has both."""
+    first, second = (
+        rows[rows["setting"] == name].set_index("seed")["accuracy"] for name in (one, other)
+    )
+    return (first - second).dropna()
+
+
+def sign(difference: Interval | None) -> int:
+    """Of a difference whose interval leaves out 0; 0 where it is open.
+
+    >>> sign(Interval(2.0, 1.0, 3)), sign(Interval(-2.0, 1.0, 3)), sign(Interval(2.0, 3.0, 3))
+    (1, -1, 0)
+    """
+    if difference is None or difference.half_width is None:
+        return 0
+    if abs(difference.mean) <= difference.half_width:
+        return 0
+    return 1 if difference.mean > 0 else -1

@@ -97,6 +97,10 @@ class CollapsedPair(nn.Module):
         self.gamma.copy_(start / (len(start) / self.shape.equations) ** 0.5)
         return self
 
+    def weight(self, scale: torch.Tensor | None = None) -> torch.Tensor:
+        """B diag(s) A (c2, c0, kh, kw), with s = γ unless it is given."""
+        return self._weight(self.gamma if scale is None else scale, None)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The pair's output, before its second normalization."""
         # Statistics and products of frozen weights keep their accuracy.

@@ -9,12 +9,15 @@ import itertools
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from bnrecon.features.register import DISTRIBUTIONS, choose_width, distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
+from bnrecon.targets.relative_step import start_factor
+from bnrecon.targets.reparameterization import FixedFactors
 from bnrecon.targets.spec import INNER
 
 __all__ = ["normalization_vgg"]
@@ -30,14 +33,19 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     excess: int,
     inner: str,
     oversampling: float | None = None,
+    start: str = "usual",
+    step: float = 1.0,
 ) -> nn.Module:
     """Build the source architecture of a VGG: two frozen random convolutions for every layer.
 
     Only normalizations are parameters. The features are drawn from the generator that initial
     weights would be drawn from, so that ``train.seed`` gives them again. The linear layer is a
-    pair too, before an average over the side that is left. Scales start at 1; with
-    ``inner="scale"`` those of id_cond, sparse_id_cond and ortho_cond start from a VGG's initial
-    weights (Random features, Thm 3.1).
+    pair too, before an average over the side that is left.
+
+    Scales start at γ = g, the same for all; with ``inner="scale"`` those of id_cond,
+    sparse_id_cond and ortho_cond start from a VGG's initial weights instead (Random features,
+    Thm 3.1). Why g = 1, both papers' implicit start, trains slowly, and what ``start="weights"``
+    does, is derived in ``bnrecon.targets.relative_step``.
 
     Args:
         shape: channels, height and width of an image.
@@ -48,8 +56,11 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
         features: a name in ``DISTRIBUTIONS``; ``none``: one trained convolution instead of every
             pair, the same network in its original parameterization.
         excess: c1 - n, features beyond the number of equations.
-        inner: what stands between the two convolutions, ``batchnorm`` or ``scale``.
+        inner: what stands between the two convolutions, ``batchnorm`` or ``scale``; ``mask``: one
+            trained convolution instead, of the weights that sparse_id_cond features select.
         oversampling: c1 / n, instead of ``excess``.
+        start: root mean square of what a layer trains at its start, a name in ``STARTS``.
+        step: what the relative step of that start is multiplied by.
 
     Raises:
         UserError: for a name that is not known, or a width that the features do not allow.
@@ -60,10 +71,7 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     >>> network(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 10])
     """
-    if features != "none" and features not in DISTRIBUTIONS:
-        raise UserError(f"features={features}: {nearest(features, ['none', *DISTRIBUTIONS])}")
-    if inner not in INNER:
-        raise UserError(f"inner={inner}: {nearest(inner, INNER)}")
+    _check(features, inner)
     model = vgg(shape, classes, width, groups, activation)
     seed = int(torch.randint(2**31, ()))
     numbers = itertools.count()
@@ -73,18 +81,24 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
         if weight.dim() == 2:
             weight = weight[:, :, None, None]
         number = next(numbers)
-        if features == "none":
-            return _convolution(weight)
         outputs, inputs, rows, columns = weight.shape
+        fan_in = inputs * rows * columns
+        if features == "none":
+            return _convolution(weight * start_factor(fan_in, True, start, step))
         shape = LayerShape(outputs, inputs, (rows, columns))
         kind = distribution(features)
         c1 = shape.equations + excess
         if oversampling is not None:
             c1 = choose_width(features, shape, oversampling)
         kind.check_width(shape, c1)
-        pair = CollapsedPair(shape, c1, features, inner, seed, number)
-        from_weight = inner == "scale" and (kind.orthogonal or kind.at_most_n)
-        return pair.start_from(weight) if from_weight else pair
+        between = "scale" if inner == "mask" else inner
+        pair = CollapsedPair(shape, c1, features, between, seed, number)
+        from_weight = between == "scale" and (kind.orthogonal or kind.at_most_n)
+        if from_weight:
+            pair.start_from(weight)
+        with torch.no_grad():
+            pair.gamma.mul_(start_factor(fan_in, from_weight, start, step))
+        return _masked(pair) if inner == "mask" else pair
 
     convolutions = model.get_submodule("features")
     for name, module in list(convolutions.named_children()):
@@ -101,10 +115,28 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     return network
 
 
+def _check(features: str, inner: str) -> None:
+    if features != "none" and features not in DISTRIBUTIONS:
+        raise UserError(f"features={features}: {nearest(features, ['none', *DISTRIBUTIONS])}")
+    if inner not in INNER:
+        raise UserError(f"inner={inner}: {nearest(inner, INNER)}")
+    if inner == "mask" and features != "sparse_id_cond":
+        raise UserError(f"inner=mask, features={features}: needs features=sparse_id_cond")
+
+
 def _convolution(weight: torch.Tensor) -> nn.Conv2d:
     """A trained convolution that starts from a weight (c2, c0, kh, kw)."""
     outputs, inputs, *kernel = weight.shape
     size = (kernel[0], kernel[1])
     convolution = nn.Conv2d(inputs, outputs, size, padding=kernel[0] // 2, bias=False)
     convolution.weight = nn.Parameter(weight)
+    return convolution
+
+
+def _masked(pair: CollapsedPair) -> nn.Conv2d:
+    """The pair's weight as a trained one, behind a mask of the entries that its features reach."""
+    with torch.no_grad():
+        convolution = _convolution(pair.weight())
+        reached = (pair.weight(torch.ones_like(pair.gamma)) != 0).float()
+    parametrize.register_parametrization(convolution, "weight", FixedFactors(reached))
     return convolution

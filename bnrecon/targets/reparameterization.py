@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from bnrecon.features.portable_random import Stream
-from bnrecon.features.spectrum import aspect_of_condition, quantile
+from bnrecon.features.spectrum import aspect_of_condition, log_uniform_quantile, quantile
 from bnrecon.runtime.errors import UserError
 
 __all__ = ["FixedFactors", "mask", "reparameterize", "singular_values", "trained_parameters"]
@@ -34,18 +34,22 @@ class FixedFactors(nn.Module):
         return self.factors * weight
 
 
-def singular_values(shape: torch.Size, condition: float, stream: Stream) -> torch.Tensor:
-    """Factors s of a weight: quantiles of Theorem 2.2's law, in random order.
+def singular_values(
+    shape: torch.Size, condition: float, stream: Stream, spectrum: str = "marchenko_pastur"
+) -> torch.Tensor:
+    """Factors s of a weight: quantiles of Theorem 2.2's law, or log-uniform, in random order.
 
-    The law's condition number is κ: sqrt λ = (κ - 1) / (κ + 1), so that λ+ / λ- = κ. The quantiles
-    k / (n - 1), k = 0 … n - 1, replace random draws: both edges are among them, and every layer's
-    condition number is κ, while that of draws depends on the layer's size and has no mean at λ = 1.
+    The law's condition number is κ: in Theorem 2.2 sqrt λ = (κ - 1) / (κ + 1), so that λ+ / λ- = κ.
+    The quantiles k / (n - 1), k = 0 … n - 1, replace random draws: both edges are among them, and
+    every layer's condition number is κ, while that of draws depends on the layer's size and has no
+    mean at λ = 1.
     Their mean square is about 1. All are 1 for κ = 1, the original parameterization.
 
     Args:
         shape: of the weight.
         condition: κ, 1 or above.
         stream: of the random order.
+        spectrum: ``marchenko_pastur`` or ``log_uniform``.
 
     >>> s = singular_values(torch.Size([4, 3, 3, 3]), 5413.0, Stream(0, 0))
     >>> round(float(s.max() / s.min()))
@@ -54,8 +58,12 @@ def singular_values(shape: torch.Size, condition: float, stream: Stream) -> torc
     count = shape.numel()
     if condition == 1 or count == 1:
         return torch.ones(shape)
-    share = torch.arange(count, dtype=torch.float64) / (count - 1)
-    values = torch.from_numpy(quantile(share.numpy(), aspect_of_condition(condition)))
+    share = (torch.arange(count, dtype=torch.float64) / (count - 1)).numpy()
+    if spectrum == "log_uniform":
+        drawn = log_uniform_quantile(share, condition)
+    else:
+        drawn = quantile(share, aspect_of_condition(condition))
+    values = torch.from_numpy(drawn)
     return values[stream.order(count, "singular values")].float().reshape(shape)
 
 
@@ -78,7 +86,11 @@ def trained_parameters(network: nn.Module) -> int:
 
 
 def reparameterize(
-    network: nn.Module, condition: float | None, density: float | None, seed: int
+    network: nn.Module,
+    condition: float | None,
+    density: float | None,
+    seed: int,
+    spectrum: str = "marchenko_pastur",
 ) -> nn.Module:
     """Put every convolution's and linear layer's weight behind its fixed factors, in place.
 
@@ -88,6 +100,7 @@ def reparameterize(
         density: share p that random masks keep of every weight. The initial weights are multiplied
             by 1 / sqrt(p) once, which keeps their variance.
         seed: of the factors.
+        spectrum: the law of the factors of this condition number.
 
     Returns:
         The network.
@@ -108,7 +121,7 @@ def reparameterize(
         stream = Stream(seed, number)
         shape = layer.weight.shape
         if condition is not None:
-            factors = singular_values(shape, condition, stream)
+            factors = singular_values(shape, condition, stream, spectrum)
         else:
             assert density is not None
             factors = mask(shape, density, stream)

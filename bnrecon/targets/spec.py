@@ -17,6 +17,8 @@ __all__ = [
     "INITIALIZED_FROM_DATA",
     "INNER",
     "RESNET_DEPTHS",
+    "SPECTRA",
+    "STARTS",
     "STEMS",
     "CustomTarget",
     "DropoutCnnTarget",
@@ -31,7 +33,9 @@ __all__ = [
     "VggTarget",
 ]
 
-INNER = ("batchnorm", "scale")  # between the two convolutions of a frozen pair
+INNER = ("batchnorm", "scale", "mask")  # between the two convolutions of a frozen pair
+STARTS = ("usual", "ones", "weights")  # root mean square of what a pair trains
+SPECTRA = ("marchenko_pastur", "log_uniform")
 STEMS = ("auto", "cifar", "imagenet")
 INITIALIZED_FROM_DATA = ("frozen_statistics", "frozen_scale", "folded_statistics")
 INITIALIZATIONS = ("batchnorm", "zero_bias", "random_bias", *INITIALIZED_FROM_DATA)
@@ -57,6 +61,12 @@ class TargetSpec:
     )
     density: float | None = option(
         None, "train behind random masks that keep this share of every weight", above=0, at_most=1
+    )
+    spectrum: str = option(
+        "marchenko_pastur",
+        "law of the factors of target.condition: that of Random features, Theorem 2.2, or uniform "
+        "logarithms",
+        allowed=SPECTRA,
     )
     affine: bool = option(True, "BatchNorm learns scales and shifts; false: they stay 1 and 0")
     virtual_batch: float | None = option(
@@ -88,6 +98,8 @@ class TargetSpec:
                 "initialization=folded_statistics: is not for weights behind fixed factors; "
                 "give initialization=frozen_statistics, or leave condition and density out"
             )
+        if self.spectrum != "marchenko_pastur" and self.condition is None:
+            raise UserError(f"spectrum={self.spectrum}: is the law of target.condition; give it")
         if self.condition is not None and self.density is not None:
             raise UserError(
                 f"condition={self.condition:g}, density={self.density:g}: give at most one of them"
@@ -140,12 +152,27 @@ class NormalizationVggTarget(VggTarget):
     oversampling: float | None = option(None, "c1 / n, instead of excess", above=0)
     inner: str = option(
         "batchnorm",
-        "between the two convolutions of a pair: a normalization, or a scale alone",
+        "between the two convolutions of a pair: a normalization, or a scale alone; mask: the "
+        "weights that sparse_id_cond features select are trained instead",
         allowed=INNER,
+    )
+    start: str = option(
+        "usual",
+        "root mean square of what a layer trains at its start: 1 (ones), 1 / sqrt(3 fan-in) as of "
+        "PyTorch's weights (weights); usual: scales of dense features 1, all else as weights",
+        allowed=STARTS,
+    )
+    step: float = option(
+        1.0,
+        "relative step: starts are divided by its root, which counts as so many times the learning "
+        "rate behind a normalization",
+        above=0,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.features == "none" and self.start == "weights":
+            self.start = "usual"  # the same network has one name
         changed = {"affine": self.affine is not True, "virtual_batch": self.virtual_batch}
         changed["initialization"] = self.initialization != "batchnorm"
         given = [name for name, value in changed.items() if value]

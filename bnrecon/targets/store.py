@@ -73,7 +73,7 @@ def build_target(request: TargetRequest, data: Images) -> nn.Module:
         with name_fields("target.", vars(target)):
             network = build(target.family, data.shape, len(data.classes), **options)
     network = change_normalization(network, target, seed)
-    return reparameterize(network, target.condition, target.density, seed)
+    return reparameterize(network, target.condition, target.density, seed, target.spectrum)
 
 
 def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:

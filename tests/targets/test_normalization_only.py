@@ -12,6 +12,7 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.normalization_vgg import normalization_vgg
 from bnrecon.targets.register import build
+from bnrecon.targets.reparameterization import trained_parameters
 
 SHAPES = [LayerShape(4, 3, (3, 3)), LayerShape(3, 5), LayerShape(2, 2, (5, 3))]
 
@@ -214,3 +215,132 @@ def test_no_features_are_the_same_network_with_weights():
     assert nn.Linear not in kinds
     assert kinds.count(nn.Conv2d) == 4
     assert weights(torch.randn(2, 3, 16, 16)).shape == (2, 10)
+
+
+def normalized_loss(output, upstream):
+    """A function of the direction of a layer's weight alone: eps is 0."""
+    centred = output - output.mean((0, 2, 3), keepdim=True)
+    return (centred / centred.square().mean((0, 2, 3), keepdim=True).sqrt() * upstream).mean()
+
+
+@pytest.mark.parametrize("start", [1.0, 0.05])
+@pytest.mark.parametrize("inner", ["scale", "batchnorm"])
+def test_scales_take_steps_three_fan_in_over_the_squared_start_shorter_than_weights(inner, start):
+    """First-order decrease of the loss, for the same direction of the weight, over draws."""
+    shape = LayerShape(6, 5)  # without borders
+    decreases = []
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        pair = CollapsedPair(shape, 130, "he_normal", inner, seed, 0).double()
+        pair.eps = 0
+        x = torch.randn(40, 5, 3, 3, generator=generator, dtype=torch.float64)
+        upstream = torch.randn(40, 6, 3, 3, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            pair.gamma.fill_(start)
+            weight = pair.weight(pair._scale_and_shift(x)[0])
+            weight = weight / weight.square().mean().sqrt() / (3 * 5) ** 0.5  # as PyTorch starts
+        weight.requires_grad_()
+        losses = normalized_loss(pair(x), upstream), normalized_loss(F.conv2d(x, weight), upstream)
+        assert torch.allclose(*losses, atol=1e-10)
+        for loss in losses:
+            loss.backward()
+        decreases.append([pair.gamma.grad.square().sum(), weight.grad.square().sum()])
+    scales, weights = torch.tensor(decreases).sum(0)
+    assert float(weights / scales) == pytest.approx(3 * 5 * start**2, rel=0.15)
+
+
+def test_a_start_is_a_learning_rate_with_momentum_and_decay_for_the_same_product():
+    shape, start, rate, decay = LayerShape(4, 3, (3, 3)), 0.1, 0.02, 0.3
+    generator = torch.Generator().manual_seed(0)
+    batches = torch.randn(6, 8, 3, 5, 5, generator=generator, dtype=torch.float64)
+    upstream = torch.randn(8, 4, 5, 5, generator=generator, dtype=torch.float64)
+    found = []
+    for g, lr, weight_decay in ((start, rate, decay), (1, rate / start**2, decay * start**2)):
+        pair = CollapsedPair(shape, 120, "he_normal", "scale", 0, 0).double()
+        with torch.no_grad():
+            pair.gamma.fill_(g)
+        optimizer = torch.optim.SGD([pair.gamma], lr, 0.9, weight_decay=weight_decay)
+        for step, x in enumerate(batches):
+            optimizer.param_groups[0]["lr"] = lr * (step + 1)  # a warm-up
+            optimizer.zero_grad()
+            normalized_loss(pair(x), upstream).backward()
+            optimizer.step()
+        found.append(pair.gamma.detach() / g)
+    assert (found[0] - 1).abs().max() > 0.01  # it has moved
+    assert torch.allclose(*found, rtol=1e-9, atol=0)
+
+
+SMALL = ((3, 8, 8), 10, 4, [1, 1], "relu")
+
+
+def first_starts(features, inner, **options):
+    torch.manual_seed(0)
+    network = normalization_vgg(*SMALL, features, 5, inner, **options)
+    return [
+        module.gamma if isinstance(module, CollapsedPair) else module.weight
+        for module in network.modules()
+        if isinstance(module, CollapsedPair | nn.Conv2d)
+    ]
+
+
+@pytest.mark.parametrize("inner", ["batchnorm", "scale"])
+def test_the_working_start_is_one_over_the_root_of_three_fan_in(inner):
+    fans = (27, 36, 4)
+    for usual, start, slower, fan_in in zip(
+        first_starts("he_normal", inner),
+        first_starts("he_normal", inner, start="weights"),
+        first_starts("he_normal", inner, start="weights", step=1 / 16),
+        fans,
+        strict=True,
+    ):
+        assert set(usual.tolist()) == {1.0}
+        assert torch.allclose(start, torch.full_like(start, (3 * fan_in) ** -0.5))
+        assert torch.allclose(slower, 4 * start)
+
+
+@pytest.mark.parametrize("features", ["none", "ortho_cond"])
+def test_weights_and_their_like_start_as_pytorch_starts_them_or_at_mean_square_one(features):
+    options = {"oversampling": 1.0}
+    usual = first_starts(features, "scale", **options)
+    same = first_starts(features, "scale", start="weights", **options)
+    slowed = first_starts(features, "scale", start="ones", **options)
+    for before, again, after, fan_in in zip(usual, same, slowed, (27, 36, 4), strict=True):
+        assert torch.equal(before, again)
+        assert torch.allclose(after, before * (3 * fan_in) ** 0.5)
+        assert float(after.detach().square().mean()) == pytest.approx(1, rel=0.5)
+
+
+def test_targets_of_weights_keep_their_names_and_the_file_names_the_working_start():
+    line = ["target=vgg18_normalization"]
+    assert composition.compose(line).target.start == "weights"
+    assert composition.compose([*line, "target.features=none"]).target.start == "usual"
+    assert composition.compose([*line, "target.start=usual"]).target.start == "usual"
+
+
+def test_weights_that_sparse_features_select_are_the_same_network_as_their_scales():
+    networks = []
+    for inner in ("scale", "mask"):
+        torch.manual_seed(0)
+        network = normalization_vgg(*SMALL, "sparse_id_cond", 0, inner, oversampling=0.3)
+        networks.append(network.double())
+    scales, weights = networks
+    assert trained_parameters(scales) == trained_parameters(weights)
+    x, y = torch.randn(16, 3, 8, 8, dtype=torch.float64), torch.arange(16) % 10
+    first = []
+    for network in networks:
+        optimizer = torch.optim.SGD(network.parameters(), 0.1, 0.9, weight_decay=5e-4)
+        for step in range(4):
+            optimizer.zero_grad()
+            logits = network(x)
+            if step == 0:
+                first.append(logits.detach())
+            F.cross_entropy(logits, y).backward()
+            optimizer.step()
+    assert torch.allclose(*first, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(scales(x), weights(x), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(scales(x), first[0], rtol=1e-2)
+
+
+def test_dense_features_have_no_mask():
+    with pytest.raises(UserError, match="inner=mask, features=he_normal"):
+        normalization_vgg(*SMALL, "he_normal", 5, "mask")

@@ -31,6 +31,27 @@ def test_factors_have_the_law_and_the_condition_number(condition, size):
     assert not torch.equal(s, singular_values(torch.Size(size), condition, Stream(0, 2)).double())
 
 
+@pytest.mark.parametrize("condition", [10, 1000])
+def test_log_uniform_factors_have_even_logarithms_and_mean_square_one(condition):
+    s = singular_values(torch.Size([16, 16, 3, 3]), condition, Stream(0, 1), "log_uniform").double()
+    assert float(s.max() / s.min()) == pytest.approx(condition, rel=1e-5)
+    gaps = s.flatten().sort().values.log().diff()
+    assert float(gaps.max() / gaps.min()) == pytest.approx(1, abs=0.01)
+    assert float(s.square().mean()) == pytest.approx(1, abs=0.01)
+    ones = singular_values(torch.Size([3, 4]), 1, Stream(0, 0), "log_uniform")
+    assert torch.equal(ones, torch.ones(3, 4))
+
+
+def test_a_network_is_put_behind_the_spectrum_that_is_asked_for():
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(40, 50))
+    reparameterize(layer, 100.0, None, 3, "log_uniform")
+    factors = layer[0].parametrizations.weight[0].factors
+    expected = singular_values(torch.Size([50, 40]), 100.0, Stream(3, 0), "log_uniform")
+    assert torch.equal(factors, expected)
+    assert not torch.equal(factors, singular_values(torch.Size([50, 40]), 100.0, Stream(3, 0)))
+
+
 def test_a_condition_number_of_one_is_the_original_parameterization():
     assert torch.equal(singular_values(torch.Size([3, 4]), 1, Stream(0, 0)), torch.ones(3, 4))
 
@@ -131,6 +152,7 @@ def test_every_weight_is_behind_factors_and_they_come_back_from_the_seed():
         (["target.condition=nan"], "must be at least 1"),
         (["target.density=0"], "above 0 and at most 1"),
         (["target.density=0.5", "target.condition=2"], "at most one"),
+        (["target.spectrum=log_uniform"], "is the law of target.condition"),
         (
             [
                 "target=vgg18_normalization",

@@ -1,0 +1,94 @@
+"""The figure of ``scales``: accuracies of the four settings, and by the relative step."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.studies.random_features.scales_settings import (
+    ONES,
+    SLOWED,
+    WEIGHTS,
+    WORKING,
+    at_step,
+    step_of,
+)
+
+__all__ = ["draw"]
+
+SCALES_COLOUR, WEIGHTS_COLOUR = PALETTE[1], PALETTE[0]
+BARS = {
+    ONES: ("scales,\nstart 1", SCALES_COLOUR),
+    SLOWED: ("weights,\nslowed", WEIGHTS_COLOUR),
+    WORKING: ("scales,\nworking start", SCALES_COLOUR),
+    WEIGHTS: ("weights", WEIGHTS_COLOUR),
+}
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Both panels, with 95% intervals over seeds."""
+    figure, (left, right) = new_figure(1, 2, (PAGE, 2.7))
+    _settings(left, rows)
+    _steps(right, rows)
+    for letter, axes in zip("ab", (left, right), strict=True):
+        axes.set_title(f"({letter}) {axes.get_title()}")
+        axes.set_ylabel("test accuracy (%)")
+    return figure
+
+
+def _settings(axes: Axes, rows: pd.DataFrame) -> None:
+    """Bars; each with its mean in numbers."""
+    for place, (setting, (_, colour)) in enumerate(BARS.items()):
+        found = rows[rows["setting"] == setting]
+        if found.empty:
+            continue
+        value = mean_interval(list(found["accuracy"]))
+        axes.bar(place, value.mean, color=colour, width=0.65)
+        axes.errorbar(place, value.mean, value.half_width or 0, color="black", capsize=2)
+        axes.annotate(f"{value.mean:.1f}", (place, 2), ha="center", color="white")
+        axes.set_title(_conditions(found))
+    axes.set_xticks(range(len(BARS)), [label for label, _ in BARS.values()])
+    axes.set_ylim(bottom=0)
+
+
+def _steps(axes: Axes, rows: pd.DataFrame) -> None:
+    """Accuracy by relative step, and where scales that start at 1 stand."""
+    view = rows.assign(step=rows["setting"].map(step_of)).dropna(subset="step")
+    for name, kind, colour in (
+        ("scales", WORKING, SCALES_COLOUR),
+        ("weights", WEIGHTS, WEIGHTS_COLOUR),
+    ):
+        steps = sorted(set(view["step"]))
+        own = {step: view[view["setting"] == at_step(kind, step)]["accuracy"] for step in steps}
+        known = {step: mean_interval(list(found)) for step, found in own.items() if len(found)}
+        axes.errorbar(
+            list(known),
+            [value.mean for value in known.values()],
+            [value.half_width or 0 for value in known.values()],
+            color=colour,
+            marker="o",
+            capsize=2,
+            label=name,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("relative step (weights as usual: 1)")
+    if view.empty:
+        return
+    steps = sorted(set(view["step"]))
+    axes.set_xticks(steps, [str(Fraction(step)) for step in steps])
+    short = 1 / (27 * int(view["width"].iloc[0]))
+    axes.axvline(short, color="grey", linestyle=":", label="scales that start at 1")
+    axes.legend()
+    axes.set_title(_conditions(view))
+
+
+def _conditions(rows: pd.DataFrame) -> str:
+    """Width, epochs and number of seeds."""
+    width, epochs = (int(rows[name].iloc[0]) for name in ("width", "epochs"))
+    seeds = rows.groupby("setting")["seed"].nunique().max()
+    return f"width {width}, {epochs} epochs, n = {seeds}"

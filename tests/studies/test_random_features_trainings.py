@@ -1,0 +1,214 @@
+"""Parts that train networks: comparisons, shares and verdicts, computed from rows made by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bnrecon.reporting import figures as drawing
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.trainings import compare_settings, paired_difference, sign
+from bnrecon.studies import registry
+from bnrecon.studies.burkholz2024 import scratch
+from bnrecon.studies.random_features import conditioned, conditioned_claims, sparse
+from bnrecon.studies.random_features.one_support import compare_steps
+from bnrecon.studies.random_features.scales_claims import claims as scales_claims
+from bnrecon.studies.random_features.scales_claims import step_share
+from bnrecon.studies.random_features.scales_settings import (
+    MAIN,
+    ONES,
+    SLOWED,
+    WEIGHTS,
+    WORKING,
+    at_step,
+)
+
+STUDY = registry.find("random_features")
+
+
+def trained(accuracies, epochs=30):
+    """Rows of trainings: test accuracies by setting, one for each seed."""
+    return pd.DataFrame(
+        [
+            {"setting": setting, "seed": seed, "width": 16, "epochs": epochs, "accuracy": accuracy}
+            | {"training_accuracy": accuracy - 1, "images": 10_000, "seconds": 500.0}
+            for setting, values in accuracies.items()
+            for seed, accuracy in enumerate(values)
+        ]
+    )
+
+
+GAP = {ONES: [60.0, 61, 62], WORKING: [74.0, 75.5, 75.9], WEIGHTS: [77.0, 78, 79]}
+
+
+def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
+    rows = trained(GAP | {SLOWED: [60.2, 61, 61.9]})
+    expected = mean_interval([100 * 14 / 17, 100 * 14.5 / 17, 100 * 13.9 / 17])
+    found = step_share(rows)
+    assert (found.mean, found.half_width) == pytest.approx((expected.mean, expected.half_width))
+    gap, conditioning, left = scales_claims(rows)
+    assert [claim.verdict for claim in (gap, conditioning, left)] == [
+        "confirmed",
+        "not confirmed",
+        "confirmed",
+    ]
+    assert f"{expected.mean:.0f} ± {expected.half_width:.0f}" in conditioning.evidence
+
+
+@pytest.mark.parametrize(
+    ("working", "verdicts"),
+    [
+        ([61.0, 62, 63], ["confirmed", "confirmed", "confirmed"]),  # the step explains little
+        ([60.0, 78, 70], ["confirmed", "open", "open"]),
+        ([78.0, 79.1, 80], ["confirmed", "not confirmed", "not confirmed"]),
+    ],
+)
+def test_the_verdicts_on_the_step_follow_the_rows(working, verdicts):
+    assert [c.verdict for c in scales_claims(trained(GAP | {WORKING: working}))] == verdicts
+
+
+def test_one_seed_decides_nothing():
+    rows = trained({name: [value[0]] for name, value in GAP.items()})
+    assert {claim.verdict for claim in scales_claims(rows)} == {"open"}
+
+
+def test_differences_are_paired_by_seed_and_the_heading_counts_them():
+    rows = trained({"a": [1.0, 2, 4], "b": [2.0, 3.5, 5], "c": [0.0, 0]})
+    table = compare_settings(rows, "trained", {}, {"b": "a", "c": "a", "d": "a"})
+    column = "difference, paired by seed (2 in all)"
+    assert table[column].tolist() == ["", mean_interval([1, 1.5, 1]), mean_interval([-1, -2])]
+    assert paired_difference(rows, "a", "d") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "counted"), [([ONES], 0), ([WORKING, WEIGHTS], 1), (list(MAIN), 3)]
+)
+def test_the_page_of_scales_works_with_some_of_its_settings(settings, counted):
+    part = STUDY.part("scales")
+    rows = trained({name: [50.0] for name in settings})
+    table = part.summary(rows)
+    assert table["trained"].tolist() == settings
+    assert any(f"({counted} in all)" in name for name in table) == (counted > 0)
+    assert "3 · fan-in" in part.caption_for(rows)
+    with drawing.style():
+        figure = part.draw(rows)
+    assert len(figure.axes[0].patches) == len(settings)
+
+
+def test_the_figure_has_a_point_for_each_step_and_way_of_training():
+    steps = (1 / 64, 1 / 8, 1)
+    view = {at_step(kind, s): [50.0, 52] for kind in (WORKING, WEIGHTS) for s in steps}
+    with drawing.style():
+        axes = STUDY.part("scales").draw(trained(view, epochs=6)).axes[1]
+    curves = {
+        line.get_color(): line.get_xdata() for line in axes.lines if len(line.get_xdata()) > 2
+    }
+    assert [list(points) for points in curves.values()] == [list(steps)] * 2
+    assert axes.lines[-1].get_xdata()[0] == pytest.approx(1 / 432)
+
+
+def test_replicates_are_pooled_by_seed_where_all_of_them_are_there():
+    rows = trained({"1": [70.0, 71], "5413": [68.0, 69], "10123": [69.0, 68], "1541601": [67.0]})
+    found = conditioned_claims.pooled(rows)
+    assert found[["seed", "accuracy"]].to_numpy().tolist() == [[0, 68]]
+    assert conditioned_claims.pooled(rows[rows["setting"] == "1"]).empty
+    summary = conditioned.PART.summary(rows).set_index("condition number")
+    assert summary.loc[conditioned_claims.POOLED, "compared with"] == "1"
+
+
+TABLE1 = {
+    "1": [70.0, 71, 72],
+    "5413": [68.0, 69, 70.3],
+    "10123": [68.0, 69, 70],
+    "1541601": [68.0, 69.1, 70],
+}
+
+
+def test_the_claims_on_table_1_rest_on_pooled_rows_and_on_the_factors_themselves():
+    rows = trained(TABLE1)
+    cost, fall = conditioned.PART.claims(rows)
+    assert cost.verdict == "confirmed"
+    assert "added after looking" in cost.evidence
+    assert fall.verdict == "wrong in print"  # whatever the rows are
+    apart = np.abs(np.diff([factors_at(10123), factors_at(1541601)], axis=0)).max()
+    assert 1e-4 < apart < 2**-11
+    said = conditioned.largest_difference([10123, 1541601])
+    assert said == pytest.approx(apart, abs=1e-4)
+    assert f"{said:.2g}" in fall.evidence
+    assert conditioned.PART.claims(trained({"1": [70.0]}))[0].verdict == "open"
+
+
+def factors_at(condition):
+    """Quantiles of Theorem 2.2's law by bisection of its density's sum on a fine grid."""
+    root = (condition - 1) / (condition + 1)
+    angles = np.linspace(0, np.pi, 400_001)
+    squared = (1 - root) ** 2 + 4 * root * np.sin(angles / 2) ** 2
+    density = np.sin(angles) ** 2 / squared
+    summed = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return np.interp(np.linspace(0, 1, 2001), summed / summed[-1], np.sqrt(squared))
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [([75.0, 76, 77], "confirmed"), ([76.0, 80, 78], "open"), ([81.0, 82, 83], "not confirmed")],
+)
+def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
+    varied = {"no factors": [80.0, 81, 82], "log-uniform, 10": [79.0, 80.1, 81]}
+    claim = conditioned.PART.claims(trained(varied | {"log-uniform, 1000": last}))[1]
+    assert claim.verdict == verdict
+    assert "2 comparisons" in claim.evidence
+
+
+@pytest.mark.parametrize(
+    ("interval", "equal", "loss"),
+    [
+        (Interval(0.1, 0.3, 3), "confirmed", "confirmed"),
+        (Interval(0.1, 2.0, 3), "open", "open"),
+        (Interval(3.0, 1.0, 3), "not confirmed", "not confirmed"),
+        (Interval(-3.0, 1.0, 3), "not confirmed", "confirmed"),
+        (Interval(0.1, None, 1), "open", "open"),
+    ],
+)
+def test_equal_and_without_loss_need_an_interval_within_a_point(interval, equal, loss):
+    assert sparse.decide_equal(interval) == equal
+    assert sparse.decide_loss(interval) == loss
+
+
+def test_the_page_of_sparse_works_with_any_single_task():
+    steps = pd.DataFrame([{"density": 0.2, "steps": 20, "difference": 1e-13}])
+    for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.masked(0.5): [75.0]})):
+        assert len(sparse.PART.summary(rows)) == 1
+        assert sparse.PART.claims(rows)[0].verdict == ("confirmed" if rows is steps else "open")
+    rows = pd.concat(
+        [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.masked(0.2): [76.0, 77, 77.9]})]
+    )
+    loss = sparse.PART.claims(rows)[1]
+    assert loss.verdict == "not confirmed"
+    assert "4.03" in loss.evidence
+
+
+def test_on_one_support_scales_and_weights_take_the_same_steps():
+    options = ("target=vgg18_normalization", "data=digits", "scale=smoke", "target.groups=[1]")
+    features = ("target.features=sparse_id_cond", "target.oversampling=0.5")
+    row = compare_steps(0.5, 4, (*options, *features)).iloc[0]
+    assert row["difference"] < 1e-12
+
+
+def test_scratch_pairs_the_starts_by_seed_and_takes_rows_without_a_start_for_scales_from_1():
+    common = {"width": 16, "epochs": 10, "seconds": 400.0, "inner_scales_off": 0.0}
+    common |= {"outer_scales_off": 0.0, "channels_never_active": 1.0}
+    old = [
+        common | {"inner": "scale", "excess": 100, "seed": seed, "accuracy": 60.0 + seed}
+        for seed in range(3)
+    ]
+    new = [row | {"start": "weights", "accuracy": row["accuracy"] + 9 + row["seed"]} for row in old]
+    rows = pd.DataFrame([*old, *new])
+    gain = scratch.gains(rows)["scale, 100"]
+    assert gain == mean_interval([9, 10, 11])
+    assert scratch.PART.claims(rows)[0].verdict == "confirmed"
+    assert scratch.PART.summary(rows)["scales start at"].tolist() == list(scratch.STARTS.values())
+    assert scratch.PART.claims(pd.DataFrame(old))[0].verdict == "open"
+
+
+def test_an_open_difference_has_no_sign():
+    assert [sign(Interval(m, h, 3)) for m, h in ((1, 2), (3, 2), (-3, 2))] == [0, 1, -1]
+    assert sign(None) == sign(Interval(1.0, None, 1)) == 0
