@@ -123,14 +123,14 @@ def minimize(
     Args:
         matvec: x (c1,) to M x (n,).
         rmatvec: r (n,) to M^T r (c1,).
-        rhs: b (n,), float32.
+        rhs: b (n,), in the precision of the products.
         start: (c1,), where the search begins.
         spec: iterations, and the tolerance that the progress bar shows.
 
     Returns:
         x (c1,), the iterations, and whether LBFGS was still under way when it reached their limit.
     """
-    size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(torch.float32).tiny)
+    size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(rhs.dtype).tiny)
     x = start.clone()
     limit = spec.max_iterations or MAX_ITERATIONS
     evaluations = 25 * limit
@@ -156,4 +156,5 @@ def minimize(
         optimizer.step(closure)
     steps, evaluated = (optimizer.state[x][name] for name in ("n_iter", "func_evals"))
     at_limit = steps >= limit or evaluated >= evaluations
-    return Answer(x, steps, precision="float32", at_limit=at_limit)
+    precision = str(rhs.dtype).removeprefix("torch.")
+    return Answer(x, steps, precision=precision, at_limit=at_limit)

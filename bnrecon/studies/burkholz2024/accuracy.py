@@ -19,15 +19,22 @@ from bnrecon.reproduction.experiment import Experiment, Task, no_overrides
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.studies.burkholz2024.accuracy_claims import claims
-from bnrecon.studies.burkholz2024.accuracy_steps import LBFGS, LU, REFINED, measure
+from bnrecon.studies.burkholz2024.accuracy_steps import (
+    LBFGS,
+    LBFGS_IN_FLOAT64,
+    LU,
+    REFINED,
+    measure,
+)
 from bnrecon.studies.burkholz2024.log_means import GeometricMean, geometric_mean
 from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS
 
 __all__ = ["PART"]
 
-COLOURS = {LU: PALETTE[1], LBFGS: PALETTE[3], REFINED: PALETTE[0]}
+COLOURS = {LU: PALETTE[1], LBFGS: PALETTE[3], LBFGS_IN_FLOAT64: PALETTE[4], REFINED: PALETTE[0]}
 WIDTHS = {"smoke": (4, 6), "laptop": (16, 32, 64), "paper": (16, 32, 64)}
 # A seed's layer, so that a size has as many independent systems as seeds.
+LIMITS = {"smoke": 50, "laptop": MAX_ITERATIONS, "paper": MAX_ITERATIONS}
 LAYERS = {"smoke": STAGES[:2], "laptop": STAGES, "paper": STAGES}
 
 
@@ -38,7 +45,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         Task(
             f"width {width}, seed {seed}",
             measure,
-            {"layer": layer, "seed": seed},
+            {"layer": layer, "seed": seed, "limit": LIMITS[scale]},
             (*TARGETS[scale], f"target.width={width}", *options),
         )
         for width in WIDTHS[scale]
@@ -61,7 +68,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "error in float64": geometric_mean(list(group["error"])),
                 "error in the float32 network": geometric_mean(list(group["assembled_error"])),
                 "cancellation": geometric_mean(list(group["cancellation"])),
-                "iterations": f"{steps.min()} to {steps.max()}" if iterates else "",
+                "iterations": f"{steps.min():,} to {steps.max():,}" if iterates else "",
                 "stopped by the limit": f"{limited} of {len(group)}" if iterates else "",
             }
         )
@@ -86,16 +93,24 @@ def caption(rows: pd.DataFrame) -> str:
     return (
         "Relative error ‖W' - W‖ / ‖W‖ of a layer that is rebuilt at minimum width from he_normal "
         "features. LU: torch.linalg.solve in float32. LU, LBFGS: the paper's solver, from that "
-        f"solution, at most {MAX_ITERATIONS:,} iterations (the paper states no limit). Refined: "
-        "the same LU factors, corrected in float64 by GMRES. In float64: the weight is composed in "
-        "float64, so that the error is the solution's. In the float32 network: scales rounded to "
-        "float32, weight composed in float32. Cancellation: ‖outer ∘ |M| |inner|‖ / ‖W‖. Geometric "
-        "means, with 95% Student-t intervals of the logarithms in brackets, over up to "
-        f"{count} systems a size: one 3x3 layer of each stage of the trained relu targets, with a "
-        f"features seed of its own.{condition} What float32 itself contributes: held by a float32 "
-        "network, the refined solution has this share of the error that the paper's has there: "
+        f"solution, at most {rows['limit'].max():,} iterations (the paper states no limit); it "
+        f"ended by itself in {_ended(rows, LBFGS)}. LU, LBFGS in float64: the same with products "
+        "in float64, for the smallest systems only; it ended by itself in "
+        f"{_ended(rows, LBFGS_IN_FLOAT64)}. Refined: the LU's factors, corrected in float64 by "
+        "GMRES. Error in float64: the weight is composed in float64, so that the error is the "
+        "solution's. Error in the float32 network: scales rounded to float32, weight composed in "
+        "float32. Cancellation: ‖outer ∘ |M| |inner|‖ / ‖W‖. Geometric means, with 95% Student-t "
+        f"intervals of the logarithms in brackets, over up to {count} systems a size: a 3x3 layer "
+        "of each stage of the trained relu targets, with a features seed of its own."
+        f"{condition} What float32 itself contributes: held by a float32 network, the refined "
+        "solution has this share of the error that the paper's has there: "
         f"{', '.join(shares)} (ratio of geometric means)."
     )
+
+
+def _ended(rows: pd.DataFrame, step: str) -> str:
+    own = rows[rows["step"] == step]
+    return f"{int((~own['at_limit'].astype(bool)).sum())} of {len(own)} systems"
 
 
 def _listed(sizes: Sequence[int]) -> str:
@@ -110,13 +125,13 @@ def _share(rows: pd.DataFrame) -> float:
 
 def draw(rows: pd.DataFrame) -> Figure:
     """Error against n after each step, as solved and in the float32 network."""
-    figure, both = new_figure(1, 2, (PAGE, 3.0))
+    figure, both = new_figure(1, 2, (PAGE, 3.3))
     panels = {"error": "in float64, as solved", "assembled_error": "in the float32 network"}
     for letter, axes, (column, title) in zip("ab", both, panels.items(), strict=True):
         for place, (step, colour) in enumerate(COLOURS.items()):
             own = rows[rows["step"] == step]
             means = own.groupby("n")[column].apply(lambda errors: geometric_mean(list(errors)))
-            beside = 1.06 ** (place - 1)  # so that intervals do not cover each other
+            beside = 1.06 ** (place - 1.5)  # so that intervals do not cover each other
             _plot(axes, list(beside * means.index), list(means), step, colour)
             axes.plot(beside * own["n"], own[column], ".", color=colour, markersize=3, alpha=0.5)
         axes.set_xscale("log")
@@ -128,7 +143,13 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_title(f"({letter}) {title}", loc="left")
     both[0].set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
     count = rows.groupby("n")["seed"].nunique().max()
-    both[1].legend(title=f"{count} systems a size, 95% intervals", title_fontsize=7)
+    figure.legend(
+        *both[1].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4,
+        title=f"{count} systems a size, 95% intervals",
+        title_fontsize=7,
+    )
     return figure
 
 

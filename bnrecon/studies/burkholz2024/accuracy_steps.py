@@ -18,13 +18,13 @@ from bnrecon.solvers.lbfgs import minimize
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.single_layers import single_layer
 
-__all__ = ["LBFGS", "LU", "REFINED", "measure"]
+__all__ = ["LBFGS", "LBFGS_IN_FLOAT64", "LU", "REFINED", "measure"]
 
-LU, LBFGS, REFINED = "LU", "LU, LBFGS", "refined"
-LARGEST_SPECTRUM = 2304  # equations up to which singular values are computed: ten seconds
+LU, LBFGS, LBFGS_IN_FLOAT64, REFINED = "LU", "LU, LBFGS", "LU, LBFGS in float64", "refined"
+SMALL = 2304  # equations up to which there are singular values, and LBFGS in float64
 
 
-def measure(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
+def measure(layer: str, seed: int, limit: int, options: Sequence[str]) -> pd.DataFrame:
     """A row for each step of the solution of one layer's system.
 
     ``error`` is ‖W' - W‖ / ‖W‖ composed in float64, ``assembled_error`` composed in float32,
@@ -33,14 +33,16 @@ def measure(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
     Args:
         layer: its name in the target.
         seed: of the he_normal features, of minimum width.
+        limit: iterations of LBFGS, at most.
         options: overrides of the run whose target is rebuilt.
     """
     part = single_layer(layer, seed, None, options)
     shape, system = part.target.shape, part.system
     about = {"n": shape.equations, "width": shape.minimum_width, "layer": layer, "seed": seed}
+    about["limit"] = limit
     about |= _spectrum(system)
     rows = []
-    for step, answer, seconds in _solutions(system):
+    for step, answer, seconds in _solutions(system, SolverSpec("lu_lbfgs", max_iterations=limit)):
         scales = system.scales(answer.x.double())
         error, assembled = part.errors(scales)
         rows.append(
@@ -52,7 +54,7 @@ def measure(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _solutions(system: System) -> Iterator[tuple[str, Answer, float]]:
+def _solutions(system: System, spec: SolverSpec) -> Iterator[tuple[str, Answer, float]]:
     """Step, solution and seconds of one float32 LU, in place, and of what starts from it.
 
     The LU's solution is that of ``torch.linalg.solve``, bit for bit, in half the memory.
@@ -64,16 +66,21 @@ def _solutions(system: System) -> Iterator[tuple[str, Answer, float]]:
         start = torch.linalg.lu_solve(*factors, rhs[:, None])[:, 0]
         yield LU, Answer(start, 0), time.perf_counter() - started
         started = time.perf_counter()
-        found = minimize(operator.matvec, operator.rmatvec, rhs, start, SolverSpec("lu_lbfgs"))
+        found = minimize(operator.matvec, operator.rmatvec, rhs, start, spec)
         yield LBFGS, found, time.perf_counter() - started
         started = time.perf_counter()
+        if len(rhs) <= SMALL:
+            exact = system.operator
+            found = minimize(exact.matvec, exact.rmatvec, system.rhs, start.double(), spec)
+            yield LBFGS_IN_FLOAT64, found, time.perf_counter() - started
+            started = time.perf_counter()
         found = corrected(system, SolverSpec("refined"), factors)
         yield REFINED, found, time.perf_counter() - started
 
 
 def _spectrum(system: System) -> dict[str, float]:
     """Condition and smallest singular value of a small system; not a number for others."""
-    if system.operator.shape[0] > LARGEST_SPECTRUM:
+    if system.operator.shape[0] > SMALL:
         return {"condition": float("nan"), "smallest_singular_value": float("nan")}
     values = torch.linalg.svdvals(system.operator.dense())
     smallest = float(values[-1])

@@ -23,8 +23,8 @@ __all__ = ["PART"]
 REPORTED = read_reported(__package__)["excess"]
 # c1 - n in percent of n. The paper's 80 and 120 are 0.2% and 0.3% of its n.
 SHARES = {"smoke": (20.0, 5.0), "laptop": (2.0, 1.0, 0.5, 0.2, 0.05)}
-# Seeds by width of the target; n = 9 w². LBFGS makes 2,000 iterations of 10 w^4 multiplications:
-# at width 64 a solve takes up to half an hour of one thread, at width 32 a minute or two.
+# Seeds by width of the target; n = 9 w². 2,000 iterations take half a minute of an idle thread at
+# width 32, seven minutes at width 64.
 SEEDS: Mapping[str, Mapping[int, tuple[int, ...]]] = {
     "smoke": {4: (0, 1)},
     "laptop": {32: (0, 1, 2), 64: (0,)},
