@@ -8,10 +8,11 @@ from scipy.optimize import linear_sum_assignment
 
 __all__ = [
     "alignment_error",
+    "assignment_permutation",
     "best_random_permutation",
     "complement",
+    "exchange_permutation",
     "greedy_permutation",
-    "overlap_permutation",
     "row_scores",
 ]
 
@@ -119,59 +120,124 @@ def greedy_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[tor
     outputs = len(target)
     scores = row_scores(missing, target).cpu().numpy()
     weight = torch.linalg.vector_norm(missing.reshape(outputs, -1), dim=1).cpu().numpy()
-    permutation, place = np.arange(outputs), np.arange(outputs)
-    free = np.ones(outputs, dtype=bool)
+    permutation, free = np.arange(outputs), np.ones(outputs, dtype=bool)
     total = scores[permutation, permutation].sum(0)
-    for output in np.argsort(-weight.round(10), kind="stable"):
-        held = permutation[output]
-        rows = np.flatnonzero(free)
-        others = place[rows]
-        changed = (
-            scores[output, rows]
-            - scores[others, rows]
-            + scores[others, held]
-            + (total - scores[output, held])
-        )
-        errors, now = np.einsum("pk,pk->p", changed, changed), total @ total
-        if errors.min() < now * (1 - TIE):
-            best = (errors <= errors.min() + TIE * now).argmax()
-            row, other, total = rows[best], others[best], changed[best]
-            permutation[output], permutation[other] = row, held
-            place[row], place[held] = output, other
+    for output in np.argsort(-weight.round(10), kind="stable").tolist():
+        others = np.argsort(permutation)[np.flatnonzero(free)]
+        total = _best_exchange(scores, permutation, total, output, others)
         free[permutation[output]] = False
-    return torch.as_tensor(permutation), float(
-        np.linalg.norm(scores[np.arange(outputs), permutation].sum(0))
-    )
+    return _with_error(scores, permutation)
 
 
-def overlap_permutation(
-    available: torch.Tensor, target: torch.Tensor
+def exchange_permutation(
+    missing: torch.Tensor, target: torch.Tensor, start: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """The best permutation for sparse ID cond features, M = diag(mask): a linear assignment.
+    """Exchange rows of two outputs until no exchange of any two lowers the error.
 
-    What output i cannot reach of row p is Σ_j (1 - mask_ij) w_pj², a sum over outputs, whose
-    minimum is found exactly. The listing's id_permute searches greedily, by the distance of
-    thresholded masks.
+    The error is a quadratic assignment problem, ‖Σ_i G[i, π(i)]‖²; this is its usual local search.
+    Each output in turn takes the exchange that lowers the error most.
 
     Args:
-        available: the mask (c2, c0).
+        missing: (c2 c0, n - r), from ``complement``.
+        target: W (c2, c0).
+        start: π (c2,), where the search begins, as what ``greedy_permutation`` finds.
+
+    Returns:
+        π (c2,) as ``greedy_permutation`` does, and the error.
+
+    >>> _ = torch.manual_seed(0)
+    >>> missing = complement(torch.randn(20, 15, dtype=torch.float64))
+    >>> target = torch.randn(5, 4, dtype=torch.float64)
+    >>> start, greedy = greedy_permutation(missing, target)
+    >>> exchange_permutation(missing, target, start)[1] <= greedy
+    True
+    """
+    scores = row_scores(missing, target).cpu().numpy()
+    permutation, everyone = start.cpu().numpy().copy(), np.arange(len(target))
+    total = scores[everyone, permutation].sum(0)
+    before = None
+    while before is None or not np.array_equal(before, permutation):
+        before = permutation.copy()
+        for output in range(len(target)):
+            total = _best_exchange(scores, permutation, total, output, everyone)
+    return _with_error(scores, permutation)
+
+
+def _best_exchange(
+    scores: np.ndarray,
+    permutation: np.ndarray,
+    total: np.ndarray,
+    output: int,
+    others: np.ndarray,
+) -> np.ndarray:
+    """Let ``output`` exchange rows with the one of ``others`` that lowers the error most, if any.
+
+    Args:
+        scores: G (c2, c2, n - r).
+        permutation: π (c2,), changed in place.
+        total: Σ_i G[i, π(i)] (n - r,).
+        output: i.
+        others: outputs, of which the first is taken where several lower the error equally.
+
+    Returns:
+        Σ_i G[i, π(i)] (n - r,) after the exchange.
+    """
+    held, rows = permutation[output], permutation[others]
+    changed = (
+        scores[output, rows]
+        - scores[others, rows]
+        + scores[others, held]
+        + (total - scores[output, held])
+    )
+    errors, now = np.einsum("pk,pk->p", changed, changed), total @ total
+    if not errors.min() < now * (1 - TIE):
+        return total
+    best = (errors <= errors.min() + TIE * now).argmax()
+    permutation[output], permutation[others[best]] = rows[best], held
+    return changed[best]
+
+
+def _with_error(scores: np.ndarray, permutation: np.ndarray) -> tuple[torch.Tensor, float]:
+    total = scores[np.arange(len(permutation)), permutation].sum(0)
+    return torch.as_tensor(permutation), float(np.linalg.norm(total))
+
+
+def assignment_permutation(
+    missing: torch.Tensor, target: torch.Tensor
+) -> tuple[torch.Tensor, float]:
+    """The best of all permutations, where the error is a sum over outputs: a linear assignment.
+
+    With Q_ij (c0, c0) the blocks of U2 U2^T, the squared error is Σ_i w_π(i)^T Q_ii w_π(i) plus
+    Σ_{i≠j} w_π(i)^T Q_ij w_π(j). The second sum vanishes for every target and permutation where
+    Q_ij = 0 for i ≠ j: no missing direction involves two outputs. So it is with ID cond features,
+    whose missing directions are entries of the target, and with none of the paper's others. The
+    listing's id_permute searches greedily, then by the distance of thresholded masks.
+
+    Args:
+        missing: (c2 c0, n - r), from ``complement``.
         target: W (c2, c0).
 
     Returns:
         π (c2,) as ``greedy_permutation`` does, and the error.
 
-    >>> mask = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    >>> overlap_permutation(mask, torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    Raises:
+        ValueError: some Q_ij, i ≠ j, is not 0.
+
+    >>> missing = torch.eye(4, dtype=torch.float64)[:, 1:3]  # entries (0, 1) and (1, 0)
+    >>> assignment_permutation(missing, torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
     (tensor([1, 0]), 0.0)
     """
-    if available.shape != target.shape or target.ndim != 2:
+    scores = row_scores(missing, target)
+    outputs, inputs = target.shape
+    blocks = (missing @ missing.T).reshape(outputs, inputs, outputs, inputs)
+    between = blocks.abs().amax((1, 3)).fill_diagonal_(0)
+    if float(between.max()) > TIE:
         raise ValueError(
-            f"the mask has the target's shape (c2, c0), not {tuple(available.shape)} for "
-            f"{tuple(target.shape)}"
+            "missing directions involve several outputs: the error is no sum over outputs; "
+            "use exchange_permutation"
         )
-    cost = (1 - available.double()) @ target.double().square().T
-    rows, columns = linear_sum_assignment(cost.cpu().numpy())
-    return torch.as_tensor(columns), float(cost[rows, columns].sum()) ** 0.5
+    rows = linear_sum_assignment(scores.square().sum(2).cpu().numpy())[1]
+    return _with_error(scores.cpu().numpy(), rows)
 
 
 def best_random_permutation(

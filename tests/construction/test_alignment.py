@@ -9,10 +9,11 @@ import torch
 from bnrecon.construction.alignment import (
     TIE,
     alignment_error,
+    assignment_permutation,
     best_random_permutation,
     complement,
+    exchange_permutation,
     greedy_permutation,
-    overlap_permutation,
     row_scores,
 )
 from bnrecon.features.shapes import LayerShape
@@ -171,7 +172,10 @@ def test_dependence_that_no_pivot_shows_is_found_too():
         (lambda: row_scores(torch.zeros(20, 5), torch.zeros(20)), "(20,) with (20, 5)"),
         (lambda: complement(torch.zeros(20)), "(20,)"),
         (lambda: complement(torch.zeros(20, 0)), "(20, 0)"),
-        (lambda: overlap_permutation(torch.ones(3, 4), torch.ones(5, 4)), "(3, 4) for (5, 4)"),
+        (
+            lambda: assignment_permutation(complement(khatri_rao(4, 3, 10, 0)), torch.ones(4, 3)),
+            "use exchange_permutation",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):
@@ -179,23 +183,68 @@ def test_what_does_not_fit_is_refused(call, message):
         call()
 
 
+def of_all_permutations(missing, target):
+    """The least error of Theorem 4.1, by enumeration."""
+    vectors = missing.reshape(*target.shape, -1)
+    return min(
+        float(torch.einsum("ijk,ij->k", vectors, target[list(order)]).norm())
+        for order in itertools.permutations(range(len(target)))
+    )
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_assignment_is_the_best_of_all_permutations(seed):
+    """Of sparse ID cond features, by their mask: the singular vectors are entries of the target."""
     generator = torch.Generator().manual_seed(seed)
     mask = (torch.rand(6, 4, generator=generator) < 0.5).double()
     target = random_target(6, 4, seed)
-    permutation, error = overlap_permutation(mask, target)
-    brute = (
-        min(
-            float((((1 - mask) * target[list(order)]) ** 2).sum())
-            for order in itertools.permutations(range(6))
-        )
-        ** 0.5
-    )
-    assert error == pytest.approx(brute)
-    left = torch.eye(24, dtype=DOUBLE)[:, mask.reshape(-1) == 0]
-    assert alignment_error(row_scores(left, target), permutation) == pytest.approx(error)
-    assert error <= greedy_permutation(left, target)[1] + 1e-12
+    missing = complement(torch.eye(24, dtype=DOUBLE)[:, mask.reshape(-1) == 1])
+    permutation, error = assignment_permutation(missing, target)
+    assert error == pytest.approx(of_all_permutations(missing, target))
+    assert error == pytest.approx(float(((1 - mask) * target[permutation]).norm()))
+    assert error <= greedy_permutation(missing, target)[1] + 1e-12
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+def test_the_error_is_a_sum_over_outputs_for_id_cond_features_alone(name):
+    missing = complement(feature_matrix(name, LayerShape(6, 5), 25, 0))
+    target = random_target(6, 5, 0)
+    if name == "id_cond":
+        found = assignment_permutation(missing, target)[1]
+        assert found == pytest.approx(of_all_permutations(missing, target))
+    else:
+        with pytest.raises(ValueError, match="involve several outputs"):
+            assignment_permutation(missing, target)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_after_the_exchanges_no_exchange_of_two_outputs_helps(seed, sparse):
+    missing, target = complement(khatri_rao(7, 5, 29, seed, sparse)), random_target(7, 5, seed)
+    start, greedy = greedy_permutation(missing, target)
+    kept = start.clone()
+    permutation, error = exchange_permutation(missing, target, start)
+    assert torch.equal(start, kept)
+    assert sorted(permutation.tolist()) == list(range(7))
+    scores = row_scores(missing, target)
+    assert error == pytest.approx(alignment_error(scores, permutation))
+    assert of_all_permutations(missing, target) <= error + 1e-12
+    assert error <= greedy + 1e-12
+    for one, other in itertools.combinations(range(7), 2):
+        exchanged = permutation.clone()
+        exchanged[[one, other]] = permutation[[other, one]]
+        assert alignment_error(scores, exchanged) >= error * (1 - 1e-9)
+
+
+def test_exchanges_improve_on_the_greedy_pass_and_are_near_the_best_of_all():
+    """Figure 4's ID cond features, 50 x 50, 100 missing; from any start."""
+    missing = complement(feature_matrix("id_cond", LayerShape(50, 50), 2400, 0))
+    target = random_target(50, 50, 0)
+    start, greedy = greedy_permutation(missing, target)
+    best = assignment_permutation(missing, target)[1]
+    for begin in (start, torch.arange(50), torch.arange(50).flip(0)):
+        exchanged = exchange_permutation(missing, target, begin)[1]
+        assert best <= exchanged < 1.3 * best < 0.8 * greedy
 
 
 def test_the_best_of_random_permutations_is_the_best_of_those():

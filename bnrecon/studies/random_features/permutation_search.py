@@ -1,25 +1,41 @@
-"""How well too few features fit a target before and after permuting its outputs (Figure 4)."""
+"""How well too few features fit a target, by the search for a permutation (Figure 4)."""
 
 from __future__ import annotations
 
+import pandas as pd
 import torch
 
 from bnrecon.construction.alignment import (
     alignment_error,
+    assignment_permutation,
     best_random_permutation,
+    exchange_permutation,
     greedy_permutation,
     row_scores,
 )
 
-__all__ = ["CHANNELS", "DRAWS", "SEARCHES", "TRIES", "missing_features", "permutation_errors"]
+__all__ = [
+    "CHANNELS",
+    "DRAWS",
+    "NONE",
+    "SEARCHES",
+    "TRIES",
+    "best_error",
+    "equivalent_missing",
+    "missing_features",
+    "permutation_errors",
+]
 
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 TRIES = 200  # random permutations
+NONE = 1e-6  # an error below this is rounding
 # Columns of the rows, and what they are called in tables and figures.
 SEARCHES = {
     "unpermuted": "not permuted",
-    "greedy": "greedy permutation",
+    "greedy": "greedy pass",
+    "exchanges": "then exchanges",
+    "assignment": "best of all",
     "best_random": f"best of {TRIES} random",
 }
 
@@ -33,8 +49,24 @@ def missing_features(of_2500: int, channels: int) -> int:
     return max(1, of_2500 * channels**2 // 2500)
 
 
+def equivalent_missing(errors: pd.Series, channels: int) -> pd.Series:
+    """Compute n e²: a random target of root mean square 1 has the error e = sqrt((n - c1)/n).
+
+    With n = c0 c2. So half the error is that of a quarter of the missing features.
+
+    >>> equivalent_missing(pd.Series([0.2, 0.1]), 50).round(6).tolist()
+    [100.0, 25.0]
+    """
+    return channels**2 * errors**2
+
+
+def best_error(rows: pd.DataFrame) -> pd.Series:
+    """Of the permutation by linear assignment where this is exact, by exchanges elsewhere."""
+    return rows["assignment"].fillna(rows["exchanges"])
+
+
 def permutation_errors(
-    complement: torch.Tensor, target: torch.Tensor, seed: int
+    complement: torch.Tensor, target: torch.Tensor, seed: int, separate: bool
 ) -> dict[str, float]:
     """Root mean squared errors of a target by the search for a permutation of its outputs.
 
@@ -42,14 +74,20 @@ def permutation_errors(
         complement: orthonormal basis (n, n - r) of what the features cannot represent.
         target: the target (c2, c0).
         seed: of the random permutations.
+        separate: whether no missing direction involves two outputs, so that a linear assignment
+            gives the best of all permutations.
 
     Returns:
-        The errors, by the names of ``SEARCHES``.
+        The errors, by the names of ``SEARCHES``; that of the assignment is NaN unless
+        ``separate``.
     """
-    root = target.numel() ** 0.5
     unpermuted = alignment_error(row_scores(complement, target), torch.arange(len(target)))
-    return {
-        "unpermuted": unpermuted / root,
-        "greedy": greedy_permutation(complement, target)[1] / root,
-        "best_random": best_random_permutation(complement, target, TRIES, seed)[1] / root,
+    start, greedy = greedy_permutation(complement, target)
+    errors = {
+        "unpermuted": unpermuted,
+        "greedy": greedy,
+        "exchanges": exchange_permutation(complement, target, start)[1],
+        "assignment": (assignment_permutation(complement, target)[1] if separate else float("nan")),
+        "best_random": best_random_permutation(complement, target, TRIES, seed)[1],
     }
+    return {search: error / target.numel() ** 0.5 for search, error in errors.items()}

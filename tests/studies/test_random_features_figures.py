@@ -1,0 +1,271 @@
+"""Random features, Figures 2 and 4: their matrices and targets, tables, claims and pictures."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reporting.figures import style
+from bnrecon.studies.random_features import alignment, conditioning, masks
+from bnrecon.studies.random_features.conditioning import condition_number, scaled_target
+from bnrecon.studies.random_features.conditioning_settings import IDENTIFIED, SETTINGS
+from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
+from bnrecon.studies.random_features.permutation_search import equivalent_missing
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+def test_feature_matrices_have_the_requested_width(name):
+    shape = LayerShape(4, 5)
+    matrix = feature_matrix(name, shape, 13, seed=3)
+    assert matrix.shape == (20, 13)
+    assert torch.equal(matrix, feature_matrix(name, shape, 13, seed=3))
+    assert torch.linalg.matrix_rank(matrix) == 13
+    if name in ("id_cond", "ortho_cond"):
+        identity = torch.eye(13, dtype=torch.float64)
+        torch.testing.assert_close(matrix.T @ matrix, identity, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+def test_targets_follow_the_distribution(name):
+    target = target_weight(name, 40, 50, seed=1)
+    zeros = float((target == 0).double().mean())
+    assert (0.45 < zeros < 0.55) if name in ("sparse_he_normal", "er_sign") else zeros == 0
+    if name == "er_sign":
+        assert set(target.unique().tolist()) == {-1.0, 0.0, 1.0}
+    if name in ("orthogonal", "ortho_cond"):
+        identity = torch.eye(40, dtype=torch.float64)
+        torch.testing.assert_close(target @ target.T, identity, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+def test_targets_through_hidden_channels_are_products_or_sums_of_features(name):
+    few, many = (target_weight(name, 40, 50, seed=1, hidden=hidden) for hidden in (7, 100))
+    if name == "id_cond":
+        assert sorted(few.flatten().unique().tolist()) == [0, 1]
+        assert (few.sum(), many.sum()) == (7, 100)
+    elif name == "ortho_cond":  # 7 outer products of orthonormal vectors
+        seven = torch.tensor(7.0, dtype=torch.float64)
+        torch.testing.assert_close(few.square().sum(), seven, rtol=1e-5, atol=0)
+    else:
+        assert (torch.linalg.matrix_rank(few), torch.linalg.matrix_rank(many)) == (7, 40)
+
+
+def test_every_distribution_has_targets_of_its_own():
+    targets = [target_weight(name, 12, 10, seed=1, hidden=7) for name in FEATURES.values()]
+    assert all(not torch.allclose(one, other) for one, other in itertools.combinations(targets, 2))
+
+
+@pytest.mark.parametrize("name", FEATURES.values())
+def test_targets_of_figure_2_have_one_scale_and_are_float32_numbers(name):
+    target = scaled_target(name, 10, seed=2)
+    assert float(target.square().mean()) == pytest.approx(2 / 10, rel=1e-6)
+    assert torch.equal(target, target.float().double())
+    drawn = target_weight(name, 10, 10, seed=2)
+    torch.testing.assert_close(target / target.norm(), drawn / drawn.norm(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "excess"),
+    [("he_normal", 0), ("orthogonal", 0), ("er_sign", 10), ("ortho_cond", 0)],
+)
+def test_condition_numbers_of_figure_2_are_those_of_m(name, excess):
+    matrix = feature_matrix(name, LayerShape(8, 8), 64 + excess, seed=1)
+    assert condition_number(matrix) == pytest.approx(float(torch.linalg.cond(matrix)), rel=1e-3)
+    singular = matrix[:, :60] @ matrix[:, :60].T
+    assert condition_number(singular) > IDENTIFIED
+
+
+def test_half_the_error_is_that_of_a_quarter_of_the_missing_features():
+    """Of random targets and features, as Figure 4's last column counts; against least squares."""
+    errors = {}
+    for missing in (5, 20):
+        squares = []
+        for seed in range(40):
+            matrix = feature_matrix("he_normal", LayerShape(10, 10), 100 - missing, seed)
+            wanted = target_weight("he_normal", 10, 10, seed).reshape(-1, 1)
+            left = wanted - matrix @ torch.linalg.lstsq(matrix, wanted).solution
+            squares.append(float(left.square().sum() / wanted.square().sum()))
+        errors[missing] = np.mean(squares) ** 0.5
+        found = equivalent_missing(pd.Series([errors[missing]]), 10)[0]
+        assert found == pytest.approx(missing, rel=0.15)
+    assert errors[5] / errors[20] == pytest.approx(0.5, rel=0.1)
+
+
+def solved(solver, values, iterations=10, at_limit=False, **row):
+    """Rows of Figure 2 with these relative errors, a seed each."""
+    common = {"features": "He normal", "channels": 10, "excess": 0, "condition_number": 50.0}
+    common |= {"solver": solver, "iterations": iterations, "at_limit": at_limit, "used": "lu"}
+    return [
+        common | row | {"seed": seed, "rmse": value / 2, "relative_rmse": value}
+        for seed, value in enumerate(values)
+    ]
+
+
+def every_solver(values, **row):
+    return [one for solver in SETTINGS for one in solved(solver, values, **row)]
+
+
+def test_errors_of_zero_are_counted_and_not_averaged_as_logarithms():
+    rows = every_solver([1e-3, 0.0, 1e-5]) + every_solver([0.0, 0.0], features="ID cond")
+    table = conditioning.PART.summary(pd.DataFrame(rows)).set_index("features")
+    assert table.loc["He normal", "SVD, LBFGS"] == "1.0e-04, 1 of 3: 0 (10)"
+    assert table.loc["ID cond", "SVD, LBFGS"] == "0 (10)"
+    assert table.loc["ID cond", "bnrecon"] == "0 (lu)"
+
+
+def test_the_table_says_where_the_limit_of_iterations_stopped_lbfgs():
+    rows = every_solver([1e-2, 1e-2]) + every_solver([1e-2, 1e-2], excess=10)
+    for row in rows:
+        if row["solver"] == "lbfgs" and row["excess"] == 10:
+            row |= {"iterations": 2000, "at_limit": True}
+        if row["solver"] == "lbfgs_long" and row["excess"] == 10:
+            row |= {"iterations": 3000 + row["seed"], "relative_rmse": 1e-3}
+    frame = pd.DataFrame(rows)
+    table = conditioning.PART.summary(frame).set_index("excess c1 - n")
+    cell = "LBFGS, at most 2,000"
+    assert table.loc[0, cell] == "1.0e-02 (10)"
+    assert table.loc[10, cell] == "1.0e-02 (2,000; 2 of 2 at the limit)"
+    text = conditioning.PART.caption_for(frame)
+    assert "stops 2 of 4 runs" in text
+    assert "after 3,000 to 3,001 iterations" in text
+    assert "10.0 times smaller at 10 excess" in text
+    assert "The limit of" not in conditioning.PART.caption_for(frame[frame["excess"] == 0])
+
+
+def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(monkeypatch):
+    short = SETTINGS["lbfgs"].__class__("lbfgs", max_iterations=20)
+    monkeypatch.setitem(SETTINGS, "lbfgs", short)
+    rows = conditioning.measure_errors("He normal", 6, 0, seeds=2).set_index(["solver", "seed"])
+    assert rows.loc["lbfgs", "at_limit"].all()
+    assert not rows.loc["lbfgs_long", "at_limit"].any()
+    assert (rows.loc["lbfgs", "iterations"] == 20).all()
+    assert (rows.loc["lbfgs_long", "rmse"] < 0.1 * rows.loc["lbfgs", "rmse"]).all()
+    assert (rows["rmse"] / rows["relative_rmse"]).to_numpy() == pytest.approx(math.sqrt(2 / 6))
+
+
+def test_id_cond_features_are_solved_without_error_in_float32():
+    rows = conditioning.measure_errors("ID cond", 6, 0, seeds=1)
+    assert (rows["rmse"] == 0).all()
+
+
+def test_a_solver_that_does_not_apply_is_named_in_the_table():
+    rows = conditioning.measure_errors("He normal", 4, 0, seeds=2)
+    rows.loc[rows["solver"] == "lbfgs", "relative_rmse"] = np.nan
+    table = conditioning.PART.summary(rows)
+    assert table.loc[0, "LBFGS, at most 2,000"] == "not applicable"
+    assert float(table.loc[0, "bnrecon"].split()[0]) < 1e-6
+
+
+def test_zeros_are_drawn_as_open_circles_below_every_error():
+    rows = pd.DataFrame(every_solver([1e-3, 1e-4]) + every_solver([0, 0], features="ID cond"))
+    with style():
+        figure = conditioning.PART.draw(rows)
+    for axes in (axes for axes in figure.axes if axes.get_ylabel() == "log10 rmse"):
+        (circle,) = (line for line in axes.lines if line.get_marker() == "o")
+        errors = [line for line in axes.lines if line.get_marker() == "."]
+        lowest = min(min(line.get_ydata()) for line in errors if len(line.get_ydata()))
+        assert max(circle.get_ydata()) < lowest
+        assert circle.get_markerfacecolor() == "none"
+        assert axes.get_yticklabels()[0].get_text() == "rmse 0"
+
+
+def decided(claims, word):
+    (claim,) = (claim for claim in claims if word in claim.statement)
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("many", "verdict"),
+    [
+        ([1e-5, 2e-5, 1.5e-5], "confirmed"),
+        ([1e-1, 2e-1, 1.5e-1], "not confirmed"),
+        ([1e-5, 1, 1e-2], "open"),
+    ],
+)
+def test_whether_more_features_help_is_decided_by_paired_intervals(many, verdict):
+    few = [1e-2, 2e-2, 1.5e-2]
+    rows = pd.DataFrame(every_solver(few) + every_solver(many, excess=100))
+    claim = decided(conditioning.PART.claims(rows), "More features")
+    assert claim.verdict == verdict
+    assert "of 2 comparisons" in claim.evidence
+
+
+def test_a_single_seed_decides_nothing():
+    rows = pd.DataFrame(every_solver([1e-2]) + every_solver([1e-6], excess=100))
+    claims = conditioning.PART.claims(rows)
+    assert {claim.verdict for claim in claims} == {"open"}
+
+
+def aligned(features, target, errors, hidden=100, assignment=math.nan, **row):
+    """Rows of Figure 4 with these errors after the exchanges, a draw each."""
+    common = {"features": features, "target": target, "hidden": hidden, "rank": min(hidden, 50)}
+    common |= {"c1": 2400, "channels": 50, "unpermuted": 0.2, "best_random": 0.16}
+    common |= {"greedy": 0.1, "assignment": assignment}
+    return [common | row | {"seed": seed, "exchanges": error} for seed, error in enumerate(errors)]
+
+
+def all_pairs(errors, id_cond, **row):
+    """``errors`` for all features but ID cond, which has ``id_cond`` on targets but its own."""
+    own = {"assignment": 0.0, "exchanges": 0.0}
+    return [
+        one | (own if one["features"] == one["target"] == "ID cond" else {})
+        for features in FEATURES
+        for target in FEATURES
+        for one in aligned(features, target, id_cond if features == "ID cond" else errors, **row)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("id_cond", "verdict"),
+    [
+        ([0.05, 0.051, 0.049], "not confirmed"),
+        ([0.1, 0.101, 0.099], "confirmed"),
+        ([0.01, 0.2, 0.05], "open"),
+    ],
+)
+def test_whether_id_cond_is_less_suitable_is_decided_like_for_like(id_cond, verdict):
+    rows = pd.DataFrame(all_pairs([0.07, 0.072, 0.071], id_cond))
+    claim = decided(alignment.PART.claims(rows), "less suitable")
+    assert claim.verdict == verdict
+    assert "of 5 comparisons" in claim.evidence
+    rows["assignment"] = rows["assignment"].fillna(0.01).where(rows["features"] == "ID cond")
+    assert decided(alignment.PART.claims(rows), "less suitable").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "verdict"),
+    [
+        ([0.07, 0.069, 0.071], "not confirmed"),
+        ([0.01, 0.011, 0.009], "confirmed"),
+        ([0.01, 0.15, 0.07], "open"),
+    ],
+)
+def test_low_rank_saves_features_only_where_every_interval_says_so(low, verdict):
+    """A tenth of the 100 missing ones: 0.07 is the error of 12.25, 0.01 that of 0.25."""
+    full = [0.07, 0.071, 0.072]
+    rows = all_pairs(full, full, hidden=300) + all_pairs(low, low, hidden=10)
+    claim = decided(alignment.PART.claims(pd.DataFrame(rows)), "low rank, matching")
+    assert claim.verdict == verdict
+    assert "of 6 comparisons" in claim.evidence
+
+
+def test_products_through_more_channels_than_outputs_have_no_low_rank():
+    rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
+    assert decided(alignment.PART.claims(rows), "have a low rank").verdict == "wrong in print"
+    low = rows.assign(rank=20)
+    assert decided(alignment.PART.claims(low), "have a low rank").verdict == "open"
+
+
+def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
+    rows = masks.measure_masks(seed=0, channels=20, missing=16)
+    fitted = rows[rows["assignment"] < 1e-9]
+    assert set(fitted["features"]) == {"ID cond"}
+    assert 0.1 in set(fitted["density"])
+    assert 1.0 not in set(fitted["density"])
+    assert (rows["exchanges"] <= rows["greedy"] + 1e-12).all()
+    assert (rows["greedy"] <= rows["unpermuted"] + 1e-12).all()
+    assert rows.loc[rows["features"] != "ID cond", "assignment"].isna().all()
