@@ -11,6 +11,7 @@ import pandas as pd
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.row_numbers import (
     at_limit,
+    mcnemar_p,
     oversampling,
     predicted_otherwise,
     without_empty,
@@ -21,6 +22,7 @@ from bnrecon.reproduction.verdicts import against_paper, against_target
 __all__ = ["FORMATS", "grids", "overview"]
 
 FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
+TARGET, PAPER = "against the target", "against the paper's loss"
 NOT_RUN = "not run"
 MARKS = {"loss reproduced": "=", "different": "≠", "cannot tell": "?"}
 
@@ -105,30 +107,34 @@ def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
         dict(zip(grid.by, names, strict=True)) | _line(group)
         for names, group in _groups(cells, grid).items()
     ]
-    return without_empty(pd.DataFrame(lines, dtype=object))
+    frame = pd.DataFrame(lines, dtype=object)
+    verdicts = [name for name in (TARGET, PAPER) if name in frame]
+    return without_empty(frame[[*(name for name in frame if name not in verdicts), *verdicts]])
 
 
 def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     done = [(cell, cell.result) for cell in cells if cell.result is not None]
     line: dict[str, Any] = {"cells": f"{len(done)} of {len(cells)}"}
     if not done:
-        return line | {"against the target": NOT_RUN}
+        return line | {TARGET: NOT_RUN}
     layers = [layer for _, result in done for layer in result.layers]
     largest = max((result.loss for _, result in done), key=lambda loss: abs(loss.mean))
-    limits = [found for cell, result in done if (found := at_limit(cell, result)) is not None]
+    limits = [found for _, result in done if (found := at_limit(result)) is not None]
     return line | {
         "c1/n": oversampling(cells),
         "largest loss": Interval(_unsigned_zero(largest.mean), largest.half_width, largest.n),
         "images predicted otherwise": predicted_otherwise(cells),
+        "McNemar's p": mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),
         "max. error as assembled": max(result.largest_assembled_error for _, result in done),
+        "most iterations": max(result.iterations for _, result in done) or None,
         "layers at LBFGS's limit": f"{sum(limits)} of {len(layers)}" if limits else None,
         "features redrawn": sum(result.redrawn for _, result in done) or None,
-        "against the target": _counted(
+        TARGET: _counted(
             against_target(result.loss, [seed.predictions for seed in result.seeds])
             for _, result in done
         ),
-        "against the paper's loss": _counted(
+        PAPER: _counted(
             against_paper(result.loss, cell.row.reported, cell.row.possible)
             for cell, result in done
         ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bnrecon.reporting.result import RunResult, SeedResult
+from bnrecon.reporting.result import Predictions, RunResult, SeedResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.row_command import command_of
@@ -16,12 +16,20 @@ from bnrecon.reproduction.verdicts import against_paper, against_target
 if TYPE_CHECKING:
     from bnrecon.reproduction.run_table import Cell
 
-__all__ = ["FORMATS", "at_limit", "numbers", "oversampling", "predicted_otherwise", "summarize"]
+__all__ = [
+    "FORMATS",
+    "at_limit",
+    "mcnemar_p",
+    "numbers",
+    "oversampling",
+    "predicted_otherwise",
+    "summarize",
+    "without_empty",
+]
 
-LBFGS_LIMIT = 2000  # iterations of bnrecon.solvers.lbfgs, where solver.max_iterations is not given
 FORMATS = {
     "reported: target": ".2f",
-    "target": ".2f",
+    "accuracy: target": ".2f",
     "loss, reproduced minus reported": "+.2f",
     "rebuilt, reproduced minus reported": "+.2f",
     "max. layer error": ".1e",
@@ -68,8 +76,8 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
     if result is None:
         return {TARGET: "not run", "command": command_of(cell)}
     line: dict[str, Any] = {
-        "target": result.target.accuracy,
-        "rebuilt": result.accuracy,
+        "accuracy: target": result.target.accuracy,
+        "accuracy: rebuilt": result.accuracy,
         "loss": result.loss,
     }
     if reported is not None and cell.row.possible:
@@ -77,7 +85,7 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
         if absolute:
             difference = result.accuracy.mean - reported.rebuilt
             line["rebuilt, reproduced minus reported"] = difference
-    line |= _predictions(result.seeds) | _layers(cell, result)
+    line |= _predictions(result.seeds) | _layers(result)
     line |= {
         "evaluated on": evaluated_on(result),
         "test images": result.target.images,
@@ -107,7 +115,7 @@ def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
     }
 
 
-def _layers(cell: Cell, result: RunResult) -> dict[str, Any]:
+def _layers(result: RunResult) -> dict[str, Any]:
     """Widths, errors and iterations of the layers of all seeds."""
     layers = result.layers
     errors = sorted(layer.relative_error for layer in layers)
@@ -121,17 +129,16 @@ def _layers(cell: Cell, result: RunResult) -> dict[str, Any]:
         "median layer error": errors[len(errors) // 2],
         "max. error as assembled": result.largest_assembled_error,
         "most iterations": result.iterations,
-        "layers at LBFGS's limit": at_limit(cell, result),
+        "layers at LBFGS's limit": at_limit(result),
         "layers not converged": len(result.unconverged),
         "layers": len(layers),
     }
 
 
-def at_limit(cell: Cell, result: RunResult) -> int | None:
-    """The layers whose LBFGS was ended by its limit of iterations; ``None`` without LBFGS."""
-    steps = [layer.iterations for layer in result.layers if layer.solver.endswith("lbfgs")]
-    limit = cell.config.solver.max_iterations or LBFGS_LIMIT
-    return sum(step >= limit for step in steps) if steps else None
+def at_limit(result: RunResult) -> int | None:
+    """The layers whose LBFGS ended only at its limit of iterations; ``None`` without LBFGS."""
+    ended = [layer.solution.at_limit for layer in result.layers if layer.solver.endswith("lbfgs")]
+    return sum(ended) if ended else None
 
 
 def summarize(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
@@ -152,11 +159,11 @@ def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
     layers = found["layers"]
     return line | {
         "c1/n": oversampling([cell]),
-        "target": found["target"],
-        "rebuilt": found["rebuilt"],
+        "accuracy: target": found["accuracy: target"],
+        "accuracy: rebuilt": found["accuracy: rebuilt"],
         "loss": found["loss"],
         "images predicted otherwise": predicted_otherwise([cell]),
-        "McNemar's p": _p_value(found),
+        "McNemar's p": mcnemar_p([cell]),
         "max. layer error": found["max. layer error"],
         "median layer error": found["median layer error"],
         "max. error as assembled": found["max. error as assembled"],
@@ -172,12 +179,12 @@ def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
     }
 
 
-def _p_value(found: dict[str, Any]) -> str | None:
-    """The smallest p with the number of tests that it is the smallest of."""
-    if "McNemar's tests" not in found:
+def mcnemar_p(cells: Sequence[Cell]) -> str | None:
+    """McNemar's p, with several tests the smallest and their number."""
+    found = [seed.p_value for seed in _known(cells)]
+    if not found:
         return None
-    count, smallest = found["McNemar's tests"], found["smallest p of McNemar's tests"]
-    return f"{smallest:.2g}" + (f" (smallest of {count})" if count > 1 else "")
+    return f"{min(found):.2g}" + (f" (smallest of {len(found)})" if len(found) > 1 else "")
 
 
 def oversampling(cells: Sequence[Cell]) -> str | None:
@@ -191,11 +198,16 @@ def oversampling(cells: Sequence[Cell]) -> str | None:
 
 def predicted_otherwise(cells: Sequence[Cell]) -> str | None:
     """Images that sources predict otherwise than their target, of those that were compared."""
-    seeds = [seed.predictions for cell in cells if cell.result for seed in cell.result.seeds]
-    known = [seed for seed in seeds if seed is not None]
+    known = _known(cells)
     if not known:
         return None
     return f"{sum(seed.differ for seed in known):,} of {sum(seed.images for seed in known):,}"
+
+
+def _known(cells: Sequence[Cell]) -> list[Predictions]:
+    """The predictions of all finished seeds that were counted."""
+    seeds = [seed.predictions for cell in cells if cell.result for seed in cell.result.seeds]
+    return [seed for seed in seeds if seed is not None]
 
 
 def without_empty(frame: pd.DataFrame) -> pd.DataFrame:

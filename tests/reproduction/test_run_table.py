@@ -74,13 +74,14 @@ def test_the_command_of_a_finished_row_gives_the_same_digits(finished, tmp_path,
 def test_numbers_stay_numbers_until_they_are_printed(finished):
     frame = numbers([finished], absolute=False)
     line = frame.iloc[0]
-    assert line["rebuilt"] == finished.result.accuracy
+    assert line["accuracy: rebuilt"] == finished.result.accuracy
+    assert line["target"] == "digits"  # the row's label
     assert line["layers not converged"] == 0
     assert line["test images"] == finished.result.target.images
     text = tables.csv(frame)
     (found,) = csv.DictReader(io.StringIO(text))
-    assert float(found["rebuilt_mean"]) == finished.result.accuracy.mean
-    assert found["rebuilt_n"] == "2"
+    assert float(found["accuracy_rebuilt_mean"]) == finished.result.accuracy.mean
+    assert found["accuracy_rebuilt_n"] == "2"
     assert found["run"] == finished.folder.name
     page = tables.markdown(summarize([finished], absolute=False), FORMATS)
     assert f"{finished.result.target.accuracy:.2f}" in page
@@ -119,6 +120,7 @@ def test_images_predicted_otherwise_are_counted_over_seeds_and_tested_by_seed(fi
     assert (line["only target right"], line["only rebuilt right"]) == (10, 2)
     assert line["smallest p of McNemar's tests"] == mcnemar(9, 1) < mcnemar(1, 1)
     text = summarize([cell], absolute=False).iloc[0]
+    assert text["target"] == "digits"
     assert text["images predicted otherwise"] == "15 of 200"
     assert text["McNemar's p"] == f"{mcnemar(9, 1):.2g} (smallest of 2)"
 
@@ -141,23 +143,17 @@ def test_widths_redrawn_features_and_assembled_errors_stand_in_the_row(finished)
 
 
 def test_layers_that_lbfgs_left_at_its_limit_are_counted(finished):
-    def ended(layer, iterations):
-        solution = dataclasses.replace(
-            layer.solution, solver="lu_lbfgs", iterations=iterations, diagnosis=""
-        )
-        return dataclasses.replace(layer, solution=solution)
-
     seed = finished.result.seeds[0]
     layers = tuple(
-        ended(layer, 2000 if number == 0 else 1999) for number, layer in enumerate(seed.layers)
+        dataclasses.replace(
+            layer,
+            solution=dataclasses.replace(layer.solution, solver="lu_lbfgs", at_limit=number < 1),
+        )
+        for number, layer in enumerate(seed.layers)
     )
-    result = dataclasses.replace(finished.result, seeds=(dataclasses.replace(seed, layers=layers),))
-    assert at_limit(finished, result) == 1
-    finished.config.solver.max_iterations = 1999
-    try:
-        assert at_limit(finished, result) == len(layers)
-    finally:
-        finished.config.solver.max_iterations = None
+    seeds = (dataclasses.replace(seed, layers=layers),)
+    assert at_limit(dataclasses.replace(finished.result, seeds=seeds)) == 1 < len(layers)
+    assert at_limit(finished.result) is None
 
 
 GRID = Grid("target", "features", ("solver",))
@@ -174,7 +170,11 @@ def test_a_grid_has_a_cell_for_each_run_and_says_which_are_not_run(finished):
         result=dataclasses.replace(
             finished.result,
             seeds=tuple(
-                dataclasses.replace(seed, accuracy=finished.result.target.accuracy)
+                dataclasses.replace(
+                    seed,
+                    accuracy=finished.result.target.accuracy,
+                    predictions=Predictions(128, 0, 0, 0),
+                )
                 for seed in finished.result.seeds
             ),
         ),
@@ -198,3 +198,7 @@ def test_a_grid_has_a_cell_for_each_run_and_says_which_are_not_run(finished):
     assert line["cells"] == "3 of 4"
     counted = "1 loss reproduced, 1 different (smaller), 1 impossible in print"
     assert line["against the paper's loss"] == counted
+    steps = max(layer.iterations for layer in finished.result.layers)
+    assert line.get("most iterations", 0) == steps
+    assert line["McNemar's p"] == "1 (smallest of 6)"  # three runs of two seeds
+    assert line["images predicted otherwise"].startswith("0 of ")

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from processes import ENVIRONMENT, finish, result_of, start, wait_until
@@ -75,29 +74,6 @@ def test_processes_that_need_one_target_train_it_once(command, tmp_path):
     assert f"waiting for process {first.pid}" in err
     assert "to finish training vgg_small" in err
     assert len(list(tmp_path.glob("targets/*/target.safetensors"))) == 1
-
-
-def test_a_slice_of_time_is_used_and_the_next_goes_on(tmp_path):
-    """Make gpu-slice, on a processor: stopped when its time is over, everything finished kept."""
-    script = Path(__file__).parents[2] / "scripts" / "gpu_slice.py"
-    options = ["--device", "cpu", "--scale", "smoke"]
-    options += ["--outputs", str(tmp_path), "--data", str(tmp_path)]
-
-    def slice_of(minutes):
-        line = [sys.executable, str(script), *options, "--minutes", str(minutes)]
-        return subprocess.run(
-            line, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
-        )
-
-    nothing = slice_of(0.5)  # less than what saving may take
-    assert nothing.returncode == 0
-    assert "the time is over before: study exact" in nothing.stdout
-    stopped = slice_of(0.83)
-    assert stopped.returncode == 0
-    assert "the time is over during: study exact" in stopped.stdout
-    # While it loaded, while it computed, or once it had said which images are missing: that
-    # depends on the machine's speed.
-    assert "bnrecon: interrupted" in stopped.stderr or "cifar100 is not in" in stopped.stderr
 
 
 def test_an_interruption_while_libraries_load_is_one_line(tmp_path):

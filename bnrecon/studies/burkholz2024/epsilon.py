@@ -35,8 +35,10 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         right.loglog(epsilons, differences, marker="o", color=colour, label=activation)
     left.set_xscale("log")
     right.set_ylabel("largest difference of a logit")
+    counts = {len(cell.result.seeds) for cell in smooth if cell.result is not None}
+    seeds = f"width {smooth[0].config.target.width}, n = {' or '.join(map(str, sorted(counts)))}"
     for letter, axes in zip("ab", (left, right), strict=True):
-        axes.set_title(f"({letter})", loc="left")
+        axes.set_title(f"({letter}) {seeds}", loc="left")
         axes.set_xlabel("epsilon of a layer (Theorem 2.4)")
         axes.legend()
     return figure

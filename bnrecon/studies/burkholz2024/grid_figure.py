@@ -53,11 +53,12 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         _panel(axes, places)
         counts = sorted({len(c.result.seeds) for p in places for c in places[p] if c.result})
         seeds = f"n = {' or '.join(map(str, counts))}"
+        title = f"({letter}) {name}" if len(panels) > 1 else name
         if (name, places) in beside:
-            axes.set_title(f"({letter}) {name}\n{seeds}", loc="left")
+            axes.set_title(f"{title}\n{seeds}", loc="left")
             axes.tick_params(labelleft=False)
         else:
-            axes.set_title(f"({letter}) {name}, {seeds} source seeds", loc="left")
+            axes.set_title(f"{title}, {seeds} source seed{'s' * (counts != [1])}", loc="left")
     assert first is not None
     low, high = first.get_ylim()
     first.set_ylim(low, high + 0.15 * (high - low))  # room for the activations' names

@@ -7,7 +7,7 @@ from bnrecon.reproduction.run_table import RunTable, list_rows
 __all__ = ["PART"]
 
 PAPER = ("target.activation=leaky_relu", "features=orthogonal", "solver=lu_lbfgs")
-EXACT = ("features=he_normal", "solver=auto")
+AUTO = ("features=he_normal", "solver=auto")
 REAL, COLLAPSED = "evaluate=source", "evaluate=collapsed"
 
 PART = RunTable(
@@ -22,12 +22,12 @@ PART = RunTable(
             "paper": ("scale=paper", "target.width=64"),
         },
         {
-            "leaky_relu, orthogonal, paper, the real source": (*PAPER, REAL),
-            "leaky_relu, orthogonal, paper, its collapsed form": (*PAPER, COLLAPSED),
-            "relu, he_normal, exact, the real source": (*EXACT, REAL),
-            "relu, he_normal, exact, its collapsed form": (*EXACT, COLLAPSED),
+            "leaky_relu, orthogonal, lu_lbfgs, the real source": (*PAPER, REAL),
+            "leaky_relu, orthogonal, lu_lbfgs, its collapsed form": (*PAPER, COLLAPSED),
+            "relu, he_normal, auto, the real source": (*AUTO, REAL),
+            "relu, he_normal, auto, its collapsed form": (*AUTO, COLLAPSED),
         },
     ),
-    "Minimum width needs large scales. The real source rounds after each of two convolutions, its "
-    "collapsed form after one.",
+    "lu_lbfgs is the paper's solver. Minimum width needs large scales. The real source rounds "
+    "after each of two convolutions, its collapsed form after one.",
 )

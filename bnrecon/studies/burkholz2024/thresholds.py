@@ -83,7 +83,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_xlabel("c1 - (n - c2 + 1)")
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    grid[0][0].legend()
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.suptitle(
         f"n = {draws} draws a point, 95% intervals; dotted: minimum width (Theorem 2.2); dashed: n "
