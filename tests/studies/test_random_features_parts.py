@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bnrecon.reporting import tables
+from bnrecon.reporting import figures, tables
 from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.study import SCALES
 from bnrecon.reproduction.task_store import TaskResult, concatenate, task_path
 from bnrecon.runtime.errors import UserError
@@ -77,6 +78,23 @@ def test_every_part_runs_at_smoke_scale(finished, part):
         assert drawn == (experiment.draw is not None)
 
 
+@pytest.mark.parametrize(
+    "part", [name for name in STUDY.parts if isinstance(STUDY.part(name), Experiment)]
+)
+def test_a_page_can_be_made_of_any_single_task(finished, part):
+    folder, _ = finished
+    experiment = STUDY.part(part)
+    for task in experiment.tasks("smoke", ()):
+        rows = concatenate([TaskResult.read(task_path(folder, part, "smoke", task))])
+        assert len(experiment.summary(rows)) > 0
+        assert experiment.caption_for(rows)
+        for claim in experiment.claims(rows) if experiment.claims else ():
+            assert "nan" not in claim.evidence, (task.name, claim)
+        if experiment.draw is not None:
+            with figures.style():
+                assert experiment.draw(rows).axes
+
+
 @pytest.mark.parametrize("part", STUDY.parts)
 def test_shipped_rows_have_the_columns_of_new_ones(finished, part):
     folder, _ = finished
@@ -119,14 +137,6 @@ def test_geometric_means_and_intervals_by_value():
     expected = mean_interval([1.0, 10.0, 100.0])
     assert tuple(found.loc[1]) == (expected.mean, expected.half_width)
     assert tuple(found.loc[2]) == (7.0, 0.0)
-
-
-def test_a_solver_that_does_not_apply_is_named_in_the_table():
-    rows = conditioning.measure_errors("He normal", 4, 0, seeds=2)
-    rows.loc[rows["solver"] == "lbfgs", "relative_rmse"] = np.nan
-    table = conditioning.PART.summary(rows)
-    assert table.loc[0, "LBFGS"] == "not applicable"
-    assert float(table.loc[0, "bnrecon"]) < 1e-6
 
 
 def test_what_the_caption_of_table_1_says_is_computed_from_its_rows():

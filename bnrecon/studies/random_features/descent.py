@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.figures import COLUMN, new_figure
-from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.random_features.averages import geometric_mean
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -24,16 +25,24 @@ from bnrecon.studies.random_features.feature_matrices import (
 
 __all__ = ["PART", "measure_descent", "orthogonality"]
 
-CHANNELS = {"smoke": 6, "laptop": 20, "paper": 50}
+CHANNELS = {"smoke": (4, 6), "laptop": (5, 10, 20), "paper": (10, 20, 50)}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
-OVERSAMPLING = (0.25, 0.5, 0.7, 0.85, 0.95, 0.98, 1.0, 1.02, 1.05, 1.15, 1.3, 1.5, 2.0, 3.0)
+OFFSETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # |c1/n - 1|, on both sides
+OVERSAMPLING = (*(1 - offset for offset in OFFSETS), 1, *(1 + offset for offset in OFFSETS), 2, 3)
 PRINTED = (0.5, 0.95, 1.0, 1.05, 1.5, 3.0)  # oversampling in the table
 
 
 def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """One task for each distribution whose width can be chosen."""
-    size = {"channels": CHANNELS[scale], "draws": DRAWS[scale]}
-    return [Task(label, measure_descent, {"features": label} | size) for label in ANY_WIDTH]
+    """One task for each distribution whose width can be chosen, and size."""
+    return [
+        Task(
+            f"{label}, {channels}",
+            measure_descent,
+            {"features": label, "channels": channels, "draws": DRAWS[scale]},
+        )
+        for channels in reversed(CHANNELS[scale])
+        for label in ANY_WIDTH
+    ]
 
 
 def measure_descent(features: str, channels: int, draws: int) -> pd.DataFrame:
@@ -76,65 +85,163 @@ def orthogonality(matrix: torch.Tensor) -> dict[str, float]:
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each distribution: condition numbers at some widths, and MᵀM at c1 = n."""
+    """One row for each distribution and size: condition numbers, and MᵀM at c1 = n."""
     lines = []
-    for label, group in rows.groupby("features", sort=False):
-        line = {"features": label, "channels c0 = c2": int(group["channels"].iloc[0])}
-        for oversampling, part in group.groupby("oversampling"):
-            if min(abs(oversampling - printed) for printed in PRINTED) < 2e-3:
-                line[_heading(oversampling)] = geometric_mean(part["condition_number"])
-        square = group[(group["oversampling"] - 1).abs() < 1e-9]
-        line["largest off-diagonal of MᵀM / diagonal, c1 = n"] = mean_interval(
-            list(square["largest_off_diagonal"])
-        )
+    for (label, channels), group in rows.groupby(["features", "channels"], sort=False):
+        line: dict[str, object] = {"features": label, "c0 = c2": int(channels)}
+        for printed in PRINTED:
+            part = group[(group["oversampling"] - printed).abs() < 0.51 / channels**2]
+            line[_heading(printed)] = geometric_mean(part["condition_number"])
+        square = group[group["c1"] == channels**2]
+        line["largest off-diagonal of MᵀM"] = mean_interval(list(square["largest_off_diagonal"]))
         lines.append(line | {"draws": group["seed"].nunique()})
     return pd.DataFrame(lines)
 
 
 def _heading(oversampling: float) -> str:
-    return f"condition number at c1/n = {oversampling:.3g}"
+    return f"κ, c1/n = {oversampling:.3g}"
 
 
 def draw_figure(rows: pd.DataFrame) -> Figure:
-    """Geometric means of the condition number over c1 / n; the range of draws is shaded."""
-    figure, axes = new_figure(size=(COLUMN, 2.8))
-    for label, group in rows.groupby("features", sort=False):
-        numbers = group.groupby("oversampling")["condition_number"]
-        means = numbers.agg(geometric_mean)
-        axes.semilogy(means.index, means, marker="o", color=COLOURS[label], label=label)
-        axes.fill_between(
-            means.index, numbers.min(), numbers.max(), color=COLOURS[label], alpha=0.15
-        )
-    near = np.geomspace(1e-5, 2, 200)
-    for aspects, label in (
-        (1 - near[near <= 0.75], "law, infinite at 1"),
-        (1 + near, None),
-    ):
-        law = [spectrum.condition_of_aspect(aspect) for aspect in aspects]
-        axes.semilogy(aspects, law, color="black", label=label)
-    axes.axvline(1, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("oversampling c1 / n")
-    axes.set_ylabel("condition number of M")
-    axes.legend()
+    """κ over |c1/n - 1| of the largest size, fewer features to the left and more to the right."""
+    channels = rows["channels"].max()
+    rows = rows[rows["channels"] == channels]
+    figure, panels = new_figure(1, 2, (PAGE, 2.9), sharey=True)
+    for sign, axes in zip((-1, 1), panels, strict=True):
+        _draw_side(axes, rows, sign)
+    left, right = panels
+    handles, labels = right.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    left.invert_xaxis()
+    left.set_title(f"(a) fewer features than $n={channels**2}$", loc="left")
+    right.set_title(f"(b) more, $c_0=c_2={channels}$", loc="left")
+    left.set_xlabel("$1-c_1/n$")
+    right.set_xlabel("$c_1/n-1$")
+    left.set_ylabel(f"condition number κ(M), {rows['seed'].nunique()} draws")
     return figure
+
+
+def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
+    """Geometric means of one side; the range of draws is shaded, c1 = n a dashed line."""
+    for label, group in rows.groupby("features", sort=False):
+        offset = sign * (group["oversampling"] - 1)
+        numbers = group.groupby(offset.round(6))["condition_number"]
+        means = numbers.agg(geometric_mean)
+        side = means.index > 0
+        colour = COLOURS[label]
+        axes.plot(means.index[side], means[side], marker="o", color=colour, label=label)
+        axes.fill_between(
+            means.index[side],
+            numbers.min()[side],
+            numbers.max()[side],
+            color=colour,
+            alpha=0.15,
+            linewidth=0,
+        )
+        axes.axhline(means.loc[0.0], color=colour, linestyle="--", linewidth=0.8)
+    axes.plot([], [], color="0.4", linestyle="--", linewidth=0.8, label="at $c_1=n$")
+    offsets = np.geomspace(0.008, 0.5 if sign < 0 else 2, 200)
+    law = [spectrum.condition_of_aspect(1 + sign * offset) for offset in offsets]
+    axes.plot(offsets, law, color="black", label="law of Theorem 2.2")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = [tick for tick in (0.01, 0.1, 0.5, 2) if sign > 0 or tick < 1]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    """The statements of Sect. 2.1 about condition numbers and orthogonal weights."""
+    sizes = sorted(rows["channels"].unique())
+    found = [_peak(rows[rows["channels"] == sizes[-1]])]
+    square = rows[rows["c1"] == rows["channels"] ** 2]
+    both = square.groupby("features")["channels"].nunique() == len(sizes)
+    if len(sizes) > 1 and both.any():
+        found.append(_growth(square[square["features"].isin(both[both].index)], sizes))
+    orthogonal = square[(square["features"] == "orthogonal") & (square["channels"] == sizes[-1])]
+    return [*found, _columns(orthogonal)] if len(orthogonal) else found
+
+
+def _logarithms(rows: pd.DataFrame) -> Interval:
+    """The mean log10 κ with its interval."""
+    return mean_interval(list(np.log10(rows["condition_number"])))
+
+
+def _peak(rows: pd.DataFrame) -> Claim:
+    """Confirmed where κ at c1 = n lies above κ at every other width, interval above interval."""
+    peaks, evidence = [], []
+    for label, group in rows.groupby("features", sort=False):
+        found = {width: _logarithms(part) for width, part in group.groupby("oversampling")}
+        top = found.pop(1.0)
+        rival = max(found.values(), key=lambda interval: interval.mean + _half(interval))
+        peaks.append(top.mean - _half(top) > rival.mean + _half(rival))
+        evidence.append(f"{label} {10**top.mean:.3g}, elsewhere at most {10**rival.mean:.3g}")
+    return Claim(
+        "Sect. 2.1, double descent",
+        "The condition number peaks at the interpolation threshold c1 = n; more or fewer features "
+        "make it smaller.",
+        "confirmed" if all(peaks) else "open",
+        f"geometric means at c1 = n, c0 = c2 = {rows['channels'].iloc[0]}: {'; '.join(evidence)}. "
+        "Confirmed: intervals of log κ do not overlap, "
+        f"{rows['c1'].nunique() - 1} comparisons for each.",
+    )
+
+
+def _growth(square: pd.DataFrame, sizes: Sequence[int]) -> Claim:
+    """Confirmed where κ at c1 = n is larger for the largest size than for the smallest."""
+    grows, falls, evidence = [], [], []
+    for label, group in square.groupby("features", sort=False):
+        small, large = (_logarithms(group[group["channels"] == s]) for s in (sizes[0], sizes[-1]))
+        grows.append(large.mean - _half(large) > small.mean + _half(small))
+        falls.append(large.mean + _half(large) < small.mean - _half(small))
+        evidence.append(f"{label} {10**small.mean:.3g} and {10**large.mean:.3g}")
+    verdict = "confirmed" if all(grows) else "not confirmed" if any(falls) else "open"
+    return Claim(
+        "Sect. 2.1, size",
+        "On average the condition number at c1 = n increases for larger systems.",
+        verdict,
+        f"c0 = c2 = {sizes[0]} and {sizes[-1]}, c1 = n, geometric means: {'; '.join(evidence)}; "
+        f"the intervals of log κ are apart for {sum(grows)} of {len(grows)} distributions.",
+    )
+
+
+def _columns(square: pd.DataFrame) -> Claim:
+    largest = mean_interval(list(square["largest_off_diagonal"]))
+    return Claim(
+        "Sect. 2.1, orthogonal weights",
+        '"While the columns of M are orthogonal, the rows are not."',
+        "wrong in print" if square["largest_off_diagonal"].min() > 1e-3 else "confirmed",
+        f"the largest off-diagonal entry of MᵀM is {largest:.2f} of the diagonal at c0 = c2 = "
+        f"{square['channels'].iloc[0]}, c1 = n, and κ(M) "
+        f"{geometric_mean(square['condition_number']):.3g}: neither columns nor rows are "
+        "orthogonal, they are uncorrelated.",
+    )
+
+
+def _half(interval: Interval) -> float:
+    return np.inf if interval.half_width is None else interval.half_width
 
 
 PART = Experiment(
     where="Sect. 2.1",
     title="Double descent of the condition number",
     caption=(
-        "Condition numbers are taken over nonzero singular values; their geometric means over "
-        "draws are shown. "
+        "Condition numbers κ are taken over nonzero singular values; their geometric means over "
+        "draws are shown. The figure has the largest size; shaded is the range of draws, dashed "
+        "the mean at c1 = n, black the law's (1 + sqrt(c1/n)) / |1 - sqrt(c1/n)|, which is "
+        "infinite at c1 = n. It depends on c1/n alone: the excess of features has to grow with n. "
+        "The largest off-diagonal entry of MᵀM is relative to the mean diagonal entry, at c1 = n. "
         "The paper says that orthogonal weights make the columns of M orthogonal. "
         "They do not: (MᵀM)_kl = (BᵀB)_kl (A Aᵀ)_kl is zero only if one of the two factors is. "
         "For ID cond and Ortho cond one always is. "
         "Random orthogonal weights have more features than channels, c1 > c0 and c1 > c2, so that "
         "neither all rows of A nor all columns of B can be orthogonal to each other "
         "(docs/errata.md, entry 9). "
-        "The interval is the 95% Student-t interval over draws."
+        "± is the half-width of the 95% Student-t interval over n draws."
     ),
     tasks=tasks,
     summary=summarize,
     draw=draw_figure,
     formats={_heading(oversampling): ".3g" for oversampling in PRINTED},
+    claims=claims,
 )

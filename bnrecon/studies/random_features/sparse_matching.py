@@ -16,7 +16,9 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 __all__ = [
+    "MakeTarget",
     "count_matches",
+    "critical_density",
     "degree_bound",
     "disjoint_factor",
     "disjoint_factor_in_print",
@@ -159,6 +161,34 @@ def has_perfect_matching(target: np.ndarray, features: np.ndarray) -> bool:
     fits = (target.astype(np.int32) @ (1 - features.astype(np.int32)).T) == 0
     found = maximum_bipartite_matching(csr_matrix(fits.astype(np.int8)), perm_type="column")
     return bool((found >= 0).all())
+
+
+def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
+    """The smallest p at which a target is found among the features ``draw`` < p.
+
+    Entry (k, j) of the features is there from p = u_kj on, u uniform on [0, 1]: one draw of u gives
+    features of every density. The bottleneck assignment of target rows to feature rows.
+
+    Args:
+        target: (c2, c0), true where the target has a weight.
+        draw: u (rows, c0).
+
+    >>> target = np.array([[True, False], [False, True]])
+    >>> critical_density(target, np.array([[0.1, 0.7], [0.4, 0.3]]))
+    0.3
+    """
+    needed = np.where(target[:, None, :], draw[None], 0.0).max(2)  # (target row, feature row)
+    levels = np.unique(needed)
+    low, high = 0, len(levels) - 1
+    while low < high:
+        middle = (low + high) // 2
+        fits = csr_matrix((needed <= levels[middle]).astype(np.int8))
+        found = maximum_bipartite_matching(fits, perm_type="column")
+        if (found >= 0).all():
+            high = middle
+        else:
+            low = middle + 1
+    return float(levels[low])
 
 
 def count_matches(

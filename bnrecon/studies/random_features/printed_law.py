@@ -1,0 +1,44 @@
+"""Theorem 2.2's density as it is printed, and what it lacks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.integrate import quad
+
+__all__ = ["printed_density", "printed_edges", "printed_mass"]
+
+
+def printed_edges(aspect: float, literal: bool = False) -> tuple[float, float]:
+    """The edges λ- = 1 - sqrt(λ) and λ+ for λ = max(n/c1, c1/n).
+
+    Args:
+        aspect: c1/n.
+        literal: λ+² = 1 + sqrt(λ) as the text has it, else λ+ = 1 + sqrt(λ), which is meant.
+
+    >>> printed_edges(1.0)
+    (0.0, 2.0)
+    """
+    root = math.sqrt(max(aspect, 1 / aspect))
+    return abs(1 - root), math.sqrt(1 + root) if literal else 1 + root
+
+
+def printed_density(x: np.ndarray, aspect: float, literal: bool = False) -> np.ndarray:
+    """sqrt((x² - λ-²)(λ+² - x²)) / (λ π x) with ``printed_edges``."""
+    low, high = printed_edges(aspect, literal)
+    x = np.asarray(x, dtype=float)
+    inside = np.clip((x**2 - low**2) * (high**2 - x**2), 0, None)
+    return np.sqrt(inside) / (max(aspect, 1 / aspect) * math.pi * x)
+
+
+def printed_mass(aspect: float, literal: bool = False) -> float:
+    """The integral of ``printed_density``, which is 1 for a probability.
+
+    With λ+ = 1 + sqrt(λ) it is 1/λ.
+
+    >>> round(printed_mass(1.0, literal=True), 4), round(printed_mass(1.25), 4)
+    (0.5, 0.8)
+    """
+    low, high = printed_edges(aspect, literal)
+    return float(quad(lambda x: float(printed_density(x, aspect, literal)), low, high)[0])

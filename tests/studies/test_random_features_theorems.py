@@ -1,0 +1,214 @@
+"""Theorems of the second paper that fail as printed: counterexamples against brute force."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from bnrecon.features import spectrum
+from bnrecon.features.drawing import draw
+from bnrecon.features.shapes import LayerShape
+from bnrecon.studies.random_features import (
+    descent,
+    example_density,
+    few_channels,
+    matching,
+    matching_bound,
+    minimum_width,
+    printed_law,
+    projection,
+    ranks,
+)
+from bnrecon.studies.random_features.exact_rank import PRIME, modular_rank, residues
+from bnrecon.studies.random_features.sparse_matching import (
+    critical_density,
+    degree_bound,
+    has_perfect_matching,
+)
+
+
+def verdicts(part, rows):
+    return {claim.where: claim.verdict for claim in part.claims(rows)}
+
+
+def test_residues_are_the_float32_numbers_modulo_the_prime():
+    values = torch.randn(50, generator=torch.Generator().manual_seed(0)) * 1e-3
+    for value, residue in zip(values.tolist(), residues(values).tolist(), strict=True):
+        exact = Fraction(value)
+        assert exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME == residue
+
+
+def test_ranks_modulo_the_prime_are_those_of_small_integer_matrices():
+    generator = np.random.default_rng(0)
+    seen = set()
+    for _ in range(60):
+        matrix = generator.integers(-1, 2, (5, generator.integers(3, 8)))
+        rank = modular_rank(matrix)
+        assert rank == np.linalg.matrix_rank(matrix)
+        seen.add(rank)
+    assert {3, 4, 5} <= seen
+
+
+def test_full_rank_factors_do_not_make_m_full_rank():
+    """Theorem 2.1: (e1 e1ᵀ, e2 e2ᵀ) twice and four symmetric features; ranks 2 and 3 of 4."""
+    for (first, second), rank in zip(ranks.EXAMPLES.values(), (2, 3, 4), strict=True):
+        columns = [np.outer(np.array(second)[:, k], first[k]).ravel() for k in range(4)]
+        assert np.linalg.matrix_rank(first) == np.linalg.matrix_rank(second) == 2
+        assert np.linalg.matrix_rank(np.stack(columns, 1)) == rank
+    rows = ranks.examples()
+    assert list(rows["smallest_rank"]) == [2, 3, 4]
+    assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "wrong in print"}
+    assert verdicts(ranks.PART, rows[2:]) == {"Theorem 2.1": "open"}
+
+
+def test_any_rows_of_a_moment_curve_are_independent_and_its_features_have_rank_c0_plus_c2_minus_1():
+    first = np.vander(np.arange(-4, 5), 3, increasing=True)
+    assert all(
+        np.linalg.matrix_rank(first[list(rows)]) == 3
+        for rows in itertools.combinations(range(9), 3)
+    )
+    product = np.stack([np.outer(row, row).ravel() for row in first], 1)
+    assert modular_rank(product) == 3 + 3 - 1
+
+
+def test_ranks_of_draws_are_those_of_m():
+    rows = ranks.measure_ranks("ER sign", [2], 40).iloc[0]
+    full = [0, 0]
+    for seed in range(40):
+        first, second = (
+            part.flatten(1).numpy()
+            for part in draw("er_sign", LayerShape(2, 2), 4, seed, 0).weights()
+        )
+        if np.linalg.matrix_rank(first) == np.linalg.matrix_rank(second) == 2:
+            product = np.einsum("ik,kj->ijk", second, first).reshape(4, 4)
+            full[0] += 1
+            full[1] += np.linalg.matrix_rank(product) == 4
+    assert (rows["full_factors"], rows["full_products"]) == tuple(full)
+    assert full[1] < full[0]
+    assert ranks.measure_ranks("He normal", [2, 5], 20)["full_products"].tolist() == [20, 20]
+
+
+@pytest.mark.parametrize("aspect", [0.5, 1.0, 1.2, 3.0])
+def test_the_printed_density_becomes_a_law_with_min_for_max(aspect):
+    """Its mass is 1/λ; with min and the variance 1/max(n, c1) it is Marchenko and Pastur's."""
+    ratio = min(aspect, 1 / aspect)
+    assert printed_law.printed_mass(aspect) == pytest.approx(ratio, abs=1e-6)
+    low, high = spectrum.edges(ratio)
+    x = np.linspace(low, high, 52)[1:-1]
+    repaired = np.sqrt((x**2 - low**2) * (high**2 - x**2)) / (ratio * math.pi * x)
+    np.testing.assert_allclose(repaired, spectrum.density(x, ratio), rtol=1e-9)
+
+
+def test_normal_features_have_the_fourth_moment_derived_and_not_the_laws():
+    """E tr (MᵀM)² / c1 at c2 = 1, where the law has 2, and at c2 = c0 = 12."""
+    for outputs, inputs in ((1, 144), (12, 12)):
+        found = few_channels.measure_distances("He normal", outputs, inputs, 20)["fourth_moment"]
+        expected = few_channels.expected_fourth_moment(outputs, inputs)
+        assert abs(found.mean() - expected) < 5 * found.std() / 20**0.5 + 0.01
+        assert expected > 2.3
+
+
+def test_few_output_channels_keep_the_spectrum_from_the_law():
+    far = few_channels.measure_distances("He normal", 1, 400, 2)["distance"]
+    near = few_channels.measure_distances("He normal", 20, 20, 2)["distance"]
+    assert far.min() > 0.15 > 0.06 > near.max()
+
+
+def test_blocks_that_appendix_a2_takes_for_independent_are_correlated():
+    rows = few_channels.measure_distances("He normal", 1, 400, 3)
+    assert rows["block_correlation"].mean() == pytest.approx(1 / 4, abs=0.05)
+    independent = torch.randn(400, 400, generator=torch.Generator().manual_seed(0))
+    assert abs(few_channels.block_correlation(independent, 20)) < 0.01
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_eq_3_rebuilds_targets_without_zeros_and_its_condition_is_the_root_of_c2(size):
+    features = draw("id_cond", LayerShape(size, size), size**2 - size + 1, 0, 0)
+    weight = torch.randn(size, size, generator=torch.Generator().manual_seed(1))
+    rebuilt, _ = minimum_width.rebuild(features, weight)
+    torch.testing.assert_close(rebuilt, weight)
+    condition, balanced = minimum_width.condition_numbers(features)
+    assert (condition, balanced) == (pytest.approx(size**0.5), pytest.approx(1))
+
+
+def test_eq_3_does_not_reach_the_identity_but_reaches_a_target_without_its_first_input():
+    features = draw("id_cond", LayerShape(2, 2), 3, 0, 0)
+    rebuilt, largest = minimum_width.rebuild(features, torch.eye(2))
+    assert float((rebuilt - torch.eye(2)).norm()) == pytest.approx(minimum_width.PIVOT)
+    assert largest == pytest.approx(1 / minimum_width.PIVOT)
+    without = torch.tensor([[0.0, 2.0], [0.0, 3.0]])
+    assert not minimum_width.lost_rows(without).any()
+    torch.testing.assert_close(minimum_width.rebuild(features, without)[0], without)
+
+
+def test_no_scales_of_eq_3_give_the_identity():
+    """W' = [[g1 s, g1 a], [g2 s, g2 b]]: w22 = 1 and w21 = 0 give s = 0, and then w11 = 0."""
+    first, second = draw("id_cond", LayerShape(2, 2), 3, 0, 0).weights()
+    scales = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    for s, a, b in scales:
+        found = second.flatten(1) @ torch.diag(torch.stack([s, a, b])) @ first
+        torch.testing.assert_close(found, torch.stack([torch.stack([s, a]), torch.stack([s, b])]))
+
+
+def test_the_critical_density_is_the_bottleneck_over_all_permutations():
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        target, uniform = generator.random((4, 5)) < 0.5, generator.random((5, 5))
+        brute = min(
+            max((uniform[row][target[i]].max(initial=0) for i, row in enumerate(rows)))
+            for rows in itertools.permutations(range(5), 4)
+        )
+        found = critical_density(target, uniform)
+        assert found == brute
+        assert has_perfect_matching(target, uniform <= found)
+        assert not has_perfect_matching(target, uniform < found) or found == 0
+
+
+def test_quantile_intervals_hold_the_true_quantile_as_often_as_they_say():
+    generator = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        _, low, high = example_density.quantile_interval(generator.random(60), 0.8)
+        hits += low <= 0.8 <= high
+    assert 0.92 < hits / 400 < 0.995
+
+
+@pytest.mark.parametrize("density", [0.3, 0.5, 0.9])
+def test_theorem_4_2s_bound_holds_for_every_small_target(density):
+    """All targets of 2 x 3 against all features, found one by one."""
+    masks = matching_bound.all_masks(2, 3)
+    found = matching_bound.exact_probabilities(2, 3, density)
+    for target, probability in list(zip(masks, found, strict=True))[::7]:
+        direct = sum(
+            density ** mask.sum() * (1 - density) ** (~mask).sum()
+            for mask in masks
+            if has_perfect_matching(target, mask)
+        )
+        assert probability == pytest.approx(direct)
+    bounds = np.array([degree_bound(target.sum(1), density, 2) for target in masks])
+    assert (found <= bounds + 1e-12).all()
+    several = (masks.any(2)).sum(1) > 1
+    assert (found[several] < bounds[several] - 1e-6).all()  # never attained
+    np.testing.assert_allclose(found[~several], bounds[~several])  # but by one row
+
+
+def test_verdicts_follow_the_rows():
+    rows = projection.measure_projections(6, 2)
+    assert verdicts(projection.PART, rows) == {"Theorem 4.1": "wrong in print"}
+    swapped = rows.assign(norm_of_last_r=rows["least_squares_error"])
+    assert verdicts(projection.PART, swapped) == {"Theorem 4.1": "confirmed"}
+    descended = descent.measure_descent("orthogonal", 8, 6)
+    assert verdicts(descent.PART, descended)["Sect. 2.1, orthogonal weights"] == "wrong in print"
+    flat = descended.assign(condition_number=3.0, largest_off_diagonal=1e-9)
+    assert verdicts(descent.PART, flat) == {
+        "Sect. 2.1, double descent": "open",
+        "Sect. 2.1, orthogonal weights": "confirmed",
+    }
+    enumerated = matching_bound.enumerate_targets(2, 2, [0.5])
+    assert enumerated["exact"].iloc[0] == pytest.approx(7 / 16)
+    assert verdicts(matching.PART, enumerated) == {"Theorem 4.2": "confirmed"}
+    above = enumerated.assign(exact=0.6)
+    assert verdicts(matching.PART, above) == {"Theorem 4.2": "wrong in print"}
