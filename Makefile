@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test lint wheel docs reproduce-tables bench gpu-slice clean
+.PHONY: help setup quickstart test lint wheel docs reproduce-tables bench gpu-slice gpu-pack clean
 
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (under two minutes after setup)"
@@ -12,7 +12,8 @@ help:
 	@echo "make docs         build the documents into build/docs"
 	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"
 	@echo "make bench        training throughput, and the solvers, beside the alternatives (an hour; scripts/*.py take options)"
-	@echo "make gpu-slice    the next unfinished tasks that need a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR; run it again to resume"
+	@echo "make gpu-slice    the next unfinished tasks that need a GPU, within MINUTES=9; DATA=FOLDER holds CIFAR, PIECES=\"table1-targets ...\" chooses; run it again to resume"
+	@echo "make gpu-pack     what a GPU machine without network and git needs, in parts, into OUT=FOLDER; DATA=FOLDER, PIECES=\"table1-targets ...\""
 	@echo "make clean        remove the environment and what was built; outputs/ stays"
 
 setup: $(VENV)/.ready
@@ -51,7 +52,11 @@ bench: setup
 
 MINUTES ?= 9
 gpu-slice: setup
-	$(BIN)/python scripts/gpu_slice.py --minutes $(MINUTES) $(if $(DATA),--data $(DATA))
+	$(BIN)/python scripts/gpu_slice.py --minutes $(MINUTES) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(ARCHIVE),--archive $(ARCHIVE))
+
+OUT ?= build/gpu
+gpu-pack: setup
+	$(BIN)/python scripts/pack_for_gpu.py --out $(OUT) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(RESULTS),--results $(RESULTS)) $(PACK)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

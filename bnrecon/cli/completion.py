@@ -120,6 +120,10 @@ def complete(line: str, commands: dict[str, Parser]) -> list[str]:
         return folders(word)
     if word.startswith("--config-dir="):
         return [f"--config-dir={folder}" for folder in folders(word.partition("=")[2])]
+    if before and before[-1] == "--import":
+        return archives(word)
+    if word.startswith("--import="):
+        return [f"--import={found}" for found in archives(word.partition("=")[2])]
     if command == "completion":
         return _starting(word, SCRIPTS)
     if command in ("study", "tables", "figures"):
@@ -142,12 +146,21 @@ def _starting(prefix: str, words: Iterable[str]) -> list[str]:
 
 def folders(prefix: str) -> list[str]:
     """The folders that a path can go on to, each with a slash behind it."""
+    return [path for path in _paths(prefix) if path.endswith("/")]
+
+
+def archives(prefix: str) -> list[str]:
+    """The folders and zip files that a path can go on to."""
+    return [path for path in _paths(prefix) if path.endswith(("/", ".zip"))]
+
+
+def _paths(prefix: str) -> list[str]:
     parent = prefix.rpartition("/")[0] + "/" if "/" in prefix else ""
     try:
-        found = [place for place in Path(parent or ".").expanduser().iterdir() if place.is_dir()]
+        found = list(Path(parent or ".").expanduser().iterdir())
+        names = [f"{parent}{place.name}{'/' if place.is_dir() else ''}" for place in found]
     except OSError:
         return []
-    names = [f"{parent}{place.name}/" for place in found]
     hidden = prefix.rpartition("/")[2].startswith(".")
     return _starting(prefix, [name for name in names if hidden or "/." not in f"/{name}"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.study import Study
 
 __all__ = ["add_commands"]
+
+logger = logging.getLogger(__name__)
 
 
 OWN_OPTIONS = """settings, written NAME=VALUE:
@@ -34,17 +37,26 @@ def add_commands(commands: Any, shared: Parser) -> None:
         ("figures", _figures, "draw a paper's figures of what was run, and name the files"),
     ):
         first = "STUDY|FOLDER" if name == "tables" else "STUDY"
+        own = "[--import ARCHIVE] " if name == "study" else ""
         parser = commands.add_parser(
             name,
             parents=[shared],
             add_help=False,
             help=meaning,
-            usage=f"bnrecon {name} {first} [PART ...] [NAME=VALUE ...] [-q] [-v] [-h]",
+            usage=f"bnrecon {name} {first} [PART ...] [NAME=VALUE ...] {own}[-q] [-v] [-h]",
             description=f"{meaning[0].upper()}{meaning[1:]}.",
         )
         parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
         parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
         parser.set_defaults(function=function, parser=parser)
+        if name == "study":
+            parser.add_argument(
+                "--import",
+                dest="archive",
+                type=Path,
+                metavar="ARCHIVE",
+                help="compute nothing; add the results that another machine computed",
+            )
 
 
 def _help(given: argparse.Namespace) -> int:
@@ -72,12 +84,29 @@ def _study(given: argparse.Namespace) -> int:
     if given.help or not given.words:
         return _help(given)
     study, request = _read(given.words)
+    if given.archive is not None:
+        return _import(given.archive, given.words, request)
     from bnrecon.reproduction import commands
 
     _finish_loading()
     outcome = commands.run_study(study, request)
     output.write(f"{outcome.text}\n\n{request.folder}")
     return exit_codes.DONE if outcome.error is None else exit_codes.report(outcome.error)
+
+
+def _import(archive: Path, words: list[str], request: StudyRequest) -> int:
+    """Add an archive's results to those of a study; print what came in, and the folder."""
+    for word in words:
+        if not (word.startswith("outputs=") or _names_study([word])):
+            raise UserError(f"{word}: an archive is imported as a whole; give outputs=FOLDER alone")
+    from bnrecon.reproduction.archive import import_results
+
+    _finish_loading()
+    came = import_results(archive, request.outputs, request.name)
+    for name in came.kept:
+        logger.warning("%s is another file here than in the archive; it stays", name)
+    output.write(f"{came.text()}\n\n{request.outputs}")
+    return exit_codes.DONE
 
 
 def _tables(given: argparse.Namespace) -> int:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bnrecon.cli.completion import complete
+from bnrecon.cli.main import make_parsers
 from bnrecon.reproduction import engine, pages, request
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.studies import registry
@@ -22,6 +24,10 @@ MISTAKES = [
     ("random_features -x", "-x is not an option"),
     ("burkholz2024 target=18", "did you mean 'vgg18'"),
     ("../x", "study=../x: Allowed"),
+    ("burkholz2024 table1 --import a.zip", "table1: an archive is imported as a whole"),
+    ("burkholz2024 scale=paper --import a.zip", "scale=paper: an archive is imported as a whole"),
+    ("burkholz2024 --import nowhere.zip", "nowhere.zip cannot be read (No such file"),
+    ("burkholz2024 --import", "--import: expected one argument"),
     ("", "Allowed: bn_explained, burkholz2024, giannou2023, random_features"),
 ]
 
@@ -103,3 +109,14 @@ def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
     assert "bnrecon study random_features projection scale=smoke" in out
     assert out.endswith("\n\noutputs/studies/random_features\n")
     assert len(written) == 1
+
+
+def test_archives_are_completed_behind_import():
+    for path in ("one.zip", "other.txt"):
+        Path(path).write_text("")
+    Path("folder").mkdir()
+    commands = make_parsers()[1]
+    assert "--import" in complete("bnrecon study burkholz2024 --", commands)
+    assert "--import" not in complete("bnrecon tables burkholz2024 --", commands)
+    assert complete("bnrecon study burkholz2024 --import ", commands) == ["folder/", "one.zip"]
+    assert complete("bnrecon study --import=o", commands) == ["--import=one.zip"]

@@ -1,0 +1,266 @@
+"""Archives of results: what they hold arrives byte for byte, and nothing else is taken."""
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from bnrecon.reproduction.archive import LIMIT, MANIFEST, export_results, import_results
+from bnrecon.runtime import files
+
+SHIPPED = Path(__file__).parents[2] / "outputs"
+TARGET = "targets/cifar10-vgg18-48131a0ce8"
+WIDE = "targets/cifar10-vgg18-4deccc052f"  # of width 64
+STUDY = "burkholz2024"
+CHECKPOINT = "targets/digits-mlp-0123456789/checkpoint.safetensors"
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """A folder with a target, two runs and two tasks, and files that are no results."""
+    folder = tmp_path / "there"
+    shutil.copytree(SHIPPED / TARGET, folder / TARGET)
+    for run in sorted((SHIPPED / "runs").iterdir())[:2]:
+        shutil.copytree(run, folder / "runs" / run.name)
+    for task in sorted((SHIPPED / STUDY / "tasks").glob("layers-laptop/*.json"))[:2]:
+        place = folder / "studies" / STUDY / "tasks" / task.parent.name / task.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(task, place)
+    (folder / "studies" / STUDY / "paper.log").write_text("what was done")
+    (folder / "runs" / "notes.txt").write_text("mine")
+    (folder / TARGET / ".lock").write_text("")
+    return folder
+
+
+@pytest.fixture
+def archive(outputs, tmp_path):
+    export_results(outputs, tmp_path / "results.zip")
+    return tmp_path / "results.zip"
+
+
+def contents(folder):
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def results(folder):
+    return {
+        name: content
+        for name, content in contents(folder).items()
+        if name.endswith((".json", ".safetensors")) and "/." not in f"/{name}"
+    }
+
+
+def save_checkpoint(folder, step):
+    files.write_tensors(folder / CHECKPOINT, {"w": torch.full((3,), step)}, {"step": step})
+
+
+def test_results_come_home_byte_for_byte_and_nothing_else_does(outputs, archive, tmp_path):
+    came = import_results(archive, tmp_path / "home", STUDY)
+    assert contents(tmp_path / "home") == results(outputs)
+    assert set(came.new) == set(results(outputs))
+    assert came.text().splitlines()[0].split() == ["targets", "1:", Path(TARGET).name]
+    assert [line.split()[:2] for line in came.text().splitlines()[1:]] == [
+        ["runs", "2:"],
+        ["tasks", "2"],
+    ]
+    again = import_results(archive, tmp_path / "home", STUDY)
+    assert again.new == again.kept == ()
+    assert set(again.same) == set(results(outputs))
+
+
+def test_what_has_no_room_is_left_for_the_next_archive(outputs, tmp_path):
+    sent, came = tmp_path / "sent.json", []
+    whole = export_results(outputs, tmp_path / "all.zip")
+    for number in range(3):
+        path = tmp_path / f"{number}.zip"
+        limit = (tmp_path / "all.zip").stat().st_size - 2000
+        packed = export_results(outputs, path, limit, sent)
+        assert path.stat().st_size <= limit
+        came.append(packed.files)
+        if number == 0:
+            assert packed.left_out
+            assert {*packed.files, *packed.left_out} == set(whole.files)
+        import_results(path, tmp_path / "home", STUDY)
+    assert came[2] == ()
+    assert sorted([*came[0], *came[1]]) == sorted(whole.files)
+    assert contents(tmp_path / "home") == results(outputs)
+
+
+def test_a_file_that_changed_is_packed_again_and_the_others_are_not(outputs, tmp_path):
+    sent = tmp_path / "sent.json"
+    save_checkpoint(outputs, 1)
+    assert CHECKPOINT in export_results(outputs, tmp_path / "1.zip", sent=sent).files
+    save_checkpoint(outputs, 2)
+    assert export_results(outputs, tmp_path / "2.zip", sent=sent).files == (CHECKPOINT,)
+
+
+def test_eight_targets_of_width_64_fit_into_one_archive(tmp_path):
+    shutil.copytree(SHIPPED / WIDE, tmp_path / "there" / WIDE)
+    export_results(tmp_path / "there", tmp_path / "one.zip")
+    hundred_classes = 4 * 90 * 65  # bytes more that a target on CIFAR-100 has
+    assert 8 * ((tmp_path / "one.zip").stat().st_size + hundred_classes) < LIMIT < 16 * 2**20
+    import_results(tmp_path / "one.zip", tmp_path / "home", STUDY)
+    assert contents(tmp_path / "home") == contents(tmp_path / "there")
+
+
+def test_state_of_an_interrupted_training_travels_until_it_is_trained(outputs, tmp_path):
+    save_checkpoint(outputs, 7)
+    assert CHECKPOINT in export_results(outputs, tmp_path / "1.zip").files
+    shutil.copyfile(outputs / TARGET / "target.json", (outputs / CHECKPOINT).parent / "target.json")
+    assert CHECKPOINT not in export_results(outputs, tmp_path / "2.zip").files
+
+
+@pytest.mark.parametrize(("here", "after"), [(3, 7), (7, 7), (9, 9)])
+def test_only_a_training_that_is_further_on_replaces_another(outputs, tmp_path, here, after):
+    save_checkpoint(outputs, 7)
+    save_checkpoint(tmp_path / "home", here)
+    if here == 7:
+        shutil.copyfile(outputs / CHECKPOINT, tmp_path / "home" / CHECKPOINT)
+    export_results(outputs, tmp_path / "results.zip")
+    came = import_results(tmp_path / "results.zip", tmp_path / "home", STUDY)
+    assert files.read_tensors(tmp_path / "home" / CHECKPOINT)[1]["step"] == after
+    states = {3: came.new, 7: came.same, 9: came.kept}
+    assert CHECKPOINT in states[here]
+
+
+def test_a_file_that_differs_is_named_and_kept(command, archive, tmp_path):
+    mine = tmp_path / "home" / TARGET / "target.json"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("{}")
+    code, out, err = command(
+        "study", STUDY, "--import", str(archive), f"outputs={tmp_path / 'home'}"
+    )
+    assert code == 0, err
+    assert f"warning: {TARGET}/target.json is another file here" in err
+    assert mine.read_text() == "{}"
+    assert (mine.parent / "target.safetensors").exists()
+    assert out.endswith(f"\n\n{tmp_path / 'home'}\n")
+
+
+# What somebody else may have made of an archive.
+
+EVIL = pickle.dumps({"a": 1})
+GOOD = b'{\n "a": 1,\n "digest": "wrong"\n}\n'
+
+
+def planes(content):
+    """Every fourth byte, from each of the first four on; what is over stands at the end."""
+    whole = len(content) // 4 * 4
+    return b"".join(content[first:whole:4] for first in range(4)) + content[whole:]
+
+
+def put(archive, name, content, mode=stat.S_IFREG, listed=True):
+    """Add a file to an archive, with its digest in the list."""
+    with zipfile.ZipFile(archive) as file:
+        held = {entry: file.read(entry) for entry in file.namelist() if entry != name}
+    about = json.loads(held.pop(MANIFEST))
+    if listed:
+        about["files"][name] = hashlib.sha256(content).hexdigest()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(MANIFEST, json.dumps(about))
+        for entry, old in held.items():
+            file.writestr(entry, old)
+        info = zipfile.ZipInfo(name)
+        info.external_attr = (mode | 0o644) << 16
+        file.writestr(info, planes(content) if name.endswith(".safetensors") else content)
+
+
+MANIPULATED = {
+    "absolute path": ("/tmp/bnrecon-evil.json", GOOD, "is none of: targets"),
+    "parent folder": ("targets/../../evil/target.json", GOOD, "is none of: targets"),
+    "dots as a name": ("targets/../target.json", GOOD, "is none of: targets"),
+    "backslashes": (r"targets\..\target.json", GOOD, "is none of: targets"),
+    "hidden file": ("targets/.ssh/target.json", GOOD, "is none of: targets"),
+    "pickle": ("targets/evil/target.pkl", EVIL, "is none of: targets"),
+    "pickle as JSON": ("targets/evil/target.json", EVIL, "is no json file"),
+    "pickle as weights": ("targets/evil/target.safetensors", EVIL, "is no safetensors file"),
+    "pickle as text": ("training/cuda.txt", EVIL + b"\0", "is no txt file"),
+    "wrong digest inside": ("runs/evil/result.json", GOOD, "is no json file"),
+    "program": ("bnrecon/__init__.py", b"", "is none of: targets"),
+    "another study": (
+        "studies/giannou2023/tasks/part-smoke/a.json",
+        GOOD,
+        "belongs to bnrecon study giannou2023",
+    ),
+}
+
+
+@pytest.fixture
+def refused(command, tmp_path):
+    """Import an archive that is refused in one line, with nothing written."""
+
+    def run(archive, line):
+        before = sorted(tmp_path.rglob("*"))
+        home = f"outputs={tmp_path / 'home'}"
+        code, out, err = command("study", STUDY, "--import", str(archive), home)
+        assert (code, out) == (2, ""), err
+        assert err.startswith("bnrecon: ")
+        assert len(err.splitlines()) == 1
+        assert line in err
+        assert sorted(tmp_path.rglob("*")) == before
+        assert not Path("/tmp/bnrecon-evil.json").exists()
+
+    return run
+
+
+@pytest.mark.parametrize("kind", MANIPULATED)
+def test_a_manipulated_archive_is_refused_as_a_whole(archive, refused, kind):
+    name, content, line = MANIPULATED[kind]
+    put(archive, name, content)
+    refused(archive, line)
+
+
+def test_a_link_in_an_archive_is_refused(archive, refused):
+    put(archive, "targets/evil/target.json", b"/etc/passwd", stat.S_IFLNK)
+    refused(archive, "is a link or no regular file")
+
+
+@pytest.mark.parametrize("name", [f"{TARGET}/target.json", f"{TARGET}/target.safetensors"])
+def test_content_that_is_not_what_its_digest_says_is_refused(archive, refused, outputs, name):
+    changed = bytearray((outputs / name).read_bytes())
+    changed[-30] ^= 1
+    put(archive, name, bytes(changed), listed=False)
+    refused(archive, f"{name!r} is not what its digest says")
+
+
+def test_an_archive_that_lacks_a_file_is_refused(archive, refused):
+    put(archive, "targets/a/target.json", b"")
+    with zipfile.ZipFile(archive) as file:
+        held = {entry: file.read(entry) for entry in file.namelist()}
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, content in held.items():
+            if name != "targets/a/target.json":
+                file.writestr(name, content)
+    refused(archive, "targets/a/target.json is missing in it")
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(archive, refused, monkeypatch):
+    monkeypatch.setattr("bnrecon.reproduction.archive.LARGEST", 10_000)
+    refused(archive, "unpacked; nothing is taken")
+
+
+def test_what_is_no_archive_is_refused(archive, refused, tmp_path):
+    content = archive.read_bytes()
+    for number, (text, line) in enumerate(
+        [
+            (b"", "is damaged"),
+            (EVIL, "is damaged"),
+            (content[:2000], "is damaged"),
+            (content.replace(b"archive.json", b"archive.yaml"), "no archive of results"),
+        ]
+    ):
+        path = tmp_path / f"{number}.zip"
+        path.write_bytes(text)
+        refused(path, line)
+    refused(tmp_path / "nowhere.zip", "cannot be read (No such file or directory)")
+    refused(tmp_path, "is no regular file")
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", "no regular file")

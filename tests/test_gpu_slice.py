@@ -1,0 +1,278 @@
+"""`make gpu-slice`: what travels to a machine without network and git, and what comes home."""
+
+import importlib.metadata
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bnrecon.data import DataSpec, load
+from bnrecon.data.cifar import CIFAR10_CLASSES
+from bnrecon.reproduction import engine
+from bnrecon.reproduction.request import read
+from bnrecon.runtime import provenance
+from bnrecon.studies import registry
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "scripts"
+SIZE = 20 * 2**20  # bytes of a part, so that the packages take several
+OPTIONS = ("seeds=[0]", "target.groups=[1]")
+NO_NETWORK = """
+import socket
+def refuse(*_): raise OSError("there is no network")
+socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
+"""
+
+
+def script(name):
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+parts, pieces = script("parts"), script("pieces")
+
+
+# Parts.
+
+
+@pytest.mark.parametrize("length", [1, 9, 10, 11, 95])
+def test_a_file_is_joined_from_parts_that_arrive_in_any_order(tmp_path, length):
+    content = np.random.default_rng(length).bytes(length)
+    (tmp_path / "images.npz").write_bytes(content)
+    (tmp_path / "sent").mkdir()
+    about = parts.cut(tmp_path / "images.npz", tmp_path / "sent", 10)
+    sent = sorted((tmp_path / "sent").iterdir())
+    assert b"".join(part.read_bytes() for part in sent) == content
+    assert max(part.stat().st_size for part in sent) <= 10
+    for number, part in enumerate(reversed(sent)):
+        (tmp_path / f"call {number}").mkdir()
+        shutil.copy(part, tmp_path / f"call {number}")
+        assert part.name in parts.missing(about, tmp_path / "kept")
+        parts.receive(about, tmp_path / f"call {number}", tmp_path / "kept")
+        assert part.name not in parts.missing(about, tmp_path / "kept")
+    parts.join(about, tmp_path / "kept", tmp_path / "data" / "images.npz")
+    assert (tmp_path / "data" / "images.npz").read_bytes() == content
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_damaged_part_is_named_and_the_others_are_kept(tmp_path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    (tmp_path / "sent").mkdir()
+    about = parts.cut(tmp_path / "a", tmp_path / "sent", 4)
+    (tmp_path / "sent" / "a.001").write_bytes(b"4568")
+    with pytest.raises(ValueError, match=r"a\.001 is damaged"):
+        parts.receive(about, tmp_path / "sent", tmp_path / "kept")
+    assert parts.missing(about, tmp_path / "kept") == ["a.001"]
+    assert parts.SIZE < 60e6
+
+
+# Pieces.
+
+
+def test_targets_come_first_then_exact_cells_then_the_papers_solver_and_benchmarks_last():
+    kinds = [piece.name.partition("-")[2] for piece in pieces.chosen([])]
+    assert kinds[:6] == ["targets", "targets", "exact", "exact", "paper", "paper"]
+    assert [kind for kind in kinds if kind == "benchmark"] == kinds[-2:]
+
+
+def test_the_pieces_are_commands_that_there_are():
+    for piece in pieces.PIECES:
+        name, *words = piece.command
+        if name == "study" or name == "train_targets.py":
+            study = registry.find(words[0])
+            assert {*words[1:]} <= {*study.parts, *study.solvers}
+        assert name == "study" or (SCRIPTS / name).is_file()
+
+
+def test_an_unknown_piece_is_one_line(tmp_path):
+    for name, options in (("gpu_slice", ()), ("pack_for_gpu", ("--out", str(tmp_path / "out")))):
+        line = [sys.executable, str(SCRIPTS / f"{name}.py"), "--pieces", "table3", *options]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"{name}: piece table3: there is none; allowed: table1-targ")
+        assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
+    line = [sys.executable, str(SCRIPTS / "gpu_slice.py"), "--device", "cpu", "--minutes", "0.5"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the time is over before: table1-targets; run this again to continue\n"
+
+
+# The commit.
+
+
+@pytest.mark.parametrize(
+    ("text", "commit"),
+    [("0123456789ab+\n", "0123456789ab+"), ("0123456789ab", "0123456789ab"), ("main", None)],
+)
+def test_without_git_the_commit_is_the_recorded_one(tmp_path, monkeypatch, text, commit):
+    (tmp_path / "bnrecon" / "runtime").mkdir(parents=True)
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "bnrecon/runtime/provenance.py"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    provenance.commit.cache_clear()
+    try:
+        assert provenance.commit() is None
+        (tmp_path / "bnrecon" / provenance.RECORDED).write_text(text)
+        provenance.commit.cache_clear()
+        assert provenance.commit() == commit
+    finally:
+        provenance.commit.cache_clear()
+
+
+# The rehearsal: the machine is an environment with torch and torchvision and nothing else.
+
+
+def distributions(*names):
+    """These packages and all that they need, as they are installed here."""
+    found, left = {}, list(names)
+    while left:
+        name = canonicalize_name(left.pop())
+        try:
+            about = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:  # for another platform
+            continue
+        if name not in found:
+            found[name] = about
+            needed = map(Requirement, about.requires or ())
+            left += [r.name for r in needed if not r.marker or r.marker.evaluate({"extra": ""})]
+    return found.values()
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A Python with torch, torchvision and numpy; no network, no git, a home of its own."""
+    folder = tmp_path_factory.mktemp("machine")
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
+    )
+    site = next((folder / "venv").glob("lib/python*/site-packages"))
+    for about in distributions("torch", "torchvision", "numpy"):
+        for name in {file.parts[0] for file in about.files} - {"..", "__pycache__"}:
+            if not (site / name).exists():
+                (site / name).symlink_to(about.locate_file(name))
+    (site / "sitecustomize.py").write_text(NO_NETWORK)
+    (folder / "home").mkdir()
+    (folder / "path").mkdir()
+    bare = {"HOME": str(folder / "home"), "PATH": str(folder / "path"), "OMP_NUM_THREADS": "1"}
+
+    def run(*words, cwd=folder):
+        line = [str(folder / "venv" / "bin" / "python"), *map(str, words)]
+        return subprocess.run(
+            line, capture_output=True, text=True, env=bare, cwd=cwd, timeout=300, check=False
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """The embedded digits as CIFAR-10 lies on a disk: 32 x 32 pixels, three channels."""
+    digits = load(DataSpec("digits"))
+    arrays = {"train_y": digits.train_y.numpy()[:256], "test_y": digits.test_y.numpy()[:64]}
+    for split, pixels in (("train_x", digits.train_x[:256]), ("test_x", digits.test_x[:64])):
+        arrays[split] = pixels.repeat_interleave(4, 1).repeat_interleave(4, 2).expand(-1, -1, -1, 3)
+    folder = tmp_path_factory.mktemp("images")
+    np.savez(folder / "cifar10.npz", classes=np.array(CIFAR10_CLASSES), **arrays)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pack(images, tmp_path_factory):
+    """What travels."""
+    folder = tmp_path_factory.mktemp("pack")
+    line = [sys.executable, str(SCRIPTS / "pack_for_gpu.py"), "--out", str(folder)]
+    line += ["--data", str(images), "--pieces", "table1-targets", "table1-exact"]
+    subprocess.run([*line, "--part-mb", str(SIZE / 2**20)], check=True, stdout=subprocess.PIPE)
+    return folder
+
+
+def test_nothing_but_torch_is_on_the_machine(machine):
+    assert machine("-c", "import torch, torchvision, numpy, PIL").returncode == 0
+    for name in ("bnrecon", "hydra", "pandas", "scipy", "safetensors", "pytest"):
+        assert f"No module named '{name}'" in machine("-c", f"import {name}").stderr
+    reached = machine("-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1')")
+    assert "there is no network" in reached.stderr
+    assert machine("-c", "import subprocess; subprocess.run(['git'])").returncode == 1
+
+
+@pytest.mark.slow
+def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, command, tmp_path):
+    tree, keep, home = tmp_path / "tree", tmp_path / "keep", tmp_path / "home"
+    about = json.loads((pack / "pack.json").read_text())
+    *first, last = [
+        part for file in about["files"] for part in file["parts"] if "code" in part["name"]
+    ]
+    assert first
+    assert all(path.stat().st_size <= SIZE for path in pack.iterdir())
+
+    def run(*words):
+        return machine(tree / "gpu_slice.py", "--keep", keep, *words, cwd=tree)
+
+    # A call carries some of the parts, the next one the others; one arrives damaged.
+    shutil.copytree(pack, tree)
+    (tree / last["name"]).unlink()
+    lacking = run("--device", "cpu", "--scale", "smoke", "--pieces", "table1-targets")
+    assert (lacking.returncode, lacking.stdout) == (2, "")
+    of = f"1 of {len(first) + 1} parts missing ({last['name']})"
+    assert lacking.stderr == f"gpu_slice: code.zip: {of}; copy them here and run this again\n"
+    for part in tree.glob("*.0*"):
+        part.unlink()
+    content = bytearray((pack / last["name"]).read_bytes())
+    content[1000] ^= 1
+    (tree / last["name"]).write_bytes(content)
+    damaged = run("--receive")
+    assert (damaged.returncode, damaged.stdout) == (2, "")
+    assert len(damaged.stderr.splitlines()) == 1
+    assert f"{last['name']} is damaged" in damaged.stderr
+    shutil.copy(pack / last["name"], tree)
+    assert run("--receive").stdout == "everything has arrived\n"
+    (tree / last["name"]).unlink()
+
+    # Slices of six seconds, of twelve, and so on, until a run is at home.
+    outcomes = []
+    for number in range(6):
+        archive = tmp_path / f"{number}.zip"
+        minutes = (20 + 6 * 2**number) / 60
+        options = ("--device", "cpu", "--scale", "smoke", "--grace", "20", *OPTIONS)
+        work = ("--pieces", "table1-targets", "table1-exact")
+        done = run(*options, "--minutes", minutes, "--archive", archive, *work)
+        assert done.returncode == 0, done.stderr
+        outcomes.append(done.stdout)
+        if archive.exists():
+            words = ("study", "burkholz2024", "--import", str(archive), f"outputs={home}")
+            code, _, err = command(*words)
+            assert code == 0, err
+            assert "warning" not in err
+        if list(home.glob("runs/*/result.json")):
+            break
+    assert "the time is over during" in outcomes[0]
+    assert len(outcomes) > 1
+    assert "\ntable1-exact: at most" in outcomes[-1]
+    assert outcomes[-1].count("trained in") + outcomes[-1].count("trained before in") == 4
+
+    # At home, where nothing was computed.
+    request = read("burkholz2024", ["table1", "exact", "scale=smoke", f"outputs={home}", *OPTIONS])
+    planned = engine.plan(registry.find("burkholz2024"), request)
+    found = [result for part in planned for work in part.work if (result := work.result())]
+    assert found
+    assert {result.commit for result in found} == {about["commit"]}
+    assert (about["commit"] is None) == (provenance.commit() is None)
+    assert len(list(home.glob("targets/*/target.safetensors"))) == 4
+    assert not list(home.glob("**/source.safetensors"))
+    code, out, err = command("tables", *request.alone)
+    assert code == 0, err
+    assert str(about["commit"] or "") in out
