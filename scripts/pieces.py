@@ -38,6 +38,8 @@ PIECES = (
     Piece("table2-exact", ("cifar100",), ("study", STUDY, "table2", "exact")),
     Piece("table1-paper", ("cifar10",), ("study", STUDY, "table1", "paper")),
     Piece("table2-paper", ("cifar100",), ("study", STUDY, "table2", "paper")),
+    Piece("table1-minimum", ("cifar10",), ("study", STUDY, "table1", "minimum")),
+    Piece("table2-minimum", ("cifar100",), ("study", STUDY, "table2", "minimum")),
     Piece("scratch", ("cifar10",), ("study", STUDY, "scratch")),
     Piece("rest", ("cifar10", "cifar100"), ("study", STUDY)),
     Piece("training-benchmark", (), ("bench_training.py",), "training/{device}.txt"),

@@ -25,7 +25,6 @@ __all__ = ["announce", "source_images"]
 
 logger = logging.getLogger(__name__)
 
-SOURCE_IMAGES = 64  # test images that always go through the real source network
 # Operations up to which `evaluate=auto` sends all test images through the real source network:
 # some ten minutes.
 SOURCE_FLOPS = {"cpu": 1e14, "cuda": 1e16}
@@ -65,7 +64,8 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
 def source_images(config: RunConfig, flops: int, images: int, device: torch.device) -> int:
     """How many test images go through the real source network.
 
-    All, where its collapsed form is another function (tanh, sigmoid) or where that is affordable.
+    All, where its collapsed form is another function (tanh, sigmoid) or where that is affordable;
+    else ``source_images``.
 
     Args:
         config: of the run; ``evaluate`` decides, unless it is ``auto``.
@@ -76,7 +76,7 @@ def source_images(config: RunConfig, flops: int, images: int, device: torch.devi
     collapse_differs = not FIRST_ACTIVATIONS[config.features.activation].exact
     affordable = collapse_differs or flops * images <= SOURCE_FLOPS[device.type]
     everything = config.evaluate == "source" or (config.evaluate == "auto" and affordable)
-    return images if everything else min(SOURCE_IMAGES, images)
+    return images if everything else min(config.source_images, images)
 
 
 def _expected_seconds(

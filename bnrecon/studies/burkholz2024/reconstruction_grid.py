@@ -70,12 +70,13 @@ class Targets:
         """The overrides of a run."""
         # For the exact runs of width 32 "auto" takes the collapsed form by itself. They were the
         # first, and an option that is given would change their names.
-        collapsed = scale == "laptop" and (way, self.width) != ("exact", 32)
+        collapsed = scale != "smoke" and (scale, way, self.width) != ("laptop", "exact", 32)
         return (
             f"scale={scale}",
             f"target.width={self.width}",
             *((f"train.seed={self.seed}",) if self.seed else ()),
             *(("evaluate=collapsed",) if collapsed else ()),
+            *(("source_images=1024",) if scale == "paper" else ()),
             *self.overrides,
         )
 
