@@ -46,8 +46,9 @@ class TargetSummary:
 class Evaluation:
     """How the accuracies of a run's source networks were measured, the least favourable seed's.
 
-    The first ``images`` test images went through the real source network, and the rest through its
-    collapsed form unless ``network`` is ``"source"``. Over those first images
+    ``images`` test images went through the real source network, and the rest through its collapsed
+    form unless ``network`` is ``"source"``. They are those whose two largest logits of the target
+    are nearest to each other; in results without ``Predictions`` they are the first ones. Over them
     ``largest_logit_difference`` is between the two forms and ``largest_difference_to_target``
     between the source and the target. ``implicit_layers`` were never stored as matrices.
     """
@@ -71,12 +72,21 @@ class Predictions:
         differ: the two networks predict different classes (of these images both may be wrong).
         only_target_right: the target predicts the right class, the source another.
         only_source_right: the other way round.
+        source_images: how many of them, those where the target's two largest logits are nearest to
+            each other, went through the real source network; the others went through its collapsed
+            form. 0 in results that do not say.
+        reserve: half the smallest such margin of the others, over the largest difference of a logit
+            between the real source and the target. A prediction among the others is another one
+            only where a logit differs by ``reserve`` times as much as the largest difference seen.
+            ``None`` where all images went through the real source, or nothing differed.
     """
 
     images: int
     differ: int
     only_target_right: int
     only_source_right: int
+    source_images: int = 0
+    reserve: float | None = None
 
     @property
     def p_value(self) -> float:

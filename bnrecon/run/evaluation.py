@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from bnrecon.data import Images
 from bnrecon.reporting.result import Predictions
@@ -13,6 +15,8 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.targets.accuracy import finite_logits, image_bar
 
 __all__ = ["SourceEvaluation", "evaluate_source"]
+
+SOURCE_BATCH = 64  # images that the real source network sees at once
 
 
 @dataclass(frozen=True)
@@ -22,9 +26,9 @@ class SourceEvaluation:
     Args:
         percent: accuracy on all ``images`` test images.
         images: how many were tested.
-        source_images: how many of them, the first ones, went through the real source network; the
-            others went through its collapsed form.
-        largest_logit_difference: between those two, over the first images.
+        source_images: how many of them went through the real source network; the others went
+            through its collapsed form.
+        largest_logit_difference: between those two, over the images of the real source.
         largest_difference_to_target: between the logits of source and target, over the same.
         predictions: the classes of source and target compared, on all test images.
     """
@@ -48,59 +52,100 @@ def evaluate_source(
 ) -> SourceEvaluation:
     """Test a source network on all test images.
 
+    Where not all of them can go through the real source, those do on which a small difference
+    matters most: where the target's two largest logits are nearest to each other.
+
     Args:
         source: the real source network.
         collapsed: the same function with every layer's two convolutions and scale as one.
         target: the network that was reconstructed.
         data: the images.
         device: where the networks are.
-        source_images: how many images go through ``source``, the first ones; the others go through
-            ``collapsed``. All go through ``target``.
+        source_images: how many images go through ``source``; the others go through ``collapsed``.
+            All go through ``target``.
         description: what a progress bar is labelled with; no bar without it.
 
     Raises:
         RunError: logits are not finite.
     """
-    found = _Counts()
-    difference = to_target = 0.0
-    source_images = min(source_images, data.sizes[1])
-    with image_bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
-        for x, y in data.test_batches(64, device, limit=source_images):
-            logits = finite_logits(source(x), "the source network")
-            wanted = target(x)
-            difference = max(difference, float((logits - collapsed(x)).abs().max()))
-            to_target = max(to_target, float((logits - wanted).abs().max()))
-            found.add(logits.argmax(1), wanted.argmax(1), y)
-            bar.update(len(y))
-        for x, y in data.test_batches(250, device, start=source_images):
-            logits = finite_logits(collapsed(x), "the source network's collapsed form")
-            found.add(logits.argmax(1), target(x).argmax(1), y)
-            bar.update(len(y))
+    images = data.sizes[1]
+    tested = min(source_images, images)
+    with image_bar(images + tested, description) as bar, torch.inference_mode(), exact_float32():
+        wanted, merged, labels = _logits(target, collapsed, data, device, bar)
+        margins = -wanted.topk(2).values.diff()[:, 0]
+        hardest = torch.zeros(images, dtype=torch.bool)
+        hardest[margins.argsort(stable=True)[:tested]] = True
+        real = _source_logits(source, hardest, data, device, bar)
+    found = merged.index_put((hardest,), real)
+    to_target = _largest(real - wanted[hardest])
+    limits = margins[~hardest] / 2
+    reserve = float(limits.min()) / to_target if len(limits) and to_target else None
     return SourceEvaluation(
-        100 * found.correct / found.images,
-        found.images,
-        source_images,
-        difference,
+        100 * int((found.argmax(1) == labels).sum()) / images,
+        images,
+        tested,
+        _largest(real - merged[hardest]),
         to_target,
-        found.predictions(),
+        _compare(found.argmax(1), wanted.argmax(1), labels, tested, reserve),
     )
 
 
-class _Counts:
-    """Counts of images, batch by batch."""
+def _logits(
+    target: nn.Module, collapsed: nn.Module, data: Images, device: torch.device, bar: tqdm
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits of the target and of the collapsed source on all test images, and their classes."""
+    wanted, merged, labels = [], [], []
+    for x, y in data.test_batches(250, device):
+        wanted.append(finite_logits(target(x), "the target").cpu())
+        merged.append(finite_logits(collapsed(x), "the source network's collapsed form").cpu())
+        labels.append(y.cpu())
+        bar.update(len(y))
+    return torch.cat(wanted), torch.cat(merged), torch.cat(labels)
 
-    def __init__(self) -> None:
-        self.images = self.correct = self.differ = self.only_source = self.only_target = 0
 
-    def add(self, source: torch.Tensor, target: torch.Tensor, labels: torch.Tensor) -> None:
-        """Count a batch: predicted classes of both networks, and the right ones."""
-        source_right, target_right = source == labels, target == labels
-        self.images += len(labels)
-        self.correct += int(source_right.sum())
-        self.differ += int((source != target).sum())
-        self.only_source += int((source_right & ~target_right).sum())
-        self.only_target += int((target_right & ~source_right).sum())
+def _source_logits(
+    source: nn.Module, chosen: torch.Tensor, data: Images, device: torch.device, bar: tqdm
+) -> torch.Tensor:
+    """Logits of the real source network on the chosen test images, in their order."""
+    logits: list[torch.Tensor] = []
+    for x in _batches_of(chosen, data, device):
+        logits.append(finite_logits(source(x), "the source network").cpu())
+        bar.update(len(x))
+    return torch.cat(logits)
 
-    def predictions(self) -> Predictions:
-        """What was counted of both networks."""
-        return Predictions(self.images, self.differ, self.only_target, self.only_source)
+
+def _batches_of(chosen: torch.Tensor, data: Images, device: torch.device) -> Iterator[torch.Tensor]:
+    """The chosen test images in batches of at least ``SOURCE_BATCH``, the last one apart."""
+    waiting, first = torch.empty(0), 0
+    for x, _ in data.test_batches(SOURCE_BATCH, device):
+        picked = x[chosen[first : first + len(x)].to(device)]
+        waiting = torch.cat([waiting, picked]) if len(waiting) else picked
+        first += len(x)
+        if len(waiting) >= SOURCE_BATCH:
+            yield waiting
+            waiting = waiting[:0]
+    if len(waiting):
+        yield waiting
+
+
+def _largest(difference: torch.Tensor) -> float:
+    return float(difference.abs().max())
+
+
+def _compare(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    labels: torch.Tensor,
+    tested: int,
+    reserve: float | None,
+) -> Predictions:
+    """Count the images for which the predicted classes differ, and who is right."""
+    source_right, target_right = source == labels, target == labels
+    return Predictions(
+        len(labels),
+        int((source != target).sum()),
+        int((target_right & ~source_right).sum()),
+        int((source_right & ~target_right).sum()),
+        tested,
+        reserve,
+    )

@@ -1,5 +1,6 @@
 """Predictions of source and target are compared on all test images."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -14,28 +15,64 @@ def classifier(seed):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
 
 
-def test_predictions_are_those_of_the_real_source_first_and_then_of_the_collapsed_one(digits):
+def test_images_of_the_smallest_margins_go_through_the_real_source(digits):
     source, collapsed, target = map(classifier, range(3))
     outcome = evaluate_source(source, collapsed, target, digits, CPU, 100)
     batches = list(digits.test_batches(1, CPU))
+    with torch.no_grad():
+        rows = [(source(x)[0], collapsed(x)[0], target(x)[0], int(y)) for x, y in batches]
+    margin = [float(wanted.sort().values[-1] - wanted.sort().values[-2]) for *_, wanted, _ in rows]
+    order = sorted(range(len(rows)), key=margin.__getitem__)
+    hardest = set(order[:100])
     differ = only_target = only_source = right = 0
-    for number, (x, label) in enumerate(batches):
-        with torch.no_grad():
-            mine = int((source if number < 100 else collapsed)(x).argmax())
-            theirs = int(target(x).argmax())
+    largest = 0.0
+    for number, (real, merged, wanted, label) in enumerate(rows):
+        mine = int((real if number in hardest else merged).argmax())
+        theirs = int(wanted.argmax())
         differ += mine != theirs
         only_target += mine != label == theirs
         only_source += theirs != label == mine
         right += mine == label
-    counts = Predictions(len(batches), differ, int(only_target), int(only_source))
-    assert outcome.predictions == counts
+        if number in hardest:
+            largest = max(largest, float((real - wanted).abs().max()))
+    found = outcome.predictions
+    assert found.reserve == pytest.approx(margin[order[100]] / 2 / largest, rel=1e-4)
+    assert found == Predictions(
+        len(rows), differ, only_target, only_source, 100, reserve=found.reserve
+    )
     assert 0 < only_target != only_source > 0
     assert only_target + only_source < differ
-    assert outcome.percent == 100 * int(right) / len(batches)
+    assert outcome.percent == 100 * right / len(rows)
+    assert outcome.largest_difference_to_target == pytest.approx(largest)
+
+
+def test_differences_below_half_the_margin_change_no_prediction(digits):
+    target = classifier(0)
+    with torch.no_grad():
+        logits = torch.cat([target(x) for x, _ in digits.test_batches(250, CPU)])
+    margins = -logits.topk(2).values.diff()[:, 0]
+    for number in margins.argsort()[:3].tolist():
+        first, second = logits[number].topk(2).indices
+        for share, changed in ((0.49, False), (0.51, True)):
+            moved = logits[number].clone()
+            moved[first] -= share * margins[number]
+            moved[second] += share * margins[number]
+            assert bool(moved.argmax() != first) == changed
 
 
 def test_a_network_predicts_as_it_does_itself(digits):
     network = classifier(0)
-    outcome = evaluate_source(network, network, network, digits, CPU, 64)
-    assert outcome.predictions == Predictions(digits.sizes[1], 0, 0, 0)
+    outcome = evaluate_source(network, network, network, digits, CPU, digits.sizes[1])
+    assert outcome.predictions == Predictions(digits.sizes[1], 0, 0, 0, digits.sizes[1], None)
     assert outcome.predictions.p_value == 1
+
+
+def test_all_images_may_go_through_the_real_source(digits):
+    source, target = classifier(0), classifier(1)
+    images = digits.sizes[1]
+    outcome = evaluate_source(source, classifier(2), target, digits, CPU, 10**6)
+    assert (outcome.source_images, outcome.predictions.source_images) == (images, images)
+    assert outcome.predictions.reserve is None
+    with torch.no_grad():
+        right = sum(int((source(x).argmax(1) == y).sum()) for x, y in digits.test_batches(99, CPU))
+    assert outcome.percent == pytest.approx(100 * right / images)
