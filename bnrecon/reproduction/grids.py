@@ -22,9 +22,14 @@ from bnrecon.reproduction.verdicts import against_paper, against_target
 __all__ = ["FORMATS", "grids", "overview"]
 
 FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
-TARGET, PAPER = "against the target", "against the paper's loss"
+TARGET, PAPER = "against the target", "against the paper"
 NOT_RUN = "not run"
-MARKS = {"loss reproduced": "=", "different": "≠", "cannot tell": "?"}
+MARKS = {
+    "loss reproduced": "=",
+    "no loss, as reported": "(0)",
+    "different": "≠",
+    "cannot tell": "?",
+}
 
 
 def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cell]]:
@@ -38,12 +43,22 @@ def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cel
 def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
     """The grids by name: in each cell the reproduced loss, the reported one, and a mark.
 
-    "a ± b / c ± d =" is a loss that is reproduced, ≠ one that is different, ? where neither can be
-    told.
+    "a ± b / c ± d =" is a loss that is reproduced, (0) none where none is reported, ≠ a different
+    one, ? where nothing can be told.
 
     A cell that is not run says so; one that the table does not have is empty.
     """
-    return {", ".join(names): _losses(group, grid) for names, group in _groups(cells, grid).items()}
+    return {
+        _title(names, grid): _losses(group, grid) for names, group in _groups(cells, grid).items()
+    }
+
+
+def _title(names: Sequence[str], grid: Grid) -> str:
+    """What the rows of a grid share; a number with its heading, as in "target width 32"."""
+    return ", ".join(
+        f"{heading} {name}" if name.isdecimal() else name
+        for heading, name in zip(grid.by, names, strict=True)
+    )
 
 
 def _losses(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
@@ -124,11 +139,11 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
         "c1/n": oversampling(cells),
         "largest loss": Interval(_unsigned_zero(largest.mean), largest.half_width, largest.n),
         "images predicted otherwise": predicted_otherwise(cells),
-        "McNemar's p": mcnemar_p(cells),
+        "McNemar p": mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),
         "max. error as assembled": max(result.largest_assembled_error for _, result in done),
         "most iterations": max(result.iterations for _, result in done) or None,
-        "layers at LBFGS's limit": f"{sum(limits)} of {len(layers)}" if limits else None,
+        "layers at the LBFGS limit": f"{sum(limits)} of {len(layers)}" if limits else None,
         "features redrawn": sum(result.redrawn for _, result in done) or None,
         TARGET: _counted(
             against_target(result.loss, [seed.predictions for seed in result.seeds])
@@ -144,4 +159,4 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
 def _counted(verdicts: Any) -> str:
     """How often each verdict came out, the most frequent first."""
     counts = Counter(verdict for verdict in verdicts if verdict)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return "; ".join(f"{count} {verdict}" for verdict, count in counts.most_common())

@@ -12,6 +12,7 @@ from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.row_command import command_of
 from bnrecon.reproduction.verdicts import against_paper, against_target
+from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.run_table import Cell
@@ -36,8 +37,9 @@ FORMATS = {
     "median layer error": ".1e",
     "max. error as assembled": ".1e",
     "max. logit difference": ".1e",
+    "smallest reserve": ".1f",
 }
-TARGET, PAPER = "verdict: against the target", "verdict: against the paper's loss"
+TARGET, PAPER = "verdict: against the target", "verdict: against the paper"
 
 
 def numbers(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
@@ -58,7 +60,7 @@ def _expected(cell: Cell) -> dict[str, Any]:
     config, reported = cell.config, cell.row.reported
     line: dict[str, Any] = {
         **cell.row.labels,
-        "width": config.target.width,
+        "target width": config.target.width,
         "training seed": config.train.seed,
     }
     if reported is not None:
@@ -100,19 +102,30 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
 
 
 def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
-    """Images that source and target predict otherwise, and McNemar's test, a test a seed."""
+    """Images that source and target predict otherwise, and McNemar's test, a test a seed.
+
+    Sums are over the seeds that were counted.
+    """
     found = [seed.predictions for seed in seeds if seed.predictions is not None]
-    if len(found) < len(seeds):
-        return {}
-    return {
+    counted = {"seeds": len(seeds), "seeds counted": len(found)}
+    if not found:
+        return counted
+    by_seed = [seed.predictions.differ if seed.predictions else "not counted" for seed in seeds]
+    return counted | {
         "images predicted otherwise": sum(seed.differ for seed in found),
         "of images": sum(seed.images for seed in found),
-        "predicted otherwise by seed": ", ".join(str(seed.differ) for seed in found),
+        "predicted otherwise by seed": ", ".join(map(str, by_seed)),
         "only target right": sum(seed.only_target_right for seed in found),
         "only rebuilt right": sum(seed.only_source_right for seed in found),
-        "smallest p of McNemar's tests": min(seed.p_value for seed in found),
-        "McNemar's tests": len(found),
+        "McNemar p, smallest": min(seed.p_value for seed in found),
+        "McNemar tests": len(found),
+        "smallest reserve": _smallest_reserve(found),
     }
+
+
+def _smallest_reserve(seeds: Sequence[Predictions]) -> float | None:
+    """Of the seeds of which not all images went through the real source network."""
+    return min((seed.reserve for seed in seeds if seed.reserve is not None), default=None)
 
 
 def _layers(result: RunResult) -> dict[str, Any]:
@@ -129,15 +142,23 @@ def _layers(result: RunResult) -> dict[str, Any]:
         "median layer error": errors[len(errors) // 2],
         "max. error as assembled": result.largest_assembled_error,
         "most iterations": result.iterations,
-        "layers at LBFGS's limit": at_limit(result),
+        "layers at the LBFGS limit": at_limit(result),
         "layers not converged": len(result.unconverged),
         "layers": len(layers),
     }
 
 
 def at_limit(result: RunResult) -> int | None:
-    """The layers whose LBFGS ended only at its limit of iterations; ``None`` without LBFGS."""
-    ended = [layer.solution.at_limit for layer in result.layers if layer.solver.endswith("lbfgs")]
+    """The layers whose LBFGS ended only at its limit of iterations; ``None`` without LBFGS.
+
+    Older results do not say so of a layer, but have its iterations.
+    """
+    limit = result.config["solver"].get("max_iterations") or MAX_ITERATIONS
+    ended = [
+        layer.solution.at_limit or layer.iterations >= limit
+        for layer in result.layers
+        if layer.solver.endswith("lbfgs")
+    ]
     return sum(ended) if ended else None
 
 
@@ -148,14 +169,14 @@ def summarize(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
 
 def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
     result, reported = cell.result, cell.row.reported
-    line: dict[str, Any] = {**cell.row.labels, "width": cell.config.target.width}
+    line: dict[str, Any] = {**cell.row.labels, "target width": cell.config.target.width}
     if reported is not None:
         line["reported: target"] = reported.target
         line["reported: rebuilt"] = reported.text
     found = _found(cell, absolute)
     if result is None:
         return line | {TARGET: found[TARGET]}
-    steps, limited = found["most iterations"], found["layers at LBFGS's limit"]
+    steps, limited = found["most iterations"], found["layers at the LBFGS limit"]
     layers = found["layers"]
     return line | {
         "c1/n": oversampling([cell]),
@@ -163,13 +184,14 @@ def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
         "accuracy: rebuilt": found["accuracy: rebuilt"],
         "loss": found["loss"],
         "images predicted otherwise": predicted_otherwise([cell]),
-        "McNemar's p": mcnemar_p([cell]),
+        "McNemar p": mcnemar_p([cell]),
+        "smallest reserve": found.get("smallest reserve"),
         "max. layer error": found["max. layer error"],
         "median layer error": found["median layer error"],
         "max. error as assembled": found["max. error as assembled"],
         "layers not converged": f"{found['layers not converged']} of {layers}",
         "most iterations": steps or None,
-        "layers at LBFGS's limit": None if limited is None else f"{limited} of {layers}",
+        "layers at the LBFGS limit": None if limited is None else f"{limited} of {layers}",
         "features redrawn": found["features redrawn"] or None,
         "evaluated on": found["evaluated on"],
         "max. logit difference": found["max. logit difference"],
@@ -199,9 +221,11 @@ def oversampling(cells: Sequence[Cell]) -> str | None:
 def predicted_otherwise(cells: Sequence[Cell]) -> str | None:
     """Images that sources predict otherwise than their target, of those that were compared."""
     known = _known(cells)
+    seeds = sum(len(cell.result.seeds) for cell in cells if cell.result)
     if not known:
-        return None
-    return f"{sum(seed.differ for seed in known):,} of {sum(seed.images for seed in known):,}"
+        return "not counted" if seeds else None
+    text = f"{sum(seed.differ for seed in known):,} of {sum(seed.images for seed in known):,}"
+    return text if len(known) == seeds else f"{text} ({len(known)} of {seeds} seeds counted)"
 
 
 def _known(cells: Sequence[Cell]) -> list[Predictions]:

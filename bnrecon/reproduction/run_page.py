@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from bnrecon.reporting import figures, tables
@@ -11,7 +12,7 @@ from bnrecon.reproduction import grids, row_numbers
 from bnrecon.reproduction.page import Heading, Page, device_name, listed
 from bnrecon.reproduction.row_command import command_of
 from bnrecon.reproduction.run_table import Cell, Grid, RunTable
-from bnrecon.reproduction.verdicts import EQUIVALENT
+from bnrecon.reproduction.verdicts import EQUIVALENT, RESERVE, SIGNIFICANT
 
 __all__ = ["run_page"]
 
@@ -20,22 +21,33 @@ COLUMNS = (
     "Student-t interval over source seeds (n); all seeds of a row have the same target. c1/n is "
     "features over equations of a layer. Layer errors are relative errors of the rebuilt weights, "
     'the largest of all layers and seeds: in float64 as solved, and "as assembled" in the '
-    "network's own float32. Predicted otherwise: test images, summed over seeds, to which target "
-    "and rebuilt network give different classes. McNemar's exact test, one a seed, is of their "
-    'being equally often right. The images of "evaluated on" went through the real source '
-    "network, the others through its collapsed form; max. logit difference is to the target, on "
-    "the former."
+    "network's own float32. Predicted otherwise: test images, summed over the seeds that were "
+    "counted, to which target and rebuilt network give different classes. McNemar p: of the exact "
+    "test, one a seed, that the two are equally often right. Layers at the LBFGS limit: LBFGS was "
+    'stopped by its limit of iterations. The images of "evaluated on" went through the real source '
+    "network, the others through its collapsed form, whose weights are composed in float64 and "
+    "which therefore lacks the float32 network's own rounding. Where predictions are compared, "
+    "those images are the ones whose two largest logits of the target are nearest to each other. "
+    "Max. logit difference is between source and target, on the same images. An image that went "
+    "through the collapsed form only can be predicted otherwise by the real network only if one of "
+    "its logits differs by the smallest reserve times as much as any logit seen to differ."
 )
 AGAINST_TARGET = (
-    'Against the target: "identical predictions" if no image of any seed is predicted otherwise; '
-    f'"equivalent within {EQUIVALENT}" if the loss\'s whole interval lies within ±{EQUIVALENT} '
-    f'points; "different" if it excludes 0 and reaches beyond ±{EQUIVALENT}; else "cannot tell".'
+    'Against the target: "identical predictions" if no image of any seed is predicted otherwise '
+    f"and all went through the real source network or have a reserve of at least {RESERVE:g}; "
+    '"identical where tested" if no image is predicted otherwise but some that went through the '
+    "collapsed form only have less reserve, or a result of an earlier version does not say; "
+    f'"accuracy equivalent within {EQUIVALENT}" if the loss\'s whole interval lies within '
+    f'±{EQUIVALENT} points; "different" if it excludes 0 and reaches beyond ±{EQUIVALENT} or, with '
+    f"one seed, which has no interval, if McNemar's p is below {SIGNIFICANT} and the loss beyond "
+    f'±{EQUIVALENT}; else "cannot tell".'
 )
 AGAINST_PAPER = (
-    'Against the paper\'s loss: "loss reproduced" only if our whole interval lies within the '
-    "reported loss ± its half-width and the rounding of all that is printed, so that a wider "
-    'interval of ours is never more agreement; "different" if the two do not meet; else "cannot '
-    'tell". {count} losses are compared.'
+    "Against the paper: its loss may be anywhere within the reported one ± its half-width and the "
+    'rounding of all that is printed. "Loss reproduced" if that excludes 0 and our whole interval '
+    'lies within it, so that a wider interval of ours is never more agreement; "no loss, as '
+    'reported" if it contains 0 and our whole interval lies within it; "different (smaller)" or '
+    '"(larger)" if the two do not meet; else "cannot tell", as for one seed.'
 )
 SMALLER = "At this scale accuracies themselves are not compared: the targets are smaller."
 
@@ -44,11 +56,10 @@ def run_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     """The page of a table of runs; what is not finished stands there as "not run"."""
     done = [cell for cell in cells if cell.result is not None]
     absolute = heading.scale == "paper"
-    reported = sum(cell.row.reported is not None and cell.row.possible for cell in done)
+    compared = _compared(done)
     notes = [part.caption, COLUMNS, AGAINST_TARGET]
-    if reported:
-        compared = AGAINST_PAPER.format(count=reported)
-        notes.append(compared if absolute else f"{compared} {SMALLER}")
+    if compared:
+        notes.append(" ".join((AGAINST_PAPER, compared, *(() if absolute else (SMALLER,)))))
     shown = _rows(cells, absolute) if part.grid is None else _grids(cells, part.grid)
     body = [shown, *notes, *(_missing(cells) if part.grid is None else ())]
     progress = f"{len(done)} of {len(cells)} runs finished"
@@ -68,6 +79,21 @@ def run_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     )
 
 
+def _compared(done: Sequence[Cell]) -> str:
+    """How many comparisons with the paper are made, and with how many of its numbers."""
+    cells = [cell for cell in done if cell.row.reported is not None and cell.row.possible]
+    if not cells:
+        return ""
+    printed = {
+        (cell.config.data.name, cell.config.features.name, cell.row.reported) for cell in cells
+    }
+    alone = sum(len(cell.result.seeds) == 1 for cell in cells if cell.result)
+    single = f", {alone} of them of one seed" if alone else ""
+    plural = "" if len(cells) == 1 else "s"
+    many = "" if len(printed) == 1 else "es"
+    return f"{len(cells)} comparison{plural}{single}, with {len(printed)} printed loss{many}."
+
+
 def _rows(cells: Sequence[Cell], absolute: bool) -> str:
     return tables.markdown(row_numbers.summarize(cells, absolute), row_numbers.FORMATS)
 
@@ -78,9 +104,9 @@ def _latex_rows(cells: Sequence[Cell], absolute: bool, caption: str, label: str)
 
 
 LOSSES = (
-    "In the cells: loss of accuracy, reproduced / reported, and the verdict against the paper's "
-    "loss (= loss reproduced, ≠ different, ? cannot tell). Accuracy of the target: reproduced / "
-    "reported."
+    "In the cells: loss of accuracy, reproduced / reported, and the verdict against the paper: "
+    '= "loss reproduced"; (0) "no loss, as reported"; ≠ "different"; ? "cannot tell". Accuracy of '
+    "the target: reproduced / reported."
 )
 
 
@@ -97,7 +123,7 @@ def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: Headi
     overview = grids.overview(cells, grid)
     parts = [latex(overview, grids.FORMATS, caption=caption, label=heading.label)]
     for name, frame in grids.grids(cells, grid).items():
-        label = "-".join([heading.label, *name.replace(",", "").split()])
+        label = "-".join([heading.label, *re.findall(r"\w+", name)])
         title = f"{heading.paper}, {heading.part.where}, {name}. {LOSSES}"
         parts.append(latex(frame, caption=title, label=label))
     return "\n".join(parts)

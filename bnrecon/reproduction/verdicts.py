@@ -11,9 +11,11 @@ from bnrecon.reporting.statistics import Interval
 if TYPE_CHECKING:
     from bnrecon.reporting.result import Predictions
 
-__all__ = ["EQUIVALENT", "Reported", "against_paper", "against_target"]
+__all__ = ["EQUIVALENT", "RESERVE", "SIGNIFICANT", "Reported", "against_paper", "against_target"]
 
 EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
+RESERVE = 2.0  # that untested images need, see ``Predictions.reserve``
+SIGNIFICANT = 0.05  # p of McNemar's test
 CLOSE = 1e-9  # sums of decimal numbers are off by less
 
 
@@ -69,23 +71,34 @@ def against_target(loss: Interval, predictions: Sequence[Predictions | None]) ->
         predictions: of each seed; ``None`` where they were not stored.
 
     Returns:
-        "identical predictions": no image of any seed is predicted otherwise. "equivalent within
-        0.05": the loss's whole interval lies within ±0.05. "different": the interval excludes 0
-        and reaches beyond ±0.05. "cannot tell": all else, as one seed without an interval.
+        "identical predictions": no image of any seed is predicted otherwise, and all images went
+        through the real source network, or the others have a reserve of at least 2. "identical
+        where tested": no image is predicted otherwise, without that. "accuracy equivalent within
+        0.05": the loss's whole interval lies within ±0.05. "different": the loss is beyond ±0.05
+        for certain or, with one seed, by McNemar's test. "cannot tell": all else.
 
     >>> against_target(Interval(0.01, 0.02, 3), [None] * 3)
-    'equivalent within 0.05'
+    'accuracy equivalent within 0.05'
     >>> against_target(Interval(0.01, 0.2, 3), [None] * 3)
     'cannot tell'
     """
     known = [seed for seed in predictions if seed is not None]
     if known and len(known) == len(predictions) and not any(seed.differ for seed in known):
-        return "identical predictions"
+        settled = all(_is_settled(seed) for seed in known)
+        return "identical predictions" if settled else "identical where tested"
     if loss.half_width is None:
-        return "cannot tell"
+        significant = any(seed.p_value < SIGNIFICANT for seed in known)
+        return "different" if significant and abs(loss.mean) > EQUIVALENT + CLOSE else "cannot tell"
     if abs(loss.mean) + loss.half_width <= EQUIVALENT + CLOSE:
-        return f"equivalent within {EQUIVALENT}"
+        return f"accuracy equivalent within {EQUIVALENT}"
     return "different" if abs(loss.mean) > loss.half_width + CLOSE else "cannot tell"
+
+
+def _is_settled(seed: Predictions) -> bool:
+    """Whether the images that the collapsed form was tested on need no other test."""
+    if seed.source_images in (0, seed.images):  # 0: results that do not say
+        return seed.source_images > 0
+    return seed.reserve is None or seed.reserve >= RESERVE  # None: no logit differed at all
 
 
 def against_paper(loss: Interval, reported: Reported | None, possible: bool = True) -> str:
@@ -99,12 +112,15 @@ def against_paper(loss: Interval, reported: Reported | None, possible: bool = Tr
         possible: whether they can be right.
 
     Returns:
-        "loss reproduced": the reproduced interval lies wholly within what the paper's may be, so
-        that a wider interval is never more agreement. "different": the two do not meet. "cannot
-        tell": all else, as one seed without an interval.
+        "loss reproduced": what the paper's loss may be excludes 0, and the reproduced interval lies
+        wholly within it, so that a wider interval is never more agreement. "no loss, as reported":
+        the same where the paper's may be 0. "different": the two do not meet. "cannot tell": all
+        else, as one seed without an interval.
 
-    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.12, "94.1", "0.08"))
+    >>> against_paper(Interval(0.3, 0.05, 3), Reported.printed(94.37, "94.1", "0.1"))
     'loss reproduced'
+    >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.12, "94.1", "0.08"))
+    'no loss, as reported'
     >>> against_paper(Interval(0.0, 0.3, 3), Reported.printed(94.12, "94.1", "0.08"))
     'cannot tell'
     >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.37, "94.1", "0.1"))
@@ -118,7 +134,8 @@ def against_paper(loss: Interval, reported: Reported | None, possible: bool = Tr
         return "cannot tell"
     apart = abs(loss.mean - reported.loss)
     if apart + loss.half_width <= reported.reach + CLOSE:
-        return "loss reproduced"
+        lossless = abs(reported.loss) <= reported.reach + CLOSE
+        return "no loss, as reported" if lossless else "loss reproduced"
     if apart > loss.half_width + reported.reach + CLOSE:
         return f"different ({'smaller' if loss.mean < reported.loss else 'larger'})"
     return "cannot tell"

@@ -101,7 +101,8 @@ def caption(rows: pd.DataFrame) -> str:
         "solution's. Error in the float32 network: scales rounded to float32, weight composed in "
         "float32. Cancellation: ‖outer ∘ |M| |inner|‖ / ‖W‖. Geometric means, with 95% Student-t "
         f"intervals of the logarithms in brackets, over up to {count} systems a size: a 3x3 layer "
-        "of each stage of the trained relu targets, with a features seed of its own."
+        "of each stage of the trained relu targets, with a features seed of its own. "
+        "Claims are decided with three systems or seeds or more."
         f"{condition} What float32 itself contributes: held by a float32 network, the refined "
         "solution has this share of the error that the paper's has there: "
         f"{', '.join(shares)} (ratio of geometric means)."
@@ -147,7 +148,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         *both[1].get_legend_handles_labels(),
         loc="outside lower center",
         ncols=4,
-        title=f"{count} systems a size, 95% intervals",
+        title=f"up to {count} systems a size, 95% intervals",
         title_fontsize=7,
     )
     return figure

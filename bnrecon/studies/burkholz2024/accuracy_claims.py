@@ -2,90 +2,80 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pandas as pd
 
 from bnrecon.reproduction.experiment import Claim
 from bnrecon.studies.burkholz2024.accuracy_steps import LBFGS, LU
-from bnrecon.studies.burkholz2024.log_means import GeometricMean, exponent, geometric_mean
+from bnrecon.studies.burkholz2024.log_means import direction, exponents, geometric_mean, written
 
 __all__ = ["claims"]
 
 PAPERS_SIZES = (36_864, 90_000)  # equations of a layer of the targets of width 64 and 100
-SUBSTANTIAL = 2.0  # a growth of the error by more than this factor
+GROWTH = 2.0  # of the weight error between these two
+SLOPES = "one slope of the logarithms a seed, 95% Student-t interval over seeds"
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     """Does LU get worse with size, does LBFGS help, and does the rest grow?"""
-    return [_accumulation(rows), _reduction(rows), _amplification(rows)]
+    return [_accumulation(rows), *_reductions(rows), _growth(rows)]
 
 
 def _accumulation(rows: pd.DataFrame) -> Claim:
     own = rows[rows["step"] == LU]
     statement = "torch.linalg.solve suffers from accumulating approximation errors for larger M."
-    if own["n"].nunique() < 2:
+    slopes = exponents(own, "n", "error")
+    if not slopes:
         return Claim("Sect. 3.1", statement, "open", "one size is no growth.")
-    slope = exponent(list(own["n"]), list(own["error"]))
-    half = slope.half_width
-    verdict = "open"
-    if half is not None and abs(slope.mean) > half:
-        verdict = "confirmed" if slope.mean > 0 else "not confirmed"
-    between = "" if half is None else f" ({slope.mean - half:.2f} to {slope.mean + half:.2f})"
     return Claim(
         "Sect. 3.1",
         statement,
-        verdict,
-        f"the error of the float32 LU grows as n^{slope.mean:.2f}{between}, the slope of the "
-        f"logarithms over {slope.n} systems of {_sizes(own)} equations, with its 95% interval.",
+        {1: "confirmed", 0: "open", -1: "not confirmed"}[direction(slopes)],
+        f"the error of the float32 LU grows as n^p with p = {written(slopes)}, over "
+        f"layers of {_sizes(own)} equations: {SLOPES}.",
     )
 
 
-def _reduction(rows: pd.DataFrame) -> Claim:
-    """Paired: both errors are of the same system."""
+def _reductions(rows: pd.DataFrame) -> list[Claim]:
+    """One claim a size. Paired: both errors are of the same system."""
     errors = rows.pivot_table(index=["n", "seed"], columns="step", values="error")
-    factors = {
-        n: geometric_mean(list(group[LU] / group[LBFGS])) for n, group in errors.groupby(level="n")
-    }
-    found = list(factors.values())
-    if any(factor.n > 1 and factor.high < 1 for factor in found):
-        verdict = "not confirmed"
-    else:
-        verdict = "confirmed" if all(f.n > 1 and f.low > 1 for f in found) else "open"
-    listed = "; ".join(f"{factor:.3g} at n = {n:,}" for n, factor in factors.items())
-    return Claim(
-        "Sect. 3.1",
-        "LBFGS reduces the error that torch.linalg.solve leaves.",
-        verdict,
-        f"by a factor of {listed} (geometric mean over systems, with the 95% interval of the "
-        f"logarithms; {len(found)} comparisons, all of which have to hold).",
-    )
+    factors = {n: group[LU] / group[LBFGS] for n, group in errors.groupby(level="n")}
+    return [
+        Claim(
+            "Sect. 3.1",
+            f"LBFGS reduces the error that torch.linalg.solve leaves (here at n = {n:,}).",
+            {1: "confirmed", 0: "open", -1: "not confirmed"}[direction(list(np.log(found)))],
+            f"by a factor of {geometric_mean(list(found)):.3g}, geometric mean over systems with "
+            f"the 95% Student-t interval (systems: {len(found)}; sizes compared: "
+            f"{len(factors)}).",
+        )
+        for n, found in factors.items()
+    ]
 
 
-def _amplification(rows: pd.DataFrame) -> Claim:
-    own = rows[rows["step"] == LBFGS]
-    statement = "The error is not substantially amplified for larger targets."
+def _growth(rows: pd.DataFrame) -> Claim:
+    """Extrapolated, which cannot contradict what the paper says of measured accuracies."""
     small, large = PAPERS_SIZES
-    about = (
-        f"Substantial is a factor of {SUBSTANTIAL:g} from n = {small:,} to n = {large:,}, the "
-        "paper's targets of width 64 and 100, to which measured growth is extrapolated"
+    statement = (
+        f"The weight error grows by less than a factor of {GROWTH:g} from n = {small:,} to n = "
+        f"{large:,}, the paper's targets of width 64 and 100 (the paper says of performance that "
+        "the problem is not substantially amplified for larger targets: part width100)."
     )
-    if own["n"].nunique() < 2:
-        return Claim("Sect. 3.2", statement, "open", f"one size is no growth. {about}.")
-    slope = exponent(list(own["n"]), list(own["assembled_error"]))
-    half = slope.half_width or 0.0
-    ratio = large / small
-    ends = (ratio ** (slope.mean - half), ratio ** (slope.mean + half))
-    growth = GeometricMean(ratio**slope.mean, *ends, slope.n)
-    verdict = "open"
-    if slope.half_width is not None and growth.high < SUBSTANTIAL:
-        verdict = "confirmed"
-    elif slope.half_width is not None and growth.low > SUBSTANTIAL:
-        verdict = "not confirmed"
+    own = rows[rows["step"] == LBFGS]
+    slopes = exponents(own, "n", "assembled_error")
+    if not slopes:
+        return Claim("Sect. 3.2", statement, "open", "one size is no growth.")
+    growths = [(large / small) ** slope for slope in slopes]
+    below = direction([math.log(growth / GROWTH) for growth in growths]) < 0
     return Claim(
         "Sect. 3.2",
         statement,
-        verdict,
-        f"the error of the paper's solution in the float32 network grows by {growth:.2f}, from "
-        f"{slope.n} systems of {_sizes(own)} equations. {about}.",
+        "confirmed" if below else "open",
+        "the error of the paper's solution in the float32 network grows by "
+        f"{geometric_mean(growths):.2f}, extrapolated from {_sizes(own)} equations by the growth "
+        f"with n (seeds: {len(slopes)}; {SLOPES}).",
     )
 
 

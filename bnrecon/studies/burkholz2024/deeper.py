@@ -153,7 +153,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure.legend(
         handles.values(),
         handles.keys(),
-        title=f"n = {draws} draws a point,\n95% intervals; dotted:\nn + L (Theorem 2.5)",
+        title=f"{draws} draws a point,\n95% intervals; dotted:\nn + L (Theorem 2.5)",
         loc="lower right",
     )
     return figure

@@ -36,7 +36,9 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     left.set_xscale("log")
     right.set_ylabel("largest difference of a logit")
     counts = {len(cell.result.seeds) for cell in smooth if cell.result is not None}
-    seeds = f"width {smooth[0].config.target.width}, n = {' or '.join(map(str, sorted(counts)))}"
+    several = "s" if max(counts, default=0) > 1 else ""
+    count = " or ".join(map(str, sorted(counts)))
+    seeds = f"width {smooth[0].config.target.width}, {count} source seed{several}"
     for letter, axes in zip("ab", (left, right), strict=True):
         axes.set_title(f"({letter}) {seeds}", loc="left")
         axes.set_xlabel("epsilon of a layer (Theorem 2.4)")

@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE
 from bnrecon.reproduction.run_table import Cell
+from bnrecon.studies.burkholz2024.reconstruction_grid import NAMES
 
 __all__ = ["draw"]
 
-WAYS = {  # heading, colour, marker
-    "paper": ("paper's solver, n - c2 + 1", PALETTE[3], "s"),
-    "minimum": ("solver=auto, n - c2 + 1", PALETTE[1], "D"),
-    "exact": ("solver=auto, 1.5 n", PALETTE[0], "o"),
+STYLES = {  # colour and marker
+    "paper": (PALETTE[3], "s"),
+    "minimum": (PALETTE[1], "D"),
+    "exact": (PALETTE[0], "o"),
 }
 REPORTED = "0.35"
 FEATURES = {
@@ -35,8 +36,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     if not cells:
         return None
     panels = [
-        (name, _by_place([cell for cell in cells if cell.row.labels["network"] == name]))
-        for name in dict.fromkeys(cell.row.labels["network"] for cell in cells)
+        (name, _by_place([cell for cell in cells if cell.row.labels["target width"] == name]))
+        for name in dict.fromkeys(cell.row.labels["target width"] for cell in cells)
     ]
     wide = [panel for panel in panels if len(panel[1]) > FEW] or panels[:1]
     beside = [panel for panel in panels if panel not in wide]
@@ -52,20 +53,20 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         first = first or axes
         _panel(axes, places)
         counts = sorted({len(c.result.seeds) for p in places for c in places[p] if c.result})
-        seeds = f"n = {' or '.join(map(str, counts))}"
-        title = f"({letter}) {name}" if len(panels) > 1 else name
+        seeds = f"{' or '.join(map(str, counts))} source seed{'s' * (counts != [1])}"
+        title = f"({letter}) target width {name}" if len(panels) > 1 else f"target width {name}"
         if (name, places) in beside:
             axes.set_title(f"{title}\n{seeds}", loc="left")
             axes.tick_params(labelleft=False)
         else:
-            axes.set_title(f"{title}, {seeds} source seed{'s' * (counts != [1])}", loc="left")
+            axes.set_title(f"{title}, {seeds}", loc="left")
     assert first is not None
     low, high = first.get_ylim()
     first.set_ylim(low, high + 0.15 * (high - low))  # room for the activations' names
     for axes in figure.axes[: len(wide)]:
         axes.set_ylabel("loss of accuracy, points")
     handles, labels = _legend(figure.axes)
-    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, columnspacing=1.2)
     return figure
 
 
@@ -120,8 +121,8 @@ def _panel(axes: Axes, places: Places) -> None:
 def _point(axes: Axes, place: int, cell: Cell) -> None:
     assert cell.result is not None
     way, loss = cell.row.labels["solver"], cell.result.loss
-    label, colour, marker = WAYS[way]
-    shift = STEP * (list(WAYS).index(way) - 1.5)
+    colour, marker = STYLES[way]
+    shift = STEP * (list(STYLES).index(way) - 1.5)
     axes.errorbar(
         place + shift,
         loss.mean,
@@ -131,7 +132,7 @@ def _point(axes: Axes, place: int, cell: Cell) -> None:
         capsize=1.5,
         linewidth=1,
         color=colour,
-        label=label,
+        label=NAMES[way],
     )
 
 
@@ -158,6 +159,6 @@ def _legend(panels: Sequence[Axes]) -> tuple[list[Any], list[str]]:
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    wanted = [label for label, _, _ in WAYS.values()]
+    wanted = list(NAMES.values())
     order = sorted(found, key=lambda label: wanted.index(label) if label in wanted else 9)
     return [found[label] for label in order], order

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+import pandas as pd
 
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reproduction.trainings import sign
 
-__all__ = ["GeometricMean", "exponent", "geometric_mean"]
+__all__ = ["GeometricMean", "direction", "exponents", "geometric_mean", "written"]
+
+REPETITIONS = 3
 
 
 @dataclass(frozen=True)
@@ -47,24 +50,47 @@ def geometric_mean(values: Sequence[float]) -> GeometricMean:
     )
 
 
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> Interval:
-    """The p of values ~ sizes^p: the slope of the logarithms, with its 95% Student-t interval.
+def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
+    """The p of value ~ size^p of each seed: its least-squares slope of the logarithms.
 
-    Ordinary least squares with len(values) - 2 degrees of freedom.
+    A seed's solves share layer and features, so that only seeds are independent: a seed gives one
+    slope, and none if it has a single size.
 
     Args:
-        sizes: at least two different ones.
-        values: positive, one or more a size.
+        rows: with a column "seed".
+        size: a column of positive numbers.
+        value: another.
 
-    >>> round(exponent([1, 10, 100], [2.0, 20.0, 200.0]).mean, 12)
-    1.0
+    >>> rows = {"seed": [0, 0, 1, 1, 2], "n": [1, 10, 1, 100, 1], "error": [2, 20, 3, 0.03, 7]}
+    >>> [round(p, 12) for p in exponents(pd.DataFrame(rows), "n", "error")]
+    [1.0, -1.0]
     """
-    x, y = np.log(sizes), np.log(values)
-    x = x - x.mean()
-    slope = float(x @ y / (x @ x))
-    free = len(x) - 2
-    if free < 1:
-        return Interval(slope, None, len(x))
-    left = y - y.mean() - slope * x
-    error = math.sqrt(float(left @ left) / free / float(x @ x))
-    return Interval(slope, float(stdtrit(free, 0.975)) * error, len(x))
+    slopes = []
+    for _, own in rows.groupby("seed"):
+        x, y = np.log(own[size].to_numpy(float)), np.log(own[value].to_numpy(float))
+        x = x - x.mean()
+        if own[size].nunique() > 1:
+            slopes.append(float(x @ y / (x @ x)))
+    return slopes
+
+
+def written(slopes: Sequence[float]) -> str:
+    """The mean of seeds' slopes, the half-width of its 95% Student-t interval, and their number.
+
+    >>> written([1.0, 1.5]), written([2.0])
+    ('1.25 ± 3.18 (seeds: 2)', '2.00 (seeds: 1)')
+    """
+    found = mean_interval(slopes)
+    spread = "" if found.half_width is None else f" ± {found.half_width:.2f}"
+    return f"{found.mean:.2f}{spread} (seeds: {found.n})"
+
+
+def direction(values: Sequence[float]) -> int:
+    """The sign of the values' mean; 0 if its 95% interval has 0 in it, or with fewer than three.
+
+    The paper repeats what it does three times; a page of less is not finished.
+
+    >>> direction([1.0, 1.1, 0.9]), direction([-1.0, -1.1, -0.9]), direction([1.0, 1.0])
+    (1, -1, 0)
+    """
+    return sign(mean_interval(values)) if len(values) >= REPETITIONS else 0

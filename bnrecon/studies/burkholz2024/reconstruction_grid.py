@@ -9,13 +9,18 @@ from typing import Any
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.reproduction.run_table import Grid, Reported, Row
 
-__all__ = ["CAPTION", "GRID", "LAPTOP", "WAYS", "Targets", "reconstruction_rows"]
+__all__ = ["CAPTION", "GRID", "LAPTOP", "NAMES", "WAYS", "Targets", "reconstruction_rows"]
 
 # How the same targets are rebuilt. From one to the next one thing changes: the solver, the width.
 WAYS: Mapping[str, Sequence[str]] = {
     "paper": ("solver=lu_lbfgs", "features.width=minimum"),  # LU, then LBFGS (Sect. 3.1)
     "minimum": ("solver=auto", "features.width=minimum"),
     "exact": ("solver=auto",),  # 1.5 n features
+}
+NAMES = {  # by what the command line calls them
+    "paper": "paper's solver, n - c2 + 1 features",
+    "minimum": "bnrecon, n - c2 + 1 features",
+    "exact": "bnrecon, 1.5 n features",
 }
 COMPARED = (
     "features",
@@ -29,14 +34,15 @@ COMPARED = (
     "data.name",
 )
 CAPTION = (
-    'The same targets are rebuilt in three ways. "paper": the paper\'s solver (LU, then LBFGS, in '
-    'float32) at minimum width, n - c2 + 1 features. "minimum": solver=auto at the same width. '
-    '"exact": solver=auto at 1.5 n features. The paper\'s targets have width 64. A sparse feature '
+    "The same targets are rebuilt in three ways: with the minimum width, n - c2 + 1 features, by "
+    "the paper's solver (LU, then LBFGS, in float32) and by bnrecon (solver=auto), and with 1.5 n "
+    "features by bnrecon. The command line calls them paper, minimum and exact. The paper's "
+    "targets have width 64. A sparse feature "
     "of a colour image is wholly zero with probability (1/2)³, one in eight, so that at minimum "
     "width the first layer's system is singular as the paper describes it; such features are drawn "
     "again (features redrawn), and kept with features.strict=true."
 )
-GRID = Grid(rows="target", columns="features", by=("network", "solver"))
+GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"))
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,10 @@ class Targets:
         """What tells a target from the others.
 
         >>> Targets(32, seed=1).labels("relu")
-        {'network': 'width 32', 'target': 'relu, training seed 1'}
+        {'target width': '32', 'target': 'relu, training seed 1'}
         """
         seed = f", training seed {self.seed}" if self.seed else ""
-        return {"network": f"width {self.width}", "target": f"{activation}{seed}"}
+        return {"target width": str(self.width), "target": f"{activation}{seed}"}
 
     def options(self, scale: str, way: str) -> tuple[str, ...]:
         """The overrides of a run."""
@@ -76,9 +82,16 @@ class Targets:
             f"target.width={self.width}",
             *((f"train.seed={self.seed}",) if self.seed else ()),
             *(("evaluate=collapsed",) if collapsed else ()),
-            *(("source_images=1024",) if scale == "paper" else ()),
+            *_source_images(scale, way),
             *self.overrides,
         )
+
+
+def _source_images(scale: str, way: str) -> tuple[str, ...]:
+    """How many images the real source sees: more where its float32 rounding may change classes."""
+    if scale == "laptop" and way != "exact":
+        return ("source_images=256",)
+    return ("source_images=1024",) if scale == "paper" else ()
 
 
 # In the order in which they are computed.
@@ -116,7 +129,8 @@ def reconstruction_rows(
         refuse_compared(options, COMPARED)
         return [
             Row(
-                targets.labels(activation) | {"features": name, "solver": way},
+                targets.labels(activation)
+                | {"features": name, "solver": way, "rebuilt by": NAMES[way]},
                 (
                     "target=vgg18",
                     f"data={data}",

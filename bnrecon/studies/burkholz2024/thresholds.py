@@ -87,7 +87,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.suptitle(
-        f"n = {draws} draws a point, 95% intervals; dotted: minimum width (Theorem 2.2); dashed: n "
+        f"{draws} draws a point, 95% intervals; dotted: minimum width (Theorem 2.2); dashed: n "
         "(Theorem 2.3)",
         fontsize=8,
     )
