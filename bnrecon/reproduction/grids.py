@@ -26,7 +26,7 @@ TARGET, PAPER = "against the target", "against the paper"
 NOT_RUN = "not run"
 MARKS = {
     "loss reproduced": "=",
-    "no loss, as reported": "(0)",
+    "no more than reported": "(0)",
     "different": "≠",
     "cannot tell": "?",
 }

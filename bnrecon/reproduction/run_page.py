@@ -105,7 +105,7 @@ def _latex_rows(cells: Sequence[Cell], absolute: bool, caption: str, label: str)
 
 LOSSES = (
     "In the cells: loss of accuracy, reproduced / reported, and the verdict against the paper: "
-    '= "loss reproduced"; (0) "no loss, as reported"; ≠ "different"; ? "cannot tell". Accuracy of '
+    '= "loss reproduced"; (0) "no more than reported"; ≠ "different"; ? "cannot tell". Accuracy of '
     "the target: reproduced / reported."
 )
 

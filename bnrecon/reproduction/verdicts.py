@@ -113,14 +113,14 @@ def against_paper(loss: Interval, reported: Reported | None, possible: bool = Tr
 
     Returns:
         "loss reproduced": what the paper's loss may be excludes 0, and the reproduced interval lies
-        wholly within it, so that a wider interval is never more agreement. "no loss, as reported":
+        wholly within it, so that a wider interval is never more agreement. "no more than reported":
         the same where the paper's may be 0. "different": the two do not meet. "cannot tell": all
         else, as one seed without an interval.
 
     >>> against_paper(Interval(0.3, 0.05, 3), Reported.printed(94.37, "94.1", "0.1"))
     'loss reproduced'
     >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.12, "94.1", "0.08"))
-    'no loss, as reported'
+    'no more than reported'
     >>> against_paper(Interval(0.0, 0.3, 3), Reported.printed(94.12, "94.1", "0.08"))
     'cannot tell'
     >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.37, "94.1", "0.1"))
@@ -135,7 +135,7 @@ def against_paper(loss: Interval, reported: Reported | None, possible: bool = Tr
     apart = abs(loss.mean - reported.loss)
     if apart + loss.half_width <= reported.reach + CLOSE:
         lossless = abs(reported.loss) <= reported.reach + CLOSE
-        return "no loss, as reported" if lossless else "loss reproduced"
+        return "no more than reported" if lossless else "loss reproduced"
     if apart > loss.half_width + reported.reach + CLOSE:
         return f"different ({'smaller' if loss.mean < reported.loss else 'larger'})"
     return "cannot tell"

@@ -89,6 +89,16 @@ def test_the_printed_formula_is_no_probability():
     assert abs(mass - 1) > 0.3
 
 
+def test_for_fewer_features_than_equations_the_printed_edges_are_wrong():
+    """c1 = 0.8 n, entries of variance 1/n: print has |1 ∓ sqrt(n/c1)|, 0.118 and 2.118."""
+    n, width = 1000, 800
+    matrix = np.random.default_rng(0).normal(0, n**-0.5, (n, width))
+    values = np.linalg.svd(matrix, compute_uv=False)
+    assert spectrum.distance(values, width / n) < 0.01
+    assert spectrum.distance(values, n / width) > 0.06
+    assert spectrum.edges(n / width)[1] - values[0] > 0.2
+
+
 @pytest.mark.parametrize("condition", [2, 1541601, 1e9])
 def test_quantiles_reach_both_edges(condition):
     low, high = spectrum.quantile(np.array([0.0, 1.0]), spectrum.aspect_of_condition(condition))

@@ -118,17 +118,67 @@ def test_images_predicted_otherwise_are_counted_over_seeds_and_tested_by_seed(fi
     assert line["of images"] == 200
     assert line["predicted otherwise by seed"] == "12, 3"
     assert (line["only target right"], line["only rebuilt right"]) == (10, 2)
-    assert line["smallest p of McNemar's tests"] == mcnemar(9, 1) < mcnemar(1, 1)
+    assert line["McNemar p, smallest"] == mcnemar(9, 1) < mcnemar(1, 1)
+    assert (line["seeds"], line["seeds counted"], line["McNemar tests"]) == (2, 2, 2)
+    assert line["smallest reserve"] is None  # all images went through the real source
     text = summarize([cell], absolute=False).iloc[0]
     assert text["target"] == "digits"
     assert text["images predicted otherwise"] == "15 of 200"
-    assert text["McNemar's p"] == f"{mcnemar(9, 1):.2g} (smallest of 2)"
+    assert text["McNemar p"] == f"{mcnemar(9, 1):.2g} (smallest of 2)"
+
+
+def test_the_smallest_reserve_of_the_seeds_stands_in_the_row(finished):
+    cell = with_predictions(finished, (100, 0, 0, 0, 64, 3.5), (100, 0, 0, 0, 64, 1.5))
+    for frame in (numbers([cell], absolute=False), summarize([cell], absolute=False)):
+        assert frame.iloc[0]["smallest reserve"] == 1.5
+        assert frame.iloc[0]["verdict: against the target"] == "identical where tested"
+    cell = with_predictions(finished, (100, 0, 0, 0, 100), (100, 0, 0, 0, 64, 3.5))
+    line = numbers([cell], absolute=False).iloc[0]
+    assert line["smallest reserve"] == 3.5
+    assert line["verdict: against the target"] == "identical predictions"
+
+
+def test_page_and_csv_sum_over_the_seeds_that_were_counted_and_say_how_many(finished):
+    cell = with_predictions(finished, (100, 12, 9, 1), (100, 3, 1, 1))
+    first, second = cell.result.seeds
+    seeds = (first, dataclasses.replace(second, predictions=None))
+    cell = dataclasses.replace(cell, result=dataclasses.replace(cell.result, seeds=seeds))
+    line = numbers([cell], absolute=False).iloc[0]
+    assert (line["images predicted otherwise"], line["of images"]) == (12, 100)
+    assert (line["seeds"], line["seeds counted"], line["McNemar tests"]) == (2, 1, 1)
+    assert line["predicted otherwise by seed"] == "12, not counted"
+    told = "12 of 100 (1 of 2 seeds counted)"
+    assert summarize([cell], absolute=False).iloc[0]["images predicted otherwise"] == told
+    grouped = dataclasses.replace(
+        cell, row=dataclasses.replace(cell.row, labels={"target": "t", "features": "f", "by": "1"})
+    )
+    line = overview([grouped], Grid("target", "features", ("by",))).iloc[0]
+    assert line["images predicted otherwise"] == told
+
+
+def test_headings_in_the_csv_are_plain_words(finished):
+    cell = with_predictions(finished, (100, 12, 9, 1), (100, 3, 1, 1))
+    names = [tables.snake_case(name) for name in numbers([cell], absolute=False)]
+    wanted = ["mcnemar_p_smallest", "layers_at_the_lbfgs_limit", "verdict_against_the_paper"]
+    assert set(wanted) <= set(names)
+    assert not [name for name in names if "_s_" in name]
+
+
+def test_the_target_width_stands_once_in_a_row():
+    row = Row({"target width": "4"}, ("target=vgg18", "target.width=4"))
+    line = numbers([cell_of(row)], absolute=False)
+    assert [name for name in line if "width" in name] == ["target width"]
+    assert line.iloc[0]["target width"] == 4
 
 
 def test_results_without_stored_predictions_have_no_such_columns(finished):
     seeds = tuple(dataclasses.replace(seed, predictions=None) for seed in finished.result.seeds)
     old = dataclasses.replace(finished, result=dataclasses.replace(finished.result, seeds=seeds))
-    assert "images predicted otherwise" not in numbers([old], absolute=False)
+    frame = numbers([old], absolute=False)
+    assert "images predicted otherwise" not in frame
+    assert (frame["seeds"][0], frame["seeds counted"][0]) == (2, 0)
+    shown = summarize([old], absolute=False)
+    assert shown["images predicted otherwise"][0] == "not counted"
     assert numbers([old], absolute=False).iloc[0]["verdict: against the target"] != "not run"
 
 
@@ -139,7 +189,7 @@ def test_widths_redrawn_features_and_assembled_errors_stand_in_the_row(finished)
     assert (line["c1/n, smallest"], line["c1/n, largest"]) == (min(ratios), max(ratios))
     assert line["max. error as assembled"] == max(layer.assembled_error for layer in layers)
     assert line["features redrawn"] == sum(layer.redrawn for layer in layers)
-    assert line["layers at LBFGS's limit"] is None  # solver=auto has no LBFGS
+    assert line["layers at the LBFGS limit"] is None  # solver=auto has no LBFGS
 
 
 def test_layers_that_lbfgs_left_at_its_limit_are_counted(finished):
@@ -156,12 +206,33 @@ def test_layers_that_lbfgs_left_at_its_limit_are_counted(finished):
     assert at_limit(finished.result) is None
 
 
-GRID = Grid("target", "features", ("solver",))
+@pytest.mark.parametrize(("limit", "expected"), [(None, 2), (150, 3), (3000, 0)])
+def test_in_older_results_lbfgs_is_at_its_limit_where_its_iterations_are(finished, limit, expected):
+    """They hold no flag; 2,000 iterations are the limit where a run names no other."""
+    seed = finished.result.seeds[0]
+    solvers = [("lbfgs", 2000), ("lu_lbfgs", 2000), ("lu_lbfgs", 150), ("matrix_free", 2000)]
+    layers = tuple(
+        dataclasses.replace(
+            seed.layers[0],
+            solution=dataclasses.replace(
+                seed.layers[0].solution, solver=name, iterations=iterations, at_limit=False
+            ),
+        )
+        for name, iterations in solvers
+    )
+    config = finished.result.config
+    config = {**config, "solver": {**config["solver"], "max_iterations": limit}}
+    seeds = (dataclasses.replace(seed, layers=layers),)
+    assert at_limit(dataclasses.replace(finished.result, seeds=seeds, config=config)) == expected
+
+
+GRID = Grid("target", "features", ("target width", "solver"))
 
 
 def test_a_grid_has_a_cell_for_each_run_and_says_which_are_not_run(finished):
     def placed(cell, target, features, reported, possible=True):
-        labels = {"target": target, "features": features, "solver": "exact"}
+        labels = {"target": target, "features": features}
+        labels |= {"target width": "8", "solver": "auto, 1.5 n"}
         row = dataclasses.replace(cell.row, labels=labels, reported=reported, possible=possible)
         return dataclasses.replace(cell, row=row)
 
@@ -186,19 +257,20 @@ def test_a_grid_has_a_cell_for_each_run_and_says_which_are_not_run(finished):
         placed(waiting, "tanh", "a", Reported.printed(93.66, "93.5", "0.1")),
         placed(equal, "sigmoid", "a", Reported.printed(67.42, "94.1", "0.08"), possible=False),
     ]
-    (frame,) = grids(cells, GRID).values()
+    ((title, frame),) = grids(cells, GRID).items()
+    assert title == "target width 8, auto, 1.5 n"
     assert list(frame["target"]) == ["relu", "tanh", "sigmoid"]
     assert list(frame["a"]) == [
-        "0.00 ± 0.00 / 0.02 ± 0.08 =",
+        "0.00 ± 0.00 / 0.02 ± 0.08 (0)",
         "not run / 0.16 ± 0.1",
         "0.00 ± 0.00 / impossible",
     ]
     assert list(frame["b"]) == ["0.00 ± 0.00 / 1.00 ± 0.1 ≠", "", ""]
     line = overview(cells, GRID).iloc[0]
     assert line["cells"] == "3 of 4"
-    counted = "1 loss reproduced, 1 different (smaller), 1 impossible in print"
-    assert line["against the paper's loss"] == counted
+    counted = "1 no more than reported; 1 different (smaller); 1 impossible in print"
+    assert line["against the paper"] == counted
     steps = max(layer.iterations for layer in finished.result.layers)
     assert line.get("most iterations", 0) == steps
-    assert line["McNemar's p"] == "1 (smallest of 6)"  # three runs of two seeds
+    assert line["McNemar p"] == "1 (smallest of 6)"  # three runs of two seeds
     assert line["images predicted otherwise"].startswith("0 of ")

@@ -8,8 +8,21 @@ from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.verdicts import EQUIVALENT, Reported, against_paper, against_target
 
-SAME, OTHER = Predictions(10_000, 0, 0, 0), Predictions(10_000, 4, 2, 2)
-AGREEMENT = {"loss reproduced", "identical predictions", f"equivalent within {EQUIVALENT}"}
+UNTOLD, SAME = Predictions(10_000, 0, 0, 0), Predictions(10_000, 0, 0, 0, 10_000)
+OTHER = Predictions(10_000, 4, 2, 2, 10_000)
+WORSE = Predictions(10_000, 900, 400, 50, 256, 3.0)  # p = 7e-69
+AGREEMENT = {
+    "loss reproduced",
+    "no more than reported",
+    "identical predictions",
+    "identical where tested",
+    f"accuracy equivalent within {EQUIVALENT}",
+}
+
+
+def reserve(value, source_images=256, differ=0):
+    """Predictions of which some images went through the collapsed form only."""
+    return Predictions(10_000, differ, 0, 0, source_images, value)
 
 
 @pytest.mark.parametrize(
@@ -17,13 +30,24 @@ AGREEMENT = {"loss reproduced", "identical predictions", f"equivalent within {EQ
     [
         (0.0, 0.0, [SAME] * 3, "identical predictions"),
         (0.0, None, [SAME], "identical predictions"),  # counted, not estimated
-        (0.0, 0.0, [SAME, OTHER, SAME], "equivalent within 0.05"),
-        (0.0, 0.0, [SAME, None, SAME], "equivalent within 0.05"),
-        (0.03, 0.02, [OTHER] * 3, "equivalent within 0.05"),
+        (0.0, 0.0, [SAME, reserve(2.0), reserve(40.0)], "identical predictions"),
+        (0.0, 0.0, [SAME, reserve(1.99), SAME], "identical where tested"),
+        (0.0, 0.0, [reserve(None)] * 3, "identical predictions"),  # no logit differs at all
+        (0.0, 0.0, [SAME, UNTOLD, SAME], "identical where tested"),  # stored before
+        (0.0, None, [UNTOLD], "identical where tested"),
+        (0.0, 0.0, [reserve(40.0, differ=1)] * 3, "accuracy equivalent within 0.05"),
+        (0.0, 0.0, [SAME, OTHER, SAME], "accuracy equivalent within 0.05"),
+        (0.0, 0.0, [SAME, None, SAME], "accuracy equivalent within 0.05"),
+        (0.03, 0.02, [OTHER] * 3, "accuracy equivalent within 0.05"),
         (0.03, 0.021, [OTHER] * 3, "different"),
         (-0.2, 0.1, [OTHER] * 3, "different"),
         (0.03, 0.04, [OTHER] * 3, "cannot tell"),
-        (0.9, None, [OTHER], "cannot tell"),
+        (0.9, None, [OTHER], "cannot tell"),  # p = 1
+        (3.5, None, [WORSE], "different"),  # one seed: McNemar's test decides
+        (-3.5, None, [WORSE], "different"),
+        (0.05, None, [WORSE], "cannot tell"),
+        (3.5, None, [None], "cannot tell"),
+        (3.5, 6.0, [WORSE] * 3, "cannot tell"),  # several seeds: the interval decides
         (0.0, None, [], "cannot tell"),
     ],
 )
@@ -34,8 +58,13 @@ def test_the_verdict_against_the_target(mean, half, predictions, expected):
 @pytest.mark.parametrize(
     ("mean", "half", "printed", "expected"),
     [
-        (0.0, 0.0, (94.12, "94.12", "0.07"), "loss reproduced"),
-        (0.0, 0.0, (94.12, "94.0", "0.1"), "loss reproduced"),  # 0.12 - 0.1 - 0.105 < 0
+        (0.0, 0.0, (94.12, "94.12", "0.07"), "no more than reported"),
+        (0.0, 0.0, (94.12, "94.0", "0.1"), "no more than reported"),  # 0.12 - 0.1 - 0.105 < 0
+        (0.2, 0.1, (94.12, "94.0", "0.1"), "no more than reported"),
+        (0.2, 0.2, (70.46, "70.1", "0.2"), "cannot tell"),  # reaches below 0.36 - 0.305
+        (0.36, 0.3, (70.46, "70.1", "0.2"), "loss reproduced"),
+        (0.36, 0.31, (70.46, "70.1", "0.2"), "cannot tell"),
+        (-0.2, 0.0, (70.0, "70.20", "0.05"), "loss reproduced"),  # a gain, reported as one
         (0.0, 0.3, (94.12, "94.0", "0.1"), "cannot tell"),
         (0.0, None, (94.12, "94.12", "0.07"), "cannot tell"),
         (0.0, 0.0, (70.46, "70.1", "0.2"), "different (smaller)"),  # 0.36 - 0.2 - 0.105 > 0
@@ -73,6 +102,22 @@ def test_a_wider_interval_of_ours_never_turns_a_verdict_into_agreement():
             assert wide not in AGREEMENT or narrow in AGREEMENT
             assert verdict(Interval(mean, None, 1)) == "cannot tell"
     assert agreed > 100
+
+
+def test_a_loss_is_reproduced_only_where_the_reported_one_excludes_zero():
+    generator = random.Random(2)
+    found = {"loss reproduced": 0, "no more than reported": 0}
+    for _ in range(2000):
+        reported = Reported(94.0, 94.0 - generator.uniform(-0.3, 0.3), generator.uniform(0, 0.2))
+        low, high = reported.loss - reported.reach, reported.loss + reported.reach
+        mean, half = generator.uniform(low, high), generator.uniform(0, 0.1)
+        verdict = against_paper(Interval(mean, half, 3), reported)
+        if low <= mean - half and mean + half <= high:
+            assert verdict == ("no more than reported" if low <= 0 <= high else "loss reproduced")
+            found[verdict] += 1
+        else:
+            assert verdict == "cannot tell"
+    assert min(found.values()) > 100
 
 
 def test_different_means_that_the_intervals_do_not_meet():

@@ -74,7 +74,8 @@ def test_the_papers_lbfgs_has_a_limit_of_its_own_that_an_option_replaces(monkeyp
     assert more.relative_residual < default.relative_residual
 
 
-def test_the_limit_is_kept_in_a_layers_row_and_old_rows_have_none():
+def test_the_limit_is_kept_in_a_layers_row_and_old_rows_do_not_say():
+    """Tables then go by the iterations: see test_run_table."""
     report = solve(layer_system(405), SolverSpec("matrix_free", max_iterations=2)).report
     layer = LayerReport(
         "layer", (6, 5, 3, 3), 270, 405, 0.1, 0.1, False, 0, None, "stored", "", report

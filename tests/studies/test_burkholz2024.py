@@ -12,8 +12,9 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.figures import image, style
 from bnrecon.reproduction import commands, engine
 from bnrecon.reproduction.experiment import Experiment
+from bnrecon.reproduction.grids import grids
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.run_table import RunTable
+from bnrecon.reproduction.run_table import Cell, RunTable
 from bnrecon.reproduction.study import SCALES, Study, read_reported
 from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key
 from bnrecon.reproduction.work import RunWork
@@ -118,6 +119,9 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
                 row.labels["target"],
                 config.features.name,
             )
+            assert row.labels["rebuilt by"] == reconstruction_grid.NAMES[way]
+            assert row.labels["target width"] == str(config.target.width)
+            assert config.source_images == (64 if way == "exact" else 256)
             ways.setdefault(cell, []).append(way)
             targets.setdefault(cell, []).append((str(config.target_request), tuple(config.seeds)))
         assert all(found == list(wanted) for found in ways.values())
@@ -138,6 +142,16 @@ def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where
     }
     large = [config for config in configs if config.target.width == 64]
     assert [config.seeds for config in large] == [[0]] * 3
+
+
+def test_the_grids_of_table_1_say_how_they_were_rebuilt():
+    rows = PARTS["table1"].rows("smoke", ())[:3]
+    cells = [Cell(row, composition.compose(row.overrides), Path(), None) for row in rows]
+    assert list(grids(cells, reconstruction_grid.GRID)) == [
+        "target width 4, paper's solver, n - c2 + 1 features",
+        "target width 4, bnrecon, n - c2 + 1 features",
+        "target width 4, bnrecon, 1.5 n features",
+    ]
 
 
 def test_a_width_chooses_the_rows_of_its_targets():
@@ -207,7 +221,7 @@ def test_a_study_of_runs_is_computed_once(cifar, monkeypatch):
         assert (folder / f"table1-smoke.{kind}").exists()
     frame = pd.read_csv(folder / "table1-smoke.csv")
     done = frame["verdict_against_the_target"] != "not run"
-    assert list(frame["solver"][done]) == ["exact", "exact"]
+    assert list(frame["rebuilt_by"][done]) == ["bnrecon, 1.5 n features"] * 2
     monkeypatch.setattr(main_job, "run", None)  # nothing is left to run
     assert commands.run_study(STUDY, read(STUDY.name, ["exact", *options])).text == text
 

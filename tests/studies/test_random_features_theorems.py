@@ -1,12 +1,13 @@
 """Theorems of the second paper that fail as printed: counterexamples against brute force."""
 
 import itertools
-import math
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from bnrecon.features import spectrum
 from bnrecon.features.drawing import draw
@@ -17,15 +18,19 @@ from bnrecon.studies.random_features import (
     few_channels,
     matching,
     matching_bound,
+    matching_cases,
     minimum_width,
     printed_law,
     projection,
     ranks,
 )
+from bnrecon.studies.random_features import spectrum as spectrum_part
 from bnrecon.studies.random_features.exact_rank import PRIME, modular_rank, residues
 from bnrecon.studies.random_features.sparse_matching import (
+    count_matches,
     critical_density,
     degree_bound,
+    disjoint_rows,
     has_perfect_matching,
 )
 
@@ -62,6 +67,8 @@ def test_full_rank_factors_do_not_make_m_full_rank():
     assert list(rows["smallest_rank"]) == [2, 3, 4]
     assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "wrong in print"}
     assert verdicts(ranks.PART, rows[2:]) == {"Theorem 2.1": "open"}
+    (claim,) = ranks.PART.claims(rows)
+    assert "two bases" not in claim.evidence  # that one is no counterexample
 
 
 def test_any_rows_of_a_moment_curve_are_independent_and_its_features_have_rank_c0_plus_c2_minus_1():
@@ -92,14 +99,31 @@ def test_ranks_of_draws_are_those_of_m():
 
 
 @pytest.mark.parametrize("aspect", [0.5, 1.0, 1.2, 3.0])
-def test_the_printed_density_becomes_a_law_with_min_for_max(aspect):
-    """Its mass is 1/λ; with min and the variance 1/max(n, c1) it is Marchenko and Pastur's."""
-    ratio = min(aspect, 1 / aspect)
-    assert printed_law.printed_mass(aspect) == pytest.approx(ratio, abs=1e-6)
-    low, high = spectrum.edges(ratio)
-    x = np.linspace(low, high, 52)[1:-1]
-    repaired = np.sqrt((x**2 - low**2) * (high**2 - x**2)) / (ratio * math.pi * x)
-    np.testing.assert_allclose(repaired, spectrum.density(x, ratio), rtol=1e-9)
+def test_the_printed_density_is_the_law_without_its_atom_for_more_features_than_equations(aspect):
+    """Its mass is n/c1 for c1 ≥ n; for c1 < n it is the law of the inverse aspect."""
+    assert printed_law.printed_mass(aspect) == pytest.approx(min(aspect, 1 / aspect), abs=1e-6)
+    x = np.linspace(*spectrum.edges(max(aspect, 1 / aspect)), 52)[1:-1]
+    printed = printed_law.printed_density(x, aspect) / printed_law.printed_mass(aspect)
+    np.testing.assert_allclose(printed, spectrum.density(x, max(aspect, 1 / aspect)), rtol=1e-5)
+    shares = printed_law.printed_distribution(x, aspect)
+    expected = spectrum.distribution(x, max(aspect, 1 / aspect))
+    np.testing.assert_allclose(shares, expected, atol=1e-3)
+
+
+def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equations():
+    where = "Theorem 2.2, density"
+    rows = {
+        aspect: spectrum_part.measure_spectrum("orthogonal", aspect, 30, 2) for aspect in (0.8, 1.2)
+    }
+    assert verdicts(spectrum_part.PART, rows[0.8])[where] == "wrong in print"
+    assert verdicts(spectrum_part.PART, rows[1.2])[where] == "open"
+    blurred = rows[0.8].assign(mean_distance=0.1)
+    assert verdicts(spectrum_part.PART, blurred)[where] == "open"
+    printed = np.diff(printed_law.printed_distribution(spectrum_part.BINS, 0.8))
+    drawn_from_it = rows[0.8].assign(
+        density=printed / np.diff(spectrum_part.BINS), mean_distance=0.08, distance_half_width=0.01
+    )
+    assert verdicts(spectrum_part.PART, drawn_from_it)[where] == "confirmed"
 
 
 def test_normal_features_have_the_fourth_moment_derived_and_not_the_laws():
@@ -151,6 +175,17 @@ def test_no_scales_of_eq_3_give_the_identity():
     for s, a, b in scales:
         found = second.flatten(1) @ torch.diag(torch.stack([s, a, b])) @ first
         torch.testing.assert_close(found, torch.stack([torch.stack([s, a]), torch.stack([s, b])]))
+
+
+def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
+    rows = {name: minimum_width.measure_targets(name, [2, 4], 3) for name in minimum_width.TARGETS}
+    density, every = "Eq. 3, targets with a density", "Eq. 3, any target"
+    normal = verdicts(minimum_width.PART, rows["normal"])
+    assert (normal[density], normal[every]) == ("confirmed", "open")
+    identity = verdicts(minimum_width.PART, rows["identity"])
+    assert (identity.get(density), identity[every]) == (None, "open")
+    found = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
+    assert (found[density], found[every]) == ("confirmed", "not confirmed")
 
 
 def test_the_critical_density_is_the_bottleneck_over_all_permutations():
@@ -212,3 +247,47 @@ def test_verdicts_follow_the_rows():
     assert verdicts(matching.PART, enumerated) == {"Theorem 4.2": "confirmed"}
     above = enumerated.assign(exact=0.6)
     assert verdicts(matching.PART, above) == {"Theorem 4.2": "wrong in print"}
+
+
+def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_does():
+    """Promised 0.9: a share of 0.897 [0.877, 0.915] decides nothing."""
+    row = {"setting": "c2 = 5, own inputs, k = 2", "feature_density": 0.8, "draws": 1000}
+    row |= {"theorem": "Fig. 1 (e), k in print", "bound": 0.9, "bound_kind": "at least"}
+    shares = {"confirmed": (950, 0.93, 0.96), "open": (897, 0.877, 0.915)}
+    shares["wrong in print"] = (109, 0.09, 0.13)
+    for verdict, (matched, low, high) in shares.items():
+        one = row | {"matched": matched, "share_low": low, "share_high": high}
+        assert list(verdicts(matching.PART, pd.DataFrame([one])).values()) == [verdict]
+    (line,) = matching.PART.summary(
+        pd.DataFrame([row | {"matched": 897, "share_low": 0.877, "share_high": 0.915}])
+    ).to_dict("records")
+    assert (line["holds"], "disjoint inputs" in line["setting"]) == ("undecided", True)
+
+
+def test_the_product_behind_the_derived_k_is_an_upper_bound_by_little():
+    """Fig. 1 (e), k = 7: rows compete, 0.908, and the product, which lets them share, is 0.9096."""
+    outputs, degree, density, _ = matching_cases.SPECIAL
+    target = disjoint_rows(outputs, 50, degree)
+    hits = count_matches(lambda _: target, 7 * outputs, density, 3000)
+    interval = stats.binomtest(hits, 3000).proportion_ci(0.999)
+    assert interval.low < matching_cases.product(7) < 0.9097
+    assert interval.low <= 0.908 <= interval.high
+
+
+def test_the_size_claim_is_a_trend_and_noise_leaves_it_open():
+    generator = np.random.default_rng(0)
+    rows = [
+        {"features": "He normal", "channels": size, "c1": size**2, "oversampling": 1.0}
+        | {"seed": seed, "largest_off_diagonal": 0.5, "noise": generator.normal()}
+        for size in (5, 10, 20)
+        for seed in range(8)
+    ]
+    table = pd.DataFrame(rows)
+    for exponent, spread, verdict in (
+        (1, 0.1, "confirmed"),
+        (-1, 0.1, "not confirmed"),
+        (0.05, 3, "open"),
+    ):
+        kappa = table["channels"] ** (2.0 * exponent) * np.exp(spread * table["noise"])
+        found = verdicts(descent.PART, table.assign(condition_number=kappa))
+        assert found["Sect. 2.1, size"] == verdict

@@ -56,7 +56,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         seeds = f"{' or '.join(map(str, counts))} source seed{'s' * (counts != [1])}"
         title = f"({letter}) target width {name}" if len(panels) > 1 else f"target width {name}"
         if (name, places) in beside:
-            axes.set_title(f"{title}\n{seeds}", loc="left")
+            narrow = title.replace("target width", "width")
+            axes.set_title(f"{narrow}\n{seeds}", loc="left")
             axes.tick_params(labelleft=False)
         else:
             axes.set_title(f"{title}, {seeds}", loc="left")

@@ -30,7 +30,7 @@ class GeometricMean:
         """Write mean and interval by one format.
 
         >>> f"{geometric_mean([1e-4, 1e-2]):.0e}, {geometric_mean([0.5]):.1f}"
-        '1e-03 (4e-16 to 3e+09), 0.5'
+        '1e-03 (2e-16 to 5e+09), 0.5'
         """
         if self.n == 1:
             return f"{self.mean:{spec}}"

@@ -94,8 +94,8 @@ def _tested(results: Sequence[RunResult]) -> str:
     found = {(result.evaluation.images, result.target.images) for result in results}
     real = " or ".join(f"{tested:,} of {images:,}" for tested, images in sorted(found))
     collapsed = any(tested < images for tested, images in found)
-    others = ",\nthe others through the collapsed form" if collapsed else ""
-    return f"{real} images through the real network{others}"
+    others = ", others through its collapsed form" if collapsed else ""
+    return f"{real} images through\nthe real network{others}"
 
 
 PART = RunTable(
