@@ -27,8 +27,8 @@ WRITTEN = {
 SYMBOLS = r"""
 α \alpha  β \beta  γ \gamma  Γ \Gamma  δ \delta  Δ \Delta  ε \varepsilon  κ \kappa  λ \lambda
 μ \mu  µ \mu  π \pi  ρ \rho  σ \sigma  Σ \Sigma  χ \chi  Π \prod  ² ^2  ³ ^3  ⁴ ^4  ᵀ ^T
-½ 1/2  √ \surd  ± \pm  − -  ≤ \le  ≥ \ge  ≠ \ne  < <  > >  → \to  × \times  · \cdot  ∘ \circ  ∇ \nabla
-∂ \partial  ∞ \infty  ‖ \|  ⟨ \langle  ⟩ \rangle  ′ '
+½ 1/2  √ \surd  ± \pm  − -  ≤ \le  ≥ \ge  ≠ \ne  < <  > >  → \to  × \times  · \cdot  ∘ \circ
+∇ \nabla  ∂ \partial  ∞ \infty  ‖ \|  ⟨ \langle  ⟩ \rangle  ′ '
 """
 PAIRS = SYMBOLS.split()
 LETTERS: Mapping[int, str] = str.maketrans(

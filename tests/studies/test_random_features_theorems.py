@@ -277,9 +277,10 @@ def test_the_product_behind_the_derived_k_is_an_upper_bound_by_little():
 def test_the_size_claim_is_a_trend_and_noise_leaves_it_open():
     generator = np.random.default_rng(0)
     rows = [
-        {"features": "He normal", "channels": size, "c1": size**2, "oversampling": 1.0}
+        {"features": "He normal", "channels": size, "c1": aspect * size**2}
         | {"seed": seed, "largest_off_diagonal": 0.5, "noise": generator.normal()}
         for size in (5, 10, 20)
+        for aspect in (1, 2)
         for seed in range(8)
     ]
     table = pd.DataFrame(rows)

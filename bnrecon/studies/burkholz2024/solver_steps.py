@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -10,41 +10,36 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.run_table import Cell, Row, RunTable
+from bnrecon.studies.burkholz2024.reconstruction_grid import WAYS, Targets
 
 __all__ = ["PART"]
 
-MINIMUM = "features.width=minimum"
-LBFGS = ("solver=lu_lbfgs", MINIMUM)
-RUNS = {
-    "LU, one LBFGS step, n - c2 + 1": (*LBFGS, "solver.max_iterations=1"),
-    "paper's solver, n - c2 + 1": LBFGS,
-    "solver=auto, n - c2 + 1": ("solver=auto", MINIMUM),
-    "solver=auto, 1.5 n": ("solver=auto",),
+# By name: the way of Tables 1 and 2 whose runs these are, and what differs from it.
+RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "LU, one LBFGS step, n - c2 + 1": ("paper", ("solver.max_iterations=1",)),
+    "paper's solver, n - c2 + 1": ("paper", ()),
+    "solver=auto, n - c2 + 1": ("minimum", ()),
+    "solver=auto, 1.5 n": ("exact", ()),
 }
-# More than usual, as float32's own error at minimum width shows on these images alone.
-SOURCE_IMAGES = "source_images=256"
-SCALES = {
-    "smoke": ("scale=smoke",),
-    "laptop": ("scale=laptop", "target.width=32", "evaluate=collapsed"),
-    "paper": ("scale=paper", "target.width=64"),
-}
+WIDTHS = {"smoke": 4, "laptop": 32, "paper": 64}
 
 
 def rows(scale: str, options: Sequence[str]) -> list[Row]:
     """A row for each way to solve the same layers."""
     refuse_compared(options, {"solver", "solver.name", "solver.max_iterations", "features.width"})
+    targets = Targets(WIDTHS[scale])
     return [
         Row(
             {"solver and width": name},
             (
                 *("target=vgg18", "data=cifar10", "features=he_normal"),
+                *WAYS[way],
+                *targets.options(scale, way),
                 *overrides,
-                *SCALES[scale],
-                SOURCE_IMAGES,
                 *options,
             ),
         )
-        for name, overrides in RUNS.items()
+        for name, (way, overrides) in RUNS.items()
     ]
 
 
