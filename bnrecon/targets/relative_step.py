@@ -12,10 +12,11 @@ train it, by how far a first step of SGD at rate η goes along the gradient, rel
   0 and are independent, W has mean square g² m, and M Mᵀ acts along the gradient as m on average.
   The relative step is η m Ĝ / (g² m) = η Ĝ / g²: the features' size drops out.
 
-So scales that start at 1 move 3 f times less than weights (432 at width 16, 2,700 at width 100),
-and those that start at g = 1 / sqrt(3 f) as far as weights. This is exact for a step's length along
-the gradient, on average over features; across it M Mᵀ is not the identity: that is the conditioning
-which the start does not change.
+So scales that start at 1 go 3 f times less far along the gradient than weights (432 at width 16,
+2,700 at width 100), and those that start at g = 1 / sqrt(3 f) as far as weights, on average over
+features. The step's whole length is larger: E‖M Mᵀ G‖² is about m² (1 + n / c1) ‖G‖² for M (n, c1),
+so that at equal distance along the gradient it is sqrt(1 + n / c1) times that of weights, 1.4 for
+c1 near n. What it has across the gradient is the conditioning, which the start does not change.
 
 A start g at rate η is the start 1 at rate η / g² of the scales alone. By the two identities above
 γ / g takes the steps of that training, with momentum, and in any schedule that is multiplied alike

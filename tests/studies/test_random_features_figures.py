@@ -362,9 +362,10 @@ def test_masks_are_fitted_by_permuting_where_they_are_not_without(greedy, unperm
 
 @pytest.mark.parametrize(("density", "verdict"), [(0.3, "confirmed"), (0.7, "not confirmed")])
 def test_a_density_at_which_every_draw_is_fitted_is_low_or_not(density, verdict):
-    rows = masked("ID cond", density, [0.1, 0.1], 0.0) + masked("He normal", density, [0.1], 0.1)
-    claim = decided(masks.PART.claims(pd.DataFrame(rows)), "disappointingly low")
-    assert claim.verdict == verdict
+    rows = masked("ID cond", density, [0.1] * 10, 0.0) + masked("He normal", density, [0.1], 0.1)
+    for draws, expected in ((10, verdict), (9, "open")):
+        some = pd.DataFrame([row for row in rows if row["seed"] < draws])
+        assert decided(masks.PART.claims(some), "disappointingly low").verdict == expected
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
-"""Averages over seeds, for tables and figures."""
+"""Averages over draws, for tables and figures, and comparisons of draws that share no numbers."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reporting.statistics import Interval, mean_interval
 
-__all__ = ["geometric_mean", "intervals_by"]
+__all__ = ["geometric_interval", "geometric_mean", "intervals_by", "trend", "welch_interval"]
 
 
 def geometric_mean(values: pd.Series) -> float:
@@ -19,10 +23,25 @@ def geometric_mean(values: pd.Series) -> float:
     return float(np.exp(np.log(values).mean()))
 
 
+def geometric_interval(values: Sequence[float]) -> str:
+    """The geometric mean with the 95% Student-t interval of the mean logarithm, low to high.
+
+    >>> geometric_interval([90.0, 100.0, 110.0]), geometric_interval([7.0]), geometric_interval([])
+    ('99.7 (77.7 to 128)', '7', '')
+    """
+    if not len(values):
+        return ""
+    found = mean_interval(list(np.log(values)))
+    if found.half_width is None:
+        return f"{math.exp(found.mean):.3g}"
+    low, high = (math.exp(found.mean + sign * found.half_width) for sign in (-1, 1))
+    return f"{math.exp(found.mean):.3g} ({low:.3g} to {high:.3g})"
+
+
 def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
     """Means of a column for each value of another, with 95% Student-t half-widths, for error bars.
 
-    One value alone has a half-width of 0.
+    One value alone has no half-width (NaN).
 
     >>> intervals_by(pd.DataFrame({"x": [1, 1, 2], "y": [2.0, 4.0, 5.0]}), "x", "y")["mean"]
     x
@@ -31,8 +50,35 @@ def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
     Name: mean, dtype: float64
     """
     found = {value: mean_interval(list(group[column])) for value, group in rows.groupby(by)}
+    halves = (interval.half_width for interval in found.values())
     table = {
         "mean": [interval.mean for interval in found.values()],
-        "half_width": [interval.half_width or 0.0 for interval in found.values()],
+        "half_width": [math.nan if half is None else half for half in halves],
     }
     return pd.DataFrame(table, index=pd.Index(list(found), name=by))
+
+
+def welch_interval(left: Sequence[float], right: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the difference of two means of unpaired values (Welch 1947).
+
+    It is infinite for a single value, which decides nothing.
+
+    >>> [round(end, 3) for end in welch_interval([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
+    [-0.267, 4.267]
+    """
+    if min(len(left), len(right)) < 2:
+        return -math.inf, math.inf
+    found = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
+    return float(found.low), float(found.high)
+
+
+def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
+    """The slope of y over x by least squares, with its 95% Student-t interval.
+
+    >>> trend([0, 0, 1, 1], [1.0, 2.0, 3.0, 4.0])
+    Interval(mean=2.0, half_width=3.04..., n=4)
+    """
+    found = stats.linregress(x, y)
+    free = len(x) - 2
+    half = float(stats.t.ppf(0.975, free) * found.stderr) if free > 0 else None
+    return Interval(float(found.slope), half, len(x))

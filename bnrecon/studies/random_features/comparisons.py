@@ -32,14 +32,15 @@ def paired_difference(left: pd.DataFrame, right: pd.DataFrame, column: str) -> I
     return mean_interval(values) if values else None
 
 
-def bounds(interval: Interval) -> tuple[float, float]:
-    """Both ends; infinite for a single draw, which decides nothing.
+def bounds(interval: Interval | None) -> tuple[float, float]:
+    """Both ends; infinite for a single draw or none, which decides nothing.
 
     >>> bounds(Interval(2.0, 0.5, 3)), bounds(Interval(2.0, None, 1))
     ((1.5, 2.5), (-inf, inf))
     """
-    width = math.inf if interval.half_width is None else interval.half_width
-    return interval.mean - width, interval.mean + width
+    if interval is None or interval.half_width is None:
+        return -math.inf, math.inf
+    return interval.mean - interval.half_width, interval.mean + interval.half_width
 
 
 def count_signs(intervals: Sequence[Interval]) -> tuple[int, int]:

@@ -26,7 +26,7 @@ PANELS = (
 
 
 def draw_figure(rows: pd.DataFrame) -> Figure:
-    """The paper's panels a to d; LBFGS without a limit; bnrecon. Float32 shares one axis."""
+    """The paper's panels a to d; LBFGS with a larger limit; bnrecon. Float32 shares one axis."""
     figure, grid = new_figure(2, 3, (PAGE, 4.9))
     float32 = []
     for axes, (solver, title) in zip(grid.flat, PANELS, strict=True):

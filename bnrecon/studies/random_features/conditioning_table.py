@@ -66,8 +66,9 @@ def caption(rows: pd.DataFrame) -> str:
         f"one stops at a relative residual of {SETTINGS['auto'].tolerance:.0e}: where bnrecon's "
         "error is larger with more features, this tolerance is the reason, not the conditioning. "
         "The figure has the error itself against the size, as in the paper: means of its logarithm "
-        "with 95% Student-t intervals over seeds. Errors of exactly 0 have no logarithm: they are "
-        "open circles in a row of their own."
+        f"with 95% Student-t intervals over seeds, n = {rows['seed'].nunique()} (five at laptop "
+        "scale, for time, ten at paper scale; fixed before). Errors of exactly 0 have no "
+        "logarithm: they are open circles in a row of their own."
     )
 
 

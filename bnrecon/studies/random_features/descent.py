@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +14,14 @@ from matplotlib.figure import Figure
 from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.random_features.averages import geometric_mean
+from bnrecon.studies.random_features.averages import (
+    geometric_interval,
+    geometric_mean,
+    trend,
+    welch_interval,
+)
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
     COLOURS,
@@ -91,7 +97,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line: dict[str, object] = {"features": label, "c0 = c2": int(channels)}
         for printed in PRINTED:
             part = group[(group["oversampling"] - printed).abs() < 0.51 / channels**2]
-            line[_heading(printed)] = geometric_mean(part["condition_number"])
+            line[_heading(printed)] = geometric_interval(list(part["condition_number"]))
         square = group[group["c1"] == channels**2]
         line["largest off-diagonal of MᵀM"] = mean_interval(list(square["largest_off_diagonal"]))
         lines.append(line | {"draws": group["seed"].nunique()})
@@ -157,51 +163,52 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     square = rows[rows["c1"] == rows["channels"] ** 2]
     both = square.groupby("features")["channels"].nunique() == len(sizes)
     if len(sizes) > 1 and both.any():
-        found.append(_growth(square[square["features"].isin(both[both].index)], sizes))
+        found.append(_growth(square[square["features"].isin(both[both].index)]))
     orthogonal = square[(square["features"] == "orthogonal") & (square["channels"] == sizes[-1])]
     return [*found, _columns(orthogonal)] if len(orthogonal) else found
 
 
-def _logarithms(rows: pd.DataFrame) -> Interval:
-    """The mean log10 κ with its interval."""
-    return mean_interval(list(np.log10(rows["condition_number"])))
-
-
 def _peak(rows: pd.DataFrame) -> Claim:
-    """Confirmed where κ at c1 = n lies above κ at every other width, interval above interval."""
+    """Confirmed where log κ at c1 = n is surely larger than at every other width."""
     peaks, evidence = [], []
     for label, group in rows.groupby("features", sort=False):
-        found = {width: _logarithms(part) for width, part in group.groupby("oversampling")}
-        top = found.pop(1.0)
-        rival = max(found.values(), key=lambda interval: interval.mean + _half(interval))
-        peaks.append(top.mean - _half(top) > rival.mean + _half(rival))
-        evidence.append(f"{label} {10**top.mean:.3g}, elsewhere at most {10**rival.mean:.3g}")
+        found = {width: np.log10(part["condition_number"]) for width, part in group.groupby("c1")}
+        top = found.pop(group["channels"].iloc[0] ** 2)
+        peaks.append(all(welch_interval(top, other)[0] > 0 for other in found.values()))
+        rival = max(float(other.mean()) for other in found.values())
+        evidence.append(f"{label} {10 ** top.mean():.3g}, elsewhere at most {10**rival:.3g}")
     return Claim(
         "Sect. 2.1, double descent",
         "The condition number peaks at the interpolation threshold c1 = n; more or fewer features "
         "make it smaller.",
         "confirmed" if all(peaks) else "open",
         f"geometric means at c1 = n, c0 = c2 = {rows['channels'].iloc[0]}: {'; '.join(evidence)}. "
-        "Confirmed: intervals of log κ do not overlap, "
+        "Confirmed: the 95% intervals (Welch) of the differences of log κ are above 0, "
         f"{rows['c1'].nunique() - 1} comparisons for each.",
     )
 
 
-def _growth(square: pd.DataFrame, sizes: Sequence[int]) -> Claim:
-    """Confirmed where κ at c1 = n is larger for the largest size than for the smallest."""
-    grows, falls, evidence = [], [], []
-    for label, group in square.groupby("features", sort=False):
-        small, large = (_logarithms(group[group["channels"] == s]) for s in (sizes[0], sizes[-1]))
-        grows.append(large.mean - _half(large) > small.mean + _half(small))
-        falls.append(large.mean + _half(large) < small.mean - _half(small))
-        evidence.append(f"{label} {10**small.mean:.3g} and {10**large.mean:.3g}")
+def _growth(square: pd.DataFrame) -> Claim:
+    """Confirmed where the trend of log κ over log n is upwards for every distribution."""
+    trends = {
+        label: trend(
+            list(2 * np.log10(group["channels"])), list(np.log10(group["condition_number"]))
+        )
+        for label, group in square.groupby("features", sort=False)
+    }
+    halves = {label: found.half_width or math.inf for label, found in trends.items()}
+    grows = [found.mean > halves[label] for label, found in trends.items()]
+    falls = [found.mean < -halves[label] for label, found in trends.items()]
     verdict = "confirmed" if all(grows) else "not confirmed" if any(falls) else "open"
+    sizes = ", ".join(str(size) for size in sorted(square["channels"].unique()))
     return Claim(
         "Sect. 2.1, size",
-        "On average the condition number at c1 = n increases for larger systems.",
+        '"On average, the corresponding condition number further increases for larger systems."',
         verdict,
-        f"c0 = c2 = {sizes[0]} and {sizes[-1]}, c1 = n, geometric means: {'; '.join(evidence)}; "
-        f"the intervals of log κ are apart for {sum(grows)} of {len(grows)} distributions.",
+        f"the exponent p of κ ~ n^p at c1 = n, c0 = c2 = {sizes}: "
+        f"{', '.join(f'{label} {found}' for label, found in trends.items())}; above 0 for "
+        f"{sum(grows)} of {len(grows)} distributions. ± is the half-width of the 95% Student-t "
+        "interval of the slope of log κ over log n.",
     )
 
 
@@ -212,22 +219,19 @@ def _columns(square: pd.DataFrame) -> Claim:
         '"While the columns of M are orthogonal, the rows are not."',
         "wrong in print" if square["largest_off_diagonal"].min() > 1e-3 else "confirmed",
         f"the largest off-diagonal entry of MᵀM is {largest:.2f} of the diagonal at c0 = c2 = "
-        f"{square['channels'].iloc[0]}, c1 = n, and κ(M) "
-        f"{geometric_mean(square['condition_number']):.3g}: neither columns nor rows are "
-        "orthogonal, they are uncorrelated.",
+        f"{square['channels'].iloc[0]}, c1 = n: they are uncorrelated, not orthogonal. A "
+        "square M with orthonormal columns or rows has κ = 1; this one has "
+        f"{geometric_mean(square['condition_number']):.3g}.",
     )
-
-
-def _half(interval: Interval) -> float:
-    return np.inf if interval.half_width is None else interval.half_width
 
 
 PART = Experiment(
     where="Sect. 2.1",
     title="Double descent of the condition number",
     caption=(
-        "Condition numbers κ are taken over nonzero singular values; their geometric means over "
-        "draws are shown. The figure has the largest size; shaded is the range of draws, dashed "
+        "Condition numbers κ are taken over nonzero singular values; shown are geometric means "
+        "over draws with the 95% Student-t intervals of the mean logarithm (low to high). The "
+        "figure has the largest size; shaded is the range of draws, dashed "
         "the mean at c1 = n, black the law's (1 + sqrt(c1/n)) / |1 - sqrt(c1/n)|, which is "
         "infinite at c1 = n. It depends on c1/n alone: the excess of features has to grow with n. "
         "The largest off-diagonal entry of MᵀM is relative to the mean diagonal entry, at c1 = n. "
@@ -242,6 +246,5 @@ PART = Experiment(
     tasks=tasks,
     summary=summarize,
     draw=draw_figure,
-    formats={_heading(oversampling): ".3g" for oversampling in PRINTED},
     claims=claims,
 )

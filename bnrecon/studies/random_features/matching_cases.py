@@ -24,7 +24,7 @@ from bnrecon.studies.random_features.sparse_matching import (
     width_factor_in_print,
 )
 
-__all__ = ["DISJOINT", "Case", "simulate"]
+__all__ = ["DISJOINT", "SPECIAL", "Case", "product", "simulate"]
 
 MOST_ROWS = 20_000  # more are not drawn
 # c2, c0, q, p and δ of Theorem 4.3.
@@ -35,7 +35,8 @@ SETTINGS = (
     (50, 50, 0.1, 0.9, 0.1),
     (10, 50, 0.2, 0.5, 0.1),
 )
-DISJOINT = "own inputs"
+SPECIAL = (5, 10, 0.8, 0.1)  # c2, d, p and δ for Fig. 1 (e), ours
+DISJOINT = "own inputs"  # in the rows; the page says "disjoint inputs"
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,11 @@ def _width_cases(draws: int, few: int) -> Iterator[Case]:
 
 def _disjoint_cases(few: int) -> Iterator[Case]:
     """The text's k for disjoint supports, and the one of Theorem 4.2's reasoning."""
-    outputs, degree, density, failure = 5, 10, 0.8, 0.1
+    outputs, degree, density, failure = SPECIAL
     target = disjoint_rows(outputs, 50, degree)
     factors = {
-        "Fig. 1 (e), k in print": disjoint_factor_in_print(outputs, degree, density, failure),
-        "Fig. 1 (e), k derived": disjoint_factor(outputs, degree, density, failure),
+        "Fig. 1 (e), k in print": disjoint_factor_in_print(*SPECIAL),
+        "Fig. 1 (e), k derived": disjoint_factor(*SPECIAL),
     }
     for statement, factor in factors.items():
         k = math.ceil(factor)
@@ -171,6 +172,18 @@ def _disjoint_cases(few: int) -> Iterator[Case]:
             outputs * k,
             few,
         )
+
+
+def product(k: int) -> float:
+    """(1 - (1 - p^d)^(k c2))^c2 of ``SPECIAL``: each row fits some feature row.
+
+    An upper bound of the probability that the target is found among k c2 feature rows.
+
+    >>> round(product(7), 4)
+    0.9096
+    """
+    outputs, degree, density, _ = SPECIAL
+    return float((1 - (1 - density**degree) ** (k * outputs)) ** outputs)
 
 
 def _always(target: np.ndarray) -> MakeTarget:

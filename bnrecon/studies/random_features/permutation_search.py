@@ -35,7 +35,7 @@ SEARCHES = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
     "exchanges": "then exchanges",
-    "assignment": "best of all",
+    "assignment": "best permutation (exact)",
     "best_random": f"best of {TRIES} random",
 }
 
@@ -75,7 +75,7 @@ def permutation_errors(
         target: the target (c2, c0).
         seed: of the random permutations.
         separate: whether no missing direction involves two outputs, so that a linear assignment
-            gives the best of all permutations.
+            gives the best permutation.
 
     Returns:
         The errors, by the names of ``SEARCHES``; that of the assignment is NaN unless

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.integrate import quad
 
-__all__ = ["printed_density", "printed_edges", "printed_mass"]
+__all__ = ["printed_density", "printed_distribution", "printed_edges", "printed_mass"]
 
 
 def printed_edges(aspect: float, literal: bool = False) -> tuple[float, float]:
@@ -32,10 +32,24 @@ def printed_density(x: np.ndarray, aspect: float, literal: bool = False) -> np.n
     return np.sqrt(inside) / (max(aspect, 1 / aspect) * math.pi * x)
 
 
-def printed_mass(aspect: float, literal: bool = False) -> float:
-    """The integral of ``printed_density``, which is 1 for a probability.
+def printed_distribution(x: np.ndarray, aspect: float) -> np.ndarray:
+    """The integral of ``printed_density`` up to x, over its mass: the law without its atom at 0.
 
-    With λ+ = 1 + sqrt(λ) it is 1/λ.
+    >>> printed_distribution(np.array([0.0, 1.0, 2.0]), 1.0).round(3)
+    array([0.   , 0.609, 1.   ])
+    """
+    low, high = printed_edges(aspect)
+    angle = np.linspace(0, math.pi, 4001)[1:-1]  # dense at both edges
+    grid = (low + high) / 2 - (high - low) / 2 * np.cos(angle)
+    weights = printed_density(grid, aspect) * np.sin(angle)
+    return np.interp(x, grid, np.cumsum(weights) / weights.sum(), left=0, right=1)
+
+
+def printed_mass(aspect: float, literal: bool = False) -> float:
+    """The integral of ``printed_density``.
+
+    With λ+ = 1 + sqrt(λ) it is 1/λ: for c1 > n the share n/c1 of singular values of MᵀM that are
+    not 0. The atom at 0 has the rest.
 
     >>> round(printed_mass(1.0, literal=True), 4), round(printed_mass(1.25), 4)
     (0.5, 0.8)

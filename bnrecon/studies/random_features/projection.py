@@ -107,8 +107,9 @@ PART = Experiment(
         "The least-squares error of normal targets is compared with the norms of components of "
         "Uᵀ vec(W), where U holds the left singular vectors of M. "
         "The theorem is printed with a projection to the last r components, I_r. "
-        "The projection has rank n - r: the error is the norm of the last n - r components "
-        "(docs/errata.md, entry 10). "
+        "The projection has rank n - r: the error is the norm of the last n - r components. The "
+        "proof's last step and the listing of A.3 have this block, so that results computed with "
+        "the listing are not affected (docs/errata.md, entry 10). "
         "± is the half-width of the 95% Student-t interval over n draws."
     ),
     tasks=tasks,

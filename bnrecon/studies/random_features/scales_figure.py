@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pandas as pd
@@ -9,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.studies.random_features.scales_settings import (
+    MATCHED,
     ONES,
     SLOWED,
     WEIGHTS,
-    WORKING,
     at_step,
     step_of,
 )
@@ -24,8 +25,8 @@ __all__ = ["draw"]
 SCALES_COLOUR, WEIGHTS_COLOUR = PALETTE[1], PALETTE[0]
 BARS = {
     ONES: ("scales,\nstart 1", SCALES_COLOUR),
-    SLOWED: ("weights,\nslowed", WEIGHTS_COLOUR),
-    WORKING: ("scales,\nworking start", SCALES_COLOUR),
+    SLOWED: ("weights,\nshort steps", WEIGHTS_COLOUR),
+    MATCHED: ("scales,\nmatched start", SCALES_COLOUR),
     WEIGHTS: ("weights", WEIGHTS_COLOUR),
 }
 
@@ -49,7 +50,7 @@ def _settings(axes: Axes, rows: pd.DataFrame) -> None:
             continue
         value = mean_interval(list(found["accuracy"]))
         axes.bar(place, value.mean, color=colour, width=0.65)
-        axes.errorbar(place, value.mean, value.half_width or 0, color="black", capsize=2)
+        axes.errorbar(place, value.mean, _bar(value), color="black", capsize=2)
         axes.annotate(f"{value.mean:.1f}", (place, 2), ha="center", color="white")
         axes.set_title(_conditions(found))
     axes.set_xticks(range(len(BARS)), [label for label, _ in BARS.values()])
@@ -60,7 +61,7 @@ def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     """Accuracy by relative step, and where scales that start at 1 stand."""
     view = rows.assign(step=rows["setting"].map(step_of)).dropna(subset="step")
     for name, kind, colour in (
-        ("scales", WORKING, SCALES_COLOUR),
+        ("scales", MATCHED, SCALES_COLOUR),
         ("weights", WEIGHTS, WEIGHTS_COLOUR),
     ):
         steps = sorted(set(view["step"]))
@@ -69,14 +70,14 @@ def _steps(axes: Axes, rows: pd.DataFrame) -> None:
         axes.errorbar(
             list(known),
             [value.mean for value in known.values()],
-            [value.half_width or 0 for value in known.values()],
+            [_bar(value) for value in known.values()],
             color=colour,
             marker="o",
             capsize=2,
             label=name,
         )
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("relative step (weights as usual: 1)")
+    axes.set_xlabel("relative step along the gradient (weights: 1)")
     if view.empty:
         return
     steps = sorted(set(view["step"]))
@@ -85,6 +86,11 @@ def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     axes.axvline(short, color="grey", linestyle=":", label="scales that start at 1")
     axes.legend()
     axes.set_title(_conditions(view))
+
+
+def _bar(value: Interval) -> float:
+    """The half-width; NaN, which draws none, for a single seed."""
+    return math.nan if value.half_width is None else value.half_width
 
 
 def _conditions(rows: pd.DataFrame) -> str:

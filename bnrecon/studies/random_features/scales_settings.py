@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-__all__ = ["MAIN", "ONES", "SLOWED", "WEIGHTS", "WORKING", "at_step", "step_of"]
+__all__ = ["MAIN", "MATCHED", "ONES", "SHOWN", "SLOWED", "WEIGHTS", "at_step", "step_of"]
 
 ONES = "scales, started at 1"
-WORKING = "scales, started for the steps of weights"
+MATCHED = "scales, started for the steps of weights"  # matched start
 WEIGHTS = "weights"
 SLOWED = "weights, slowed down alike"
+SHOWN = {SLOWED: "weights, steps shortened by 3 fan-in"}  # on the page, where it differs
 STEP = ", relative step "
 MAIN = {
     ONES: ("target.inner=scale", "target.start=ones"),
-    WORKING: ("target.inner=scale", "target.start=weights"),
+    MATCHED: ("target.inner=scale", "target.start=weights"),
     WEIGHTS: ("target.features=none", "target.start=weights"),
     SLOWED: ("target.features=none", "target.start=ones"),
 }
@@ -22,7 +23,7 @@ MAIN = {
 def at_step(kind: str, step: float) -> str:
     """What scales or weights are called at a relative step.
 
-    >>> at_step(WEIGHTS, 1 / 8), at_step(WORKING, 8)
+    >>> at_step(WEIGHTS, 1 / 8), at_step(MATCHED, 8)
     ('weights, relative step 1/8', 'scales, relative step 8')
     """
     return f"{kind.partition(',')[0]}{STEP}{Fraction(step)}"
