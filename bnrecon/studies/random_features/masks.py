@@ -192,7 +192,8 @@ def _at_every_density(rows: pd.DataFrame) -> Claim:
     """What the greedy pass leaves of the error; by construction never more than all of it."""
     part = rows[rows["density"] < 1]
     by = ["features", "density"]
-    left = (100 * part.groupby(by)["greedy"].mean() / part.groupby(by)["unpermuted"].mean()).round()
+    error = part.groupby(by)[["greedy", "unpermuted"]].mean()
+    left = (100 * error["greedy"] / error["unpermuted"]).round().fillna(0)  # 0 of 0 is left
     densest = part[part["density"] == part["density"].max()]
     sums = densest.groupby("seed")[["greedy", "unpermuted"]].sum()
     ratio = mean_interval(list(100 * sums["greedy"] / sums["unpermuted"]))
