@@ -25,7 +25,7 @@ WRAP = {"features": 22, "solver": 12, "seeds": 7}
 TRAINING = ("data.", "target.", "train.")
 RECONSTRUCTION = (
     *("features.epsilon", "features.margin", "features.allow_below_minimum"),
-    *("solver.tolerance", "solver.max_iterations", "evaluate"),
+    *("solver.tolerance", "solver.max_iterations", "evaluate", "source_images"),
 )
 NOT_RESULTS = ("data.root", "data.download", "data.workers", "train.time", "train.checkpoint")
 FORMATS = {"loss": ".2f"}
@@ -119,7 +119,10 @@ def _numbers(seeds: list[int]) -> str:
 
 
 def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[str]]:
-    """For each run those options, of names beginning with ``among``, that differ between runs."""
+    """For each run those options, of names beginning with ``among``, that differ between runs.
+
+    A result that was stored before an option existed does not name it.
+    """
     flat = [dict(_flatten(result.config)) for result in results]
     names = [
         name
@@ -129,7 +132,8 @@ def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[st
         and len({str(options.get(name)) for options in flat}) > 1
     ]
     return [
-        [f"{name.rpartition('.')[2]}={options.get(name)}" for name in names] for options in flat
+        [f"{name.rpartition('.')[2]}={options[name]}" for name in names if name in options]
+        for options in flat
     ]
 
 
