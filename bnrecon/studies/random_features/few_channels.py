@@ -16,6 +16,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.random_features.averages import intervals_by
+from bnrecon.studies.random_features.comparisons import bounds
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
     COLOURS,
@@ -205,7 +206,7 @@ def _convergence(single: pd.DataFrame, square: pd.DataFrame) -> Claim:
     half = next(iter(fixed.values())).mean / 2
     last = next(reversed(fixed.values()))
     falls = last.half_width is not None and last.mean + last.half_width < half
-    stays = all(_low(interval) > half for interval in fixed.values())
+    stays = all(bounds(interval)[0] > half for interval in fixed.values())
     return Claim(
         "Theorem 2.2, limit",
         "The singular values are asymptotically, for c0 c2 → ∞, distributed with the density p.",
@@ -230,7 +231,7 @@ def _independence(normal: pd.DataFrame) -> Claim:
     return Claim(
         "A.2, proof of Theorem 2.2",
         "M follows the block-independent model, with blocks of c2 dependent entries.",
-        "wrong in print" if all(_low(interval) > 0 for interval in found.values()) else "open",
+        "wrong in print" if all(bounds(interval)[0] > 0 for interval in found.values()) else "open",
         "blocks of one column share its second factor. The correlation of the squared norms of "
         f"two blocks, which is 0 for independent ones and 1/(c2 + 3) as derived: {shown}. The "
         "dependence vanishes for c2 → ∞, and the appendix's conclusion holds where c0 and c2 both "
@@ -240,10 +241,6 @@ def _independence(normal: pd.DataFrame) -> Claim:
 
 def _by_size(rows: pd.DataFrame) -> dict[int, Interval]:
     return {int(n): mean_interval(list(group["distance"])) for n, group in rows.groupby("n")}
-
-
-def _low(interval: Interval) -> float:
-    return -np.inf if interval.half_width is None else interval.mean - interval.half_width
 
 
 def _listed(found: dict[int, Interval]) -> str:
