@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bnrecon.config import checks, composition
 from bnrecon.reproduction import engine, pages
+from bnrecon.reproduction.executors import Executor, InProcess, LocalProcesses
+from bnrecon.reproduction.executors.local_processes import require_room
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.study import Study
-from bnrecon.reproduction.workers import require_room, workers
-from bnrecon.runtime import distributed
+from bnrecon.runtime import distributed, hardware
 from bnrecon.runtime.errors import RunError, UserError
 
 __all__ = ["StudyOutcome", "figures_of", "run_study", "tables_of"]
@@ -39,23 +40,31 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
         Interrupted: stopped from outside.
     """
     distributed.refuse_torchrun("bnrecon study")
-    require_room(request.jobs)
     parts = engine.plan(study, request)
-    checks.check_machine(composition.compose(request.options))
+    records = engine.Records(request.folder, request.scale, request.command)
+    executor = _executor(request, records)
     request.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
     error: RunError | UserError | None = None
     try:
-        with workers(request.alone, request.jobs, request.folder / f"{request.scale}-workers.log"):
-            engine.compute_missing(
-                [work for part in parts for work in part.work],
-                request.folder / f"{request.scale}.log",
-            )
+        work = [work for part in parts for work in part.work]
+        engine.compute_missing(work, executor, records)
     except (RunError, UserError) as failed:
         error = failed
     except BaseException:
         pages.write(study, request)
         raise
     return StudyOutcome(pages.write(study, request), error)
+
+
+def _executor(request: StudyRequest, records: engine.Records) -> Executor:
+    """Who computes what is requested; raises ``UserError`` for what this machine does not carry."""
+    config = composition.compose(request.options)
+    checks.check_machine(config)
+    device = hardware.resolve_device(config.device)
+    require_room(request.jobs, device)
+    if request.jobs == 1:
+        return InProcess(records.claims, records.log)
+    return LocalProcesses(request.jobs, records.claims, records.log, device)
 
 
 def tables_of(study: Study, request: StudyRequest) -> str:

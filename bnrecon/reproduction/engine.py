@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,23 +14,53 @@ from tqdm import tqdm
 
 from bnrecon.config import composition
 from bnrecon.data import DataSpec, load
+from bnrecon.reproduction import progress
+from bnrecon.reproduction.executors import Executor
 from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.options import option_name, result_options
+from bnrecon.reproduction.outcome import Started
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.run_table import RunTable
+from bnrecon.reproduction.shared_targets import shared_targets
 from bnrecon.reproduction.study import SCALES, Study
 from bnrecon.reproduction.work import RunWork, TaskWork, Work
 from bnrecon.run.estimate import duration
 from bnrecon.runtime import locks
-from bnrecon.runtime.digests import content_key
-from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
+from bnrecon.runtime.errors import RunError, UserError, nearest
 
-__all__ = ["ExperimentPlan", "TablePlan", "compute_missing", "plan"]
+__all__ = ["ExperimentPlan", "Records", "TablePlan", "compute_missing", "plan"]
 
 logger = logging.getLogger(__name__)
-details = logging.getLogger(f"{__name__}.details")  # goes to a study's log alone
 
-ROOMS = ("run", "reconstruction", "targets", "solvers")  # whose progress goes to a study's log
+
+@dataclass(frozen=True)
+class Records:
+    """Where the engine keeps what it needs beside results.
+
+    Args:
+        folder: the study's own folder.
+        scale: the scale of the work.
+        command: what continues the study.
+    """
+
+    folder: Path
+    scale: str
+    command: str
+
+    @property
+    def claims(self) -> Path:
+        """The folder of the locks that two commands on one machine share."""
+        return self.folder / ".locks"
+
+    @property
+    def log(self) -> Path:
+        """The file that the progress of each piece of work is written to."""
+        return self.folder / f"{self.scale}.log"
+
+    @property
+    def progress(self) -> Path:
+        """The file that says how far the study is."""
+        return progress.progress_path(self.folder, self.scale)
 
 
 @dataclass(frozen=True)
@@ -95,8 +125,8 @@ def _plan_part(
     return ExperimentPlan(name, part, tuple(tasks))
 
 
-def compute_missing(work: Sequence[Work], log: Path) -> None:
-    """Compute the work that has no result; several processes share it.
+def compute_missing(work: Sequence[Work], executor: Executor, records: Records) -> None:
+    """Compute the work that has no result, each piece once.
 
     Damaged files are named, set aside and computed again, the others stay untouched. Images that
     cannot be found are reported before anything is computed. Work that fails is reported, and the
@@ -104,32 +134,45 @@ def compute_missing(work: Sequence[Work], log: Path) -> None:
 
     Args:
         work: tasks and runs, in the order in which they are to be computed.
-        log: the file that the progress of each is written to.
+        executor: computes what is missing. Where several processes do, targets that several pieces
+            of work read are trained first.
+        records: where the locks, the log and the progress lie.
 
     Raises:
         RunError: some of it failed.
         UserError: all that failed were mistakes in the request.
+        Interrupted: it was stopped.
     """
-    claims = log.parent / ".locks"
-    missing = _missing(work, claims)
+    missing = _missing(work, records.claims)
     if not missing:
         return
     total = len(missing)
-    logger.info("%d of %d tasks to compute; details go to %s", total, len(work), log)
+    logger.info("%d of %d tasks to compute; details go to %s", total, len(work), records.log)
     mistakes = _leave_out_missing_images(missing)
+    items = list(missing.values())
+    targets = shared_targets(items) if executor.processes != 1 else []
+    known: dict[str, Work] = {item.key: item for item in (*targets, *items)}
     failures: list[str] = []
     started = time.monotonic()
-    with tqdm(total=len(missing), desc="tasks", disable=None) as bar, _details_to(log):
-        for key in locks.share_work(list(missing), claims):
-            item = missing[key]
-            bar.set_postfix_str(item.label)
-            before = time.monotonic()
-            gist = "done elsewhere" if item.is_finished() else _compute(item, failures, mistakes)
+    with (
+        progress.keep(records.progress, records.command, executor, known.values()) as keeper,
+        contextlib.closing(executor.run([targets, items])) as events,
+        tqdm(total=len(known), desc="tasks", disable=None) as bar,
+    ):
+        for event in events:
+            keeper.note(event)
+            if isinstance(event, Started):
+                bar.set_postfix_str(known[event.key].label)
+                continue
             bar.update()
-            spent = duration(time.monotonic() - before)
-            left = _left(list(missing.values()), time.monotonic() - started)
-            logger.info("%s: %s, %s; %s", item.label, gist, spent, left)
-    _raise_failures(failures, mistakes, f"{total} tasks; see {log}")
+            gist = event.gist if event.kind == "done" else f"failed: {event.gist}"
+            left = _left(items, time.monotonic() - started)
+            logger.info("%s: %s, %s; %s", event.label, gist, duration(event.seconds), left)
+            if event.kind == "mistake":
+                mistakes[event.gist] += 1
+            elif event.kind == "failed":
+                failures.append(f"{event.label}: {event.gist}; see {event.log}")
+    _raise_failures(failures, mistakes, f"{total} tasks; see {records.log}")
 
 
 def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:
@@ -144,31 +187,8 @@ def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:
 
 
 def _set_aside(item: Work, claims: Path) -> None:
-    with locks.lock_file(
-        claims / content_key({"name": item.key}),
-        lambda: f"waiting for another process to finish {item.label}",
-    ):
+    with locks.claim(item.key, claims, lambda: f"waiting for another to finish {item.label}"):
         item.set_aside()
-
-
-def _compute(item: Work, failures: list[str], mistakes: Counter[str]) -> str:
-    """Compute one; return its gist, or why it failed."""
-    details.info("%s: %s", item.label, item.command)
-    try:
-        gist = item.compute()
-        details.info("%s: %s", item.label, gist)
-        return gist
-    except (Interrupted, KeyboardInterrupt):
-        raise
-    except UserError as error:
-        mistakes[str(error)] += 1
-        details.error("%s failed: %s", item.label, error)
-        return f"failed: {error}"
-    except Exception as error:  # no memory, a diverging training: whatever it is, the rest goes on
-        defect = not isinstance(error, RunError)
-        details.error("%s failed: %s", item.label, error, exc_info=defect)
-        failures.append(f"{item.label}: {error}")
-        return f"failed: {error}"
 
 
 def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
@@ -197,28 +217,6 @@ def _problem_of(spec: DataSpec) -> str | None:
     except UserError as error:
         return str(error)
     return None
-
-
-@contextlib.contextmanager
-def _details_to(log: Path) -> Iterator[None]:
-    """Write what the rooms below report to a file, and not to the terminal."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(log, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    loggers = [details, *(logging.getLogger(f"bnrecon.{room}") for room in ROOMS)]
-    before = [(found, found.level, found.propagate) for found in loggers]
-    for found in loggers:
-        found.addHandler(handler)
-        found.setLevel(logging.INFO)
-        found.propagate = False
-    try:
-        yield
-    finally:
-        for found, level, propagate in before:
-            found.removeHandler(handler)
-            found.setLevel(level)
-            found.propagate = propagate
-        handler.close()
 
 
 def _left(work: Sequence[Work], seconds: float) -> str:

@@ -26,12 +26,15 @@ class Task:
             task's key.
         options: overrides of the runs whose targets the task trains or reads; ``None`` for a task
             that has no such runs.
+        reads_target: whether it reads the target of the run that ``options`` describe, so that it
+            may be trained before; not where it trains networks of its own.
     """
 
     name: str
     function: Callable[..., pd.DataFrame]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] | None = None
+    reads_target: bool = False
 
     def compute(self) -> pd.DataFrame:
         """Do the work and return its rows."""

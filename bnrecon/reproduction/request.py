@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,12 @@ class StudyRequest:
     def shipped(self) -> Path:
         """Where those lie that ship with bnrecon, which are only read."""
         return self.outputs / self.name
+
+    @property
+    def command(self) -> str:
+        """What a user types for the same."""
+        jobs = [] if self.jobs == 1 else [f"jobs={self.jobs}"]
+        return shlex.join(["bnrecon", "study", *self.alone, *jobs])
 
     @property
     def alone(self) -> list[str]:

@@ -34,6 +34,10 @@ class Work(Protocol):
         """The same for the same work, wherever it is requested."""
 
     @property
+    def part(self) -> str:
+        """The part of the study that it belongs to."""
+
+    @property
     def label(self) -> str:
         """What progress calls it."""
 
@@ -44,6 +48,10 @@ class Work(Protocol):
     @property
     def data(self) -> DataSpec | None:
         """The images that it needs."""
+
+    @property
+    def target(self) -> RunConfig | None:
+        """A run whose target it reads, so that this can be trained before; ``None`` for none."""
 
     def is_finished(self) -> bool:
         """Whether its result can be read."""
@@ -90,6 +98,11 @@ class RunWork:
     def data(self) -> DataSpec | None:
         """The images of the run."""
         return self.config.data
+
+    @property
+    def target(self) -> RunConfig | None:
+        """The run itself."""
+        return self.config
 
     def result(self) -> RunResult | None:
         """The stored result, if the run is finished."""
@@ -139,6 +152,11 @@ class TaskWork:
     shipped: Path
     device: str = "auto"
 
+    @property
+    def part(self) -> str:
+        """The experiment."""
+        return self.experiment
+
     @functools.cached_property
     def key(self) -> str:
         """See ``task_key``."""
@@ -173,6 +191,13 @@ class TaskWork:
         if self.task.options is None:
             return None
         return composition.compose(self.task.options).data
+
+    @property
+    def target(self) -> RunConfig | None:
+        """The run that the task's options describe, if the task reads its target."""
+        if self.task.options is None or not self.task.reads_target:
+            return None
+        return composition.compose(self.task.options)
 
     def result(self) -> TaskResult | None:
         """The stored result: one's own, or else what ships."""

@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import filelock
@@ -16,7 +16,7 @@ from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.files import Damaged, require_regular, write_text
 
-__all__ = ["lock_file", "lock_folder", "share_work"]
+__all__ = ["claim", "lock_file", "lock_folder"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,20 +108,14 @@ def lock_folder(folder: Path, purpose: str) -> Iterator[None]:
         yield
 
 
-def share_work(names: Iterable[str], locks: Path) -> Iterator[str]:
-    """Share tasks between processes: yield each name while its lock is held, free ones first.
-
-    Every process is given every name, the later ones when the task is done or its holder has
-    ended: check then whether there is anything left to do.
+def claim(
+    name: str, folder: Path, waiting: Callable[[], str] | None = None
+) -> contextlib.AbstractContextManager[bool]:
+    """Hold the lock of a piece of work that several commands on one machine share.
 
     Args:
-        names: the tasks, in the order in which they are tried.
-        locks: the folder of the lock files.
+        name: the work's, the same in all commands.
+        folder: of the lock files.
+        waiting: see ``lock_file``.
     """
-    left = list(names)
-    for waiting in (None, lambda: "waiting for another process that shares this work"):
-        for name in list(left):
-            with lock_file(locks / content_key({"name": name}), waiting) as held:
-                if held:
-                    left.remove(name)
-                    yield name
+    return lock_file(folder / content_key({"name": name}), waiting)

@@ -74,14 +74,14 @@ def test_partial_files_are_removed_when_their_writer_has_ended(tmp_path):
     assert sorted(place.name for place in tmp_path.iterdir()) == sorted(kept)
 
 
-def test_work_is_shared_free_tasks_first_and_every_task_comes_to_everyone(tmp_path, caplog):
-    first = locks.share_work(["a", "b"], tmp_path)
-    assert next(first) == "a"
-    second = locks.share_work(["a", "b"], tmp_path)
-    assert next(second) == "b"  # "a" is held
-    second.close()
-    first.close()
-    assert list(locks.share_work(["a", "b"], tmp_path)) == ["a", "b"]
+def test_a_claim_is_held_by_one_at_a_time_and_by_name(tmp_path):
+    with locks.claim("a", tmp_path) as first, locks.claim("b", tmp_path) as other:
+        assert first
+        assert other
+        with locks.claim("a", tmp_path) as second:
+            assert not second
+    with locks.claim("a", tmp_path) as again:
+        assert again
 
 
 def test_who_waits_for_a_folder_is_told_for_whom(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from scipy import stats
 
@@ -237,7 +238,7 @@ def test_processes_share_the_tasks_and_one_may_die(tmp_path):
 
 @pytest.mark.slow
 def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
-    """The command is killed once a task is done: its workers end too, and it can be resumed."""
+    """The command is killed once a task is done: its processes end too, and it can be resumed."""
     line = [*study_command("conditioned", "scale=smoke", "jobs=2"), f"outputs={tmp_path}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -245,13 +246,14 @@ def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
-        start_new_session=True,
     )
     folder = tmp_path / "studies" / "random_features" / "tasks" / "conditioned-smoke"
     until(lambda: list(folder.glob("*.json")))
+    others = psutil.Process(process.pid).children()
+    assert len(others) >= 2
     process.kill()
     process.wait()
-    until(lambda: not group_is_alive(process.pid))
+    until(lambda: not any(other.is_running() for other in others))
     done = subprocess.run(
         line, capture_output=True, text=True, env=environment, timeout=240, check=False
     )
@@ -265,11 +267,3 @@ def until(condition):
     for _ in itertools.takewhile(lambda _: not condition(), range(2400)):
         time.sleep(0.05)
     assert condition()
-
-
-def group_is_alive(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

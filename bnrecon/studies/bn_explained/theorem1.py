@@ -68,6 +68,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         check_trained,
         {"batches": list(BATCHES[scale])},
         (*TARGETS[scale], *options),
+        reads_target=True,
     )
     return [*found, trained]
 

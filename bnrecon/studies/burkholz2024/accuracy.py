@@ -47,6 +47,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
             measure,
             {"layer": layer, "seed": seed, "limit": LIMITS[scale]},
             (*TARGETS[scale], f"target.width={width}", *options),
+            reads_target=True,
         )
         for width in WIDTHS[scale]
         for seed, layer in enumerate(LAYERS[scale])

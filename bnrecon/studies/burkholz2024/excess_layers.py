@@ -51,6 +51,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
             measure,
             {"layer": STAGES[seed], "seed": seed, "share": share},
             (*TARGETS[scale], f"target.width={width}", *options),
+            reads_target=True,
         )
         for width, seeds in SEEDS[scale].items()
         for seed in seeds

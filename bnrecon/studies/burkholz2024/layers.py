@@ -34,7 +34,7 @@ COLOURS = {"LU": PALETTE[1], "LU, LBFGS": PALETTE[3], "refined": PALETTE[0]}
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """A task for each source seed."""
     return [
-        Task(f"seed {seed}", errors, {"seed": seed}, (*TARGETS[scale], *options))
+        Task(f"seed {seed}", errors, {"seed": seed}, (*TARGETS[scale], *options), reads_target=True)
         for seed in SEEDS[scale]
     ]
 

@@ -37,7 +37,7 @@ PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task: all layers of one target."""
-    return [Task("all", errors, {}, (*TARGETS[scale], *options))]
+    return [Task("all", errors, {}, (*TARGETS[scale], *options), reads_target=True)]
 
 
 def errors(options: Sequence[str]) -> pd.DataFrame:

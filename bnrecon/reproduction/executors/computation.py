@@ -1,0 +1,84 @@
+"""The computation of one piece of work, wherever it happens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bnrecon.reproduction.outcome import Kind, Outcome
+from bnrecon.reproduction.work import Work
+from bnrecon.runtime import locks
+from bnrecon.runtime.errors import Interrupted, RunError, UserError
+
+__all__ = ["compute", "details_to"]
+
+details = logging.getLogger(__name__)  # goes to a study's log alone
+
+ROOMS = ("run", "reconstruction", "targets", "solvers")  # whose progress goes to a study's log
+
+
+def compute(
+    item: Work, claims: Path, log: Path, waiting: Callable[[], str] | None
+) -> Outcome | None:
+    """Compute one piece of work, unless it has been done by now.
+
+    Args:
+        item: the work.
+        claims: the folder of the locks that two commands on one machine share.
+        log: the file that holds the details, for the outcome.
+        waiting: makes the message to log while another command is at it; without it the value is
+            ``None`` then.
+
+    Raises:
+        Interrupted: it was stopped; so does ``KeyboardInterrupt``.
+    """
+    started = time.monotonic()
+
+    def outcome(kind: Kind, gist: str) -> Outcome:
+        line = " ".join(gist.splitlines())
+        return Outcome(item.key, item.label, kind, line, time.monotonic() - started, str(log))
+
+    try:
+        with locks.claim(item.key, claims, waiting) as held:
+            if not held:
+                return None
+            if item.is_finished():
+                return outcome("done", "done elsewhere")
+            details.info("%s: %s", item.label, item.command)
+            gist = item.compute()
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except UserError as error:
+        details.error("%s failed: %s", item.label, error)
+        return outcome("mistake", str(error))
+    except Exception as error:  # no memory, a diverging training: whatever it is, the rest goes on
+        defect = not isinstance(error, RunError)
+        details.error("%s failed: %s", item.label, error, exc_info=defect)
+        return outcome("failed", str(error) or type(error).__name__)
+    details.info("%s: %s", item.label, gist)
+    return outcome("done", gist)
+
+
+@contextlib.contextmanager
+def details_to(log: Path) -> Iterator[None]:
+    """Write what the rooms below report to a file, and not to the terminal."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    loggers = [details, *(logging.getLogger(f"bnrecon.{room}") for room in ROOMS)]
+    before = [(found, found.level, found.propagate) for found in loggers]
+    for found in loggers:
+        found.addHandler(handler)
+        found.setLevel(logging.INFO)
+        found.propagate = False
+    try:
+        yield
+    finally:
+        for found, level, propagate in before:
+            found.removeHandler(handler)
+            found.setLevel(level)
+            found.propagate = propagate
+        handler.close()

@@ -1,0 +1,173 @@
+"""Several processes on this machine, each with its GPU and its share of the threads."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from bnrecon.reproduction.executors import worker
+from bnrecon.reproduction.outcome import Outcome, Started
+from bnrecon.reproduction.work import Work
+from bnrecon.runtime import hardware
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["LocalProcesses", "require_room"]
+
+EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
+
+
+def require_room(jobs: int, device: torch.device) -> None:
+    """Raise ``UserError`` for more processes than there are cores, GPUs, or memory for.
+
+    Two are allowed on one core, but not on one GPU.
+    """
+    cores, free = hardware.processor_count(), hardware.available_memory(torch.device("cpu"))
+    most = max(1, min(max(2, cores), free // EACH))
+    carried = (
+        f"{cores} core{'' if cores == 1 else 's'}, {hardware.format_bytes(free)} of memory free, "
+        f"{hardware.format_bytes(EACH)} per process"
+    )
+    if device.type == "cuda":
+        gpus = torch.cuda.device_count()
+        most, carried = min(most, gpus), f"{carried}, {gpus} GPU{'' if gpus == 1 else 's'}"
+    if jobs > most:
+        raise UserError(f"jobs={jobs}: this machine carries {most} ({carried})")
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A piece of work, and whether to wait for another command that is at it."""
+
+    work: Work
+    patient: bool = False
+
+
+class LocalProcesses:
+    """Computes in processes of this machine. The k-th takes the k-th GPU.
+
+    Each process is a pool of its own, so that one that dies (for want of memory, say) takes nothing
+    with it but the work that it was at. The processes end with this one, however it ends: they
+    watch a pipe whose other end it holds.
+
+    Args:
+        jobs: number of processes.
+        claims: the folder of the locks that two commands on this machine share.
+        log: the k-th process writes its details beside this file, to ``NAME-process-k.log``.
+        device: the device that the work is for.
+    """
+
+    def __init__(self, jobs: int, claims: Path, log: Path, device: torch.device) -> None:
+        self.name, self.processes = f"{jobs} processes", jobs
+        self._claims, self._log, self._device = claims, log, device
+        self._context = multiprocessing.get_context("spawn")
+
+    def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
+        """See ``Executor.run``."""
+        listener, held = self._context.Pipe(duplex=False)
+        pools = [self._start(number, listener) for number in range(self.processes)]
+        try:
+            with _environment(self._threads()):
+                for stage in stages:
+                    yield from self._run_stage(stage, pools, listener)
+        except BaseException:
+            held.close()  # stops what is being computed
+            raise
+        finally:
+            for pool in pools:
+                pool.shutdown()
+            held.close()
+
+    def _threads(self) -> int:
+        return max(1, torch.get_num_threads() // self.processes)
+
+    def _start(self, number: int, listener: Connection) -> ProcessPoolExecutor:
+        start = worker.Start(
+            number, self._threads(), _gpu(number, self._device), self._file(number)
+        )
+        return ProcessPoolExecutor(
+            1, self._context, initializer=worker.start, initargs=(start, listener)
+        )
+
+    def _file(self, number: int) -> Path:
+        return self._log.with_name(f"{self._log.stem}-process-{number + 1}.log")
+
+    def _run_stage(
+        self, stage: Sequence[Work], pools: list[ProcessPoolExecutor], listener: Connection
+    ) -> Generator[Started | Outcome, None, None]:
+        queue = deque(map(_Item, stage))
+        running: dict[Future[Outcome | None], tuple[int, _Item]] = {}
+        while queue or running:
+            busy = {number for number, _ in running.values()}
+            for number in range(len(pools)):
+                if number not in busy and queue:
+                    item = queue.popleft()
+                    running[self._submit(item, number, pools, listener)] = number, item
+                    yield Started(item.work.key)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number, item = running.pop(future)
+                try:
+                    outcome = future.result()
+                except BrokenProcessPool:
+                    pools[number].shutdown()
+                    pools[number] = self._start(number, listener)
+                    yield self._died(item.work, number)
+                    continue
+                if outcome is None:  # another command is at it
+                    queue.append(_Item(item.work, patient=True))
+                else:
+                    yield outcome
+
+    def _submit(
+        self, item: _Item, number: int, pools: list[ProcessPoolExecutor], listener: Connection
+    ) -> Future[Outcome | None]:
+        while True:
+            try:
+                return pools[number].submit(
+                    worker.compute_work, item.work, self._claims, item.patient
+                )
+            except BrokenProcessPool:  # its process died after its last piece of work
+                pools[number] = self._start(number, listener)
+
+    def _died(self, item: Work, number: int) -> Outcome:
+        log = self._file(number)
+        reason = "its process was killed (the memory may not suffice for so many processes)"
+        return Outcome(item.key, item.label, "failed", reason, 0.0, str(log))
+
+
+def _gpu(number: int, device: torch.device) -> str | None:
+    """The GPU of a process, as ``CUDA_VISIBLE_DEVICES`` names it."""
+    if device.type != "cuda":
+        return None
+    allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = allowed or [str(index) for index in range(torch.cuda.device_count())]
+    return names[number]
+
+
+@contextlib.contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """The environment that processes started within the block inherit.
+
+    They have their share of the threads from the first product on, and the current folder is not on
+    their path, whatever it holds.
+    """
+    given = {"OMP_NUM_THREADS": str(threads), "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,258 @@
+"""Who computes: this process or several; what fails, dies or is stopped costs nothing else."""
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from made_tasks import calls, die, fail, task_work, train
+from processes import ENVIRONMENT, wait_until
+
+from bnrecon.reproduction import engine, progress
+from bnrecon.reproduction.executors import InProcess, LocalProcesses, local_processes
+from bnrecon.reproduction.outcome import Outcome, Started
+from bnrecon.reproduction.request import read
+from bnrecon.runtime import locks
+from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.studies import registry
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def executors(tmp_path):
+    claims, log = tmp_path / ".locks", tmp_path / "smoke.log"
+    return {
+        "alone": lambda: InProcess(claims, log),
+        "two": lambda: LocalProcesses(2, claims, log, CPU),
+    }
+
+
+def outcomes(executor, *stages):
+    return {found.label: found for found in executor.run(stages) if isinstance(found, Outcome)}
+
+
+def rows_of(item):
+    return item.result().rows[0]
+
+
+@pytest.mark.parametrize("who", ["alone", "two"])
+def test_each_piece_is_computed_once_whatever_becomes_of_it(who, executors, tmp_path):
+    good = [task_work(tmp_path, name) for name in "abc"]
+    bad = [task_work(tmp_path, kind, fail, kind=kind) for kind in ("mistake", "failure", "defect")]
+    found = outcomes(executors[who](), [*bad, *good])
+    assert [found[f"part {name}"].kind for name in "abc"] == ["done"] * 3
+    assert found["part mistake"].kind == "mistake"
+    assert found["part failure"].kind == found["part defect"].kind == "failed"
+    assert found["part failure"].gist == "failure of failure"  # one line
+    assert all(item.is_finished() for item in good)
+    for name in ("a", "b", "c", "mistake", "failure", "defect"):
+        assert calls(tmp_path, name) == 1
+    log = Path(found["part defect"].log).read_text(encoding="utf-8")
+    assert "part defect failed: " in log
+    assert "Traceback" in log
+
+
+def test_processes_share_the_threads_and_leave_the_terminals_session(executors, tmp_path):
+    work = [task_work(tmp_path, name) for name in "abcd"]
+    outcomes(executors["two"](), work)
+    rows = [rows_of(item) for item in work]
+    assert {row["threads"] for row in rows} == {max(1, torch.get_num_threads() // 2)}
+    assert os.getpid() not in {row["process"] for row in rows}
+    assert all(row["session"] == row["process"] for row in rows)  # Ctrl-C does not reach it
+
+
+def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    work = [task_work(tmp_path, name) for name in "abcd"]
+    executor = LocalProcesses(2, tmp_path, tmp_path / "smoke.log", torch.device("cuda"))
+    outcomes(executor, work)
+    by_process = {}
+    for item in work:
+        by_process.setdefault(rows_of(item)["process"], set()).add(rows_of(item)["gpu"])
+    assert sorted(by_process.values()) in ([{"3"}], [{"5"}], [{"3"}, {"5"}])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [local_processes._gpu(number, torch.device("cuda")) for number in (0, 1)] == ["0", "1"]
+    assert local_processes._gpu(0, CPU) is None
+
+
+def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executors, tmp_path):
+    work = [task_work(tmp_path, "dies", die), *(task_work(tmp_path, name) for name in "abc")]
+    found = outcomes(executors["two"](), work)
+    assert found["part dies"].kind == "failed"
+    assert "its process was killed" in found["part dies"].gist
+    assert [found[f"part {name}"].kind for name in "abc"] == ["done"] * 3
+    assert calls(tmp_path, "dies") == 1
+
+
+def test_the_second_stage_begins_when_the_first_has_ended(executors, tmp_path):
+    first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
+    order = [
+        (type(event), event.key) for event in executors["two"]().run([first, second])
+    ]  # starts and outcomes
+    ended = max(order.index((Outcome, item.key)) for item in first)
+    began = min(order.index((Started, item.key)) for item in second)
+    assert ended < began
+
+
+@pytest.mark.parametrize("who", ["alone", "two"])
+def test_what_another_command_is_at_comes_last_and_is_not_computed_again(who, executors, tmp_path):
+    held, free = task_work(tmp_path, "held"), task_work(tmp_path, "free")
+    with contextlib.ExitStack() as stack:
+        assert stack.enter_context(locks.claim(held.key, tmp_path / ".locks"))
+        for event in executors[who]().run([[held, free]]):
+            if isinstance(event, Outcome) and event.key == free.key:
+                held.compute()  # as the other command does
+                stack.close()
+        assert calls(tmp_path, "held") == 1
+        assert calls(tmp_path, "free") == 1
+
+
+def test_processes_stop_at_a_safe_point_when_their_iterator_is_closed(executors, tmp_path):
+    events = executors["two"]().run([[task_work(tmp_path, "long", train)]])
+    next(events)
+    assert wait_until(lambda: calls(tmp_path, "long") == 1)
+    pid = int((tmp_path / "long.called").read_text())
+    events.close()
+    assert (tmp_path / "long.checkpoint").read_text() == "SIGTERM was received"
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_time_limit_in_another_process_stops_the_study(executors, tmp_path, monkeypatch):
+    work = [task_work(tmp_path, "long", train)]
+    events = executors["two"]().run([work])
+    next(events)
+    assert wait_until(lambda: calls(tmp_path, "long") == 1)
+    os.kill(int((tmp_path / "long.called").read_text()), signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        next(events)
+
+
+LEADER = """
+import sys
+from pathlib import Path
+import torch
+from made_tasks import task_work, train
+from bnrecon.reproduction.executors import LocalProcesses
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    work = [task_work(folder, name, train) for name in ("one", "two")]
+    executor = LocalProcesses(2, folder, folder / "smoke.log", torch.device("cpu"))
+    try:
+        for event in executor.run([work]):
+            pass
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_is_left_and_each_saves_what_it_has(sent, tmp_path):
+    """Whether the leading process is killed or interrupted; nothing of the folder is executed."""
+    (tmp_path / "random.py").write_text("open('executed', 'w')\n")
+    (tmp_path / "leader.py").write_text(LEADER)
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    line = [sys.executable, "-P", str(tmp_path / "leader.py"), str(tmp_path)]
+    environment = ENVIRONMENT | {"PYTHONPATH": path}
+    with subprocess.Popen(line, cwd=tmp_path, env=environment) as leader:
+        names = ("one", "two")
+        assert wait_until(lambda: all(calls(tmp_path, name) for name in names))
+        workers = [int((tmp_path / f"{name}.called").read_text()) for name in names]
+        leader.send_signal(sent)
+    assert leader.returncode == (130 if sent == signal.SIGINT else -signal.SIGKILL)
+    assert wait_until(lambda: not any(map(psutil.pid_exists, workers)))
+    for name in names:
+        assert (tmp_path / f"{name}.checkpoint").read_text() == "SIGTERM was received"
+    assert not (tmp_path / "executed").exists()
+
+
+def test_more_processes_than_cores_memory_or_gpus_carry_are_refused(monkeypatch):
+    monkeypatch.setattr(local_processes.hardware, "processor_count", lambda: 4)
+    monkeypatch.setattr(local_processes.hardware, "available_memory", lambda device: 10**11)
+    local_processes.require_room(4, CPU)
+    with pytest.raises(UserError, match=r"jobs=5: this machine carries 4 \(4 cores, 100.0 GB"):
+        local_processes.require_room(5, CPU)
+    with pytest.raises(UserError, match=r"jobs=100000: this machine carries 4 "):
+        local_processes.require_room(100000, CPU)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match=r"jobs=2: this machine carries 1 .* 1 GPU\)"):
+        local_processes.require_room(2, torch.device("cuda"))
+    monkeypatch.setattr(local_processes.hardware, "processor_count", lambda: 1)
+    local_processes.require_room(2, CPU)
+    monkeypatch.setattr(local_processes.hardware, "available_memory", lambda device: 5 * 10**8)
+    local_processes.require_room(1, CPU)
+    with pytest.raises(UserError, match=r"jobs=2: this machine carries 1 "):
+        local_processes.require_room(2, CPU)
+
+
+@pytest.mark.parametrize("name", registry.STUDIES)
+def test_all_work_of_a_study_can_be_sent_to_another_process(name, tmp_path):
+    request = read(name, ["scale=smoke", f"outputs={tmp_path}"])
+    work = [item for part in engine.plan(registry.find(name), request) for item in part.work]
+    again = pickle.loads(pickle.dumps(work))
+    assert [item.key for item in again] == [item.key for item in work]
+    assert [item.label for item in again] == [item.label for item in work]
+
+
+@pytest.mark.parametrize("who", ["alone", "two"])
+def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tmp_path, caplog):
+    records = engine.Records(tmp_path / "paper", "smoke", "bnrecon study paper")
+    work = [task_work(tmp_path, "a"), task_work(tmp_path, "b", fail, kind="failure")]
+    with caplog.at_level(logging.INFO), pytest.raises(RunError, match="1 failed of 2 tasks"):
+        engine.compute_missing(work, executors[who](), records)
+    found = progress.read(records.progress)
+    assert (found.total, found.finished, found.ended) == (2, 1, "failed")
+    assert [(failure.label, failure.message) for failure in found.failed] == [
+        ("part b", "failure of b")
+    ]
+    assert found.running == ()
+    assert found.left_by_part == {}
+    assert len(found.seconds_by_part["part"]) == 1
+    assert caplog.text.count("failure of b; see ") == 1
+    assert found.failed[0].log in caplog.text
+    engine.compute_missing(work[:1], executors[who](), records)  # nothing is missing
+    assert calls(tmp_path, "a") == 1
+
+
+def test_the_progress_file_says_what_is_at_work_and_that_it_was_interrupted(executors, tmp_path):
+    records = engine.Records(tmp_path / "paper", "smoke", "bnrecon study paper")
+    work = [task_work(tmp_path, "a"), task_work(tmp_path, "b")]
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        progress.keep(
+            records.progress, "again", InProcess(tmp_path, tmp_path / "log"), work
+        ) as kept,
+    ):
+        kept.note(Started(work[0].key))
+        now = progress.read(records.progress)
+        assert [(item.label, item.part) for item in now.running] == [("part a", "part")]
+        assert now.left_by_part == {"part": 2}
+        assert (now.pid, now.ended) == (os.getpid(), None)
+        raise KeyboardInterrupt
+    assert progress.read(records.progress).ended == "interrupted"
+
+
+def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
+    options = ["scale=smoke", f"outputs={tmp_path}", "layers", "jobs=2"]
+    study = registry.find("burkholz2024")
+    request = read(study.name, [*options, "data=digits"])
+    (part,) = engine.plan(study, request)
+    records = engine.Records(request.folder, "smoke", request.command)
+    executor = LocalProcesses(2, records.claims, records.log, CPU)
+    with caplog.at_level(logging.INFO):
+        engine.compute_missing(part.work, executor, records)
+    lines = [line for line in caplog.messages if line.startswith(("target of ", "layers "))]
+    expected = 1 if len(part.work) > 1 else 0
+    assert [line.startswith("target of ") for line in lines] == [True] * expected + [False] * len(
+        part.work
+    )
+    assert len(list((tmp_path / "targets").iterdir())) == 1
