@@ -153,7 +153,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
     targets = shared_targets(items) if executor.processes != 1 else []
     known: dict[str, Work] = {item.key: item for item in (*targets, *items)}
     failures: list[str] = []
-    started = time.monotonic()
+    started, ended = time.monotonic(), 0
     with (
         progress.keep(records.progress, records.command, executor, known.values()) as keeper,
         contextlib.closing(executor.run([targets, items])) as events,
@@ -165,8 +165,9 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
                 bar.set_postfix_str(known[event.key].label)
                 continue
             bar.update()
+            ended += 1
             gist = event.gist if event.kind == "done" else f"failed: {event.gist}"
-            left = _left(items, time.monotonic() - started)
+            left = _left(ended, len(known), time.monotonic() - started)
             logger.info("%s: %s, %s; %s", event.label, gist, duration(event.seconds), left)
             if event.kind == "mistake":
                 mistakes[event.gist] += 1
@@ -219,14 +220,12 @@ def _problem_of(spec: DataSpec) -> str | None:
     return None
 
 
-def _left(work: Sequence[Work], seconds: float) -> str:
-    """How much is left, and for how long, if the rest takes as long as what is done by now."""
-    done = sum(item.is_finished() for item in work)
-    left = len(work) - done
+def _left(ended: int, total: int, seconds: float) -> str:
+    """How much is left, and for how long, if the rest takes as long as what has ended by now."""
+    left = total - ended
     if not left:
         return "none is left"
-    about = f", about {duration(seconds / done * left)}" if done else ""
-    return f"{left} of {len(work)} left{about}"
+    return f"{left} of {total} left, about {duration(seconds / ended * left)}"
 
 
 def _raise_failures(failures: list[str], mistakes: Counter[str], among: str) -> None:

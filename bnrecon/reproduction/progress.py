@@ -1,15 +1,21 @@
-"""How far a study is: a small file that its leading process keeps, and that others read."""
+"""How far a study is: a file that its leading process adds a line to per event, for others to read.
+
+Its lines are JSON: first what was asked for, then each start and each outcome, last how it ended.
+A last line that was cut off is left out.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
+import json
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 from bnrecon.reproduction.executors import Executor
 from bnrecon.reproduction.outcome import Outcome, Started
@@ -17,6 +23,9 @@ from bnrecon.reproduction.work import Work
 from bnrecon.runtime import files
 
 __all__ = ["Failure", "Progress", "Running", "keep", "progress_path", "read"]
+
+
+HEADER = ("study", "scale", "command", "host", "pid", "executor", "processes", "started")
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Progress:
 
 def progress_path(folder: Path, scale: str) -> Path:
     """Where the file lies in a study's folder."""
-    return folder / f"progress-{scale}.json"
+    return folder / f"progress-{scale}.jsonl"
 
 
 def read(path: Path) -> Progress:
@@ -90,59 +99,78 @@ def read(path: Path) -> Progress:
         Damaged: it is damaged, or was written by another version.
         FileNotFoundError: there is none.
     """
-    content = files.read_json(path)
+    *lines, cut_off = path.read_text(encoding="utf-8", errors="replace").split("\n")
     try:
-        content["failed"] = tuple(Failure(**item) for item in content["failed"])
-        content["running"] = tuple(Running(**item) for item in content["running"])
-        spent = content["seconds_by_part"]
-        content["seconds_by_part"] = {part: tuple(seconds) for part, seconds in spent.items()}
-        return Progress(**content)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise files.Damaged(f"{path} was written by another version of bnrecon ({error})") from None
+        return _fold([json.loads(line) for line in lines])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise files.Damaged(
+            f"{path} is damaged, or was written by another version of bnrecon ({reason})"
+        ) from None
+
+
+def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
+    """What the lines say together."""
+    first, *events = lines
+    left: dict[str, int] = dict(first["left_by_part"])
+    running: dict[str, Running] = {}
+    failed: list[Failure] = []
+    spent: dict[str, list[float]] = {}
+    for event in events:
+        if event["event"] == "started":
+            running[event["label"]] = Running(event["label"], event["part"], event["at"])
+        elif event["event"] in ("done", "mistake", "failed"):
+            running.pop(event["label"], None)
+            left[event["part"]] -= 1
+            if event["event"] == "done":
+                spent.setdefault(event["part"], []).append(event["seconds"])
+            else:
+                failed.append(Failure(event["label"], event["gist"], event["log"]))
+    ended = events[-1]["how"] if events and events[-1]["event"] == "ended" else None
+    return Progress(
+        **{name: first[name] for name in HEADER},
+        updated=lines[-1]["at"],
+        ended=ended,
+        total=sum(first["left_by_part"].values()),
+        finished=sum(map(len, spent.values())),
+        failed=tuple(failed),
+        running=() if ended else tuple(running.values()),
+        seconds_by_part={part: tuple(seconds) for part, seconds in spent.items()},
+        left_by_part={part: count for part, count in left.items() if count},
+    )
 
 
 class _Keeper:
-    """Keeps the file of a study whose work is being computed."""
+    """Adds a line per event to the file of a study whose work is being computed."""
 
-    def __init__(self, path: Path, first: Progress, work: Iterable[Work]) -> None:
-        self._path, self._now = path, first
-        self._open = {item.key: item for item in work}
-        self._write()
+    def __init__(self, file: TextIO, work: Iterable[Work]) -> None:
+        self._file = file
+        self._parts = {item.key: (item.label, item.part) for item in work}
+        self.failed = False
 
     def note(self, event: Started | Outcome) -> None:
-        """Take down an event, and write the file."""
-        now = self._now
+        """Take down an event."""
+        if event.key not in self._parts:
+            return
+        label, part = self._parts[event.key]
         if isinstance(event, Started):
-            known = {found.label for found in now.running}
-            if (item := self._open.get(event.key)) is not None and item.label not in known:
-                new = Running(item.label, item.part, _utc())
-                self._now = dataclasses.replace(now, running=(*now.running, new))
-                self._write()
+            self.write(event="started", label=label, part=part)
             return
-        running = tuple(found for found in now.running if found.label != event.label)
-        self._now = now = dataclasses.replace(now, running=running)
-        if (item := self._open.pop(event.key, None)) is None:
-            self._write()
-            return
-        if event.kind == "done":
-            spent = dict(now.seconds_by_part)
-            spent[item.part] = (*spent.get(item.part, ()), round(event.seconds, 1))
-            now = dataclasses.replace(now, finished=now.finished + 1, seconds_by_part=spent)
-        else:
-            failure = Failure(event.label, event.gist, event.log)
-            now = dataclasses.replace(now, failed=(*now.failed, failure))
-        self._now = dataclasses.replace(now, left_by_part=_count_parts(self._open.values()))
-        self._write()
+        self.failed |= event.kind != "done"
+        self.write(
+            event=event.kind,
+            label=label,
+            part=part,
+            seconds=round(event.seconds, 1),
+            gist=event.gist,
+            log=event.log,
+        )
 
-    def end(self, how: str) -> None:
-        """Take down how the leading process ended."""
-        self._now = dataclasses.replace(self._now, ended=how, running=())
-        self._write()
-
-    def _write(self) -> None:
-        now = dataclasses.replace(self._now, updated=_utc())
+    def write(self, **content: object) -> None:
+        """Add a line, with the time."""
         with contextlib.suppress(OSError):  # a full disk is for the results to report
-            files.write_json(self._path, dataclasses.asdict(now))
+            self._file.write(json.dumps({"at": _utc(), **content}) + "\n")
+            self._file.flush()
 
 
 @contextlib.contextmanager
@@ -150,44 +178,33 @@ def keep(path: Path, command: str, executor: Executor, work: Iterable[Work]) -> 
     """Keep a study's progress file for the block; at its end the file says how it ended.
 
     Args:
-        path: see ``progress_path``.
+        path: see ``progress_path``; an earlier file is replaced.
         command: what continues the study.
         executor: who computes.
         work: what is missing.
     """
     work = list(work)
-    first = Progress(
-        study=path.parent.name,
-        scale=path.stem.removeprefix("progress-"),
-        command=command,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        executor=executor.name,
-        processes=executor.processes,
-        started=_utc(),
-        updated="",
-        ended=None,
-        total=len(work),
-        finished=0,
-        failed=(),
-        running=(),
-        seconds_by_part={},
-        left_by_part=_count_parts(work),
-    )
-    keeper = _Keeper(path, first, work)
-    try:
-        yield keeper
-    except BaseException:
-        keeper.end("interrupted")
-        raise
-    keeper.end("failed" if keeper._now.failed else "finished")
-
-
-def _count_parts(work: Iterable[Work]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for item in work:
-        counts[item.part] = counts.get(item.part, 0) + 1
-    return counts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # another command that shares the work goes on in the old file
+    with path.open("x", encoding="utf-8") as file:
+        keeper = _Keeper(file, work)
+        keeper.write(
+            study=path.parent.name,
+            scale=path.stem.removeprefix("progress-"),
+            command=command,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            executor=executor.name,
+            processes=executor.processes,
+            started=_utc(),
+            left_by_part=Counter(item.part for item in work),
+        )
+        try:
+            yield keeper
+        except BaseException:
+            keeper.write(event="ended", how="interrupted")
+            raise
+        keeper.write(event="ended", how="failed" if keeper.failed else "finished")
 
 
 def _utc() -> str:
