@@ -10,6 +10,7 @@ from pathlib import Path
 from bnrecon.config.schema import RunConfig
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_folder, check_utf8
+from bnrecon.runtime.tracker_libraries import require_libraries
 
 __all__ = ["check_machine", "require_folder"]
 
@@ -47,9 +48,10 @@ def _is_there(place: Path) -> bool:
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise ``UserError`` for what this machine lacks: a GPU, memory for training, a compiler."""
+    """Raise ``UserError`` for what is missing: a GPU, memory, a compiler, a tracker's library."""
     from bnrecon.runtime import hardware  # loads torch, which help and completion do without
 
+    require_libraries(config.tracker)
     device = hardware.resolve_device(config.device)
     free, needed = hardware.available_memory(device), config.target.training_bytes()
     if needed > free:

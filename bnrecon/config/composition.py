@@ -32,7 +32,7 @@ from bnrecon.runtime.options import prefix_fields
 __all__ = ["as_overrides", "compose", "from_hydra", "option_names", "rename_fields"]
 
 
-FOLDERS = ("outputs", "targets", "data.root", "hydra.sweep.dir")
+FOLDERS = ("outputs", "targets", "tracker_folder", "data.root", "hydra.sweep.dir")
 
 
 def from_hydra(composed: DictConfig) -> RunConfig:
@@ -147,6 +147,8 @@ def _as_override(word: str, sweep: bool) -> str:
     name, equals, value = word.partition("=")
     if not name.strip("+~"):
         raise UserError(f"{word!r}: an option has no name; write name=value, as in target=vgg18")
+    if name.lstrip("+") == "tracker" and equals and not value.startswith("["):
+        return f"{name}=[{'' if value == 'null' else value}]"  # one alone is a list too
     if name.lstrip("+") not in (*FOLDERS, *GROUPS) or (sweep and re.search("""[('"]""", value)):
         return word
     quoted = _folder if name.lstrip("+") in FOLDERS else _choice

@@ -11,6 +11,7 @@ from bnrecon.data.spec import DataSpec
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_fields, check_utf8, option
+from bnrecon.runtime.tracker_libraries import NAMES as TRACKERS
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.spec import (
     CustomTarget,
@@ -52,6 +53,9 @@ VOLATILE = frozenset(
         "keep_source",
         "device",
         "threads",
+        "tracker",
+        "tracker_folder",
+        "tracker_project",
     }
 )
 SPECS: dict[str, type] = {
@@ -111,10 +115,28 @@ class RunConfig:
         default_factory=list,
         metadata={"help": "Python modules that register your own targets, features or solvers"},
     )
+    tracker: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "what shows epochs, layers, seeds and results; several as in "
+            "[tensorboard,wandb]; none: nothing",
+            "allowed": ("none", *TRACKERS),
+        },
+    )
+    tracker_folder: str | None = option(
+        None, "folder that trackers write to; null: OUTPUTS/trackers", folder=True
+    )
+    tracker_project: str = option("bnrecon", "project of trackio and wandb", file_name=True)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        folders = {"outputs": self.outputs, "targets": self.targets, "data.root": self.data.root}
+        self.tracker = [name for name in dict.fromkeys(self.tracker) if name != "none"]
+        folders = {
+            "outputs": self.outputs,
+            "targets": self.targets,
+            "tracker_folder": self.tracker_folder,
+            "data.root": self.data.root,
+        }
         for name, folder in folders.items():
             if folder is not None:
                 check_utf8(name, folder)
@@ -124,6 +146,11 @@ class RunConfig:
                 f"seeds={seeds}: give one or more different seeds from 0 to 2^63 - 1, "
                 "as in seeds=[0,1,2]"
             )
+
+    @property
+    def tracking_folder(self) -> Path:
+        """Where trackers write."""
+        return Path(self.tracker_folder or f"{self.outputs}/trackers")
 
     @property
     def target_request(self) -> TargetRequest:

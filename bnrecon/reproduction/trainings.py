@@ -12,6 +12,7 @@ from torch import nn
 from bnrecon.config import composition
 from bnrecon.data import Images, load
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.trackers.registry import open_trackers
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.runtime import hardware
@@ -41,7 +42,8 @@ def obtain(options: Sequence[str]) -> tuple[Trained, Images, torch.device]:
     device = hardware.resolve_device(config.device)
     with composition.option_names("data"):
         data = load(config.data)
-    return obtain_target(config.target_request, data, device), data, device
+    trackers = open_trackers(config)
+    return obtain_target(config.target_request, data, device, trackers), data, device
 
 
 def train_one(options: Sequence[str], look: Look | None = None) -> dict[str, Any]:

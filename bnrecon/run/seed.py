@@ -26,12 +26,14 @@ from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.reporting.progress import layer_line, seed_line
 from bnrecon.reporting.result import SeedRecord
+from bnrecon.reporting.trackers.events import log_layer, log_seed
 from bnrecon.run import estimate
 from bnrecon.run.announcement import source_images
 from bnrecon.run.evaluation import evaluate_source
 from bnrecon.run.naming import code_of_run
 from bnrecon.runtime import digests, files
 from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.tracking import TrackedRun
 from bnrecon.solvers.base import Solution, SolverReport
 from bnrecon.targets.store import Trained
 
@@ -48,6 +50,7 @@ def run_seed(
     moments: Mapping[str, LayerMoments],
     data: Images,
     device: torch.device,
+    tracked: TrackedRun,
 ) -> SeedRecord:
     """Rebuild the target from one seed, save the source network, read it back, evaluate it.
 
@@ -61,6 +64,7 @@ def run_seed(
         moments: of its layers' inputs and outputs, for the running statistics.
         data: test images.
         device: where the source network is evaluated.
+        tracked: is sent each layer, and the seed.
 
     Raises:
         RunError: a layer cannot be solved, or what was saved does not come back.
@@ -68,12 +72,13 @@ def run_seed(
     place = folder / f"seed-{seed}"
     key = seed_key(config, trained, data, device)
     if (known := _finished_before(config, seed, place, key)) is not None:
+        log_seed(tracked, known, trained.about["accuracy"])
         return known
     started = time.monotonic()
     with option_names("features"):
         plan = plan_layers(trained.network, config.features, config.solver, seed=seed)
         check_moments(plan, moments)  # before hours of solving
-        solutions = _solve_layers(plan, seed, place, key)
+        solutions = _solve_layers(plan, seed, place, key, tracked)
         rebuilt = assemble(plan, solutions, moments)
     path = rebuilt.save(place / "source.safetensors")
     reports, notes = rebuilt.layers, rebuilt.notes
@@ -109,6 +114,7 @@ def run_seed(
     files.write_json(place / "result.json", record.to_json())
     _remove_solutions(place)
     logger.info(seed_line(record))
+    log_seed(tracked, record, trained.about["accuracy"])
     return record
 
 
@@ -180,13 +186,16 @@ def _with_option_names(report: LayerReport) -> LayerReport:
     )
 
 
-def _solve_layers(plan: Plan, seed: int, place: Path, key: str) -> dict[str, Solution]:
+def _solve_layers(
+    plan: Plan, seed: int, place: Path, key: str, tracked: TrackedRun
+) -> dict[str, Solution]:
     """Solve the layers of a plan; each solution is stored when it is found."""
     solutions = _read_solutions(place, seed, key)
     if solutions:
         logger.info("seed %d: %d layers were solved before", seed, len(solutions))
-    for layer in plan.layers:
+    for number, layer in enumerate(plan.layers, start=1):
         if layer.name in solutions:
+            log_layer(tracked, seed, number, solutions[layer.name].report)
             continue
         solution = solve_layer(layer)
         about = {"name": layer.name, "key": key, "seed": seed}
@@ -199,6 +208,7 @@ def _solve_layers(plan: Plan, seed: int, place: Path, key: str) -> dict[str, Sol
             f"  seed {seed}  {layer.name:<24} n={layer.shape.equations:<8} c1={layer.width:<8} "
             f"{report.solver:<12} residual {report.relative_residual:.1e}  {report.seconds:.1f} s"
         )
+        log_layer(tracked, seed, number, report)
     return solutions
 
 

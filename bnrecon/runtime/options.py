@@ -170,8 +170,9 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         and limits.get("at_least", -math.inf) <= value <= limits.get("at_most", math.inf)
     ):
         raise UserError(f"{name}={value}: must be {limits_text(limits) or 'finite'}")
-    if "allowed" in limits and value not in limits["allowed"]:
-        raise UserError(f"{name}={value}: {nearest(value, map(str, limits['allowed']))}")
+    for given in value if isinstance(value, list) else [value]:
+        if "allowed" in limits and given not in limits["allowed"]:
+            raise UserError(f"{name}={given}: {nearest(given, map(str, limits['allowed']))}")
     if limits.get("folder"):
         check_folder(name, value)
     if limits.get("file_name"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import itertools
 import logging
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from bnrecon.runtime.errors import Diverged, RunError, UserError
 from bnrecon.runtime.hardware import can_compile
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.options import name_fields
+from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.normalization import change_normalization, initialize_statistics
 from bnrecon.targets.plan import TrainingPlan, autocast_dtype
+from bnrecon.targets.progress import log_epoch, log_training
 from bnrecon.targets.register import FAMILIES, build, target_code
 from bnrecon.targets.reparameterization import reparameterize
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest, TargetSpec
@@ -135,7 +138,12 @@ def is_trained(request: TargetRequest, data: Images, device: torch.device) -> bo
     return (target_folder(request, data, device) / "target.json").exists()
 
 
-def obtain_target(request: TargetRequest, data: Images, device: torch.device) -> Trained:
+def obtain_target(
+    request: TargetRequest,
+    data: Images,
+    device: torch.device,
+    trackers: Trackers = NO_TRACKERS,
+) -> Trained:
     """Take the target from the store or train it; of several processes one trains, others wait.
 
     A stored target is only read, so that its folder need not be writable; which device and
@@ -143,6 +151,12 @@ def obtain_target(request: TargetRequest, data: Images, device: torch.device) ->
     trained is read back: what is computed from it is the same, to the last digit, in every later
     run. A damaged file is named, set aside and redone. Of processes that train together (torchrun)
     the first holds the lock, tests and saves.
+
+    Args:
+        request: the target, how and on what it is trained, and where it is stored.
+        data: the images.
+        device: where to train, and where the network is afterwards.
+        trackers: are sent the training, also one that was done before.
 
     Raises:
         UserError: where the request does not fit the images or the machine.
@@ -157,15 +171,17 @@ def obtain_target(request: TargetRequest, data: Images, device: torch.device) ->
     if about is None:
         _check_batches(network, request, data)
         folder = own
-        network, about = _train_under_lock(request, data, device, folder)
+        network, about = _train_under_lock(request, data, device, folder, trackers)
     elif folder != own:
         trained_in = about.get("device", "another device"), about.get("precision", "its precision")
         logger.info("%s was trained on %s in %s", folder, *trained_in)
+    with trackers.track(f"targets/{folder.name}", about["config"]) as tracked:
+        log_training(tracked, about)
     return Trained(network.to(device).eval(), folder, about)
 
 
 def _train_under_lock(
-    request: TargetRequest, data: Images, device: torch.device, folder: Path
+    request: TargetRequest, data: Images, device: torch.device, folder: Path, trackers: Trackers
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train, unless another process has done it in the meantime; then read what is stored."""
     lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -177,12 +193,15 @@ def _train_under_lock(
             lambda: _read_stored(folder, network, set_aside=True)
         )
         if about is None:
-            with attribute_errors(FAMILIES[request.target.family]):
-                _train_and_save(request, data, device, folder)
-            network = build_target(request, data)
-            about = distributed.run_on_first_rank_before_others(
-                lambda: _read_stored(folder, network)
-            )
+            with trackers.track(f"targets/{folder.name}", _options(request)) as tracked:
+                with attribute_errors(FAMILIES[request.target.family]):
+                    _train_and_save(request, data, device, folder, tracked)
+                network = build_target(request, data)
+                about = distributed.run_on_first_rank_before_others(
+                    lambda: _read_stored(folder, network)
+                )
+                if about is not None:
+                    log_training(tracked, about)
     if about is None:
         raise RunError(f"{folder}: the trained target cannot be read back; check the disk")
     return network, about
@@ -241,7 +260,7 @@ def _read_stored(
 
 
 def _train_and_save(
-    request: TargetRequest, data: Images, device: torch.device, folder: Path
+    request: TargetRequest, data: Images, device: torch.device, folder: Path, tracked: TrackedRun
 ) -> None:
     network = build_target(request, data)
     checkpoint = folder / CHECKPOINT
@@ -253,11 +272,23 @@ def _train_and_save(
             initialize_statistics(network, request.target, data, device, stop)
 
         starts = initialize if request.target.initialization in INITIALIZED_FROM_DATA else None
-        log, spent = train(network, data, plan, device, checkpoint, stop, starts)
+        log_row = functools.partial(log_epoch, tracked)
+        log, spent = train(network, data, plan, device, checkpoint, stop, starts, log_row)
     about = {"seconds": spent, "log": log}
     distributed.run_on_first_rank(
         lambda: _test_and_save(request, data, device, folder, network, about)
     )
+
+
+def _options(request: TargetRequest) -> dict[str, Any]:
+    """What the target is and how it is trained."""
+    options = {
+        "data": dataclasses.asdict(request.data),
+        "target": dataclasses.asdict(request.target),
+        "train": dataclasses.asdict(request.train),
+    }
+    del options["data"]["root"]  # where the files lie does not change the target
+    return options
 
 
 def _test_and_save(
@@ -279,17 +310,11 @@ def _test_and_save(
     files.write_tensors(
         folder / "target.safetensors", network.state_dict(), {"target": request.target.name}
     )
-    config = {
-        "data": dataclasses.asdict(request.data),
-        "target": dataclasses.asdict(request.target),
-        "train": dataclasses.asdict(request.train),
-    }
-    del config["data"]["root"]  # where the files lie does not change the target
     about = {"accuracy": accuracy.percent, "images": accuracy.images} | about
     about |= {
         "precision": str(training_plan(request, device).dtype).removeprefix("torch."),
         "device": device.type,
-        "config": config,
+        "config": _options(request),
         "data_checksum": data.checksum(),
         "commit": provenance.commit(),
         "versions": provenance.versions(),

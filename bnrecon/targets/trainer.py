@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ class Trainer:
         self.log: list[dict[str, float]] = []
         # Sums over the epoch so far, of this process: loss, correct answers, images.
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self.on_epoch: Callable[[Mapping[str, float]], None] | None = None
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything that the next step depends on; of the data's order the step number alone."""
@@ -81,8 +82,8 @@ class Trainer:
             if buffer is not None:
                 tensors[f"momentum.{name}"] = buffer
         tensors["sums"] = distributed.sum_over_ranks(self.sums)
-        about = {"step": self.step, "seconds": self.seconds, "log": self.log}
-        return tensors, about | {"processes": self.processes}
+        about = {"step": self.step, "epochs": self.spec.epochs, "seconds": self.seconds}
+        return tensors, about | {"log": self.log, "processes": self.processes}
 
     def restore(self, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
         """Take up what ``state`` returned.
@@ -220,6 +221,8 @@ class Trainer:
             self.network.train()
         self.log.append(row)
         self.sums.zero_()
+        if self.on_epoch is not None:
+            self.on_epoch(row)
         if bar.disable and self.rank == 0:  # no terminal: a line an epoch for the log
             logger.info(
                 "epoch %d/%d  loss %.3f  accuracy %.1f%%  %.0f images/s  %.0f min left",
@@ -240,6 +243,7 @@ def train(
     checkpoint: Path,
     stop: StopRequest,
     initialize: Callable[[nn.Module], None] | None = None,
+    on_epoch: Callable[[Mapping[str, float]], None] | None = None,
 ) -> tuple[list[dict[str, float]], float]:
     """Train a network in place, in eval mode afterwards.
 
@@ -258,6 +262,8 @@ def train(
         checkpoint: file that the training is saved to.
         stop: asked after each step whether to stop.
         initialize: called with the network, on its device, where no checkpoint is taken up.
+        on_epoch: called with the row of the log of each epoch; after an interruption again with
+            those of the checkpoint.
 
     Returns:
         The log (for each epoch loss and training accuracy in percent, and the test accuracy where
@@ -281,6 +287,10 @@ def train(
     if not resumed and initialize is not None:
         initialize(network)
         trainer._save(checkpoint)  # what was computed from all images is not computed again
+    if on_epoch is not None:
+        trainer.on_epoch = on_epoch
+        for row in trainer.log:
+            on_epoch(row)
     try:
         # Each step seeds the generators of PyTorch; a caller's own go on where they were.
         on_gpu = device.type == "cuda" and torch.cuda.is_available()

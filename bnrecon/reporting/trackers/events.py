@@ -1,0 +1,77 @@
+"""What trackers are sent of a run, during and after it: layers, seeds, the result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bnrecon.config.schema import VOLATILE, RunConfig
+from bnrecon.reporting.result import RunResult, SeedResult
+from bnrecon.runtime.tracking import Plain, TrackedRun, flatten
+from bnrecon.solvers.base import SolverReport
+
+__all__ = ["log_layer", "log_run", "log_seed", "tracked_options"]
+
+
+def tracked_options(config: RunConfig | Mapping[str, Any]) -> dict[str, Plain]:
+    """The options of a run that a tracker shows: no folders, and not where or how fast it ran.
+
+    Args:
+        config: of the run, or as ``result.json`` has it.
+    """
+    options = flatten(dataclasses.asdict(config) if isinstance(config, RunConfig) else config)
+    hidden = VOLATILE - {"scale", "target.name"}
+    return {name: value for name, value in options.items() if name not in hidden}
+
+
+def log_layer(tracked: TrackedRun, seed: int, number: int, report: SolverReport) -> None:
+    """Log how well a layer was solved, ``number`` counting from 1."""
+    tracked.layer(
+        seed,
+        number,
+        {
+            "residual": report.relative_residual,
+            "iterations": report.iterations,
+            "seconds": report.seconds,
+        },
+    )
+
+
+def log_seed(tracked: TrackedRun, record: SeedResult, target_accuracy: float) -> None:
+    """Log a finished seed: its layers as far as they were not yet, and how good the source is."""
+    for number, layer in enumerate(record.layers, start=1):
+        log_layer(tracked, record.seed, number, layer.solution)
+    for number, layer in enumerate(record.layers, start=1):
+        tracked.layer_error(record.seed, number, {"relative_error": layer.relative_error})
+    values = {
+        "accuracy": record.accuracy,
+        "loss": target_accuracy - record.accuracy,
+        "largest_layer_error": max(layer.relative_error for layer in record.layers),
+        "unconverged_layers": sum(not layer.converged for layer in record.layers),
+        "seconds": record.seconds,
+        "solving_seconds": record.solving_seconds,
+    }
+    if record.predictions is not None:
+        values["predictions_that_differ"] = record.predictions.differ
+    tracked.seed(record.seed, values)
+
+
+def log_run(tracked: TrackedRun, result: RunResult) -> None:
+    """Log everything of a finished run; what was sent while it worked is passed over."""
+    for record in result.seeds:
+        log_seed(tracked, record, result.target.accuracy)
+    accuracy, loss = result.accuracy, result.loss
+    values = {
+        "accuracy": accuracy.mean,
+        "loss": loss.mean,
+        "target_accuracy": result.target.accuracy,
+        "seeds": len(result.seeds),
+        "largest_layer_error": max(layer.relative_error for layer in result.layers),
+        "unconverged_layers": len(result.unconverged),
+        "trainable_parameters": result.trainable_parameters,
+        "seconds": result.seconds,
+    }
+    if accuracy.half_width is not None:
+        values["accuracy_half_width"] = accuracy.half_width
+    tracked.result(values)

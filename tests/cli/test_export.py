@@ -1,0 +1,177 @@
+"""`bnrecon export`: what was run reaches a tracker afterwards, once."""
+
+import shutil
+
+import pytest
+from processes import TWO_SEEDS, folder_of
+
+from bnrecon.cli.completion import complete
+from bnrecon.cli.main import make_parsers
+from bnrecon.config.composition import compose
+from bnrecon.run import main_job
+from bnrecon.runtime import tracker_libraries
+
+pytest.importorskip("tensorboard")
+
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    outputs = tmp_path_factory.mktemp("outputs")
+    main_job.run(compose([*TWO_SEEDS, f"outputs={outputs}"]))
+    return outputs
+
+
+@pytest.fixture
+def outputs(run_once, tmp_path):
+    """A run and its target, of which no tracker knows."""
+    return shutil.copytree(run_once, tmp_path / "outputs")
+
+
+def only(folder):
+    (found,) = folder.iterdir()
+    return found
+
+
+def test_what_was_run_is_sent_and_given_again_nothing_is(outputs, command):
+    # 2 epochs and their result; of 2 seeds 5 layers, their errors and the seed; the result
+    entries = 2 + 1 + 2 * (5 + 5 + 1) + 1
+    code, out, err = command("export", "tensorboard", str(outputs))
+    assert code == 0, err
+    place = outputs / "trackers" / "tensorboard"
+    assert out.splitlines() == [
+        f"1 run and 1 target: {entries} entries sent",
+        f"tensorboard --logdir {place}",
+    ]
+    files = sorted(place.rglob("events*"))
+    code, out, _ = command("export", "tensorboard", str(outputs))
+    assert code == 0
+    assert f"nothing new, all {entries} entries were sent before" in out
+    assert sorted(place.rglob("events*")) == files
+
+
+def test_a_run_is_exported_by_its_folder_and_by_its_name(outputs, command, tmp_path):
+    run, target = only(outputs / "runs"), only(outputs / "targets")
+    code, out, _ = command("export", "tensorboard", str(run))
+    assert (code, out.splitlines()[0]) == (0, "1 run and 0 targets: 23 entries sent")
+    words = (run.name, target.name, run.name, f"outputs={outputs}")
+    code, out, _ = command("export", "tensorboard", *words)
+    assert code == 0
+    assert out.startswith("1 run and 1 target: 3 entries sent, 23 were sent before")
+    elsewhere = tmp_path / "else where"
+    code, out, _ = command("export", "tensorboard", str(run), f"tracker_folder={elsewhere}")
+    assert code == 0
+    assert out.splitlines()[1] == f"tensorboard --logdir '{elsewhere}/tensorboard'"
+    assert only(elsewhere / "tensorboard" / "runs").name == run.name
+
+
+def test_a_damaged_result_is_named_and_left_out(outputs, command):
+    (outputs / "runs" / "other").mkdir()
+    (outputs / "runs" / "other" / "result.json").write_text('{"seeds": [0')
+    (outputs / "runs" / "pipe").mkdir()
+    (outputs / "runs" / "pipe" / "result.json").mkdir()
+    code, out, err = command("export", "tensorboard", str(outputs))
+    assert code == 1
+    assert out.startswith("1 run and 1 target: 26 entries sent")
+    assert f"left out: {outputs}/runs/other/result.json is damaged" in err
+    assert f"left out: {outputs}/runs/pipe/result.json is no regular file" in err
+    assert "Traceback" not in err
+
+
+def test_a_target_of_another_program_is_left_out(outputs, command):
+    from bnrecon.runtime.files import write_json
+
+    write_json(only(outputs / "targets") / "target.json", {"accuracy": "high"})
+    code, _, err = command("export", "tensorboard", str(outputs))
+    assert code == 1
+    assert "was written by another version of bnrecon" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tensorbord",), "did you mean 'tensorboard'?"),
+        (("none",), "Allowed: tensorboard, trackio, wandb"),
+        (("outputs=x",), "Allowed: tensorboard, trackio, wandb"),
+        (("tensorboard", "nowhere"), "'nowhere': no such folder, and no run or target"),
+        (("tensorboard", ""), "'': no such folder"),
+        (("tensorboard", "folder=x"), "did you mean 'tracker_folder'?"),
+        (("tensorboard", "tracker_project=a/b"), "tracker_project='a/b'"),
+        (("tensorboard", "--all"), "--all is not an option"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words, said, refused):
+    refused("export", *words, line=said)
+
+
+def test_without_words_the_help_is_printed(command):
+    code, out, _ = command("export")
+    assert code == 2
+    assert "bnrecon export TRACKER [FOLDER|RUN|TARGET ...]" in out
+    assert "tracker_folder=null" in out
+
+
+def test_a_name_that_is_nearly_one_is_answered_with_it(outputs, command):
+    name = only(outputs / "runs").name
+    code, _, err = command("export", "tensorboard", name[:-1], f"outputs={outputs}")
+    assert code == 2
+    assert f"did you mean '{name}'?" in err
+
+
+def test_a_folder_without_runs_and_a_file_are_refused(outputs, command, tmp_path):
+    code, _, err = command("export", "tensorboard", str(tmp_path))
+    assert (code, "no finished run or target in this folder" in err) == (2, True)
+    file = only(outputs / "runs") / "result.json"
+    code, _, err = command("export", "tensorboard", str(file))
+    assert (code, "a file; give the folder" in err) == (2, True)
+
+
+def test_a_tracker_that_fails_makes_exit_code_1(outputs, command):
+    (outputs / "trackers").write_text("not a folder")
+    code, _, err = command("export", "tensorboard", str(outputs))
+    assert code == 1
+    assert "tensorboard failed" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("first", [("export", "wandb"), ("run", "tracker=wandb")])
+def test_a_missing_library_is_said_before_anything_is_done(first, refused, monkeypatch):
+    monkeypatch.setattr(tracker_libraries.importlib.util, "find_spec", lambda name: None)
+    line = refused(*first, "outputs=made")
+    assert line == "bnrecon: tracker=wandb: wandb is not installed; pip install 'bnrecon[wandb]'\n"
+
+
+def test_a_study_sends_its_runs_and_its_trainings(command, tmp_path):
+    words = ("burkholz2024", "pooling", "scale=smoke", "data=digits", "target.groups=[1]")
+    code, _, err = command("study", *words, "tracker=tensorboard", f"outputs={tmp_path}")
+    assert code == 0, err
+    place = tmp_path / "trackers" / "tensorboard"
+    for kind in ("runs", "targets"):
+        names = {path.name for path in (place / kind).iterdir()}
+        assert names == {path.name for path in (tmp_path / kind).iterdir()}
+
+
+def test_trackers_and_names_are_completed(outputs):
+    commands = make_parsers()[1]
+    run = only(outputs / "runs").name
+    assert complete("bnrecon export t", commands) == ["tensorboard", "trackio"]
+    line = f"bnrecon export wandb outputs={outputs} {run[:9]}"
+    assert run in complete(line, commands)
+    assert complete("bnrecon export wandb tracker_f", commands) == ["tracker_folder="]
+    assert complete("bnrecon run tracker=w", commands) == ["tracker=wandb"]
+
+
+def test_the_option_is_read_from_one_name_several_or_none():
+    for given, names in (
+        ("tracker=tensorboard", ["tensorboard"]),
+        ("tracker=[trackio,wandb]", ["trackio", "wandb"]),
+        ("tracker=trackio,wandb", ["trackio", "wandb"]),
+        ("tracker=none", []),
+        ("tracker=null", []),
+    ):
+        assert compose([given]).tracker == names
+
+
+def test_the_last_line_of_a_run_with_a_tracker_is_its_folder(command, tmp_path):
+    code, out, err = command("run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={tmp_path}")
+    assert code == 0, err
+    assert folder_of(out).is_dir()

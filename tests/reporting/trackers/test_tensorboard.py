@@ -1,0 +1,169 @@
+"""What TensorBoard shows is what the run found, read back from its event files."""
+
+import signal
+
+import pytest
+from processes import ENVIRONMENT, SMALLEST, TWO_SEEDS, finish, folder_of, start, wait_until
+
+from bnrecon.reporting.result import RunResult
+from bnrecon.runtime import files
+
+pytest.importorskip("tensorboard")
+
+
+def read(folder):
+    """Scalars by tag, as (step, value) in the order of the file, and all tags by kind."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    tags = events.Tags()
+    scalars = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags["scalars"]}
+    return scalars, tags, events
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A run of two seeds that TensorBoard was told of; its folder, and the trackers'."""
+    from bnrecon.config.composition import compose
+    from bnrecon.run import main_job
+
+    outputs = tmp_path_factory.mktemp("outputs")
+    done = main_job.run(compose([*TWO_SEEDS, "tracker=tensorboard", f"outputs={outputs}"]))
+    return done.folder, outputs / "trackers" / "tensorboard"
+
+
+def test_epochs_are_those_of_the_targets_log(tracked):
+    _, place = tracked
+    (target,) = (place / "targets").iterdir()
+    about = files.read_json(place.parents[1] / "targets" / target.name / "target.json")
+    scalars, _, _ = read(target)
+    for name in ("loss", "accuracy"):
+        expected = [(row["epoch"], pytest.approx(row[name])) for row in about["log"]]
+        assert scalars[f"epoch/{name}"] == expected
+    assert scalars["result/accuracy"][0][1] == pytest.approx(about["accuracy"])
+
+
+def test_layers_seeds_and_the_result_are_those_of_the_run(tracked):
+    folder, place = tracked
+    result = RunResult.read(folder / "result.json")
+    scalars, _, _ = read(place / "runs" / folder.name)
+    for seed in result.seeds:
+        for tag, name in (("residual", "residual"), ("relative_error", "relative_error")):
+            assert scalars[f"layer/{tag}/seed-{seed.seed}"] == [
+                (number, pytest.approx(getattr(layer, name)))
+                for number, layer in enumerate(seed.layers, start=1)
+            ]
+    assert scalars["seed/accuracy"] == [(s.seed, pytest.approx(s.accuracy)) for s in result.seeds]
+    assert scalars["result/accuracy"][0][1] == pytest.approx(result.accuracy.mean)
+
+
+def test_options_are_hyperparameters_without_the_machines_folders(tracked):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    folder, place = tracked
+    _, _, events = read(place / "runs" / folder.name)
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    options = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert options["features.name"].string_value == "he_normal"
+    assert options["train.lr"].number_value == pytest.approx(0.1)
+    assert not {"outputs", "data.root", "device", "tracker"} & set(options)
+
+
+def test_the_same_run_again_adds_nothing(tracked, command):
+    _, place = tracked
+    before = sorted(place.rglob("events*"))
+    code, out, err = command(
+        "run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={place.parents[1]}"
+    )
+    assert code == 0
+    assert "already done" in out
+    assert f"tensorboard --logdir {place}" in err
+    assert sorted(place.rglob("events*")) == before
+
+
+def test_a_run_of_before_is_sent_when_it_is_given_a_tracker(command, tmp_path):
+    code, out, _ = command("run", *SMALLEST, f"outputs={tmp_path}")
+    assert code == 0
+    assert not (tmp_path / "trackers").exists()
+    code, again, err = command("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
+    assert code == 0, err
+    assert folder_of(out) == folder_of(again), "a tracker does not change the name of a run"
+    scalars, _, _ = read(tmp_path / "trackers" / "tensorboard" / "runs" / folder_of(out).name)
+    assert [step for step, _ in scalars["seed/accuracy"]] == [0]
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_and_no_epoch_is_there_twice(command, tmp_path):
+    options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1")
+    options += ("tracker=tensorboard", f"outputs={tmp_path}")
+    for number in (1, 2):
+        process = start(*options, command="train")
+        lists = [f"epoch {10 * number}\n", "result\n"]
+
+        def reached(lists=lists):
+            sent = [path.read_text() for path in tmp_path.rglob("sent.txt")]
+            return any(word in text for text in sent for word in lists)
+
+        assert wait_until(reached)
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+    code, _, err = command("train", *options)
+    assert code == 0, err
+    (target,) = (tmp_path / "trackers" / "tensorboard" / "targets").iterdir()
+    scalars, _, _ = read(target)
+    assert [step for step, _ in scalars["epoch/loss"]] == list(range(1, 41))
+    about = files.read_json(tmp_path / "targets" / target.name / "target.json")
+    losses = [pytest.approx(row["loss"]) for row in about["log"]]
+    assert [value for _, value in scalars["epoch/loss"]] == losses
+
+
+def test_a_full_disk_of_the_tracker_does_not_fail_the_run(command, tmp_path, monkeypatch):
+    from torch.utils.tensorboard import SummaryWriter
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SummaryWriter, "add_scalar", full)
+    code, out, err = command("run", *SMALLEST, "tracker=tensorboard", f"outputs={tmp_path}")
+    assert code == 0
+    assert (folder_of(out) / "result.json").exists()
+    assert err.count("tensorboard failed") == 1
+    assert "Traceback" not in err
+    monkeypatch.undo()
+    code, out, err = command("export", "tensorboard", str(tmp_path))
+    assert code == 0, err
+    assert "entries sent" in out
+
+
+def test_a_tracker_makes_no_difference_to_the_result(tracked, tmp_path, command):
+    folder, _ = tracked
+    code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
+    assert code == 0, err
+    assert folder_of(out).name == folder.name
+    ours, plain = (RunResult.read(place / "result.json") for place in (folder, folder_of(out)))
+    assert ours.accuracies == plain.accuracies
+    errors = [[layer.relative_error for layer in r.layers] for r in (ours, plain)]
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_train_together_one_logs(tmp_path):
+    import subprocess
+    import sys
+
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    words = ["--standalone", "-m", "bnrecon", "train", "scale=smoke", "tracker=tensorboard"]
+    done = subprocess.run(
+        [*torchrun, *words, f"outputs={tmp_path}", "device=cpu"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (target,) = (tmp_path / "trackers" / "tensorboard" / "targets").iterdir()
+    scalars, _, _ = read(target)
+    assert [step for step, _ in scalars["epoch/loss"]] == [1, 2]
+    assert done.stderr.count("tensorboard --logdir") == 1

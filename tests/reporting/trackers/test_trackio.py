@@ -1,0 +1,86 @@
+"""What trackio's database holds is what the run found."""
+
+import json
+import sqlite3
+
+import pytest
+from processes import TWO_SEEDS, finish, folder_of, start
+
+from bnrecon.reporting.result import RunResult
+from bnrecon.runtime import files
+
+pytest.importorskip("trackio")
+
+
+def rows(place):
+    """(run, step, numbers) in the order in which they were written, and options by run."""
+    (database,) = place.glob("*.db")
+    with sqlite3.connect(database) as connection:
+        found = connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY rowid")
+        numbers = [(run, step, json.loads(text)) for run, step, text in found]
+        found = connection.execute("SELECT run_name, config FROM configs")
+        return numbers, {run: json.loads(text) for run, text in found}
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A run of two seeds in a process of its own, where trackio keeps its one folder."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    code, out, err = finish(start(*TWO_SEEDS, "tracker=trackio", f"outputs={outputs}"))
+    assert code == 0, err
+    assert "trackio failed" not in err
+    return folder_of(out), outputs / "trackers" / "trackio"
+
+
+def test_nothing_of_trackio_goes_to_standard_output(tracked):
+    folder, _ = tracked
+    assert (folder / "result.json").exists(), "the last line is the run's folder"
+
+
+def test_the_database_has_epochs_layers_seeds_and_the_result(tracked):
+    folder, place = tracked
+    result = RunResult.read(folder / "result.json")
+    numbers, options = rows(place)
+    of_run = [(step, values) for run, step, values in numbers if run == folder.name]
+    accuracies = [
+        (step, values["seed/accuracy"]) for step, values in of_run if "seed/accuracy" in values
+    ]
+    assert accuracies == [(seed.seed, pytest.approx(seed.accuracy)) for seed in result.seeds]
+    errors = [
+        values["layer/relative_error/seed-1"]
+        for _, values in of_run
+        if "layer/relative_error/seed-1" in values
+    ]
+    assert errors == [pytest.approx(layer.relative_error) for layer in result.seeds[1].layers]
+    assert of_run[-1][1]["result/accuracy"] == pytest.approx(result.accuracy.mean)
+    assert options[folder.name]["features.name"] == "he_normal"
+    (target,) = (place.parents[1] / "targets").iterdir()
+    log = files.read_json(target / "target.json")["log"]
+    losses = [v["epoch/loss"] for run, _, v in numbers if run == target.name and "epoch/loss" in v]
+    assert losses == [pytest.approx(row["loss"]) for row in log]
+
+
+def test_exporting_it_afterwards_adds_nothing_twice(tracked):
+    _, place = tracked
+    before = rows(place)
+    code, out, err = finish(start("trackio", str(place.parents[1]), command="export"))
+    assert code == 0, err
+    assert "nothing new" in out
+    assert rows(place)[0] == before[0]
+    # The same folder without what was noted: everything is sent again, to another project.
+    words = ("trackio", str(place.parents[1]), "tracker_project=another")
+    code, out, err = finish(start(*words, command="export"))
+    assert code == 0, err
+    assert f"{len(before[0])} entries sent" in out
+    assert "trackio show --project another" in out
+
+
+def test_a_database_that_cannot_be_written_is_warned_of(tmp_path):
+    place = tmp_path / "trackers" / "trackio"
+    place.mkdir(parents=True)
+    (place / "bnrecon.db").write_text("not a database")
+    code, out, err = finish(start(*TWO_SEEDS, "tracker=trackio", f"outputs={tmp_path}"))
+    assert code == 0, err
+    assert (folder_of(out) / "result.json").exists()
+    assert err.count("trackio failed and is left out") == 1
+    assert "Traceback" not in err

@@ -1,0 +1,102 @@
+"""What wandb keeps for its upload is what the run found, read from its files; none is uploaded."""
+
+import json
+import signal
+import struct
+
+import pytest
+from processes import TWO_SEEDS, finish, folder_of, start, wait_until
+
+from bnrecon.reporting.result import RunResult
+
+pytest.importorskip("wandb")
+
+
+def records(path):
+    """The records of a .wandb file: a header of 7 bytes, then blocks as LevelDB's log has them."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, place, part = path.read_bytes(), 7, b""
+    while place + 7 <= len(content):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        _, size, kind = struct.unpack("<IHB", content[place : place + 7])
+        part += content[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield Record.FromString(part)
+            part = b""
+
+
+def history(outputs, name):
+    """The rows of a run over all its files, by wandb's step: a row sent again is the same one."""
+    found = {}
+    for path in sorted((outputs / "trackers" / "wandb").glob(f"offline-run-*-{name}/*.wandb")):
+        for record in records(path):
+            if record.WhichOneof("record_type") == "history":
+                row = {i.key or "/".join(i.nested_key): i for i in record.history.item}
+                found.setdefault(int(row["_step"].value_json), []).append(
+                    {key: json.loads(item.value_json) for key, item in row.items()}
+                )
+    return found
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    outputs = tmp_path_factory.mktemp("outputs")
+    code, out, err = finish(start(*TWO_SEEDS, "tracker=wandb", f"outputs={outputs}"))
+    assert code == 0, err
+    assert "wandb failed" not in err
+    assert f"wandb sync {outputs}" in err
+    return folder_of(out), outputs
+
+
+def test_the_files_have_layers_and_seeds_with_their_own_axes(tracked):
+    folder, outputs = tracked
+    result = RunResult.read(folder / "result.json")
+    rows = [row for (row,) in history(outputs, folder.name).values()]
+    seeds = [(row["seed"], row["seed/accuracy"]) for row in rows if "seed/accuracy" in row]
+    assert seeds == [(seed.seed, pytest.approx(seed.accuracy)) for seed in result.seeds]
+    tag = "layer/relative_error/seed-0"
+    errors = [(row["layer"], row[tag]) for row in rows if tag in row]
+    assert errors == [
+        (number, pytest.approx(layer.relative_error))
+        for number, layer in enumerate(result.seeds[0].layers, start=1)
+    ]
+
+
+def test_exporting_it_afterwards_makes_no_further_run(tracked):
+    _, outputs = tracked
+    before = sorted((outputs / "trackers" / "wandb").glob("offline-run-*"))
+    code, out, err = finish(start("wandb", str(outputs), command="export"))
+    assert code == 0, err
+    assert "nothing new" in out
+    assert sorted((outputs / "trackers" / "wandb").glob("offline-run-*")) == before
+
+
+@pytest.mark.slow
+def test_a_killed_training_loses_no_epoch_and_numbers_each_once(tmp_path):
+    options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1", "tracker=wandb")
+    process = start(*options, f"outputs={tmp_path}", command="train")
+    assert wait_until(
+        lambda: any("epoch 3\n" in path.read_text() for path in tmp_path.rglob("sent/**/*.txt"))
+    )
+    process.send_signal(signal.SIGKILL)
+    finish(process)
+    code, _, err = finish(start(*options, f"outputs={tmp_path}", command="train"))
+    assert code == 0, err
+    (target,) = (tmp_path / "targets").iterdir()
+    rows = history(tmp_path, target.name)
+    assert sorted(rows) == list(range(40))
+    for step, same in rows.items():
+        assert {row["epoch"] for row in same} == {step + 1}
+        assert len({row["epoch/loss"] for row in same}) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_warned_of_and_nothing_goes_elsewhere(tmp_path):
+    (tmp_path / "trackers").write_text("not a folder")
+    code, out, err = finish(start(*TWO_SEEDS, "tracker=wandb", f"outputs={tmp_path}"))
+    assert code == 0, err
+    assert (folder_of(out) / "result.json").exists()
+    assert err.count("wandb failed and is left out") == 1
