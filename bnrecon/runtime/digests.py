@@ -6,9 +6,10 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["content_key", "differences_from_defaults", "json_values", "tensor_digest"]
 
@@ -61,6 +62,8 @@ def json_values(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes of tensors, in the order of their names."""
+    import torch  # for seconds; JSON is read without
+
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

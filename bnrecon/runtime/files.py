@@ -14,14 +14,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 
 from bnrecon.runtime.digests import content_key, json_values, tensor_digest
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "Damaged",
@@ -176,6 +177,8 @@ def write_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]
 ) -> None:
     """Write tensors and JSON-like metadata as one safetensors file, with a digest of both."""
+    from safetensors.torch import save as to_bytes  # loads torch, for seconds
+
     # A copy each: tied weights share memory, which safetensors does not write.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(about, sort_keys=True)

@@ -1,0 +1,90 @@
+"""`bnrecon compare`: what two runs differ by."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bnrecon.cli import exit_codes, output
+from bnrecon.cli.listing import given_folder
+from bnrecon.cli.parser import Parser
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.shipped import USUAL, shipped_outputs
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands: Any, shared: Parser) -> None:
+    """Add `compare` to the parser's commands."""
+    parser = commands.add_parser(
+        "compare",
+        parents=[shared],
+        help="show what two runs differ by, in their options and their results",
+        usage="bnrecon compare RUN RUN [outputs=FOLDER] [--predict [data.root=FOLDER]] "
+        "[-q] [-v] [-h]",
+        description="Show what two runs differ by: options, accuracy, predictions, layers, time.\n"
+        "RUN is a run's folder, or the beginning of its name or of the hash that this ends in.",
+    )
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--predict",
+        action="store_true",
+        help="compute which test images the two runs' saved sources predict otherwise",
+    )
+    parser.set_defaults(function=_compare)
+
+
+def _compare(given: argparse.Namespace) -> int:
+    """Print what two runs differ by."""
+    names, folder, root = _read_comparison(given.words)
+    if root is not None and not given.predict:
+        raise UserError(f"data.root={root}: the images are needed with --predict alone")
+    from bnrecon.reporting.run_names import find_run
+
+    places = list(dict.fromkeys([folder, shipped_outputs(folder)]))
+    one, other = (find_run(name, places) for name in names)
+    if one.resolve() == other.resolve():
+        raise UserError(f"{names[0]} and {names[1]} are the same run, {one}; give two")
+    from bnrecon.reporting.comparison import compare
+    from bnrecon.reporting.result import RunResult
+    from bnrecon.runtime.interruption import finish_loading
+
+    finish_loading()
+    first, second = ((run, RunResult.read(run / "result.json")) for run in (one, other))
+    if not given.predict:
+        output.write(compare(first, second))
+        return exit_codes.DONE
+    from bnrecon.reporting.predictions import disagreements
+
+    output.write(compare(first, second, disagreements(first, second, root)))
+    return exit_codes.DONE
+
+
+def _read_comparison(words: Sequence[str]) -> tuple[list[str], Path, str | None]:
+    """The names of two runs, the outputs folder, and the folder of the images."""
+    options: dict[str, str] = {}
+    names = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or Path(word).exists():
+            names.append(word)
+        elif name not in ("outputs", "data.root"):
+            raise UserError(f"{word}: {nearest(name, ('outputs', 'data.root'))}")
+        elif name in options:
+            raise UserError(f"{name}= is given twice")
+        else:
+            options[name] = value
+    if len(names) != 2:
+        listed = f"{', '.join(names)}: " if names else ""
+        raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
+    outputs = f"outputs={options['outputs']}" if "outputs" in options else None
+    return names, _folder_of_runs(outputs, names), options.get("data.root")
+
+
+def _folder_of_runs(outputs: str | None, names: Sequence[str]) -> Path:
+    """The outputs folder; it need not be there where both runs are given as folders."""
+    if outputs is None and all(Path(name).is_dir() for name in names):
+        return USUAL
+    return given_folder(outputs)

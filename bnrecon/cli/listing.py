@@ -1,0 +1,252 @@
+"""`bnrecon ls`: what lies in an outputs folder, a line each, with its state."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bnrecon.cli import exit_codes, output
+from bnrecon.cli.columns import Column, format_size, layout, line_width
+from bnrecon.cli.parser import Parser
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.shipped import USUAL, shipped_outputs
+
+if TYPE_CHECKING:
+    from bnrecon.reporting.inventory import RunEntry, TargetEntry
+    from bnrecon.reproduction.study_status import StudyStatus
+
+__all__ = ["KINDS", "add_commands", "given_folder"]
+
+KINDS = ("runs", "targets", "studies")
+
+RUN_COLUMNS = (
+    Column("run", shorten="middle"),
+    Column("state", shorten="end"),
+    Column("seeds", right=True, optional=True),
+    Column("target %", right=True),
+    Column("loss", right=True),
+    Column("size", right=True, optional=True),
+    Column("", optional=True),
+)
+TARGET_COLUMNS = (
+    Column("target", shorten="middle"),
+    Column("state", shorten="end"),
+    Column("accuracy %", right=True),
+    Column("epochs", right=True, optional=True),
+    Column("size", right=True, optional=True),
+)
+STUDY_COLUMNS = (
+    Column("study", shorten="middle"),
+    Column("scale"),
+    Column("state", shorten="end"),
+    Column("parts", right=True, optional=True),
+    Column("tasks stored", right=True, optional=True),
+    Column("last command", shorten="end", optional=True),
+    Column("size", right=True, optional=True),
+    Column("", optional=True),
+)
+
+LS = """\
+FOLDER is what outputs= was, or outputs=FOLDER; runs, targets or studies lists these alone.
+seeds: finished of all; loss: target less source accuracy in percent, the mean over seeds;
+shipped: only the result is there. bnrecon tables compares runs, bnrecon status says how far a
+study is."""
+
+
+def add_commands(commands: Any, shared: Parser) -> None:
+    """Add `ls` to the parser's commands."""
+    listing = commands.add_parser(
+        "ls",
+        parents=[shared],
+        help="list runs, targets and studies with their state",
+        usage="bnrecon ls [FOLDER] [runs|targets|studies] [--json] [-q] [-v] [-h]",
+        description="List what lies in an outputs folder, a line each, with its state.",
+        epilog=LS,
+    )
+    listing.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    listing.add_argument("--json", action="store_true", help="print it as JSON, for scripts")
+    listing.set_defaults(function=_list)
+
+
+def _list(given: argparse.Namespace) -> int:
+    """List what there is, or print it as JSON."""
+    kinds, folder = _read_listing(given.words)
+    found = _find(folder, kinds)
+    if given.json:
+        rows = {kind: [_plain(entry) for entry in found[kind]] for kind in kinds}
+        output.write(json.dumps({"outputs": str(folder), **rows}, indent=1))
+        return exit_codes.DONE
+    if not any(found.values()):
+        _explain_empty(folder, kinds)
+    output.write("\n\n".join(_section(kind, rows) for kind, rows in found.items() if rows))
+    return exit_codes.DONE
+
+
+def _read_listing(words: Sequence[str]) -> tuple[Sequence[str], Path]:
+    """The kinds to list, and the folder."""
+    kinds = [word for word in words if word in KINDS]
+    folders = [word for word in words if word not in KINDS]
+    if len(folders) > 1:
+        raise UserError(f"ls {' '.join(words)}: give one folder; bnrecon ls --help says more")
+    for word in folders:
+        if "=" in word and not word.startswith("outputs=") and not Path(word).is_dir():
+            raise UserError(f"{word}: ls takes a folder, or outputs=FOLDER, and no other option")
+    return kinds or KINDS, given_folder(folders[0] if folders else None, KINDS)
+
+
+def given_folder(word: str | None, others: Sequence[str] = ()) -> Path:
+    """An outputs folder that there is, given by name, as ``outputs=FOLDER``, or not at all.
+
+    Args:
+        word: what was given.
+        others: what else might have been meant.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if word is None:
+        if not USUAL.is_dir() and shipped_outputs(USUAL) == USUAL:
+            raise UserError(f"there is no folder {USUAL} here; give the one that outputs= was")
+        return USUAL
+    given, shown = word.removeprefix("outputs="), repr(word[:200])
+    try:
+        folder = Path(given).expanduser()
+        found = bool(given) and folder.is_dir()
+        next(folder.iterdir() if found else iter(()), None)
+    except OSError as error:
+        raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
+    except (ValueError, RuntimeError):  # a NUL, or the home of a user that there is not
+        found = False
+    if not found:
+        meant = f"; to list one kind: {nearest(word, others)}" if others else ""
+        raise UserError(f"{shown}: no such folder; give the one that outputs= was{meant}")
+    return folder
+
+
+def _find(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:
+    """The entries of each kind; of runs and targets one's own before those that ship."""
+    from bnrecon.reporting import inventory
+
+    shipped = shipped_outputs(folder)
+    found: dict[str, list[Any]] = {}
+    for kind, look in (("runs", inventory.runs), ("targets", inventory.targets)):
+        if kind in kinds:
+            entries = {entry.name: entry for entry in (*look(shipped), *look(folder))}
+            found[kind] = [entries[name] for name in sorted(entries)]
+    if "studies" in kinds:
+        from bnrecon.reproduction.study_status import studies
+        from bnrecon.studies import registry
+
+        known = {name: registry.find(name).parts for name in registry.STUDIES}
+        found["studies"] = studies(folder, shipped, known)
+    return found
+
+
+def _explain_empty(folder: Path, kinds: Sequence[str]) -> None:
+    """Raise ``UserError`` for a folder without results, with what may have been meant."""
+    for name, what in (("result.json", "run"), ("target.json", "target")):
+        if (folder / name).exists():
+            raise UserError(f"{folder} is a {what}; give the outputs folder that it lies in")
+        if next(folder.glob(f"*/{name}"), None):
+            raise UserError(f"{folder} holds {what}s themselves; give {folder.resolve().parent}")
+    command = "study NAME" if kinds == ["studies"] else "run"
+    raise UserError(
+        f"{folder} holds no {' and no '.join(kinds)}; "
+        f"to make some: bnrecon {command} outputs={folder}"
+    )
+
+
+def _plain(entry: RunEntry | TargetEntry | StudyStatus) -> dict[str, Any]:
+    """An entry for a script."""
+    row = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
+    progress = row.pop("progress", None)
+    if progress is not None:
+        row["last_command"] = dataclasses.asdict(progress)
+    return row | {"folder": str(entry.folder)}
+
+
+def _section(kind: str, entries: Sequence[Any]) -> str:
+    """One kind's entries as columns, under a line that counts them."""
+    columns = {"runs": RUN_COLUMNS, "targets": TARGET_COLUMNS, "studies": STUDY_COLUMNS}[kind]
+    size = sum({entry.folder: entry.size for entry in entries}.values())
+    return (
+        f"{kind}: {_count_states(entries)}; {format_size(size)}\n"
+        f"{layout(columns, [ROWS[kind](entry) for entry in entries], line_width())}"
+    )
+
+
+def _count_states(entries: Sequence[Any]) -> str:
+    """How many are in each state.
+
+    >>> from types import SimpleNamespace as Entry
+    >>> _count_states([Entry(state="finished"), Entry(state="damaged"), Entry(state="finished")])
+    '2 finished, 1 damaged'
+    """
+    states = [entry.state for entry in entries]
+    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+
+
+def _run_row(run: RunEntry) -> list[str]:
+    return [
+        run.name,
+        _state(run),
+        f"{run.seeds_done}/{'?' if run.seeds is None else run.seeds}",
+        _percent(run.target_accuracy),
+        _percent(run.loss),
+        format_size(run.size),
+        "shipped" if run.shipped else "",
+    ]
+
+
+def _target_row(target: TargetEntry) -> list[str]:
+    epochs = ""
+    if target.epochs_done is not None:
+        epochs = f"{target.epochs_done}/{'?' if target.epochs is None else target.epochs}"
+    return [
+        target.name,
+        _state(target),
+        _percent(target.accuracy),
+        epochs,
+        format_size(target.size),
+    ]
+
+
+def _study_row(study: StudyStatus) -> list[str]:
+    last = study.problem
+    if (progress := study.progress) is not None:
+        last = f"{progress.finished} of {progress.total} done, {len(progress.failed)} failed"
+    aside = f" ({study.set_aside} damaged)" if study.set_aside else ""
+    return [
+        study.study,
+        study.scale,
+        study.state,
+        f"{study.parts_begun}/{'?' if study.parts is None else study.parts}",
+        f"{study.tasks}{aside}",
+        last,
+        format_size(study.size),
+        "shipped" if study.shipped else "",
+    ]
+
+
+def _state(entry: RunEntry | TargetEntry) -> str:
+    return f"{entry.state}: {entry.detail}" if entry.detail else entry.state
+
+
+def _percent(value: float | None) -> str:
+    """A number of percent; zero has no sign.
+
+    >>> _percent(92.305), _percent(-0.0000001), _percent(None)
+    ('92.31', '0.00', '')
+    """
+    return "" if value is None else f"{round(value, 2) + 0.0:.2f}"
+
+
+ROWS: dict[str, Callable[[Any], list[str]]] = {
+    "runs": _run_row,
+    "targets": _target_row,
+    "studies": _study_row,
+}

@@ -1,0 +1,271 @@
+"""What two runs differ by: options, results, predictions, layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bnrecon.config.schema import VOLATILE
+from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reporting import tables
+from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
+from bnrecon.reporting.predictions import Disagreement
+from bnrecon.reporting.result import Predictions, RunResult, SeedResult
+from bnrecon.reporting.run_tables import description, evaluated_on
+from bnrecon.reporting.statistics import Interval, mean_interval
+
+__all__ = ["compare", "prediction_bounds"]
+
+CELL = 36  # letters of a value in a line
+NAMES = ("A", "B")
+FORMATS = {
+    "ratio B/A": ".2g",
+    **{f"error {name}": ".1e" for name in NAMES},
+}
+INTERVALS = (
+    "n: test images of a target, seeds of sources; ±: 95% Student-t intervals over the seeds."
+)
+
+
+def compare(
+    first: tuple[Path, RunResult],
+    second: tuple[Path, RunResult],
+    predicted: Sequence[Disagreement] = (),
+) -> str:
+    """What two finished runs differ by, for a terminal.
+
+    Args:
+        first: a run's folder and result.
+        second: another one's.
+        predicted: how their predictions compare, where these were computed again.
+    """
+    found = [result for _, result in (first, second)]
+    one, other = found
+    heading = "\n".join(
+        f"{name}  {folder}\n   {description(result)}"
+        for name, (folder, result) in zip(NAMES, (first, second), strict=True)
+    )
+    results = pd.DataFrame(
+        [{"": name, "A": a, "B": b} for name, a, b in _results(one, other) if (a or b)]
+    )
+    return "\n\n".join(
+        [
+            heading,
+            _options(differing_options(one.config, other.config)),
+            f"{_table(results)}\n{INTERVALS}",
+            _recomputed(predicted) if predicted else _between(one, other),
+            _layers(one, other),
+        ]
+    )
+
+
+def _options(differing: Mapping[str, tuple[Any, Any]]) -> str:
+    """The options that change results as a table, and the others in a line."""
+    changing = {name: pair for name, pair in differing.items() if name not in VOLATILE}
+    rows = [{"option": name, "A": _value(a), "B": _value(b)} for name, (a, b) in changing.items()]
+    text = _table(pd.DataFrame(rows)) if rows else "No option that changes results differs."
+    others = [
+        f"{name} ({_value(a)}, {_value(b)})"
+        for name, (a, b) in differing.items()
+        if name in VOLATILE
+    ]
+    if others:
+        text += f"\nDiffer too, and change no result: {', '.join(others)}."
+    return text
+
+
+def _value(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _table(frame: pd.DataFrame) -> str:
+    return tables.terminal(frame, FORMATS, dict.fromkeys(NAMES, CELL))
+
+
+def _results(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
+    """Rows of name and two values; where both runs are from, only as far as that differs."""
+    both = (one, other)
+    rows: list[tuple[str, ...]] = [
+        ("target accuracy", *(f"{_counted(run)}" for run in both)),
+        ("source accuracy", *(f"{run.accuracy}" for run in both)),
+        ("loss", *(f"{run.loss}" for run in both)),
+        *_predicted(both),
+        ("through the real source", *(evaluated_on(run) for run in both)),
+        ("layers not converged", *(f"{len(r.unconverged)} of {len(r.layers)}" for r in both)),
+        ("trainable parameters", *(f"{run.trainable_parameters:,}" for run in both)),
+        ("seconds per seed", *(_seconds(run, "seconds") for run in both)),
+        ("of these, to rebuild", *(_seconds(run, "solving_seconds") for run in both)),
+        ("training the target, s", *(f"{run.target.seconds:.0f}" for run in both)),
+    ]
+    return [*rows, *_provenance(one, other)]
+
+
+def _counted(run: RunResult) -> Interval:
+    return Interval(run.target.accuracy, None, run.target.images)
+
+
+def _seconds(run: RunResult, name: str) -> str:
+    return f"{mean_interval([getattr(seed, name) for seed in run.seeds]):.1f}"
+
+
+def _predicted(both: Sequence[RunResult]) -> list[tuple[str, ...]]:
+    """How each run's predictions compare with its own target's, a number for each seed."""
+    names = {
+        "predicted otherwise than by the target": "differ",
+        "  only the target right": "only_target_right",
+        "  only the source right": "only_source_right",
+    }
+    rows = [
+        (title, *(_counts([seed.predictions for seed in run.seeds], name) for run in both))
+        for title, name in names.items()
+    ]
+    counted = [row for row in rows if set(row[1:]) != {"not counted"}]
+    return counted or [("predicted otherwise than by the target", "not counted", "not counted")]
+
+
+def _counts(predictions: Sequence[Predictions | None], name: str) -> str:
+    """A count of each seed, and of how many images; results of earlier versions have none."""
+    counted = [found for found in predictions if found is not None]
+    if not counted:
+        return "not counted"
+    listed = ", ".join("?" if p is None else str(getattr(p, name)) for p in predictions)
+    return f"{listed} of {counted[0].images}"
+
+
+def _provenance(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
+    """Where the results come from, as far as that differs."""
+    pairs = {
+        "images": (one.data.checksum[:12], other.data.checksum[:12]),
+        "target": (Path(one.target.folder).name, Path(other.target.folder).name),
+        "target's weights": (_short(one.target.checksum), _short(other.target.checksum)),
+        "target trained on": (one.target.device, other.target.device),
+        "target trained in": (one.target.precision, other.target.precision),
+        "device": (one.device, other.device),
+        "commit": (one.commit, other.commit),
+        **{
+            f"version of {name}": (one.versions.get(name), other.versions.get(name))
+            for name in dict.fromkeys([*one.versions, *other.versions])
+        },
+        "finished": (one.finished, other.finished),
+        "host": (one.host, other.host),
+    }
+    return [
+        (name, a or NOT_RECORDED, b or NOT_RECORDED) for name, (a, b) in pairs.items() if a != b
+    ]
+
+
+def _short(checksum: str | None) -> str | None:
+    return None if checksum is None else checksum[:12]
+
+
+def _between(one: RunResult, other: RunResult) -> str:
+    """What the stored counts say about images that the two runs predict otherwise."""
+    bounds = prediction_bounds(one, other)
+    if isinstance(bounds, str):
+        return (
+            f"Images that A and B predict otherwise: not known, {bounds}.\n"
+            "Results hold counts, not predictions; --predict computes them from saved sources."
+        )
+    lines = [
+        f"  seed {seed}: {low if low == high else f'{low} to {high}'} of {one.target.images}"
+        for seed, (low, high) in bounds.items()
+    ]
+    return "\n".join(
+        ["Images that A and B predict otherwise, by their counts against the same target:", *lines]
+    )
+
+
+def _recomputed(predicted: Sequence[Disagreement]) -> str:
+    """Predictions that were computed again, a line for each seed."""
+    lines = [
+        f"  seed {found.seed}: {found.differ} of {found.images} "
+        f"({found.only_first_right} only A right, {found.only_second_right} only B right)"
+        for found in predicted
+    ]
+    return "\n".join(
+        ["Images that A and B predict otherwise, computed again from the saved sources:", *lines]
+    )
+
+
+def prediction_bounds(one: RunResult, other: RunResult) -> dict[int, tuple[int, int]] | str:
+    """The least and the most images that two runs can predict otherwise, for each common seed.
+
+    Results hold how many predictions differ from the target's, not which. Where the target and the
+    images are the same, a and b such images leave at least the
+    difference of a and b, and at most their sum.
+
+    Returns:
+        The bounds by seed, or why nothing is known.
+    """
+    if one.data.checksum != other.data.checksum or one.target.images != other.target.images:
+        return "they were tested on different images"
+    if one.target.checksum is None or other.target.checksum is None:
+        return "the target of older results is not identified"
+    if one.target.checksum != other.target.checksum:
+        return "their targets differ"
+    pairs = list(_common(one, other))
+    if not pairs:
+        return "they have no seed in common"
+    bounds = {}
+    for first, second in pairs:
+        if first.predictions is None or second.predictions is None:
+            return "older results do not count them"
+        a, b, images = first.predictions.differ, second.predictions.differ, one.target.images
+        bounds[first.seed] = abs(a - b), min(a + b, images)
+    return bounds
+
+
+def _common(one: RunResult, other: RunResult) -> Iterator[tuple[SeedResult, SeedResult]]:
+    """The seeds that both runs have."""
+    seeds = {seed.seed: seed for seed in other.seeds}
+    return ((seed, seeds[seed.seed]) for seed in one.seeds if seed.seed in seeds)
+
+
+def _layers(one: RunResult, other: RunResult) -> str:
+    """The layers side by side, with the largest error over seeds, and where they differ most."""
+    groups = [_by_name(run.layers) for run in (one, other)]
+    names = dict.fromkeys(name for group in groups for name in group)
+    rows = [_layer_row(name, *(group.get(name, []) for group in groups)) for name in names]
+    ratios = {row["layer"]: row["ratio B/A"] for row in rows if row["ratio B/A"] is not None}
+    text = f"Layers, the largest error of all seeds:\n\n{_table(pd.DataFrame(rows))}"
+    if not ratios:
+        return text
+    most = max(ratios, key=lambda name: max(ratios[name], 1 / ratios[name]))
+    return f"{text}\nThey differ most in {most}, by a factor of {_factor(ratios[most])}."
+
+
+def _by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
+    found: dict[str, list[LayerReport]] = {}
+    for layer in layers:
+        found.setdefault(layer.name, []).append(layer)
+    return found
+
+
+def _layer_row(name: str, one: list[LayerReport], other: list[LayerReport]) -> dict[str, Any]:
+    errors = [
+        max((layer.relative_error for layer in group), default=None) for group in (one, other)
+    ]
+    a, b = errors
+    return {
+        "layer": name,
+        "n": " or ".join(dict.fromkeys(str(group[0].equations) for group in (one, other) if group)),
+        "width A": one[0].width if one else None,
+        "width B": other[0].width if other else None,
+        "solver A": ", ".join(sorted({layer.solver for layer in one})),
+        "solver B": ", ".join(sorted({layer.solver for layer in other})),
+        "error A": a,
+        "error B": b,
+        "ratio B/A": b / a if a and b else None,
+    }
+
+
+def _factor(ratio: float) -> str:
+    """A ratio that is at least 1.
+
+    >>> _factor(0.25), _factor(4.0)
+    ('4', '4')
+    """
+    return f"{max(ratio, 1 / ratio):.2g}"

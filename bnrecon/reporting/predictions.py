@@ -1,0 +1,147 @@
+"""The classes that a finished run's saved source networks predict, computed again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from bnrecon.config.composition import option_names
+from bnrecon.config.schema import TARGETS
+from bnrecon.construction.activation import FIRST_ACTIVATIONS
+from bnrecon.data import DataSpec, Images, load
+from bnrecon.reconstruction.source_file import collapse, load_source
+from bnrecon.reporting.result import RunResult
+from bnrecon.runtime import hardware
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.targets.accuracy import finite_logits
+from bnrecon.targets.spec import TargetRequest, TrainSpec
+from bnrecon.targets.store import build_target
+
+__all__ = ["Disagreement", "disagreements"]
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Disagreement:
+    """Two sources of one seed on the same test images.
+
+    Args:
+        seed: of both.
+        images: how many were compared.
+        differ: how many the two predict otherwise.
+        only_first_right: of these, those that the first alone has right.
+        only_second_right: those that the second alone has right.
+    """
+
+    seed: int
+    images: int
+    differ: int
+    only_first_right: int
+    only_second_right: int
+
+
+def disagreements(
+    first: tuple[Path, RunResult], second: tuple[Path, RunResult], root: str | None = None
+) -> list[Disagreement]:
+    """Compare the saved sources of two runs on their test images, for each common seed.
+
+    A source goes through its collapsed form, which is the same function, where its first
+    activation is linear; else the real network does.
+
+    Args:
+        first: a run's folder and result.
+        second: another one's.
+        root: the folder of the images; by default that of each run.
+
+    Raises:
+        UserError: the runs have other images, no common seed or no saved source; or the images
+            that are found are not theirs.
+        RunError: a source cannot be loaded.
+    """
+    one, other = first[1], second[1]
+    if (one.data.checksum, one.target.images) != (other.data.checksum, other.target.images):
+        raise UserError("--predict: the two runs were tested on different images")
+    seeds = sorted({seed.seed for seed in one.seeds} & {seed.seed for seed in other.seeds})
+    if not seeds:
+        raise UserError("--predict: the two runs have no seed in common")
+    for folder, _ in (first, second):
+        for seed in seeds:
+            _require_source(folder, seed)
+    a, b = (_Run(folder, result, root) for folder, result in (first, second))
+    return [_compare(seed, a.predict(seed), b.predict(seed), a.labels) for seed in seeds]
+
+
+def _require_source(folder: Path, seed: int) -> Path:
+    path = folder / f"seed-{seed}" / "source.safetensors"
+    if not path.is_file():
+        raise UserError(
+            f"--predict: {folder} has no saved source of seed {seed}; of what ships and of runs "
+            "with keep_source=false there is the result alone: run it in a folder of yours"
+        )
+    return path
+
+
+class _Run:
+    """A run's images and the untrained target that its sources are built after."""
+
+    def __init__(self, folder: Path, result: RunResult, root: str | None) -> None:
+        config, self.folder = result.config, folder
+        self.device = hardware.resolve_device("auto")
+        request = _request(config, root)
+        with option_names("data"):
+            self.data: Images = load(request.data)
+        if self.data.checksum() != result.data.checksum:
+            raise UserError(
+                f"--predict: the {request.data.name} images that are found are not those of "
+                f"{folder}; give data.root=FOLDER"
+            )
+        self.target = build_target(request, self.data)
+        activation = config["features"].get("activation", "identity")
+        self.exact = FIRST_ACTIVATIONS[activation].exact
+        self.labels = torch.cat([y for _, y in self.data.test_batches(250, torch.device("cpu"))])
+
+    def predict(self, seed: int) -> torch.Tensor:
+        """The class of each test image."""
+        source = load_source(_require_source(self.folder, seed), self.target)
+        network = (collapse(source) if self.exact else source).to(self.device).eval()
+        with torch.inference_mode(), hardware.exact_float32():
+            batches = self.data.test_batches(64, self.device)
+            logits = (finite_logits(network(x), "the source network") for x, _ in batches)
+            return torch.cat([found.argmax(1).cpu() for found in logits])
+
+
+def _request(config: Mapping[str, Any], root: str | None) -> TargetRequest:
+    """What a stored configuration says about the target and its images."""
+    family = config["target"].get("family", config["target"]["name"])
+    if family not in TARGETS:
+        raise UserError(f"--predict: target {family}: {nearest(family, TARGETS)}")
+    data = _spec(DataSpec, config["data"])
+    if root is not None:
+        data = dataclasses.replace(data, root=root)
+    return TargetRequest(
+        _spec(TARGETS[family], config["target"]), _spec(TrainSpec, config["train"]), data, Path()
+    )
+
+
+def _spec(kind: type[T], stored: Mapping[str, Any]) -> T:
+    """A spec of stored options; one that there no longer is is left out."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type] # a dataclass, which mypy cannot be told
+    return kind(**{name: value for name, value in stored.items() if name in names})
+
+
+def _compare(
+    seed: int, first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor
+) -> Disagreement:
+    one, other = first == labels, second == labels
+    return Disagreement(
+        seed,
+        len(labels),
+        int((first != second).sum()),
+        int((one & ~other).sum()),
+        int((other & ~one).sum()),
+    )

@@ -1,0 +1,215 @@
+"""How far studies are, as another process sees it: from their progress files and what is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from bnrecon.reporting.inventory import folder_size, subfolders
+from bnrecon.reproduction.study import SCALES
+
+if TYPE_CHECKING:
+    from bnrecon.reproduction.executors.submission import State, Submission
+    from bnrecon.reproduction.progress import Progress
+
+__all__ = ["StudyStatus", "latest", "leader_is_alive", "seconds_since", "studies", "with_jobs"]
+
+CLOCKS = 5  # seconds by which two clocks of one machine may differ
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """A study at one scale, in one folder.
+
+    Args:
+        study: its name.
+        scale: the scale.
+        folder: where its results lie.
+        shipped: whether it is what ships with bnrecon, which is only read.
+        state: ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``, of the last
+            command; ``unclear`` where that ran on another machine and has not ended; ``detached``
+            where jobs of a cluster go on without it, ``jobs ended`` where these have ended;
+            ``damaged`` where its progress file is; ``stored`` where there is none.
+        parts: number of the study's parts; ``None`` for a study that bnrecon does not have.
+        parts_begun: how many of them have a result or a table.
+        tasks: number of finished tasks that are stored. Runs are stored elsewhere, and not counted.
+        set_aside: number of damaged task files that were set aside.
+        progress: of the last command; ``None`` where it left none.
+        problem: what is wrong with the progress file.
+        size: bytes of all files, of all scales.
+        jobs: what it has given to a cluster, where that was asked (``with_jobs``).
+    """
+
+    study: str
+    scale: str
+    folder: Path
+    shipped: bool
+    state: str
+    parts: int | None
+    parts_begun: int
+    tasks: int
+    set_aside: int
+    progress: Progress | None
+    problem: str
+    size: int
+    jobs: tuple[State, ...] = ()
+
+
+def studies(outputs: Path, shipped: Path, known: Mapping[str, Sequence[str]]) -> list[StudyStatus]:
+    """The studies of which something is stored, own ones first, by name and scale.
+
+    Args:
+        outputs: the folder of runs and studies.
+        shipped: the folder of what ships.
+        known: the parts of each study that there is, by the study's name.
+    """
+    own = [(folder, False) for folder in subfolders(outputs / "studies")]
+    read_only = [(shipped / name, True) for name in known if (shipped / name).is_dir()]
+    return [
+        _status(folder, scale, is_shipped, known.get(folder.name))
+        for folder, is_shipped in (*own, *read_only)
+        for scale in _scales(folder)
+    ]
+
+
+def with_jobs(study: StudyStatus) -> StudyStatus:
+    """The same with its jobs, for which the cluster is asked."""
+    if not (study.folder / "jobs").is_dir():
+        return study
+    from bnrecon.reproduction.executors import submission  # loads torch
+
+    jobs = [each for each in submission.read(study.folder) if each.submission.scale == study.scale]
+    state = study.state
+    if state not in ("running", "unclear"):
+        if any(found.queued or found.running for found in jobs):
+            state = "detached"
+        elif state in ("interrupted", "killed") and study.progress is not None:
+            given = submission.all_submissions(study.folder)
+            left = [each for each in given if _is_left(each, study.scale, study.progress)]
+            if left:
+                state, jobs = "jobs ended", [submission.state(each) for each in left]
+    return dataclasses.replace(study, jobs=tuple(jobs), state=state)
+
+
+def _is_left(given: Submission, scale: str, progress: Progress) -> bool:
+    """Whether a submission is of the last command, which left its jobs to themselves."""
+    since = _moment(given.submitted) >= _moment(progress.started)
+    return since and given.scale == scale and not given.cancelled
+
+
+def _scales(folder: Path) -> list[str]:
+    """The scales that something of is stored in a study's folder."""
+    names = [place.name for place in (*_entries(folder), *_entries(folder / "tasks"))]
+    stems = {name.partition(".")[0] for name in names}
+    return [scale for scale in SCALES if any(stem.endswith(f"-{scale}") for stem in stems)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
+def _status(folder: Path, scale: str, shipped: bool, parts: Sequence[str] | None) -> StudyStatus:
+    progress, problem = _progress(folder, scale)
+    tasks = [place for place in _entries(folder / "tasks") if place.name.endswith(f"-{scale}")]
+    stored = [file.name for place in tasks for file in _entries(place)]
+    begun = {place.name.removesuffix(f"-{scale}") for place in tasks}
+    begun |= {part for part in parts or () if (folder / f"{part}-{scale}.csv").exists()}
+    begun |= set(progress.seconds_by_part if progress else ())
+    return StudyStatus(
+        study=folder.name,
+        scale=scale,
+        folder=folder,
+        shipped=shipped,
+        state="damaged" if problem else _state(progress),
+        parts=None if parts is None else len(parts),
+        parts_begun=len(begun if parts is None else begun & set(parts)),
+        tasks=sum(name.endswith(".json") for name in stored),
+        set_aside=sum(".json.damaged" in name for name in stored),
+        progress=progress,
+        problem=problem,
+        size=folder_size(folder),
+    )
+
+
+def _progress(folder: Path, scale: str) -> tuple[Progress | None, str]:
+    """The last command's progress; the second value says why it cannot be read."""
+    if not any(folder.glob(f"progress-{scale}.*")):
+        return None, ""
+    from bnrecon.reproduction import progress  # loads torch
+    from bnrecon.runtime import files
+
+    path = progress.progress_path(folder, scale)
+    try:
+        files.require_regular(path)
+        found = progress.read(path)
+        for moment in (found.started, found.updated, *(item.since for item in found.running)):
+            _moment(moment)
+        return found, ""
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"{path} cannot be read ({error.strerror})"
+    except (ValueError, TypeError) as error:
+        return None, str(error)
+
+
+def _state(progress: Progress | None) -> str:
+    if progress is None:
+        return "stored"
+    if progress.ended is not None:
+        return progress.ended
+    alive = leader_is_alive(progress)
+    return "unclear" if alive is None else "running" if alive else "killed"
+
+
+def leader_is_alive(progress: Progress) -> bool | None:
+    """Whether the leading process still works; ``None`` where it is on another machine."""
+    if progress.ended is not None:
+        return False
+    if progress.host != socket.gethostname():
+        return None
+    try:
+        process = psutil.Process(progress.pid)
+        # Another process may have been given the same number since.
+        began_before = process.create_time() <= _moment(progress.started).timestamp() + CLOCKS
+        return began_before and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def seconds_since(moment: str) -> float:
+    """Seconds from a moment (ISO 8601) until now; 0 where another machine's clock is ahead.
+
+    >>> seconds_since("2024-07-21T12:00:00+00:00") > 0
+    True
+    """
+    return max(0.0, (datetime.datetime.now(datetime.UTC) - _moment(moment)).total_seconds())
+
+
+def _moment(text: str) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return moment
+
+
+def latest(found: Iterable[StudyStatus]) -> StudyStatus | None:
+    """The study whose last command wrote its progress last; ``None`` where none did."""
+    written = [status for status in found if status.progress is not None]
+    return max(
+        written,
+        key=lambda status: _moment(status.progress.updated if status.progress else ""),
+        default=None,
+    )

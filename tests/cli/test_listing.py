@@ -1,0 +1,201 @@
+"""`bnrecon ls` and `compare`: what is there, and what two runs differ by."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import ENVIRONMENT
+
+from bnrecon.cli.columns import Column, layout
+from bnrecon.cli.completion import complete
+from bnrecon.cli.main import make_parsers
+from bnrecon.runtime import files
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+RUNS = sorted(folder.name for folder in (OUTPUTS / "runs").iterdir())
+
+
+@pytest.fixture
+def outputs():
+    """A few shipped results in the current folder's ``outputs``."""
+    shutil.copytree(OUTPUTS / "runs" / RUNS[0], Path("outputs/runs") / RUNS[0])
+    shutil.copytree(OUTPUTS / "runs" / RUNS[-1], Path("outputs/runs") / RUNS[-1])
+    target = next((OUTPUTS / "targets").iterdir())
+    shutil.copytree(target, Path("outputs/targets") / target.name)
+    shutil.copytree(OUTPUTS / "giannou2023", "outputs/giannou2023")
+    return Path("outputs")
+
+
+def test_everything_that_ships_is_listed_without_loading_torch(process):
+    done = process("ls", str(OUTPUTS))
+    assert done.returncode == 0
+    assert done.stderr.split() == ["False"]  # torch
+    lines = [line.split() for line in done.stdout.splitlines() if line]
+    first = [words[0] for words in lines]
+    assert [name for name in first if name in RUNS] == RUNS
+    assert all("finished" in words for words in lines if words[0] in RUNS)
+    assert {"giannou2023", "bn_explained"} <= set(first)
+    assert f"runs: {len(RUNS)} finished; " in done.stdout
+
+
+def test_kinds_and_folders_are_given_in_any_order(command, outputs):
+    whole = command("ls")
+    assert whole[0] == 0
+    assert command("ls", "outputs") == command("ls", "outputs=outputs") == whole
+    assert command("ls", f"{outputs.resolve()}") == whole
+    for kind in ("runs", "targets", "studies"):
+        code, out, err = command("ls", kind, "outputs")
+        assert (code, err) == (0, "")
+        assert out == command("ls", "outputs", kind)[1]
+        assert out.startswith(f"{kind}: ")
+        assert out.rstrip() in whole[1]
+
+
+def test_scripts_are_given_json(command, outputs):
+    code, out, err = command("ls", "--json")
+    content = json.loads(out)
+    assert (code, err, content["outputs"]) == (0, "", "outputs")
+    result = files.read_json(outputs / "runs" / RUNS[0] / "result.json")
+    first = content["runs"][0]
+    assert (first["name"], first["state"], first["shipped"]) == (RUNS[0], "finished", True)
+    assert first["target_accuracy"] == result["target"]["accuracy"]
+    assert content["targets"][0]["epochs"] == content["targets"][0]["epochs_done"]
+    assert content["studies"][0]["study"] == "giannou2023"
+    Path("empty").mkdir()
+    assert json.loads(command("ls", "empty", "--json")[1])["runs"] == []
+
+
+MISTAKES = [
+    (["ls", "nowhere"], "'nowhere': no such folder; give the one that outputs= was"),
+    (["ls", "runz"], "did you mean 'runs'?"),
+    (["ls", ""], "'': no such folder"),
+    (["ls", "outputs="], "no such folder"),
+    (["ls", "~nobody-of-this-name"], "no such folder"),
+    (["ls", "a\0b"], "no such folder"),
+    (["ls", "a" * 300], "cannot be read (File name too long)"),
+    (["ls", "file"], "'file': no such folder"),
+    (["ls", "a", "b"], "ls a b: give one folder"),
+    (["ls", "seeds=[0]"], "ls takes a folder, or outputs=FOLDER"),
+    (["ls", "--jsn"], "did you mean '--json'?"),
+    (["ls", "empty"], "empty holds no runs and no targets and no studies; to make some: bnrecon"),
+    (["ls", "empty", "studies"], "empty holds no studies; to make some: bnrecon study NAME"),
+    (["ls", "outputs/runs"], "outputs/runs holds runs themselves; give "),
+    (["ls", f"outputs/runs/{RUNS[0]}"], "is a run; give the outputs folder that it lies in"),
+    (["compare"], "compare takes two runs, not 0"),
+    (["compare", RUNS[0]], "compare takes two runs, not 1"),
+    (["compare", RUNS[0], RUNS[0]], "are the same run"),
+    (["compare", RUNS[0], RUNS[0].rpartition("-")[2]], "are the same run"),
+    (["compare", RUNS[0], f"outputs/runs/{RUNS[0]}/"], "are the same run"),
+    (["compare", RUNS[0], "c"], f"c: which of {RUNS[0]}, {RUNS[-1]}? Give more of its name"),
+    (["compare", RUNS[0], "nothing"], "'nothing': no run in outputs/runs begins so"),
+    (["compare", RUNS[0], "outputs/targets"], "outputs/targets is no run"),
+    (["compare", RUNS[0], RUNS[-1], "outputs=nowhere"], "no such folder"),
+    (["compare", RUNS[0], RUNS[-1], "output=x"], "output=x: did you mean 'outputs'?"),
+    (["compare", RUNS[0], RUNS[-1], "outputs=a", "outputs=b"], "outputs= is given twice"),
+    (["compare", RUNS[0], RUNS[-1], "data.root=x"], "the images are needed with --predict alone"),
+    (["compare", RUNS[0], RUNS[-1], "--predic"], "did you mean '--predict'?"),
+    (["compare", RUNS[0], RUNS[-1], "--predict"], "tested on different images"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[" ".join(w)[:60] for w, _ in MISTAKES])
+def test_a_mistake_is_one_line(refused, outputs, words, line):
+    Path("file").write_text("")
+    Path("empty").mkdir()
+    refused(*words, line=line)
+
+
+def test_without_an_outputs_folder_nothing_can_be_listed(refused):
+    refused("ls", line="there is no folder outputs here; give the one that outputs= was")
+
+
+def test_two_runs_are_compared_by_what_their_names_begin_with(command, outputs):
+    keys = [name.rpartition("-")[2] for name in (RUNS[0], RUNS[-1])]
+    whole = command("compare", RUNS[0], RUNS[-1])
+    assert whole[::2] == (0, "")
+    assert command("compare", *keys) == whole
+    shutil.move("outputs", "elsewhere")
+    folders = [f"elsewhere/runs/{name}" for name in (RUNS[0], RUNS[-1])]
+    moved = whole[1].replace("outputs/runs", "elsewhere/runs")
+    assert command("compare", *folders)[:2] == (0, moved)
+    assert command("compare", *keys, "outputs=elsewhere")[:2] == (0, moved)
+
+
+def terminal(width, *words):
+    """What a command shows in a terminal of so many columns."""
+    import fcntl
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    line = [sys.executable, "-P", "-m", "bnrecon", *words]
+    environment = {k: v for k, v in ENVIRONMENT.items() if k not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(line, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while chunk := _read(ours):
+        shown += chunk
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    return shown.decode().splitlines()
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux: the other end of the terminal is closed
+        return b""
+
+
+def test_a_narrow_terminal_shortens_what_a_pipe_shows_whole(outputs, command):
+    evil = Path("outputs/runs") / "evil\n\x1b[2Jname"
+    evil.mkdir()
+    (Path("outputs/runs") / RUNS[0] / "result.json").write_text("{}")
+    for width in (50, 70, 90):
+        lines = terminal(width, "ls", "runs")
+        assert max(map(len, lines)) <= width
+        assert sum(RUNS[-1][-10:] in line for line in lines) == 1  # the hash is kept
+    out = command("ls", "runs")[1]
+    assert RUNS[-1] in out
+    assert "damaged: result.json cannot be parsed" in out
+    assert "evil\\n\\x1b[2Jname" in out
+
+
+def test_columns_are_aligned_and_empty_ones_left_out():
+    columns = [Column("name"), Column("n", right=True), Column("none"), Column("end")]
+    text = layout(columns, [["a", "1", "", "x"], ["bcdef", "100", "", "y"]], None)
+    assert text.splitlines() == ["name     n  end", "a        1  x", "bcdef  100  y"]
+
+
+def test_completion_knows_kinds_and_runs(outputs):
+    parsers = make_parsers()[1]
+    assert complete("bnrecon ls ru", parsers) == ["runs"]
+    assert complete("bnrecon ls o", parsers) == ["outputs=", "outputs/"]
+    assert complete(f"bnrecon compare {RUNS[0][:9]}", parsers) == [RUNS[0]]
+    assert complete(f"bnrecon compare {RUNS[0]} outputs=outputs c", parsers) == [RUNS[-1]]
+    assert complete("bnrecon compare outputs=o", parsers) == ["outputs=outputs/"]
+    assert complete("bnrecon ls --j", parsers) == ["--json"]
+
+
+def test_what_an_installed_package_brings_is_listed_beside_own_results(
+    command, outputs, monkeypatch
+):
+    packaged = Path("package").resolve()
+    shutil.move("outputs", packaged)
+    monkeypatch.setattr("bnrecon.runtime.shipped.PACKAGED", packaged)
+    assert [RUNS[0] in command("ls", *where)[1] for where in ([], ["runs"])] == [True, True]
+    own = Path("outputs/runs")
+    (own / RUNS[0]).mkdir(parents=True)
+    (own / RUNS[0] / "config.json").write_text('{"seeds": [0, 1]}')
+    listed = json.loads(command("ls", "--json")[1])
+    states = {run["name"]: run["state"] for run in listed["runs"]}
+    assert states == {RUNS[0]: "unfinished", RUNS[-1]: "finished"}
+    assert [study["study"] for study in listed["studies"]] == ["giannou2023"]
+    code, out, _ = command("compare", RUNS[-1], str(packaged / "runs" / RUNS[0]))
+    assert (code, str(packaged / "runs" / RUNS[-1]) in out) == (0, True)

@@ -1,0 +1,240 @@
+"""`bnrecon status`: how far a study is, from another process."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_progress import end, kept, pieces, start
+from processes import ENVIRONMENT
+
+from bnrecon.cli import status
+from bnrecon.cli.completion import complete
+from bnrecon.cli.main import make_parsers
+from bnrecon.reproduction.executors import submission
+
+
+@pytest.fixture
+def outputs():
+    Path("outputs").mkdir()
+    return Path("outputs")
+
+
+def test_without_a_study_in_progress_it_says_so_and_what_was_last(command, outputs):
+    assert command("status") == (0, "No study is in progress in outputs.\n", "")
+    with kept(outputs, pieces(theorem1=2), study="burkholz2024"):
+        pass
+    (earlier,) = (outputs / "studies" / "burkholz2024").glob("progress-*")
+    earlier.write_text(re.sub(r"20\d\d-", "2020-", earlier.read_text()))
+    work = pieces(theorem1=2)
+    with kept(outputs, work) as note:
+        note(end(work[0], kind="failed", gist="the matrix\nis singular", log="smoke.log"))
+    code, out, err = command("status")
+    assert (code, err) == (0, "")
+    assert out.startswith("No study is in progress in outputs. The last one:\n\n")
+    for text in (
+        "giannou2023 scale=smoke: finished, with failures",
+        "0 of 2 done, 1 failed, 1 left",
+        "theorem1 number 0: the matrix\\nis singular; see smoke.log",
+        "go on with  bnrecon study giannou2023 scale=smoke",
+    ):
+        assert text in out
+    assert "burkholz2024" not in out
+    assert command("status", "burkholz2024")[1].startswith("burkholz2024 scale=smoke: finished\n")
+
+
+def test_a_study_in_progress_tells_what_is_done_running_failed_and_left(command, outputs):
+    work = pieces(theorem1=6, theorem2=2)
+    with kept(outputs, work, processes=2) as note:
+        for piece in work[:3]:
+            note(start(piece))
+            note(end(piece, seconds=600.0))
+        note(start(work[3]))
+        note(end(work[4], kind="failed", gist="no memory"))
+        code, out, err = command("status", "outputs=outputs")
+    assert (code, err) == (0, "")
+    for text in (
+        "giannou2023 scale=smoke: in progress\n",
+        "2 processes, led by process ",
+        "3 of 8 done, 1 failed, 1 running, 3 left",
+        "theorem1 number 3, for ",
+        " s (3 of theorem1 took 10 min)",
+        "theorem1 number 4: no memory; see a.log",
+        "10 min to 15 min, if the rest of theorem1 is like what is finished of it",
+        "not known for 2 of theorem2: none finished",
+    ):
+        assert text in out
+    assert "go on with" not in out
+
+
+def test_many_running_and_failed_pieces_are_counted(command, outputs):
+    work = pieces(theorem1=40)
+    with kept(outputs, work, processes=0) as note:
+        for piece in work[:20]:
+            note(end(piece, kind="failed"))
+        for piece in work[20:35]:
+            note(start(piece))
+        out = command("status")[1]
+    assert out.count("and 10 more") == 1
+    assert out.count("and 5 more") == 1
+    assert out.count("theorem1 number") == 2 * status.MOST
+
+
+def test_a_study_whose_process_was_killed_is_not_in_progress(command, outputs):
+    code = (
+        "import os, signal, sys\nsys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\nfrom made_progress import kept, pieces, start\n"
+        "work = pieces(theorem1=2)\n"
+        "with kept(Path('outputs'), work) as note:\n"
+        "    note(start(work[0]))\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    folder = str(Path(__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code, folder], env=ENVIRONMENT, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    out = command("status")[1]
+    assert out.startswith("No study is in progress in outputs. The last one:")
+    for text in ("its process ended without a word", "0 of 2 done, 1 begun, 1 left", "go on with"):
+        assert text in out
+    assert "time left" not in out
+
+
+def test_a_study_on_another_machine_is_told_with_what_is_not_known(command, outputs, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    with kept(outputs, pieces(theorem1=2)):
+        monkeypatch.setattr("socket.gethostname", lambda: "here")
+        out = command("status")[1]
+    assert "in progress, unless its process ended without a word" in out
+    assert "on elsewhere, began" in out
+    assert " s ago; from here it cannot be seen at work" in out
+
+
+def test_a_damaged_progress_file_is_named_and_stops_nothing(command, outputs):
+    for name in ("giannou2023", "burkholz2024"):
+        with kept(outputs, pieces(theorem1=2), study=name):
+            pass
+    (damaged,) = (outputs / "studies" / "burkholz2024").glob("progress-*")
+    damaged.write_text("rubbish\n")
+    code, out, err = command("status")
+    assert (code, err) == (0, "")
+    assert f"burkholz2024 scale=smoke: {damaged} is damaged" in out
+    assert "giannou2023 scale=smoke: finished" in out
+    assert command("ls", "studies")[0] == 0
+
+
+def test_a_label_cannot_write_to_the_terminal(command, outputs):
+    work = pieces(**{"evil\x1b[2J": 1})
+    with kept(outputs, work) as note:
+        note(start(work[0]))
+        out = command("status")[1]
+    assert "evil\\x1b[2J number 0" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["giannou"], "giannou: did you mean 'giannou2023'?"),
+        (["scale=smoke"], "scale=smoke: status takes studies and outputs=FOLDER"),
+        (["outputs=nowhere"], "no such folder; give the one that outputs= was"),
+        (["outputs=a", "outputs=b"], "outputs= is given twice"),
+        (["--wach"], "did you mean '--watch'?"),
+        ([], "there is no folder outputs here"),
+    ],
+)
+def test_a_mistake_is_one_line(refused, words, line):
+    refused("status", *words, line=line)
+
+
+def test_a_study_of_which_nothing_was_computed_is_told(command, outputs):
+    out = command("status", "giannou2023")[1]
+    assert out.startswith("giannou2023: no command has left its progress in outputs")
+
+
+def on_a_cluster(outputs, **counts):
+    """What is known of a submission of which so many pieces of work are in each state."""
+    given = submission.new_submission(
+        outputs / "studies" / "giannou2023", "smoke", "slurm", "bnrecon study giannou2023"
+    )
+    given.folder.mkdir(parents=True)
+    numbers = {"finished": 0, "failed": 0, "running": 0, "queued": 0, "jobs": {}} | counts
+    return submission.State(given, **numbers)
+
+
+def test_jobs_that_go_on_without_their_command_are_in_progress(command, outputs, monkeypatch):
+    found = on_a_cluster(outputs, finished=3, queued=5, jobs={"running": 1, "queued": 2})
+    monkeypatch.setattr(submission, "read", lambda folder: [found])
+    with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
+        raise KeyboardInterrupt
+    out = command("status")[1]
+    for text in (
+        "giannou2023 scale=smoke: in progress on a cluster; its command waits",
+        "tasks: 3 finished, 0 failed, 0 running, 5 queued; jobs: 1 running, 2 queued; logs in ",
+        "go on with  bnrecon study giannou2023\n",
+    ):
+        assert text in out
+
+
+def test_jobs_that_have_ended_wait_for_their_command(command, outputs, monkeypatch):
+    with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
+        raise KeyboardInterrupt
+    found = on_a_cluster(outputs, finished=8)
+    monkeypatch.setattr(submission, "read", lambda folder: [])
+    monkeypatch.setattr(submission, "all_submissions", lambda folder: [found.submission])
+    monkeypatch.setattr(submission, "state", lambda given: found)
+    out = command("status")[1]
+    for text in (
+        "its jobs have ended and stored their results; its command makes the tables",
+        "tasks: 8 finished, 0 failed, 0 running, 0 queued; jobs: all have ended; logs in ",
+        "go on with  bnrecon study giannou2023\n",
+    ):
+        assert text in out
+    assert "0 of 8 done" not in out
+
+
+def test_jobs_share_the_work_that_is_left(command, outputs, monkeypatch):
+    found = on_a_cluster(outputs, finished=3, queued=5, jobs={"running": 4})
+    monkeypatch.setattr(submission, "read", lambda folder: [found])
+    work = pieces(theorem1=11)
+    with kept(outputs, work, processes=0) as note:
+        for piece in work[:3]:
+            note(end(piece, seconds=600.0))
+        out = command("status")[1]
+    assert "20 min to 28 min, if the rest is like what is finished of it and 4 jobs run" in out
+
+
+def test_a_cluster_that_cannot_be_asked_is_told(command, outputs, monkeypatch):
+    found = on_a_cluster(outputs, queued=5, problem="squeue is not found")
+    monkeypatch.setattr(submission, "read", lambda folder: [found])
+    with kept(outputs, pieces(theorem1=8), processes=0):
+        out = command("status")[1]
+    assert "5 queued; jobs: squeue is not found; logs in " in out
+
+
+def test_watching_ends_with_the_study(command, outputs, monkeypatch):
+    work = pieces(theorem1=2)
+    keeper = kept(outputs, work)
+    note = keeper.__enter__()
+    looks = iter([lambda: note(end(work[0])), lambda: keeper.__exit__(None, None, None)])
+    monkeypatch.setattr(status.time, "sleep", lambda seconds: next(looks)())
+    code, out, err = command("status", "--watch")
+    assert (code, err) == (0, "")
+    shown = [out.index(text) for text in ("0 of 2 done", "1 of 2 done", "No study is in progress")]
+    assert shown == sorted(shown)
+    assert "\x1b" not in out
+
+
+def test_watching_is_ended_by_ctrl_c_without_a_complaint(command, outputs, monkeypatch):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", interrupt)
+    with kept(outputs, pieces(theorem1=2)):
+        code, _, err = command("status", "--watch")
+    assert (code, err) == (0, "")
+
+
+def test_completion_knows_the_studies():
+    assert complete("bnrecon status gi", make_parsers()[1]) == ["giannou2023"]
+    assert complete("bnrecon status giannou2023 o", make_parsers()[1]) == ["outputs="]

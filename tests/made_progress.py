@@ -1,0 +1,45 @@
+"""Progress files of studies, as the leading process of a study leaves them."""
+
+import contextlib
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from bnrecon.reproduction import progress
+from bnrecon.reproduction.outcome import Outcome, Started
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Work, as far as its progress goes."""
+
+    part: str
+    number: int
+
+    @property
+    def key(self):
+        return self.label
+
+    @property
+    def label(self):
+        return f"{self.part} number {self.number}"
+
+
+def pieces(**counts):
+    return [Piece(part, number) for part, count in counts.items() for number in range(count)]
+
+
+def start(piece):
+    return Started(piece.key)
+
+
+def end(piece, seconds=1.0, kind="done", gist="gist", log="a.log"):
+    return Outcome(piece.key, piece.label, kind, gist, seconds, log)
+
+
+@contextlib.contextmanager
+def kept(outputs, work, study="giannou2023", scale="smoke", processes=1):
+    """Keep a study's progress; the value notes events."""
+    path = progress.progress_path(outputs / "studies" / study, scale)
+    executor = SimpleNamespace(name=f"{processes} processes", processes=processes)
+    with progress.keep(path, f"bnrecon study {study} scale={scale}", executor, work) as keeper:
+        yield keeper.note

@@ -1,0 +1,168 @@
+"""Two runs compared: shipped ones of all versions, and real ones of the digits with sources."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+from bnrecon.config import composition
+from bnrecon.data import load
+from bnrecon.reconstruction.source_file import collapse, load_source
+from bnrecon.reporting.comparison import compare, prediction_bounds
+from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
+from bnrecon.reporting.predictions import disagreements
+from bnrecon.reporting.result import Predictions, RunResult
+from bnrecon.run import main_job
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.store import build_target
+
+RUNS = sorted((Path(__file__).parents[2] / "outputs" / "runs").glob("*/result.json"))
+MLP = ("target=mlp", "target.width=8")
+CONFIG = {"data": {"name": "digits"}, "target": {"name": "mlp", "family": "mlp"}}
+
+
+def read(path):
+    return path.parent, RunResult.read(path)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two runs of one target, one of them with too few features to be exact."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    common = [f"outputs={outputs}", "scale=smoke", "train.epochs=6", "seeds=[0,1]", *MLP]
+    below = ["features.width=12", "features.allow_below_minimum=true"]
+    runs = [
+        main_job.run(composition.compose([*common, *options]))
+        for options in (["features.oversampling=1.5"], below)
+    ]
+    return [(run.folder, run.result) for run in runs]
+
+
+def test_any_two_shipped_runs_can_be_compared():
+    results = [read(path) for path in RUNS]
+    for first, second in itertools.pairwise(results):
+        text = compare(first, second)
+        for folder, result in (first, second):
+            assert str(folder) in text
+            assert f"{result.accuracy}" in text
+            assert f"{result.target.accuracy:.2f} (n={result.target.images})" in text
+
+
+def test_only_options_that_differ_are_shown():
+    first, second = RunResult.read(RUNS[0]), RunResult.read(RUNS[-1])
+    differing = differing_options(first.config, second.config)
+    assert differing["data.name"] == ("cifar10", "cifar100")
+    assert "train.epochs" not in differing
+    assert differing_options(first.config, first.config) == {}
+
+
+def test_an_option_that_an_older_result_lacks_had_its_default():
+    assert differing_options(CONFIG, CONFIG | {"keep_source": True, "threads": None}) == {}
+    assert differing_options(CONFIG, CONFIG | {"threads": 2}) == {"threads": (None, 2)}
+    assert differing_options(CONFIG | {"color": "red"}, CONFIG) == {"color": ("red", NOT_RECORDED)}
+
+
+def test_options_that_change_no_result_stand_apart(pair):
+    first, (folder, _) = pair
+    elsewhere = dataclasses.replace(first[1], config={**first[1].config, "outputs": "elsewhere"})
+    text = compare(first, (folder, elsewhere))
+    assert "No option that changes results differs." in text
+    assert "Differ too, and change no result: outputs (" in text
+
+
+def test_layers_stand_side_by_side_with_the_largest_ratio(pair):
+    text = compare(*pair)
+    one, other = (result for _, result in pair)
+    for layer, further in zip(one.seeds[0].layers, other.seeds[0].layers, strict=True):
+        line = next(line for line in text.splitlines() if line.startswith(f"{layer.name} "))
+        assert {str(layer.width), str(further.width)} <= set(line.split())
+    errors = [
+        {
+            layer.name: max(seed.layers[number].relative_error for seed in result.seeds)
+            for number, layer in enumerate(result.seeds[0].layers)
+        }
+        for result in (one, other)
+    ]
+    ratios = {name: errors[1][name] / errors[0][name] for name in errors[0]}
+    most = max(ratios, key=lambda name: max(ratios[name], 1 / ratios[name]))
+    assert f"They differ most in {most}, by a factor of {ratios[most]:.2g}." in text
+
+
+def counted(result, **differ):
+    """The result with these numbers of predictions that differ from the target's, by seed."""
+    seeds = [
+        dataclasses.replace(seed, predictions=Predictions(images=10_000, differ=count, **ZERO))
+        for seed, count in zip(result.seeds, differ["differ"], strict=True)
+    ]
+    target = dataclasses.replace(result.target, checksum=differ.get("checksum", "a"))
+    return dataclasses.replace(result, seeds=tuple(seeds), target=target)
+
+
+ZERO = {"only_target_right": 0, "only_source_right": 0}
+
+
+def test_counts_against_one_target_bound_what_two_sources_predict_otherwise():
+    result = RunResult.read(RUNS[0])
+    one, other = counted(result, differ=(0, 5, 9_000)), counted(result, differ=(0, 2, 8_000))
+    assert prediction_bounds(one, other) == {0: (0, 0), 1: (3, 7), 2: (1_000, 10_000)}
+
+
+def test_what_is_not_stored_is_not_known():
+    result = RunResult.read(RUNS[0])
+    one = counted(result, differ=(0, 0, 0))
+    assert prediction_bounds(one, counted(result, differ=(0, 0, 0), checksum="b")) == (
+        "their targets differ"
+    )
+    assert prediction_bounds(result, one) == "the target of older results is not identified"
+    assert prediction_bounds(one, RunResult.read(RUNS[-1])) == (
+        "they were tested on different images"
+    )
+    lone = dataclasses.replace(one, seeds=one.seeds[:1])
+    assert prediction_bounds(lone, dataclasses.replace(one, seeds=one.seeds[1:])) == (
+        "they have no seed in common"
+    )
+    without = [dataclasses.replace(seed, predictions=None) for seed in one.seeds]
+    assert prediction_bounds(one, dataclasses.replace(one, seeds=tuple(without))) == (
+        "older results do not count them"
+    )
+    text = compare((RUNS[0].parent, result), (RUNS[-1].parent, RunResult.read(RUNS[-1])))
+    assert "predict otherwise: not known, they were tested on different images." in text
+
+
+def test_predictions_are_computed_again_from_the_saved_sources(pair):
+    found = disagreements(*pair)
+    assert [each.seed for each in found] == [0, 1]
+    assert any(each.differ for each in found)  # too few features: another function
+    bounds = prediction_bounds(pair[0][1], pair[1][1])
+    config = composition.compose(["scale=smoke", "train.epochs=6", *MLP])
+    data = load(config.data)
+    untrained = build_target(config.target_request, data)
+    for each in found:
+        low, high = bounds[each.seed]
+        assert low <= each.differ <= high
+        classes = [
+            torch.cat([network(x).argmax(1) for x, _ in data.test_batches(50, torch.device("cpu"))])
+            for folder, _ in pair
+            for network in [
+                collapse(load_source(folder / f"seed-{each.seed}/source.safetensors", untrained))
+            ]
+        ]
+        assert each.differ == int((classes[0] != classes[1]).sum())
+        assert each.images == len(classes[0])
+    assert f"seed 0: {found[0].differ} of {found[0].images} (" in compare(*pair, found)
+
+
+def test_a_run_without_its_sources_or_its_images_is_refused(pair, tmp_path):
+    with pytest.raises(UserError, match="has no saved source of seed 0"):
+        disagreements(read(RUNS[0]), read(RUNS[1]))
+    with pytest.raises(UserError, match="tested on different images"):
+        disagreements(read(RUNS[0]), pair[0])
+    others = dataclasses.replace(
+        pair[0][1], data=dataclasses.replace(pair[0][1].data, checksum="other")
+    )
+    with pytest.raises(UserError, match="are not those of"):
+        disagreements((pair[0][0], others), (pair[1][0], others))
+    with pytest.raises(UserError, match="no seed in common"):
+        disagreements(pair[0], (tmp_path, dataclasses.replace(pair[1][1], seeds=())))

@@ -1,0 +1,226 @@
+"""What lies in an outputs folder: shipped, unfinished, damaged, locked and hostile folders."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import filelock
+import pytest
+import torch
+
+from bnrecon.reporting import inventory
+from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.run_names import find_run
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+RUNS = sorted((OUTPUTS / "runs").iterdir())
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """A copy of a run and of a target."""
+    shutil.copytree(RUNS[0], tmp_path / "runs" / "one")
+    target = RunResult.read(RUNS[0] / "result.json").target.folder
+    shutil.copytree(OUTPUTS.parent / target, tmp_path / "targets" / "one")
+    return tmp_path
+
+
+def the_run(outputs):
+    return next(run for run in inventory.runs(outputs) if run.name == "one")
+
+
+def the_target(outputs):
+    return next(target for target in inventory.targets(outputs) if target.name == "one")
+
+
+def test_every_shipped_run_is_listed_as_its_result_says():
+    listed = inventory.runs(OUTPUTS)
+    assert [run.folder for run in listed] == RUNS
+    for run in listed:
+        result = RunResult.read(run.folder / "result.json")
+        assert (run.state, run.seeds, run.seeds_done) == ("finished", *[len(result.seeds)] * 2)
+        assert run.target_accuracy == result.target.accuracy
+        assert run.loss == pytest.approx(result.loss.mean, abs=1e-9)
+        assert run.shipped == (not list(run.folder.glob("seed-*")))
+        assert run.size == sum(path.stat().st_size for path in run.folder.rglob("*.*"))
+
+
+def test_every_shipped_target_is_listed_as_trained():
+    for target in inventory.targets(OUTPUTS):
+        about = files.read_json(target.folder / "target.json")
+        assert target.state == "trained"
+        assert (target.accuracy, target.images) == (about["accuracy"], about["images"])
+        assert target.epochs_done == target.epochs == about["config"]["train"]["epochs"]
+
+
+def test_the_quick_reader_reads_what_files_read_json_reads():
+    for folder in RUNS:
+        path = folder / "result.json"
+        assert inventory._read_json(path) == files.read_json(path)
+
+
+def change(path):
+    path.write_text(path.read_text(encoding="utf-8").replace("86.6", "99.9"), encoding="utf-8")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def replace_by_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replace_by_list(path):
+    path.write_text("[1, 2]")
+
+
+def write_of_another_version(path):
+    files.write_json(path, {"format": 7})
+
+
+DAMAGE = {
+    change: "the digest of {} does not match",
+    cut: "{} cannot be parsed",
+    replace_by_folder: "{} is no regular file",
+    replace_by_pipe: "{} is no regular file",
+    replace_by_list: "{} cannot be parsed",
+    write_of_another_version: " of another version (KeyError)",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_damaged_result_is_said_to_be(outputs, damage):
+    damage(outputs / "runs" / "one" / "result.json")
+    run = the_run(outputs)
+    assert (run.state, run.loss) == ("damaged", None)
+    assert DAMAGE[damage].format("result.json") in run.detail
+    with pytest.raises(UserError, match="is damaged"):
+        find_run("one", [outputs])
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_damaged_target_is_said_to_be(outputs, damage):
+    damage(outputs / "targets" / "one" / "target.json")
+    target = the_target(outputs)
+    assert (target.state, target.accuracy) == ("damaged", None)
+    assert DAMAGE[damage].format("target.json") in target.detail
+
+
+def test_weights_that_are_missing_or_cut_off_are_damage(outputs):
+    weights = outputs / "targets" / "one" / "target.safetensors"
+    cut(weights)
+    assert the_target(outputs).detail == "target.safetensors is cut off or overwritten"
+    weights.unlink()
+    assert the_target(outputs).detail == "target.safetensors is missing"
+    assert the_target(outputs).state == "damaged"
+
+
+def test_an_unfinished_run_counts_the_seeds_whose_result_can_be_read(outputs):
+    folder = outputs / "runs" / "one"
+    (folder / "result.json").unlink()
+    assert the_run(outputs).state == "empty"
+    (folder / "config.json").write_text(json.dumps({"seeds": [0, 1, 2]}))
+    files.write_json(folder / "seed-0" / "result.json", {"accuracy": 90.0})
+    (folder / "seed-1").mkdir()
+    (folder / "seed-1" / "result.json").write_text("")
+    run = the_run(outputs)
+    assert (run.state, run.seeds_done, run.seeds) == ("unfinished", 1, 3)
+    (folder / "config.json").write_text("{")
+    assert the_run(outputs).seeds is None
+
+
+def test_a_checkpoint_says_its_epoch_and_of_how_many_where_it_knows(outputs):
+    folder = outputs / "targets" / "one"
+    for file in folder.iterdir():
+        file.unlink()
+    about = {"step": 20, "log": [{}, {}]}
+    for further, epochs in (({}, None), ({"epochs": 30}, 30)):
+        files.write_tensors(
+            folder / "checkpoint.safetensors", {"a": torch.zeros(3)}, about | further
+        )
+        target = the_target(outputs)
+        assert (target.state, target.epochs_done, target.epochs) == ("unfinished", 2, epochs)
+    cut(folder / "checkpoint.safetensors")
+    (folder / "checkpoint.safetensors").write_bytes(b"\xff" * 50)
+    assert the_target(outputs).state == "damaged"
+
+
+def test_whoever_holds_the_lock_is_named(outputs):
+    for kind, look in (("runs", the_run), ("targets", the_target)):
+        folder = outputs / kind / "one"
+        for file in folder.iterdir():
+            file.unlink()
+        (folder / ".holder").write_text("process 7 on elsewhere")
+        with filelock.FileLock(folder / ".lock"):
+            entry = look(outputs)
+            assert (entry.state, entry.detail) == ("computing", "process 7 on elsewhere")
+            (folder / ".holder").unlink()
+            assert look(outputs).detail == "another process"
+        assert look(outputs).state == "empty"
+
+
+def test_the_lock_is_free_again_after_a_look(outputs):
+    (outputs / "runs" / "one" / "result.json").unlink()
+    lock = outputs / "runs" / "one" / ".lock"
+    lock.touch()
+    assert the_run(outputs).state == "empty"
+    with filelock.FileLock(lock, timeout=0):
+        pass
+
+
+def test_what_is_no_folder_is_passed_over(tmp_path):
+    assert inventory.runs(tmp_path) == []
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "file").write_text("")
+    (tmp_path / "runs" / "link").symlink_to("/nowhere/at/all")
+    assert inventory.runs(tmp_path) == []
+    (tmp_path / "targets").write_text("")
+    assert inventory.targets(tmp_path) == []
+
+
+def test_a_run_is_found_by_the_beginning_of_its_name_or_hash_or_by_its_folder():
+    folder = RUNS[0]
+    key = folder.name.rpartition("-")[2]
+    for text in (folder.name, folder.name[:-3], key, key[:5], f"{folder}", f"{folder}/result.json"):
+        assert find_run(text, [OUTPUTS]) == folder
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("cifar10-", r"cifar10-: which of .*, .*, .*, .* and \d+ more\? Give more of its name"),
+        ("", "'': no run in .* begins so"),
+        ("nothing", "'nothing': no run in .* begins so; see bnrecon ls runs"),
+        ("a\0b", "no run in"),
+        ("a" * 5000, "no run in"),
+        (RUNS[0].name[:-1] + "x", f"did you mean {RUNS[0].name}?"),
+    ],
+)
+def test_a_run_that_is_not_one_is_refused(text, line):
+    with pytest.raises(UserError, match=line):
+        find_run(text, [OUTPUTS])
+
+
+def test_a_name_that_is_whole_is_no_beginning(outputs):
+    shutil.copytree(outputs / "runs" / "one", outputs / "runs" / "one-more")
+    assert find_run("one", [outputs]) == outputs / "runs" / "one"
+
+
+def test_an_unfinished_run_is_not_compared(outputs):
+    folder = outputs / "runs" / "one"
+    (folder / "result.json").unlink()
+    with pytest.raises(UserError, match=r"is no run: it has no result\.json"):
+        find_run("one", [outputs])
+    (folder / "config.json").write_text('{"seeds": [0]}')
+    with pytest.raises(UserError, match="is unfinished, 0 of 1 seeds done; rerun its command"):
+        find_run("one", [outputs])

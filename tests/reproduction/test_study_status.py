@@ -1,0 +1,202 @@
+"""How far a study is, seen from outside: leaders that live, died, or are elsewhere; time left."""
+
+import dataclasses
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_progress import end, kept, pieces, start
+
+from bnrecon.reproduction import progress, study_status
+from bnrecon.reproduction.study_status import leader_is_alive, seconds_since, studies
+from bnrecon.reproduction.time_left import time_left
+from bnrecon.studies import registry
+
+OUTPUTS = Path(__file__).parents[2] / "outputs"
+KNOWN = {name: registry.find(name).parts for name in registry.STUDIES}
+
+
+def look(outputs):
+    return studies(outputs, outputs, KNOWN)
+
+
+def read(outputs):
+    return progress.read(progress.progress_path(outputs / "studies" / "giannou2023", "smoke"))
+
+
+def test_every_study_that_ships_is_listed_with_its_tasks():
+    shipped = [study for study in look(OUTPUTS) if study.shipped]
+    assert [study.study for study in shipped] == list(registry.STUDIES)
+    for study in shipped:
+        assert (study.scale, study.state) == ("laptop", "stored")
+        stored = list((OUTPUTS / study.study / "tasks").glob("*-laptop/*.json"))
+        assert study.tasks == len(stored)
+        assert 0 < study.parts_begun <= study.parts == len(KNOWN[study.study])
+
+
+def test_a_study_is_running_while_its_leader_is_and_ended_after_it(tmp_path):
+    work = pieces(theorem1=3)
+    with kept(tmp_path, work) as note:
+        note(start(work[0]))
+        (study,) = look(tmp_path)
+        assert (study.state, study.parts_begun) == ("running", 0)
+        assert [item.label for item in study.progress.running] == ["theorem1 number 0"]
+        note(end(work[0]))
+        assert look(tmp_path)[0].parts_begun == 1
+    (study,) = look(tmp_path)
+    assert (study.state, study.progress.finished, study.progress.total) == ("finished", 1, 3)
+
+
+def test_a_study_with_failures_has_failed_and_one_that_is_stopped_is_interrupted(tmp_path):
+    work = pieces(theorem1=1)
+    with kept(tmp_path, work) as note:
+        note(end(work[0], kind="failed"))
+    assert look(tmp_path)[0].state == "failed"
+    with pytest.raises(KeyboardInterrupt), kept(tmp_path, work):
+        raise KeyboardInterrupt
+    assert look(tmp_path)[0].state == "interrupted"
+
+
+@pytest.fixture
+def ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_leader_is_dead_when_its_process_is_or_another_has_its_number(tmp_path, ended_process):
+    with kept(tmp_path, pieces(theorem1=1)):
+        found = read(tmp_path)
+    found = dataclasses.replace(found, ended=None)
+    assert leader_is_alive(found)
+    assert not leader_is_alive(dataclasses.replace(found, ended="finished"))
+    assert not leader_is_alive(dataclasses.replace(found, pid=ended_process))
+    assert not leader_is_alive(dataclasses.replace(found, pid=-1))
+    # Before this process began, its number was another's.
+    assert not leader_is_alive(dataclasses.replace(found, started="2020-01-01T00:00:00+00:00"))
+
+
+def test_a_leader_that_was_not_waited_for_is_dead(tmp_path):
+    with kept(tmp_path, pieces(theorem1=1)):
+        found = read(tmp_path)
+    zombie = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    zombie.stdout.read()  # ends when the process does; nobody has asked for its exit code yet
+    found = dataclasses.replace(found, ended=None, pid=zombie.pid)
+    assert wait_for_zombie(zombie.pid)
+    assert leader_is_alive(found) is False
+    zombie.wait()
+
+
+def wait_for_zombie(pid):
+    import psutil
+    from processes import wait_until
+
+    return wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_of_a_leader_on_another_machine_nothing_is_claimed(tmp_path):
+    with kept(tmp_path, pieces(theorem1=1)):
+        found = dataclasses.replace(read(tmp_path), host=f"not-{socket.gethostname()}", ended=None)
+    assert leader_is_alive(found) is None
+    assert leader_is_alive(dataclasses.replace(found, ended="finished")) is False
+
+
+def cut(path):
+    path.write_text(path.read_text(encoding="utf-8")[:40] + "\n", encoding="utf-8")
+
+
+def write_nonsense(path):
+    path.write_bytes(b"\xff\xfe\n[]\n")
+
+
+def replace_by_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def change_time(path):
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("+00:00", "").replace("T", " at "), encoding="utf-8")
+
+
+@pytest.mark.parametrize("damage", [cut, write_nonsense, replace_by_folder, change_time])
+def test_a_damaged_progress_file_is_said_to_be(tmp_path, damage):
+    with kept(tmp_path, pieces(theorem1=1)):
+        pass
+    damage(progress.progress_path(tmp_path / "studies" / "giannou2023", "smoke"))
+    (study,) = look(tmp_path)
+    assert (study.state, study.progress) == ("damaged", None)
+    assert study.problem
+
+
+def test_damaged_tasks_that_were_set_aside_are_counted(tmp_path):
+    shutil.copytree(OUTPUTS / "giannou2023", tmp_path / "studies" / "giannou2023")
+    (before,) = look(tmp_path)
+    tasks = sorted((tmp_path / "studies" / "giannou2023" / "tasks").glob("*/*.json"))
+    tasks[0].rename(f"{tasks[0]}.damaged")
+    tasks[1].rename(f"{tasks[1]}.damaged-2")
+    (study,) = look(tmp_path)
+    assert (study.tasks, study.set_aside) == (before.tasks - 2, 2)
+
+
+def test_the_latest_command_is_the_one_that_wrote_last(tmp_path):
+    for name in ("giannou2023", "burkholz2024"):
+        with kept(tmp_path, [], study=name):
+            pass
+    found = look(tmp_path)
+    moved = dataclasses.replace(found[0].progress, updated="2020-01-01T00:00:00+00:00")
+    old = dataclasses.replace(found[0], progress=moved)
+    assert study_status.latest([old, found[1]]) is found[1]
+    assert study_status.latest([]) is None
+
+
+def test_a_clock_that_is_ahead_gives_no_negative_time():
+    assert seconds_since("2999-01-01T00:00:00+00:00") == 0
+
+
+def test_the_time_left_covers_what_the_rest_takes():
+    """Of ten equal draws three are seen; the sum of the others is in the range 95 times of 100."""
+    import random
+
+    inside = known = 0
+    for seed in range(400):
+        draw = random.Random(seed)
+        times = [draw.gauss(100, 10) for _ in range(13)]
+        found = time_left({"a": 10}, {"a": times[:3]}, [], processes=1)
+        if found.parts:
+            known += 1
+            inside += found.low <= sum(times[3:]) <= found.high
+    assert known > 350
+    assert 0.92 < inside / known < 0.99
+
+
+def test_processes_share_what_is_left_but_for_the_longest_piece():
+    alone = time_left({"a": 8}, {"a": [10.0] * 3}, [], processes=1)
+    four = time_left({"a": 8}, {"a": [10.0] * 3}, [], processes=4)
+    assert (alone.low, alone.high) == (80, 80)
+    assert (four.low, four.high) == (20, 27.5)
+
+
+def test_what_is_computed_now_is_partly_done():
+    begun = [("a", 4.0), ("a", 15.0), ("b", 1.0)]
+    found = time_left({"a": 2}, {"a": [10.0] * 3}, begun, processes=1)
+    assert (found.low, found.high) == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("seen", "begun", "reason"),
+    [
+        ((), (), "none finished"),
+        ((60.0, 61.0), (), "only 2 finished"),
+        ((1.0, 60.0, 600.0), (), "3 finished, after very different times"),
+        ((10.0, 10.0, 10.0), (21.0,), "one takes more than twice as long as any that is finished"),
+    ],
+)
+def test_too_little_is_no_number(seen, begun, reason):
+    found = time_left({"a": 4, "b": 1}, {"a": seen, "b": [5.0] * 3}, [("a", s) for s in begun], 1)
+    assert found.unknown == {"a": reason}
+    assert found.parts == ("b",)
+    assert (found.low, found.high) == (5, 5)
