@@ -4,19 +4,21 @@
     python scripts/ship_study.py FROM [--study burkholz2024] [--scale laptop] [--to outputs]
                                  [--targets NAME ...]
 
-Brought are the result.json of every finished run of the study's tables, without the folders of the
-machine that made it; the files of finished tasks; of the targets named (by their folders) the
-weights and the log. Then the tables and figures are written from what was brought.
+Brought are the result.json of every finished run of the study's tables, without the name and the
+folders of the machine that made it; the files of finished tasks; of the targets named (by their
+folders) the weights and the log. Then the tables and figures are written from what was brought.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import shutil
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from bnrecon.config.composition import FOLDERS
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import engine, pages
 from bnrecon.reproduction.request import StudyRequest, read
@@ -66,7 +68,7 @@ def bring(study: Study, made: StudyRequest, to: Path) -> list[Path]:
             result = work.result()
             if isinstance(work, RunWork) and isinstance(result, RunResult):
                 path = to / "runs" / work.folder.name / "result.json"
-                without_folders(result).write(path)
+                without_machine(result).write(path)
             elif isinstance(work, TaskWork) and work.path.exists() and result is not None:
                 path = to / study.name / work.path.relative_to(made.folder)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,13 +79,28 @@ def bring(study: Study, made: StudyRequest, to: Path) -> list[Path]:
     return brought
 
 
-def without_folders(result: RunResult) -> RunResult:
-    """The result as if it had been made in the usual folders."""
+def without_machine(result: RunResult) -> RunResult:
+    """The result as if it had been made in the usual folders, on a machine without a name."""
     config = dict(result.config) | {"outputs": "outputs", "targets": None}
     config["data"] = dict(config["data"]) | {"root": None}
     folder = f"outputs/targets/{Path(result.target.folder).name}"
     target = dataclasses.replace(result.target, folder=folder)
-    return dataclasses.replace(result, config=config, target=target)
+    command = None if result.command is None else without_folders(result.command)
+    return dataclasses.replace(result, config=config, target=target, host=None, command=command)
+
+
+def without_folders(command: str) -> str:
+    """The command with ``FOLDER`` for whatever names a place on its machine."""
+    return " ".join(map(_without_folder, shlex.split(command)))
+
+
+def _without_folder(word: str) -> str:
+    name, equals, value = word.rpartition("=")
+    place = value.strip("'\"")
+    absolute = any(kind(place).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
+    if absolute or place.startswith("~") or name.lstrip("+") in FOLDERS:
+        return f"{name}{equals}FOLDER"
+    return shlex.quote(word)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def test_every_folder_of_code_is_in_the_wheel():
     ]["packages"]
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "bnrecon").rglob("*.py")}
     assert sorted(listed) == sorted(
-        {".".join(folder.parts) for folder in folders} | {"bnrecon.configs"}
+        {".".join(folder.parts) for folder in folders} | {"bnrecon.configs", "bnrecon.shipped"}
     )
     for folder in folders:
         assert (ROOT / folder / "__init__.py").exists(), folder

@@ -103,7 +103,9 @@ class RunResult:
 
     ``config`` is the run's configuration as it was stored, ``device`` and ``versions`` what it ran
     on. ``trainable_parameters`` and ``parameters`` are those of one source network,
-    ``outside_linear_region`` is summed over seeds.
+    ``outside_linear_region`` is summed over seeds. ``finished`` (UTC), ``host`` and ``command`` are
+    of the process that wrote the result; ``None`` where the file was written before they were kept,
+    and where they were left out because the result was to be published.
     """
 
     config: Mapping[str, Any]
@@ -118,6 +120,9 @@ class RunResult:
     device: str
     versions: Mapping[str, str]
     commit: str | None
+    finished: str | None = None
+    host: str | None = None
+    command: str | None = None
 
     @property
     def accuracies(self) -> list[float]:
@@ -251,7 +256,8 @@ class RunResult:
             "versions": self.versions,
             "commit": self.commit,
         }
-        return json_values(content)
+        made = {"finished": self.finished, "host": self.host, "command": self.command}
+        return json_values(content | {key: v for key, v in made.items() if v is not None})
 
     def write(self, path: Path) -> None:
         """Write ``result.json`` atomically, with a digest that ``read`` checks."""

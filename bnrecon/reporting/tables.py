@@ -85,7 +85,7 @@ def csv(frame: pd.DataFrame) -> str:
                 columns[f"{snake}_{part}"] = pd.Series(values, dtype=object)
         else:
             columns[snake] = cells.reset_index(drop=True)
-    return pd.DataFrame(columns).to_csv(index=False)
+    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
 
 
 def snake_case(name: str) -> str:

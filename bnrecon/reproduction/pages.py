@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bnrecon.reporting import figures as drawing
 from bnrecon.reporting import tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction.engine import ExperimentPlan, TablePlan, plan
-from bnrecon.reproduction.experiment import Claim, Experiment
 from bnrecon.reproduction.options import result_options, stem_suffix
-from bnrecon.reproduction.page import Heading, Page, device_name, listed
+from bnrecon.reproduction.page import (
+    Block,
+    Claims,
+    Heading,
+    Origin,
+    Page,
+    Table,
+    Text,
+    device_name,
+    listed,
+)
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.run_page import run_page
+from bnrecon.reproduction.shipped_rows import shipped_rows
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.runtime import files
 
-__all__ = ["figures", "write"]
+__all__ = ["figures", "read", "write"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +52,31 @@ def write(study: Study, request: StudyRequest, folder: Path | None = None) -> st
     folder = folder or request.folder
     files.remove_leftovers(folder)
     texts = []
-    for planned in _all_solvers(study, request):
-        try:
-            page = _page(study, request, planned)
-        except Exception as error:  # the other parts are shown all the same
-            place = f"{folder / 'tasks' / _stem(planned, request)}"
-            line = f"{planned.name} cannot be shown ({type(error).__name__}: {error}); see {place}"
-            logger.exception("%s", line)
-            page = Page(line)
+    for page in read(study, request):
         texts.append(page.text)
         if page.csv:
-            _write_page(folder / _stem(planned, request), page)
+            _write_page(folder / page.heading.stem, page)
     return "\n\n\n".join(texts)
+
+
+def read(study: Study, request: StudyRequest) -> Iterator[Page]:
+    """The pages of the requested parts, one after the other; nothing is computed or written.
+
+    A part that cannot be shown is a page that says why; the others are shown all the same.
+
+    Raises:
+        UserError: an impossible request.
+    """
+    for planned in _all_solvers(study, request):
+        heading = _heading(study, request, planned)
+        try:
+            page = _page(planned, heading)
+        except Exception as error:
+            place = f"{request.folder / 'tasks' / heading.stem}"
+            line = f"{planned.name} cannot be shown ({type(error).__name__}: {error}); see {place}"
+            logger.exception("%s", line)
+            page = Page(heading, problem=line)
+        yield page
 
 
 def figures(study: Study, request: StudyRequest) -> list[Path]:
@@ -93,52 +117,64 @@ def _write_page(stem: Path, page: Page) -> None:
             files.write_bytes(stem.with_name(f"{stem.name}.{kind}"), picture)
 
 
-def _page(study: Study, request: StudyRequest, planned: ExperimentPlan | TablePlan) -> Page:
+def _heading(study: Study, request: StudyRequest, planned: ExperimentPlan | TablePlan) -> Heading:
     options = result_options(_options_of(planned, request))
     command = ("bnrecon", "study", study.name, planned.name, f"scale={request.scale}", *options)
-    heading = Heading(
+    return Heading(
         study.name,
         study.paper,
+        planned.name,
         planned.part,
         request.scale,
         options,
         shlex.join(command),
         _stem(planned, request),
     )
+
+
+def _page(planned: ExperimentPlan | TablePlan, heading: Heading) -> Page:
     for work in planned.work:
         if (damage := work.damage()) is not None:
             logger.warning("%s; computed again by: %s", damage, heading.command)
     if isinstance(planned, TablePlan):
-        return run_page(planned.part, heading, [work.cell() for work in planned.work])
-    return _experiment_page(planned.part, heading, [work.result() for work in planned.work])
+        page = run_page(planned.part, heading, [work.cell() for work in planned.work])
+    else:
+        page = _experiment_page(planned, heading)
+    shipped = shipped_rows(planned.work)
+    return dataclasses.replace(page, blocks=[*page.blocks, Text(shipped)]) if shipped else page
 
 
-def _experiment_page(
-    part: Experiment, heading: Heading, results: Sequence[TaskResult | None]
-) -> Page:
-    done = [result for result in results if result is not None]
+def _experiment_page(planned: ExperimentPlan, heading: Heading) -> Page:
+    part = planned.part
+    results = {work.task.name: work.result() for work in planned.work}
+    done = [result for result in results.values() if result is not None]
+    lacking = [name for name, result in results.items() if result is None]
     progress = f"{len(done)} of {len(results)} tasks finished"
     if not done:
-        return Page(heading.page(progress, ["Not run."]))
+        return Page(heading, progress, [Text("Not run.")], lacking=lacking)
     rows = concatenate(done)
     summary, caption = part.summary(rows), part.caption_for(rows)
     overrides = " ".join(part.options(heading.scale)) if part.options else ""
-    body = [
-        tables.markdown(summary, part.formats),
-        caption,
-        "\n".join(_claim_line(claim) for claim in part.claims(rows)) if part.claims else "",
-        f"Trained with `{overrides}`." if overrides else "",
-        _origin(done),
+    blocks: list[Block] = [
+        Table(summary, part.formats),
+        Text(caption),
+        Claims(tuple(part.claims(rows)) if part.claims else ()),
+        Text(f"Trained with `{overrides}`." if overrides else ""),
+        Origin(_origin(done)),
     ]
     names = [result.task for result in done for _ in result.rows]
     with drawing.style():
         figure = None if part.draw is None else part.draw(rows)
     title = f"{heading.title}; {progress}. {caption}"
     return Page(
-        heading.page(progress, body, figure is not None),
+        heading,
+        progress,
+        blocks,
         tables.csv(rows.assign(task=names)),
         latex(summary, part.formats, caption=title, label=heading.label),
         figure,
+        done,
+        lacking,
     )
 
 
@@ -150,7 +186,3 @@ def _origin(done: Sequence[TaskResult]) -> str:
         f"{sum(result.seconds for result in done):.0f} s of computing (trainings that were "
         "interrupted or already stored are not counted)."
     )
-
-
-def _claim_line(claim: Claim) -> str:
-    return f"- {claim.where}: {claim.statement} **{claim.verdict.capitalize()}**: {claim.evidence}"

@@ -22,6 +22,7 @@ from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files, hardware
 from bnrecon.runtime.provenance import commit
+from bnrecon.runtime.shipped import is_packaged, shipped_outputs
 
 __all__ = ["RunWork", "TaskWork", "Work"]
 
@@ -104,10 +105,17 @@ class RunWork:
         """The run itself."""
         return self.config
 
+    @property
+    def path(self) -> Path:
+        """The result's file: one's own where there is one, or else what ships."""
+        own = self.folder / "result.json"
+        shipped = shipped_outputs(Path(self.config.outputs)) / "runs" / self.folder.name
+        return own if own.exists() else shipped / "result.json"
+
     def result(self) -> RunResult | None:
         """The stored result, if the run is finished."""
         with contextlib.suppress(FileNotFoundError, files.Damaged):
-            return RunResult.read(self.folder / "result.json")
+            return RunResult.read(self.path)
         return None
 
     def cell(self) -> Cell:
@@ -118,9 +126,13 @@ class RunWork:
         """Whether there is a result."""
         return self.result() is not None
 
+    def is_shipped(self) -> bool:
+        """Whether its result is that of the installed package."""
+        return is_packaged(self.path) and self.is_finished()
+
     def damage(self) -> str | None:
         """What is wrong with the result's file, if anything."""
-        return _damage(self.folder / "result.json", RunResult.read)
+        return _damage(self.path, RunResult.read)
 
     def set_aside(self) -> None:
         """Nothing: the main job does it, under its own lock."""
@@ -199,12 +211,22 @@ class TaskWork:
             return None
         return composition.compose(self.task.options)
 
-    def result(self) -> TaskResult | None:
-        """The stored result: one's own, or else what ships."""
+    def _stored(self) -> tuple[Path, TaskResult] | None:
+        """One's own result, or else what ships, with its file."""
         for path in (self.path, self._shipped_path):
             with contextlib.suppress(FileNotFoundError, files.Damaged):
-                return TaskResult.read(path)
+                return path, TaskResult.read(path)
         return None
+
+    def result(self) -> TaskResult | None:
+        """The stored result: one's own, or else what ships."""
+        stored = self._stored()
+        return None if stored is None else stored[1]
+
+    def is_shipped(self) -> bool:
+        """Whether its result is that of the installed package."""
+        stored = self._stored() if is_packaged(self._shipped_path) else None
+        return stored is not None and is_packaged(stored[0])
 
     def is_finished(self) -> bool:
         """Whether there is a result."""

@@ -25,6 +25,8 @@ from bnrecon.reporting.result import (
     TargetSummary,
 )
 from bnrecon.reporting.run_tables import run_text, table_files
+from bnrecon.reporting.trackers.events import log_run, tracked_options
+from bnrecon.reporting.trackers.registry import open_trackers
 from bnrecon.run import finished as finished_run
 from bnrecon.run.announcement import announce
 from bnrecon.run.naming import USER_IMAGES, run_folder
@@ -32,7 +34,8 @@ from bnrecon.run.seed import read_seed, run_seed, seed_key
 from bnrecon.runtime import distributed, files, hardware, locks
 from bnrecon.runtime.digests import json_values, tensor_digest
 from bnrecon.runtime.errors import RunError
-from bnrecon.runtime.provenance import commit, versions
+from bnrecon.runtime.provenance import command, commit, host, now, versions
+from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.solvers.register import lookup
 from bnrecon.targets.models import minimum_width_count, parameter_count
 from bnrecon.targets.register import check_family
@@ -113,8 +116,9 @@ def train_only(config: RunConfig) -> TrainedTarget:
     with hardware.use_threads(config.threads), distributed.join_processes(device):
         data = distributed.run_on_first_rank_before_others(lambda: _load(config))
         stored = is_trained(request, data, device)
-        trained = obtain_target(request, data, device)
         rank = distributed.rank_and_world_size()[0]
+        trackers = _announced_trackers(config) if rank == 0 else NO_TRACKERS
+        trained = obtain_target(request, data, device, trackers)
     return TrainedTarget(trained, config.target.name, config.target.width, stored, rank)
 
 
@@ -130,6 +134,13 @@ def check_names(config: RunConfig) -> None:
 def _check_root(config: RunConfig) -> None:
     with option_names("data"):
         refuse_unused_root(config.data)
+
+
+def _announced_trackers(config: RunConfig) -> Trackers:
+    trackers = open_trackers(config)
+    for view in trackers.views:
+        logger.info("tracker   %s", view)
+    return trackers
 
 
 def _tested(trained: Trained) -> str:
@@ -158,6 +169,9 @@ def _read_or_compute(config: RunConfig) -> Run:
             if result is None:
                 result = _compute(config, folder, data)
     if known:
+        trackers = _announced_trackers(config)
+        with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
+            log_run(tracked, result)
         notes = finished_run.check_images(config, result, folder, data)
         notes.insert(0, f"already done; nothing to do (remove {folder} to run it again)")
         notes += finished_run.source_notes(config, folder) if config.keep_source else []
@@ -170,7 +184,8 @@ def _compute(config: RunConfig, folder: Path, data: Images) -> RunResult:
     device = hardware.resolve_device(config.device)
     announce(config, data, device)
     finished_run.write_config(config, folder)
-    trained = obtain_target(config.target_request, data, device)
+    trackers = _announced_trackers(config)
+    trained = obtain_target(config.target_request, data, device, trackers)
     logger.info(
         "target    %s accuracy %.2f%% (n=%d), %s",
         _tested(trained),
@@ -178,10 +193,26 @@ def _compute(config: RunConfig, folder: Path, data: Images) -> RunResult:
         trained.about["images"],
         trained.folder,
     )
+    with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
+        result = _rebuild(config, folder, data, device, trained, tracked)
+        log_run(tracked, result)
+    return result
+
+
+def _rebuild(
+    config: RunConfig,
+    folder: Path,
+    data: Images,
+    device: torch.device,
+    trained: Trained,
+    tracked: TrackedRun,
+) -> RunResult:
+    """Rebuild the target from each seed, and write the result."""
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
     moments = gather(trained.network, find_layers(trained.network).layers, images)
     records = [
-        run_seed(config, seed, folder, trained, moments, data, device) for seed in config.seeds
+        run_seed(config, seed, folder, trained, moments, data, device, tracked)
+        for seed in config.seeds
     ]
     result = _result(config, data, device, trained, records)
     for name, text in table_files(result).items():
@@ -222,7 +253,7 @@ def _result(
             parameters=parameter_count(trained.network),
             minimum_width_parameters=minimum_width_count(trained.network),
             seconds=trained.about["seconds"],
-            folder=str(trained.folder),
+            folder=trained.folder.as_posix(),
             checksum=tensor_digest(trained.network.state_dict()),
             device=trained.about.get("device"),
             precision=trained.about.get("precision"),
@@ -245,4 +276,7 @@ def _result(
         device=hardware.describe_device(device),
         versions=versions(),
         commit=commit(),
+        finished=now(),
+        host=host(),
+        command=command(),
     )

@@ -1,22 +1,92 @@
-"""Where results come from: the commit and the library versions that computed them."""
+"""Where results come from: commit, library versions, time, host and command."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import platform
 import re
+import shlex
 import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-__all__ = ["RECORDED", "commit", "versions"]
+__all__ = [
+    "RECORDED",
+    "command",
+    "commit",
+    "gpu_versions",
+    "host",
+    "now",
+    "started_as",
+    "versions",
+]
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, bnrecon and the libraries that it computes with."""
+    """Versions of Python, bnrecon and the libraries that it computes with.
+
+    ``torch`` is named with its build, as in ``2.9.0+cu128``. ``cuda`` and ``cudnn`` are what it was
+    built for, ``nvidia_driver`` is the machine's; each is absent where there is none.
+    """
+    import torch  # the command line loads this module, and does without torch
+
     names = ("bnrecon", "torch", "torchvision", "numpy", "scipy", "hydra-core")
     found = {name: importlib.metadata.version(name) for name in names}
-    return {"python": platform.python_version(), **found}
+    found["torch"] = str(torch.__version__)
+    return {"python": platform.python_version(), **found, **gpu_versions()}
+
+
+def gpu_versions(driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
+    """Versions of what torch computes with on a GPU; none for a torch without CUDA."""
+    import torch
+
+    if torch.version.cuda is None:
+        return {}
+    found = {"cuda": torch.version.cuda}
+    if (cudnn := torch.backends.cudnn.version()) is not None:
+        found["cudnn"] = str(cudnn)
+    with contextlib.suppress(OSError):  # no driver, or not Linux
+        found["nvidia_driver"] = driver.read_text(encoding="utf-8").strip()
+    return found
+
+
+def now() -> str:
+    """The time in UTC, as ISO 8601 writes it: ``2026-01-31T09:05:00Z``."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def host() -> str:
+    """The machine's name, without its domain."""
+    return platform.node().partition(".")[0]
+
+
+_started_as: list[str] = []
+
+
+@contextlib.contextmanager
+def started_as(words: Sequence[str]) -> Iterator[None]:
+    """For the block the command is ``bnrecon WORDS``; Hydra changes ``sys.argv`` for itself."""
+    before = list(_started_as)
+    _started_as[:] = ["bnrecon", *words]
+    try:
+        yield
+    finally:
+        _started_as[:] = before
+
+
+def command() -> str:
+    """What was typed to start this process; the program is named without its folder.
+
+    >>> with started_as(["run", "seeds=[0, 1]"]):
+    ...     command()
+    "bnrecon run 'seeds=[0, 1]'"
+    """
+    program, *rest = _started_as or sys.argv or ["python"]  # an embedded interpreter has no words
+    return shlex.join([Path(program).name, *rest])
 
 
 # In the package's folder, written beforehand where it is copied to a machine without git.

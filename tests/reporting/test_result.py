@@ -43,6 +43,23 @@ def test_statistics_of_a_result_are_those_of_its_seeds():
     assert len(result.unconverged) == sum(not row["converged"] for row in content["layers"])
 
 
+def test_when_where_and_by_what_command_a_result_was_made_is_kept(tmp_path):
+    made = {"finished": "2026-01-31T09:05:00Z", "host": "node7", "command": "bnrecon run"}
+    old = RunResult.read(RUNS[0])
+    result = dataclasses.replace(old, **made)
+    result.write(tmp_path / "result.json")
+    assert RunResult.read(tmp_path / "result.json") == result
+    assert files.read_json(tmp_path / "result.json") == old.to_json() | made
+
+
+def test_no_shipped_result_names_a_machine():
+    for path in RUNS:
+        content = files.read_json(path)
+        assert "host" not in content
+        assert content["config"]["outputs"] == "outputs"
+        assert content["config"]["targets"] is content["config"]["data"]["root"] is None
+
+
 def test_keys_of_a_later_version_are_passed_over():
     content = files.read_json(RUNS[0])
     later = content | {"energy": 3, "target": content["target"] | {"color": "red"}}

@@ -16,7 +16,7 @@ from bnrecon.reporting.convergence import solver_choices
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord
 from bnrecon.reporting.run_tables import run_text
 from bnrecon.run import main_job
-from bnrecon.runtime import files
+from bnrecon.runtime import files, provenance
 from bnrecon.runtime.digests import tensor_digest
 from bnrecon.solvers import SOLVERS
 from bnrecon.targets import store
@@ -108,6 +108,13 @@ def test_a_result_says_where_it_and_its_target_come_from(two_seeds):
     assert set(result["versions"]) >= {"python", "bnrecon", "torch", "numpy", "scipy"}
     for key in ("device", "precision", "commit"):
         assert result["target"][key] == about[key]
+
+
+def test_a_result_says_when_where_and_by_what_command_it_was_made(two_seeds):
+    result = RunResult.read(two_seeds / "result.json")
+    assert "2026-01-01" < result.finished <= provenance.now()
+    assert result.host == provenance.host()
+    assert result.command == provenance.command()
 
 
 def test_the_accuracy_on_held_out_images_is_not_called_test_accuracy(command, tmp_path):

@@ -1,0 +1,133 @@
+"""What ships in the installed package is read, never written, and stands behind one's own."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+from made_study import Counted, counted_experiment, study_of
+
+from bnrecon.config import composition
+from bnrecon.config.schema import RunConfig
+from bnrecon.reporting.result import RunResult
+from bnrecon.reproduction.commands import run_study, tables_of
+from bnrecon.reproduction.request import read
+from bnrecon.reproduction.run_table import Row, RunTable
+from bnrecon.reproduction.work import RunWork
+from bnrecon.run import main_job
+from bnrecon.run.naming import run_folder
+from bnrecon.runtime import shipped
+
+NAMES = ("first", "second", "third")
+SHIPPED = "Shipped with bnrecon, not computed here: "
+RUN = ("scale=smoke", "target.groups=[1]", "train.epochs=1", "features=id_cond", "seeds=[0]")
+
+
+@pytest.fixture(autouse=True)
+def packaged(tmp_path, monkeypatch):
+    """The package's folder, and an empty one to work in."""
+    folder = tmp_path / "package"
+    (folder / "paper").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(shipped, "PACKAGED", folder)
+    return folder
+
+
+@pytest.fixture
+def counted():
+    return Counted()
+
+
+@pytest.fixture
+def study(counted, packaged):
+    """A study of three tasks whose results ship."""
+    made = study_of(part=counted_experiment(counted, *NAMES))
+    run_study(made, read("paper", ["scale=smoke"]))
+    shutil.move("outputs/studies/paper/tasks", packaged / "paper/tasks")
+    shutil.rmtree("outputs")
+    counted.calls.clear()
+    return made
+
+
+def request_for(*options):
+    return read("paper", ["scale=smoke", *options])
+
+
+def content_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_usual_folder_is_the_default_of_the_option():
+    assert Path(composition.compose([]).outputs) == shipped.USUAL
+    assert Path(RunConfig.__dataclass_fields__["outputs"].default) == shipped.USUAL
+
+
+def test_what_ships_is_shown_and_not_computed_again(study, counted, packaged):
+    before = content_of(packaged)
+    printed = tables_of(study, request_for())
+    assert "3 of 3 tasks finished" in printed
+    assert f"{SHIPPED}all 3 finished results." in printed
+    assert run_study(study, request_for()).text == printed
+    assert counted.calls == []
+    assert content_of(packaged) == before
+    assert Path("outputs/studies/paper/part-smoke.md").exists()
+
+
+def test_in_another_folder_everything_is_computed_anew(study, counted):
+    printed = run_study(study, request_for("outputs=again")).text
+    assert counted.calls == list(NAMES)
+    assert SHIPPED not in printed
+
+
+def test_a_table_says_which_rows_ship_by_the_shorter_list(study, packaged):
+    (second,) = (packaged / "paper").rglob("second*.json")
+    own = Path("outputs/studies/paper") / second.relative_to(packaged / "paper")
+    own.parent.mkdir(parents=True)
+    shutil.copyfile(second, own)
+    assert f"{SHIPPED}2 of 3 finished results, all but part second." in tables_of(
+        study, request_for()
+    )
+    (third,) = (packaged / "paper").rglob("third*.json")
+    shutil.copyfile(third, own.with_name(third.name))
+    assert f"{SHIPPED}1 of 3 finished results: part first." in tables_of(study, request_for())
+
+
+def test_what_does_not_ship_is_computed_and_what_is_damaged_too(study, counted, packaged, caplog):
+    (first,) = (packaged / "paper").rglob("first*.json")
+    first.write_text(first.read_text().replace("2.25", "2.35"))
+    (second,) = (packaged / "paper").rglob("second*.json")
+    second.unlink()
+    before = content_of(packaged)
+    assert "1 of 3 tasks finished" in tables_of(study, request_for())
+    assert f"{first} is damaged" in caplog.text
+    printed = run_study(study, request_for()).text
+    assert sorted(counted.calls) == ["first", "second"]
+    assert f"{SHIPPED}1 of 3 finished results: part third." in printed
+    assert content_of(packaged) == before
+
+
+def test_a_run_ships_and_ones_own_wins(packaged):
+    work = RunWork("table", Row({"target": "digits"}, RUN), composition.compose(RUN))
+    main_job.run(work.config)
+    own = run_folder(work.config)
+    assert not work.is_shipped()
+    published = dataclasses.replace(RunResult.read(own / "result.json"), notes=("published",))
+    published.write(packaged / "runs" / own.name / "result.json")
+    assert work.result().notes != ("published",)
+    shutil.move(own, "aside")
+    assert work.is_shipped()
+    assert work.cell().result.notes == ("published",)
+    elsewhere = composition.compose([*RUN, "outputs=again"])
+    assert not dataclasses.replace(work, config=elsewhere).is_finished()
+    made = study_of(
+        part=RunTable("Table 0", "Digits", lambda scale, given: [Row({"target": "digits"}, RUN)])
+    )
+    printed = tables_of(made, request_for())
+    assert "1 of 1 runs finished" in printed
+    assert f"{SHIPPED}the result. Trained weights are not in the package" in printed
+    # A damaged one of one's own is named and made again, and not replaced in silence.
+    shutil.move("aside", own)
+    (own / "result.json").write_text("{")
+    assert work.result() is None
+    assert "is damaged" in work.damage()

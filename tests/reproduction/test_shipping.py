@@ -1,0 +1,49 @@
+"""The script that ships results: what is brought names neither a machine nor its folders."""
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from bnrecon.reporting.result import RunResult
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("shipping", ROOT / "scripts" / "ship_study.py")
+shipping = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(shipping)
+
+
+def test_a_result_is_brought_without_its_machine():
+    path = next((ROOT / "outputs/runs").glob("*/result.json"))
+    published = RunResult.read(path)
+    config = dict(published.config) | {"outputs": "/scratch/me", "targets": "/scratch/targets"}
+    config["data"] = dict(config["data"]) | {"root": "/home/me/data"}
+    store = f"/scratch/targets/{Path(published.target.folder).name}"
+    made = dataclasses.replace(
+        published,
+        config=config,
+        target=dataclasses.replace(published.target, folder=store),
+        host="node7",
+        finished="2026-01-31T09:05:00Z",
+        command="bnrecon study x scale=laptop outputs=/scratch/me",
+    )
+    brought = shipping.without_machine(made)
+    assert brought.finished == made.finished
+    assert brought.command == "bnrecon study x scale=laptop outputs=FOLDER"
+    assert dataclasses.replace(brought, finished=None, command=None) == published
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("bnrecon run outputs=again/me 'a=[1, 2]'", "bnrecon run outputs=FOLDER 'a=[1, 2]'"),
+        ("bnrecon run data.root='~/data'", "bnrecon run data.root=FOLDER"),
+        ("bnrecon run --config-dir /home/me", "bnrecon run --config-dir FOLDER"),
+        ("bnrecon run --config-dir=/home/me", "bnrecon run --config-dir=FOLDER"),
+        (r"bnrecon run 'features.path=C:\me'", "bnrecon run features.path=FOLDER"),
+        ("""bnrecon run 'hydra.sweep.dir="/a b"'""", "bnrecon run hydra.sweep.dir=FOLDER"),
+    ],
+)
+def test_folders_in_a_command_are_not_named(command, shown):
+    assert shipping.without_folders(command) == shown

@@ -1,0 +1,62 @@
+"""Where a result comes from: what is recorded is what this machine and this process are."""
+
+import datetime
+import shlex
+import sys
+
+import torch
+from processes import SMALLEST
+
+from bnrecon.reporting.result import RunResult
+from bnrecon.runtime import provenance
+
+
+def test_versions_name_the_build_of_torch_and_what_it_was_built_for(tmp_path):
+    found = provenance.versions()
+    assert found["torch"] == torch.__version__
+    assert ("cuda" in found) == (torch.version.cuda is not None)
+    assert "" not in found.values()
+
+
+def test_a_gpu_is_described_by_cuda_cudnn_and_its_driver(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    driver = tmp_path / "version"
+    assert provenance.gpu_versions(driver) == {"cuda": "12.8", "cudnn": "91002"}
+    driver.write_text("570.86.15\n")
+    assert provenance.gpu_versions(driver)["nvidia_driver"] == "570.86.15"
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
+    assert provenance.gpu_versions(tmp_path / "none") == {"cuda": "12.8"}
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert provenance.gpu_versions(driver) == {}
+
+
+def test_the_time_is_of_utc_and_can_be_read_back():
+    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    written = datetime.datetime.fromisoformat(provenance.now())
+    assert written.utcoffset() == datetime.timedelta(0)
+    assert before <= written <= datetime.datetime.now(datetime.UTC)
+
+
+def test_a_host_is_named_without_its_domain(monkeypatch):
+    monkeypatch.setattr(provenance.platform, "node", lambda: "node7.cluster.example.org")
+    assert provenance.host() == "node7"
+
+
+def test_the_command_is_that_of_this_process_without_the_folder_of_its_program(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/train.py", "data.root=/a b"])
+    assert provenance.command() == "train.py 'data.root=/a b'"
+    with provenance.started_as(["run", "scale=smoke"]):
+        with provenance.started_as(["tables"]):
+            assert provenance.command() == "bnrecon tables"
+        assert provenance.command() == "bnrecon run scale=smoke"
+    monkeypatch.setattr(sys, "argv", [])
+    assert provenance.command() == "python"
+
+
+def test_a_run_keeps_the_command_as_it_was_typed(command, tmp_path):
+    """Hydra changes the process's words for its own use."""
+    words = ("run", *SMALLEST, f"outputs={tmp_path}")
+    assert command(*words)[0] == 0
+    (path,) = tmp_path.glob("runs/*/result.json")
+    assert RunResult.read(path).command == shlex.join(["bnrecon", *words])

@@ -1,0 +1,79 @@
+"""The page on installation, the Dockerfile and pyproject.toml say the same."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LINES = [shlex.split(line, comments=True) for line in re.findall(r"^ {4}(\S.*)$", PAGE, re.M)]
+
+
+def lines_of(*program):
+    return [line for line in LINES if tuple(line[: len(program)]) == program]
+
+
+def test_every_extra_is_on_the_page_and_no_other():
+    table = PAGE.partition("| extra |")[2].partition("\n\n")[0]
+    first = [row.split("|")[1] for row in table.splitlines()[2:]]
+    listed = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+    assert listed == set(PROJECT["optional-dependencies"])
+    named = re.findall(r"\[(\w+)\]\"", PAGE)
+    assert named
+    assert set(named) <= listed
+
+
+@pytest.mark.parametrize("command", ["install", "download"])
+def test_pip_has_the_flags_that_the_page_gives(command):
+    given = {word for line in lines_of("pip", command) for word in line if word.startswith("-")}
+    assert given
+    line = [sys.executable, "-m", "pip", command, "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    if "No module named pip" in done.stderr:
+        pytest.skip("this environment has no pip")
+    assert given <= set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", done.stdout))
+
+
+def test_torch_and_torchvision_are_always_taken_from_the_same_index():
+    lines = [line for line in lines_of("pip", "install") if "--index-url" in line]
+    assert len(lines) == 2
+    assert all({"torch", "torchvision"} <= set(line) for line in lines)
+    (installed,) = re.findall(r"pip install .*--index-url.*\\\n(.*) ;;", DOCKERFILE)
+    needed = {name for name in PROJECT["dependencies"] if name.startswith("torch")}
+    assert set(shlex.split(installed)) == needed
+
+
+def test_the_wheel_has_the_name_of_this_version():
+    named = set(re.findall(r"bnrecon-(\S+)-py3-none-any\.whl", PAGE))
+    assert named == {PROJECT["version"]}
+
+
+def test_the_images_arguments_are_those_of_the_dockerfile():
+    arguments = dict(re.findall(r"^ARG (\w+)=(.*)$", DOCKERFILE, re.M))
+    given = re.findall(r"--build-arg (\w+)=([\w.]*)", PAGE + DOCKERFILE)
+    assert {name for name, _ in given} == set(arguments)
+    assert {value for name, value in given if name == "DEVICE"} <= {"cpu", "gpu"}
+    assert arguments["DEVICE"] == "cpu"
+    pythons = [value for name, value in given if name == "PYTHON"] + [arguments["PYTHON"]]
+    assert set(pythons) <= set(re.findall(r"3\.\d+", PAGE.partition("\n\n")[2][:60]))
+
+
+def test_an_image_is_sent_the_wheel_and_nothing_else():
+    kept = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()[1:]
+    assert kept == ["*", "!dist", "dist/*", "!dist/bnrecon-*.whl"]
+    assert re.findall(r"^COPY (\S+)", DOCKERFILE, re.M) == ["dist/bnrecon-*.whl"]
+
+
+def test_the_commands_of_the_page_are_commands(command):
+    for line in lines_of("bnrecon"):
+        assert command(line[1], "--help")[0] == 0, line
+    assert {line[1] for line in lines_of("make")} <= set(
+        re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    )
