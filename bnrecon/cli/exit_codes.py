@@ -9,10 +9,11 @@ import errno
 import logging
 import os
 import re
+from concurrent.futures import BrokenExecutor
 
 from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
 
-__all__ = ["DONE", "FAILED", "INTERRUPTED", "MISTAKE", "UNREAD", "describe", "report"]
+__all__ = ["DONE", "FAILED", "INTERRUPTED", "MISTAKE", "UNREAD", "describe", "report", "summarize"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,14 @@ def report(error: BaseException) -> int:
     return code
 
 
+def summarize(error: BaseException) -> str:
+    """One line about ``error``; of a defect its own message, without the traceback."""
+    line = describe(error)[1]
+    if line is None or line == DEFECT:
+        line = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return " ".join(line.split())
+
+
 DEFECT = "this is a defect in bnrecon; please report it with the lines below"
 
 
@@ -91,6 +100,8 @@ def _describe_machine(error: BaseException) -> tuple[int, str]:
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
         reason = (text.splitlines() or ["an allocation failed"])[0]
         return FAILED, f"not enough memory ({reason}); use a smaller width or features=id_cond"
+    if isinstance(error, BrokenExecutor):  # joblib's
+        return FAILED, "a process of the sweep was killed; for want of memory, give fewer at once"
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -66,7 +66,7 @@ def is_sweep(given: argparse.Namespace) -> bool:
     return given.multirun or "hydra.mode=MULTIRUN" in given.options
 
 
-def launch(job: Callable[[DictConfig], None], given: argparse.Namespace) -> None:
+def launch(job: Callable[[DictConfig], object], given: argparse.Namespace) -> None:
     """Have Hydra compose the options of ``given`` and call ``job`` for each run.
 
     Args:

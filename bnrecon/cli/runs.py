@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Parser
 from bnrecon.cli.user_modules import import_user_module
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -63,10 +64,8 @@ def _run(given: argparse.Namespace) -> int:
     """Do one run or a sweep. A sweep goes on after a failed job and ends in the worst exit code."""
     if given.help:
         return _help(given)
-    if not hydra_app.is_sweep(given):
-        for option in given.options:
-            if option.lstrip("+").startswith("hydra/launcher="):
-                raise UserError(f"{option}: launchers run sweeps; add -m")
+    if not hydra_app.is_sweep(given) and not given.cfg and not given.info:
+        _refuse_launchers(given.options, "launchers run sweeps; add -m")
     from bnrecon.cli import sweeps
 
     with sweeps.watch() as sweep:
@@ -77,9 +76,16 @@ def _run(given: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             logger.error("interrupted; %s%s", exit_codes.RESUMABLE, sweep.end_workers())
             return exit_codes.INTERRUPTED
-        except Exception as error:  # no job ran: a job reports its own failure
-            return _report_composition(error)
+        except Exception as error:  # of a launcher or Hydra: a job reports its own failure
+            code = _report_composition(error)
+            return max(code, _finish_sweep(sweep)) if sweep.has_records() else code
         return exit_codes.DONE if sweep.folder is None else _finish_sweep(sweep)
+
+
+def _refuse_launchers(options: list[str], why: str) -> None:
+    for option in options:
+        if option.lstrip("+").startswith("hydra/launcher="):
+            raise UserError(f"{option}: {why}")
 
 
 def _exit_code(leaving: SystemExit) -> int:
@@ -102,23 +108,24 @@ def _finish_sweep(sweep: Sweep) -> int:
 
 def _report_composition(error: Exception) -> int:
     """Report what Hydra raises; its plain exceptions are mistakes in the options too."""
-    if isinstance(error, UserError | OSError | ImportError):
+    if isinstance(error, UserError | RunError | OSError | ImportError | BrokenExecutor):
         return exit_codes.report(error)
+    from bnrecon.cli.launcher_options import explain_option
     from bnrecon.config.explanation import explain
 
-    return exit_codes.report(UserError(explain(error)))
+    return exit_codes.report(UserError(explain_option(error) or explain(error)))
 
 
 @dataclass(frozen=True)
 class _Job:
     """One run, alone or of a sweep; a launcher may call it in another process.
 
-    It reports its own failure, so that a sweep goes on with the next job.
+    It reports its own failure and returns the exit code, so that a sweep goes on with the next job.
     """
 
     level: int  # of the log messages that are shown
 
-    def __call__(self, composed: DictConfig) -> None:
+    def __call__(self, composed: DictConfig) -> int:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
         from omegaconf import OmegaConf
@@ -138,10 +145,12 @@ class _Job:
                 record["folder"] = str(_do_run(composed))
             except BaseException as error:
                 record["code"] = exit_codes.report(error)
+                record["error"] = exit_codes.summarize(error)
         if sweeping:
             record_job(Path(hydra.sweep.dir), hydra.job.num, record)
         if record["code"] and (not sweeping or record["code"] == exit_codes.INTERRUPTED):
             raise SystemExit(record["code"])
+        return record["code"]
 
 
 def _do_run(composed: DictConfig) -> Path:
@@ -166,6 +175,7 @@ def _train(given: argparse.Namespace) -> int:
     """Train a target alone, or take the trained one, and print how good it is."""
     if given.help:
         return _help(given)
+    _refuse_launchers(given.options, "launchers run sweeps, with bnrecon run -m")
     from bnrecon.config import checks, composition
 
     config = composition.compose(given.options)

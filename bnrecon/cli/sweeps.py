@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from bnrecon.runtime.interruption import finish_loading
 
-__all__ = ["Sweep", "SweepCallback", "SweepOutcome", "record_job", "watch"]
+if TYPE_CHECKING:
+    import submitit
+
+__all__ = ["Sweep", "SweepCallback", "SweepOutcome", "current", "record_job", "watch"]
+
+
+SUBMITTED = ("submitit_local", "submitit_slurm")  # launchers whose jobs outlive this process
 
 
 @dataclass(frozen=True)
@@ -30,10 +38,15 @@ class SweepOutcome:
 
 @dataclass
 class Sweep:
-    """The sweep of a ``watch`` block. ``folder`` is ``None`` until Hydra starts a sweep."""
+    """The sweep of a ``watch`` block. ``folder`` is ``None`` until Hydra starts a sweep.
+
+    ``jobs`` are the overrides of each job, and ``submitted`` the jobs that submitit runs.
+    """
 
     folder: Path | None = None
     launcher: str = ""
+    jobs: list[list[str]] = field(default_factory=list)
+    submitted: dict[int, submitit.Job] = field(default_factory=dict)
     _made: list[Path] = field(default_factory=list)
     _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -49,9 +62,31 @@ class Sweep:
         require_folder("hydra.sweep.dir", config.hydra.sweep.dir)
         self._made = [place for place in (folder, *folder.parents) if not place.exists()]
         self._held.enter_context(locks.lock_folder(folder, f"the sweep {folder.name}"))
-        self.folder = folder
-        for file in folder.glob("job-*.json"):
-            file.unlink()
+        self.folder, self.jobs = folder, _jobs(config)
+        if self.launcher in SUBMITTED:
+            from bnrecon.cli import launchers, submitted_jobs
+
+            launchers.prepare(config)
+            if self.launcher == "submitit_slurm":
+                self.submitted = submitted_jobs.find(folder)
+        if not self.submitted:
+            for file in folder.glob("job-*.json"):
+                file.unlink()
+
+    def has_records(self) -> bool:
+        """Whether any job has ended."""
+        return self.folder is not None and any(self.folder.glob("job-*[0-9].json"))
+
+    def has_record(self, number: int) -> bool:
+        """Whether a job has ended by itself; one that a signal stopped may be queued again."""
+        from bnrecon.cli.exit_codes import INTERRUPTED
+        from bnrecon.runtime import files
+
+        assert self.folder is not None
+        try:
+            return files.read_json(self.folder / f"job-{number}.json")["code"] != INTERRUPTED
+        except (OSError, ValueError):
+            return False
 
     def finish(self) -> SweepOutcome:
         """Write the table of all jobs that have a readable record and result; name the others."""
@@ -60,36 +95,50 @@ class Sweep:
         from bnrecon.runtime import files
 
         assert self.folder is not None, "no sweep was started"
-        records, results, problems = [], [], []
-        for file in self._record_files():
+        codes, results, problems = [], [], []
+        for number, file in enumerate(self._record_files()):
             try:
-                records.append(files.read_json(file))
-                if (folder := records[-1]["folder"]) is not None:
-                    results.append(RunResult.read(Path(folder) / "result.json"))
+                record = files.read_json(file)
+                codes.append(record["code"])
+                if record["folder"] is not None:
+                    results.append(RunResult.read(Path(record["folder"]) / "result.json"))
+                else:
+                    problems.append(self._failure(number, record))
             except FileNotFoundError as error:
-                problems.append(f"left out: job {_number(file)}: {error.filename} is missing")
+                problems.append(self._missing(number, error))
             except (ValueError, OSError) as error:
-                problems.append(f"left out: job {_number(file)}: {error}")
-        code = max([*(record["code"] for record in records), bool(problems)])
-        problems += [
-            f"failed (exit code {record['code']}): {' '.join(record['overrides'])}"
-            for record in records
-            if record["code"]
-        ]
+                problems.append(f"left out: job {number}: {error}")
         table = run_tables.markdown(results) if results else None
         if table is not None:
             files.write_text(self.folder / "table.md", table + "\n")
-        return SweepOutcome(code, table, problems)
+        return SweepOutcome(max([*codes, bool(problems)]), table, problems)
 
     def _record_files(self) -> list[Path]:
-        """The records of jobs 0, 1, ... up to the last one found, missing ones included."""
+        """The records of all jobs, missing ones included."""
         assert self.folder is not None
         last = max(map(_number, self.folder.glob("job-*[0-9].json")), default=0)
-        return [self.folder / f"job-{number}.json" for number in range(last + 1)]
+        count = max(last + 1, len(self.jobs))
+        return [self.folder / f"job-{number}.json" for number in range(count)]
+
+    def _missing(self, number: int, error: FileNotFoundError) -> str:
+        if number < len(self.jobs) and not self.submitted:
+            return f"did not end: {' '.join(self.jobs[number])}"
+        return f"left out: job {number}: {error.filename} is missing"
+
+    def _failure(self, number: int, record: dict[str, Any]) -> str:
+        """One line on a job that failed: its options, why, and where its log is."""
+        job = self.submitted.get(number)
+        where = f" (job {job.job_id})" if job else ""
+        line = f"failed (exit code {record['code']}): {' '.join(record['overrides'])}{where}"
+        if record.get("error"):
+            line += f": {record['error']}"
+        if job and job.paths.stdout.exists():
+            line += f"; log: {os.path.relpath(job.paths.stdout)}"
+        return line
 
     def release(self) -> None:
-        """Release the lock; if no job ended, remove the folders that were made for the sweep."""
-        if self._made and not any(self._made[0].glob("job-*.json")):
+        """Release the lock; if no job began, remove the folders that were made for the sweep."""
+        if self._made and not self.submitted and not any(self._made[0].glob("job-*.json")):
             with contextlib.suppress(OSError):  # a folder that holds something stays
                 for name in ("multirun.yaml", ".holder", ".lock"):
                     (self._made[0] / name).unlink(missing_ok=True)
@@ -103,11 +152,33 @@ class Sweep:
         loky = sys.modules.get("joblib.externals.loky.reusable_executor")
         if loky is not None and loky._executor is not None:
             loky._executor.shutdown(wait=True, kill_workers=True)
-        if self.launcher == "submitit_slurm":
-            return "; submitted jobs go on: squeue --me lists them, scancel JOB ends one"
-        if self.launcher == "submitit_local":
-            return "; submitted jobs go on as processes of their own: kill PID ends one"
-        return ""
+        if not self.submitted:
+            return ""
+        from bnrecon.cli import submitted_jobs
+
+        time.sleep(2)  # Ctrl-C in a terminal ends processes of this machine too
+        found = submitted_jobs.running(self.submitted, self.launcher == "submitit_slurm")
+        if not found:
+            return ""
+        numbers = " ".join(self.submitted[number].job_id for number in sorted(found))
+        return f"; submitted jobs go on: {numbers}; to cancel them: {self.how_to_cancel()}"
+
+    def how_to_cancel(self) -> str:
+        """The command that cancels all submitted jobs."""
+        slurm = self.launcher == "submitit_slurm"  # whose arrays have one number
+        numbers = {job.job_id.partition("_")[0]: None for job in self.submitted.values()}
+        return " ".join(["scancel" if slurm else "kill", *numbers])
+
+
+def _jobs(config: DictConfig) -> list[list[str]]:
+    """The overrides of each job, where Hydra's own sweeper makes the jobs."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if config.hydra.runtime.choices["hydra/sweeper"] != "basic" or config.hydra.sweeper.params:
+        return []
+    parsed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+    return BasicSweeper.split_arguments(parsed, None)[0]
 
 
 def _number(file: Path) -> int:
@@ -122,6 +193,13 @@ def record_job(folder: Path, number: int, record: dict[str, Any]) -> None:
 
 
 _current: ContextVar[Sweep | None] = ContextVar("_current", default=None)
+
+
+def current() -> Sweep:
+    """The sweep of the current ``watch`` block."""
+    sweep = _current.get()
+    assert sweep is not None, "no command watches this sweep"
+    return sweep
 
 
 @contextlib.contextmanager

@@ -8,13 +8,13 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bnrecon.runtime import memory
+from bnrecon.runtime import control_groups, memory
 from bnrecon.runtime.errors import UserError
 
 __all__ = [
@@ -66,7 +66,9 @@ def available_memory(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Run a block with this many threads of the processor, the present number for ``None``.
+    """Run a block with this many threads of the processor.
+
+    ``None`` stands for the present number, or for as many as this process has processors.
 
     The sums of a training step are split among the threads. A trained network's last digits, and
     where they add up its accuracy, depend on their number.
@@ -81,18 +83,24 @@ def use_threads(count: int | None) -> Iterator[None]:
     before, most = torch.get_num_threads(), processor_count()
     if count is not None and count > most:
         raise UserError(f"threads={count}: this process has {most} processors; give at most {most}")
-    torch.set_num_threads(count or before)
+    torch.set_num_threads(count or min(before, most))
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def processor_count() -> int:
-    """The processors that this process may use."""
+def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ) -> int:
+    """The processors that this process may use.
+
+    A container's share of time counts as so many processors, as do those that Slurm granted.
+    """
+    count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        count = len(os.sched_getaffinity(0))
+    granted = environment.get("SLURM_CPUS_PER_TASK", "")
+    limits = [int(granted)] if granted.isdecimal() and int(granted) else []
+    return min([count, *limits, *control_groups.processor_limits(proc)])
 
 
 def format_bytes(size: float) -> str:

@@ -1,4 +1,4 @@
-"""How a process is stopped: by Ctrl-C, SIGTERM or a time limit, and with its parent process."""
+"""How a process is stopped: by Ctrl-C, a signal, or a time limit."""
 
 from __future__ import annotations
 
@@ -14,37 +14,44 @@ from types import FrameType
 from bnrecon.runtime.errors import UserError
 
 __all__ = [
-    "WORKER_VARIABLE",
     "StopRequest",
-    "end_with_parent",
     "finish_loading",
     "handle_signals",
     "is_loading",
     "parse_duration",
+    "received_signal",
 ]
 
 
-# In the environment of a worker, whose standard input its parent holds open.
-WORKER_VARIABLE = "BNRECON_WORKER"
+# Ctrl-C, a cancelled job, and what Slurm sends some time before a job's time limit.
+_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGUSR2")
+    if hasattr(signal, name)  # Windows has no SIGUSR2
+)
 
 
-GRACE = 60  # seconds that a worker has to reach a safe point after its parent has ended
+_received: list[int] = []
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+def received_signal() -> int | None:
+    """The last signal that asked this process to stop."""
+    return _received[-1] if _received else None
 
 
 @contextlib.contextmanager
-def handle_signals() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM for a command; the caller's handlers come back after the block.
+def handle_signals(loading: bool = True) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and SIGUSR2 for a command; the handlers from before come back after.
 
-    Until ``finish_loading`` is called they end the process at once, so that no library is left
-    half loaded. Does nothing outside the main thread, which alone receives signals.
+    While it is ``loading``, until ``finish_loading`` is called, they end the process at once, so
+    that no library is left half loaded; from then on they raise ``KeyboardInterrupt``. Does
+    nothing outside the main thread, which alone receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _exit_at_once) for number in _SIGNALS}
+    ours = _exit_at_once if loading else _interrupt
+    before = {number: signal.signal(number, ours) for number in _SIGNALS}
     try:
         yield
     finally:
@@ -59,13 +66,18 @@ def is_loading() -> bool:
 
 
 def finish_loading() -> None:
-    """From here on Ctrl-C and SIGTERM raise ``KeyboardInterrupt``.
+    """From here on the signals raise ``KeyboardInterrupt``.
 
     Does nothing outside the main thread and outside ``handle_signals``.
     """
     if threading.current_thread() is threading.main_thread() and is_loading():
         for number in _SIGNALS:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    _received.append(number)
+    raise KeyboardInterrupt
 
 
 def _exit_at_once(*_: object) -> None:
@@ -73,22 +85,14 @@ def _exit_at_once(*_: object) -> None:
     os._exit(130)
 
 
-def end_with_parent() -> None:
-    """In a worker: SIGTERM when its parent process has ended, and ``GRACE`` s later the end."""
-    if os.environ.pop(WORKER_VARIABLE, None) is None:
-        return
-
-    def watch() -> None:
-        os.read(0, 1)  # nothing is ever written: this returns when the parent's end is closed
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE)
-        os._exit(130)
-
-    threading.Thread(target=watch, daemon=True).start()
+REPEATED = 5  # seconds within which a cluster sends the same signal again: SIGTERM comes twice
 
 
 class StopRequest:
-    """Inside the ``with`` block Ctrl-C and SIGTERM are recorded; a second one stops as usual.
+    """Inside the ``with`` block the signals are recorded; a second one stops as usual.
+
+    The same signal once more within ``REPEATED`` seconds counts as one, unless it is Ctrl-C. A
+    signal that comes too late for the block to stop has its usual effect after it.
 
     ``reason`` is ``None`` until a stop is requested; ``time_limit`` (seconds) requests one.
 
@@ -101,6 +105,7 @@ class StopRequest:
         self._time_limit = time_limit
         self._deadline = None if time_limit is None else time.monotonic() + time_limit
         self._signal: str | None = None
+        self._received_at = 0.0
         self._previous: dict[int, Callable | int | None] = {}
 
     def __enter__(self) -> StopRequest:
@@ -110,14 +115,20 @@ class StopRequest:
                 self._previous[number] = signal.signal(number, self._record)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._signal is not None and kind is None:  # it came too late for the block to stop
+            signal.raise_signal(signal.Signals[self._signal])
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
+        name, now = signal.Signals(number).name, time.monotonic()
+        if name == self._signal != "SIGINT" and now - self._received_at < REPEATED:
+            return
         if self._signal is not None:
             raise KeyboardInterrupt
-        self._signal = signal.Signals(number).name
+        _received.append(number)
+        self._signal, self._received_at = name, now
 
     @property
     def reason(self) -> str | None:

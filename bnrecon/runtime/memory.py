@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import psutil
+
+from bnrecon.runtime import control_groups
 
 __all__ = ["available_host_memory"]
 
@@ -27,55 +28,34 @@ def available_host_memory(
     True
     """
     used = psutil.Process().memory_info()
-    limits = [*_control_groups(proc), *_process_limits(used), *_slurm(used.rss, environment)]
+    groups = [left for folder in control_groups.groups("memory", proc) for left in _group(folder)]
+    limits = [*groups, *_process_limits(used), *_slurm(used.rss, environment)]
     return max(0, min([psutil.virtual_memory().available, *limits]))
-
-
-def _control_groups(proc: Path) -> Iterator[int]:
-    """What is left in each group from the process's own up to the highest that is mounted here."""
-    for folder, mount in _group_folders(proc):
-        for level in (folder, *folder.parents):
-            yield from _group(level)
-            if level == mount:
-                break
-
-
-def _group_folders(proc: Path) -> Iterator[tuple[Path, Path]]:
-    """The process's own group and its mount: version 2, version 1's memory controller, or both."""
-    paths: dict[str, PurePosixPath] = {}
-    for line in _lines(proc / "self/cgroup"):  # number:controllers:path; version 2 names none
-        _, controllers, group = line.split(":", 2)
-        names = controllers.split(",")
-        paths |= {name: PurePosixPath(group) for name in ("", "memory") if name in names}
-    for line in _lines(proc / "self/mountinfo"):  # ... root mount-point ... - type source options
-        before, _, after = line.partition(" - ")
-        (kind, _, options), (root, point) = after.split(" ", 2), before.split(" ")[3:5]
-        controller = {"cgroup2": "", "cgroup": "memory"}.get(kind)
-        if controller not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
-            continue
-        mount, path = Path(point), paths[controller]
-        # In a container the path may be the host's, or above its namespace: the mount is its group.
-        seen = path.is_relative_to(root) and ".." not in path.parts
-        yield mount / (path.relative_to(root) if seen else ""), mount
 
 
 def _group(folder: Path) -> Iterator[int]:
     """What is left under a group's limits; nothing where it has none."""
+    statistics = dict(line.split() for line in control_groups.lines(folder / "memory.stat"))
     for limit, usage, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.high", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        allowed = _lines(folder / limit)
+        allowed = control_groups.lines(folder / limit)
         if allowed in ([], ["max"]):  # version 1 writes a number beyond all memory
             continue
-        statistics = dict(line.split() for line in _lines(folder / "memory.stat"))
-        used = int("".join(_lines(folder / usage)) or 0) - int(statistics.get(cached, 0))
-        yield int(allowed[0]) - used
+        # Version 1 tells the least limit of the groups above, which a container may not see.
+        above = int(statistics.get("hierarchical_memory_limit", allowed[0]))
+        used = int("".join(control_groups.lines(folder / usage)) or 0)
+        yield min(int(allowed[0]), above) - used + int(statistics.get(cached, 0))
 
 
 def _process_limits(used: Any) -> Iterator[int]:
     """What is left under ``ulimit -v`` and ``ulimit -d``, where the shell has set them."""
+    try:
+        import resource
+    except ImportError:  # Windows has no ulimit
+        return
     for limit, taken in (
         (resource.RLIMIT_AS, used.vms),
         (resource.RLIMIT_DATA, getattr(used, "data", used.vms)),  # "data" on Linux alone
@@ -93,14 +73,7 @@ def _slurm(resident: int, environment: Mapping[str, str]) -> Iterator[int]:
         return int(text) if text.isdecimal() else 0
 
     by_cores = number("SLURM_MEM_PER_CPU") * number("SLURM_CPUS_ON_NODE")
-    for megabytes in (number("SLURM_MEM_PER_NODE"), by_cores):
+    by_gpus = number("SLURM_MEM_PER_GPU") * number("SLURM_GPUS_ON_NODE")
+    for megabytes in (number("SLURM_MEM_PER_NODE"), by_cores, by_gpus):
         if megabytes > 0:
             yield megabytes * 2**20 - resident
-
-
-def _lines(path: Path) -> list[str]:
-    """A file's lines; none where it is not there for us to read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return []

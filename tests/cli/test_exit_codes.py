@@ -1,6 +1,7 @@
 """Every exception has an exit code and a line; only a defect shows a traceback."""
 
 import errno
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import yaml
@@ -29,6 +30,7 @@ from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, Use
         (ConfigKeyError("Key 'a' not in 'RunConfig'"), 2, "a is not an option"),
         (MissingConfigException("no run.yaml"), 2, "no run.yaml"),
         (yaml.YAMLError("no yaml"), 2, "no yaml"),
+        (BrokenProcessPool("a worker"), 1, "a process of the sweep was killed"),
         (SystemExit(0), 0, None),
         (SystemExit("bad"), 1, "sys.exit('bad') was called"),
         (ZeroDivisionError("division by zero"), 1, "this is a defect in bnrecon"),
@@ -40,6 +42,12 @@ def test_an_exception_has_an_exit_code_and_one_line(error, code, line, capsys):
     assert found == code
     assert (text is None) == (line is None)
     assert line is None or line in text
+
+
+def test_a_summary_of_a_defect_has_its_own_message():
+    assert exit_codes.summarize(UserError("one\ntwo")) == "one two"
+    assert exit_codes.summarize(ZeroDivisionError("by zero")) == "ZeroDivisionError: by zero"
+    assert exit_codes.summarize(ZeroDivisionError()) == "ZeroDivisionError"
 
 
 def test_only_a_defect_shows_a_traceback(capsys):

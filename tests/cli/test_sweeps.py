@@ -7,17 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import hydra
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import open_dict
 from processes import ENVIRONMENT
 
-from bnrecon.cli import hydra_app, sweeps
+from bnrecon.cli import hydra_app, launcher_options, submitted_jobs, sweeps
 from bnrecon.cli.main import make_parsers
 from bnrecon.cli.runs import _Job
 from bnrecon.config import schema
@@ -92,13 +95,42 @@ def is_running(pid):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "note"),
-    [("submitit_slurm", "scancel JOB"), ("submitit_local", "kill PID"), ("basic", "")],
+    ("launcher", "numbers", "note"),
+    [
+        ("submitit_slurm", ["7_0", "7_1"], "jobs go on: 7_1; to cancel them: scancel 7"),
+        ("submitit_local", ["81", "82"], "jobs go on: 82; to cancel them: kill 81 82"),
+        ("submitit_slurm", ["7"], ""),
+        ("basic", [], ""),
+    ],
 )
-def test_submitted_jobs_are_said_to_go_on(launcher, note):
-    found = sweeps.Sweep(launcher=launcher).end_workers()
+def test_submitted_jobs_are_said_to_go_on(monkeypatch, launcher, numbers, note):
+    """The first has ended."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(submitted_jobs, "running", lambda jobs, slurm: jobs.keys() - {0})
+    jobs = {i: SimpleNamespace(job_id=number) for i, number in enumerate(numbers)}
+    found = sweeps.Sweep(launcher=launcher, submitted=jobs).end_workers()
     assert note in found
     assert bool(found) == bool(note)
+
+
+def test_a_broken_launcher_leaves_the_table_of_the_jobs_that_ended(command, monkeypatch):
+    """As joblib's does when one of its processes is killed."""
+    name = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+    launcher = Plugins.instance().class_name_to_class[name]
+    launch = launcher.launch
+
+    def break_down(self, job_overrides, initial_job_idx):
+        launch(self, job_overrides[:1], initial_job_idx)
+        raise BrokenProcessPool("a worker was killed")
+
+    monkeypatch.setattr(launcher, "launch", break_down)
+    code, out, err = command("run", *SWEEP, "features=id_cond,orthogonal")
+    assert code == 1
+    assert "id_cond" in out
+    assert "a process of the sweep was killed" in err
+    assert "warning: did not end: scale=smoke target.groups=[1]" in err
+    assert "features=orthogonal" in err
+    assert "defect" not in err
 
 
 def test_a_sweep_with_damaged_and_missing_records_shows_the_others(command, caplog):
@@ -184,3 +216,65 @@ def test_a_job_in_a_launchers_process_shows_what_the_command_would(level, capsys
     assert ("[3] " in shown) == (level == logging.INFO)
     assert "bnrecon: seeds=[]: give one or more" in shown
     assert files.read_json(Path("out/sweeps/one/job-3.json"))["code"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "hydra/launcher=submitit_slurm"], "launchers run sweeps; add -m"),
+        (["train", "hydra/launcher=joblib"], "launchers run sweeps, with bnrecon run -m"),
+        (["run", "-m", "hydra.launcher.partition=gpu"], "add -m hydra/launcher=submitit_slurm"),
+        (
+            ["run", "-m", "hydra/launcher=submitit_slurm", "hydra.launcher.partitio=gpu"],
+            "did you mean 'hydra.launcher.partition'?",
+        ),
+    ],
+)
+def test_an_option_of_a_launcher_out_of_place_is_refused(refused, words, line):
+    if "submitit" in " ".join(words):
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    refused(*words, line=line)
+
+
+SETTINGS = """
+partition: gpu
+account: mine
+gpus: 2
+mem: 16G
+time: 30m
+setup: [module load cuda]
+"""
+
+
+@pytest.fixture
+def slurm_options(monkeypatch):
+    """The options of Slurm's launcher for a user with a slurm.yaml."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    Path("home/bnrecon").mkdir(parents=True)
+    Path("home/bnrecon/slurm.yaml").write_text(SETTINGS, encoding="utf-8")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "home")
+
+    def compose(*overrides):
+        config = compose_sweep("hydra/launcher=submitit_slurm", *overrides)
+        launcher_options.set_options(config, local=False)
+        return config.hydra.launcher
+
+    return compose
+
+
+def test_slurms_options_are_the_commands_then_the_users_then_what_suits_runs_that_resume(
+    slurm_options,
+):
+    found = slurm_options("hydra.launcher.partition=other")
+    assert (found.partition, found.account, found.gpus_per_node) == ("other", "mine", 2)
+    assert (found.timeout_min, found.signal_delay_s, found.max_num_timeout) == (30, 120, 10)
+    assert found.additional_parameters == {"requeue": True, "mem": "16G"}
+    assert found.setup == ["module load cuda"]
+    assert found.name == "bnrecon-one"
+
+
+def test_memory_and_time_given_in_the_command_replace_the_users(slurm_options):
+    found = slurm_options("hydra.launcher.mem_gb=4", "hydra.launcher.timeout_min=4")
+    assert found.mem_gb == 4
+    assert found.additional_parameters == {"requeue": True}
+    assert (found.timeout_min, found.signal_delay_s) == (4, 60)

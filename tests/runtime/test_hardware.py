@@ -1,5 +1,6 @@
 """The memory that this process may allocate, under the limits of groups, shells and Slurm."""
 
+import os
 import resource
 from types import SimpleNamespace
 
@@ -132,6 +133,56 @@ def test_version_1_counts_by_its_memory_controller_alone(proc, tmp_path):
     assert available(proc) == 400
 
 
+def test_version_1_tells_the_limit_of_a_group_above_that_a_container_does_not_see(proc, tmp_path):
+    write_mounts(proc, ["4:memory:/"], ("cgroup", "/", tmp_path / "cg", "rw,memory"))
+    write_group(tmp_path / "cg", NONE_V1, 100, cached=50, version=1)
+    with (tmp_path / "cg" / "memory.stat").open("a") as statistics:
+        statistics.write(f"hierarchical_memory_limit {700 * MB}\n")
+    assert available(proc) == 650
+
+
+def test_in_a_namespace_whose_mount_lies_outside_the_group_is_found_by_the_process(proc, tmp_path):
+    """As `unshare --cgroup` leaves it: the mount's root is /../.., and the own path /."""
+    write_mounts(proc, ["0::/"], ("cgroup2", "/../..", tmp_path / "cg", "rw"))
+    write_group(tmp_path / "cg", "max", 3000)
+    for number, name in enumerate(("one", "two")):
+        write_group(tmp_path / "cg" / "jobs" / name, 300 + 100 * number, 50)
+    (tmp_path / "cg" / "jobs" / "one" / "cgroup.procs").write_text("1\n")
+    assert available(proc) == 1000
+    (tmp_path / "cg" / "jobs" / "two" / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
+    assert available(proc) == 350
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"),
+    [("max 100000", 8), ("150000 100000", 2), ("50000 100000", 1), ("900000 100000", 8), ("", 8)],
+)
+def test_the_time_that_a_container_may_take_counts_in_processors(
+    proc, tmp_path, monkeypatch, quota, count
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    write_mounts(
+        proc,
+        ["3:cpu,cpuacct:/one", "0::/two"],
+        ("cgroup", "/", tmp_path / "cpu", "rw,cpu,cpuacct"),
+        ("cgroup2", "/", tmp_path / "unified", "rw"),
+    )
+    for folder in (tmp_path / "cpu/one", tmp_path / "unified/two/inner"):
+        folder.mkdir(parents=True)
+    (tmp_path / "unified/two/cpu.max").write_text(f"{quota}\n")
+    assert processor_count(proc, {}) == count
+    (tmp_path / "unified/two/cpu.max").unlink()
+    for name, value in zip(("quota", "period"), quota.replace("max", "-1").split(), strict=False):
+        (tmp_path / f"cpu/one/cpu.cfs_{name}_us").write_text(f"{value}\n")
+    assert processor_count(proc, {}) == count
+
+
+@pytest.mark.parametrize(("granted", "count"), [("3", 3), ("99", 8), ("", 8), ("0", 8), ("x", 8)])
+def test_the_cores_that_slurm_granted_count(proc, monkeypatch, granted, count):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert processor_count(proc, {"SLURM_CPUS_PER_TASK": granted}) == count
+
+
 def test_on_a_hybrid_machine_both_versions_count(proc, tmp_path):
     write_mounts(
         proc,
@@ -150,6 +201,8 @@ def test_on_a_hybrid_machine_both_versions_count(proc, tmp_path):
     [
         ({"SLURM_MEM_PER_NODE": "250"}, 150),
         ({"SLURM_MEM_PER_CPU": "125", "SLURM_CPUS_ON_NODE": "4"}, 400),
+        ({"SLURM_MEM_PER_GPU": "300", "SLURM_GPUS_ON_NODE": "2"}, 500),
+        ({"SLURM_MEM_PER_GPU": "300"}, 1000),
         ({"SLURM_MEM_PER_NODE": "0"}, 1000),
         ({"SLURM_MEM_PER_CPU": "125"}, 1000),
         ({"SLURM_MEM_PER_NODE": ""}, 1000),

@@ -1,0 +1,200 @@
+"""What a user's jobs ask of Slurm: from the user's own slurm.yaml, and from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bnrecon.runtime.errors import UserError, nearest
+
+__all__ = ["NAMES", "ClusterSettings", "config_file", "read"]
+
+FILE = "slurm.yaml"
+PREFIX = "slurm."
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What each job asks of Slurm; ``None`` leaves it to Slurm.
+
+    Args:
+        partition: the partition, or several with commas.
+        account: who is charged.
+        qos: quality of service.
+        gpus: GPUs of a job.
+        mem: memory of a job, as Slurm writes it: ``"8G"``.
+        time: minutes until a job is stopped; it then goes on in a new one.
+        cpus: cores of a job.
+        setup: lines of shell that run before a job.
+        array_parallelism: how many jobs of an array run at once.
+        requeues: how often a job that comes to its time limit is queued again.
+        file: the file that they were read from, if any.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    gpus: int = 0
+    mem: str | None = None
+    time: int | None = None
+    cpus: int = 1
+    setup: tuple[str, ...] = ()
+    array_parallelism: int = 256
+    requeues: int = 10
+    file: Path | None = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """``mem`` in bytes.
+
+        >>> ClusterSettings(mem="2G").memory_bytes
+        2147483648
+        """
+        if self.mem is None:
+            return None
+        return int(self.mem[:-1]) * 1024 ** ("KMGT".index(self.mem[-1]) + 1)
+
+
+NAMES = tuple(each.name for each in dataclasses.fields(ClusterSettings) if each.name != "file")
+
+
+def config_file() -> Path:
+    """Where a user's own settings lie, unless ``--config-dir`` has some."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(folder).expanduser() / "bnrecon" / FILE
+
+
+def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> ClusterSettings:
+    """The settings of ``slurm.yaml``, and over them those of the command line.
+
+    Args:
+        config_dir: a folder whose ``slurm.yaml`` is read, if it has one; otherwise the user's own
+            (``config_file``) is.
+        overrides: words as ``slurm.mem=8G``.
+
+    >>> read(Path(), ["slurm.time=1:30:00", "slurm.mem=500MB", "slurm.setup=module load cuda"])
+    ClusterSettings(..., mem='500M', time=90, cpus=1, setup=('module load cuda',), ...)
+
+    Raises:
+        UserError: a setting that there is not, a value that it does not take, a file that cannot be
+            read, or a ``config_dir`` that is no folder.
+    """
+    path, values = _read_file(config_dir)
+    fields = {name: _convert(f"{path}: {name}", name, value) for name, value in values.items()}
+    given: dict[str, Any] = {}
+    for word in overrides:
+        name, equals, text = word.removeprefix(PREFIX).partition("=")
+        _check_name(word.partition("=")[0], name, PREFIX)
+        if not equals:
+            raise UserError(f"{word}: give a value, as in {PREFIX}{name}=...")
+        if name in given:
+            raise UserError(f"{PREFIX}{name}= is given twice")
+        given[name] = _convert(f"{PREFIX}{name}", name, _value_of(f"{PREFIX}{name}", text))
+    return ClusterSettings(**(fields | given), file=path)
+
+
+def _read_file(config_dir: Path | None) -> tuple[Path | None, Mapping[str, Any]]:
+    """The file and what it says; no file and nothing where there is none."""
+    if config_dir is not None and not config_dir.is_dir():
+        raise UserError(f"--config-dir={config_dir}: no such folder")
+    path = config_file()
+    if config_dir is not None and os.path.lexists(config_dir / FILE):
+        path = config_dir / FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise UserError(f"{path}: this link leads nowhere") from None
+        return None, {}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"{path} cannot be read: {reason}") from None
+    values = _parse(str(path), text)
+    if values is None or values == "":
+        return path, {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: give one setting a line, as in partition: gpu")
+    for name in values:
+        _check_name(f"{path}: {name}", str(name), "")
+    return path, values
+
+
+def _parse(where: str, text: str) -> Any:
+    """YAML with every value as it was typed: 1:30:00 is a time, and no number of seconds."""
+    try:
+        return yaml.load(text, Loader=yaml.BaseLoader)  # it makes words, lists and mappings alone
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f" in line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or "a character that it does not take"
+        raise UserError(f"{where}: no YAML{line} ({problem})") from None
+
+
+def _value_of(name: str, text: str) -> Any:
+    """A value of the command line: a list where it has brackets, otherwise as it stands."""
+    return _parse(name, text) if text.startswith("[") else text
+
+
+def _check_name(shown: str, name: str, prefix: str) -> None:
+    if name not in NAMES:
+        raise UserError(f"{shown}: {nearest(prefix + name, [prefix + each for each in NAMES])}")
+
+
+def _convert(shown: str, name: str, value: Any) -> Any:
+    """A setting's value from what was written; ``shown`` is what messages call it."""
+    if name == "setup":
+        lines = [value] if isinstance(value, str) else value
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            raise UserError(f"{shown}: give a line of shell, or a list of them")
+        return tuple(part for line in lines for part in line.splitlines() if part.strip())
+    if not isinstance(value, str):
+        raise UserError(f"{shown}: give one value")
+    if name in ("gpus", "cpus", "array_parallelism", "requeues"):
+        least = 0 if name in ("gpus", "requeues") else 1
+        if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) < least:
+            raise UserError(f"{shown}={value}: give a whole number, {least} or more")
+        return int(value)
+    if name == "mem":
+        return _memory(shown, value)
+    if name == "time":
+        return _minutes(shown, value)
+    if not re.fullmatch(r"[\w.,@:/+-]{1,200}", value):
+        raise UserError(f"{shown}={value!r}: give a name, without spaces")
+    return value
+
+
+def _memory(shown: str, value: str) -> str:
+    """Memory as Slurm writes it; a number alone is megabytes there."""
+    match = re.fullmatch(r"([1-9][0-9]{0,9})\s*(?:([KMGT])(?:i?B)?)?", value, re.IGNORECASE)
+    if match is None:
+        raise UserError(f"{shown}={value}: give memory, as in 500M or 8G")
+    return f"{match[1]}{(match[2] or 'M').upper()}"
+
+
+def _minutes(shown: str, value: str) -> int:
+    """Minutes, of what sbatch takes (90, 90:00, 1:30:00, 1-12, 1-12:00) and of 90m, 36h, 2d."""
+    if match := re.fullmatch(r"([0-9]{1,6})\s*([mhd]?)", value):
+        minutes: float = int(match[1]) * {"": 1, "m": 1, "h": 60, "d": 1440}[match[2]]
+    elif match := re.fullmatch(
+        r"([0-9]{1,4})-([0-9]{1,2})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", value
+    ):
+        days, hours, rest, seconds = (int(part or 0) for part in match.groups())
+        minutes = days * 1440 + hours * 60 + rest + seconds / 60
+    elif match := re.fullmatch(r"(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{1,2})", value):
+        hours, rest, seconds = (int(part or 0) for part in match.groups())
+        minutes = hours * 60 + rest + seconds / 60
+    else:
+        raise UserError(
+            f"{shown}={value}: give minutes, or a time as in 90m, 36h, 1:30:00 or 2-12:00:00"
+        )
+    if minutes <= 0:
+        raise UserError(f"{shown}={value}: give at least a minute")
+    return math.ceil(minutes)

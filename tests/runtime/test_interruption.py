@@ -1,0 +1,83 @@
+"""Signals stop at a safe point, none is lost, and the last one is remembered."""
+
+import signal
+
+import pytest
+
+from bnrecon.runtime import interruption
+from bnrecon.runtime.interruption import StopRequest, handle_signals, received_signal
+
+NUMBERS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR2") if hasattr(signal, name)
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_is_recorded_within_the_block_and_an_exception_outside(number):
+    def work():
+        with StopRequest() as stop:
+            assert stop.reason is None
+            signal.raise_signal(number)
+            raise RuntimeError(stop.reason)
+
+    with handle_signals(loading=False):
+        with pytest.raises(RuntimeError, match=f"{number.name} was received"):
+            work()
+        assert received_signal() == number
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_that_comes_too_late_for_the_block_has_its_effect_after_it(number):
+    passed = []
+
+    def work():
+        with StopRequest():
+            signal.raise_signal(number)
+            passed.append("the block")
+        passed.append("what follows")
+
+    with handle_signals(loading=False), pytest.raises(KeyboardInterrupt):
+        work()
+    assert passed == ["the block"]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_second_signal_stops_at_once(number, monkeypatch):
+    monkeypatch.setattr(interruption, "REPEATED", 0)
+    passed = []
+
+    def work():
+        with StopRequest():
+            signal.raise_signal(number)
+            passed.append("the first")
+            signal.raise_signal(number)
+            passed.append("the second")
+
+    with handle_signals(loading=False), pytest.raises(KeyboardInterrupt):
+        work()
+    assert passed == ["the first"]
+
+
+@pytest.mark.parametrize("number", NUMBERS[1:])
+def test_what_slurm_sends_twice_at_once_counts_as_one(number):
+    def work():
+        with StopRequest() as stop:
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            raise RuntimeError(stop.reason)
+
+    with handle_signals(loading=False), pytest.raises(RuntimeError, match="was received"):
+        work()
+
+
+def test_ctrl_c_twice_stops_at_once():
+    def work():
+        with StopRequest():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise RuntimeError("it went on")
+
+    with handle_signals(loading=False), pytest.raises(KeyboardInterrupt):
+        work()
