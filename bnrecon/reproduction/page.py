@@ -1,29 +1,147 @@
-"""What a part's page is made of: its texts, and what stands at its beginning and end."""
+"""What a part's page is made of: texts, tables, claims, and what stands at beginning and end."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bnrecon.reproduction.experiment import Experiment
-from bnrecon.reproduction.run_table import RunTable
+import pandas as pd
+
+from bnrecon.reporting import tables
+from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.run_table import Cell, RunTable
+from bnrecon.reproduction.task_store import TaskResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Heading", "Page", "device_name", "listed"]
+__all__ = [
+    "Beside",
+    "Block",
+    "Claims",
+    "Heading",
+    "NotRun",
+    "Origin",
+    "Page",
+    "Reading",
+    "Table",
+    "Text",
+    "device_name",
+    "listed",
+]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; code stands between backticks."""
+
+    text: str
+
+    @property
+    def markdown(self) -> str:
+        """As it is."""
+        return self.text
+
+
+@dataclass(frozen=True)
+class Reading(Text):
+    """How a table is to be read: the same paragraph below all tables of a kind."""
+
+
+@dataclass(frozen=True)
+class Origin(Text):
+    """Where the numbers come from, in short."""
+
+
+@dataclass(frozen=True)
+class Beside(Text):
+    """What lies beside the page, in files of its own."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, and its title where a page has several."""
+
+    frame: pd.DataFrame
+    formats: tables.Formats = field(default_factory=dict)
+    title: str = ""
+
+    @property
+    def markdown(self) -> str:
+        """The title in bold, and the table."""
+        table = tables.markdown(self.frame, self.formats)
+        return f"**{self.title}**\n\n{table}" if self.title else table
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The statements of the paper that the part decides."""
+
+    claims: tuple[Claim, ...]
+
+    @property
+    def markdown(self) -> str:
+        """A line for each."""
+        return "\n".join(
+            f"- {claim.where}: {claim.statement} **{claim.verdict.capitalize()}**: {claim.evidence}"
+            for claim in self.claims
+        )
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """The commands of rows that are not run."""
+
+    commands: tuple[str, ...]
+
+    @property
+    def markdown(self) -> str:
+        """A line for each."""
+        lines = "\n".join(f"    {command}" for command in self.commands)
+        return f"Not run:\n\n{lines}" if lines else ""
+
+
+Block = Text | Table | Claims | NotRun
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a part looks like for a reader; without ``csv`` nothing of it is finished."""
+    """What a part looks like for a reader; without ``csv`` nothing of it is finished.
 
-    text: str
+    Args:
+        heading: how it begins and ends.
+        progress: how much of it is finished.
+        blocks: what stands between, in order.
+        csv: all numbers.
+        latex: the table for a paper.
+        figure: the figure, where one is drawn.
+        results: the tasks that are finished, or all rows of a table of runs.
+        lacking: the tasks or rows that are not, by name.
+        problem: why it cannot be shown, in one line; then it has nothing else.
+    """
+
+    heading: Heading
+    progress: str = ""
+    blocks: Sequence[Block] = ()
     csv: str = ""
     latex: str = ""
     figure: Figure | None = None
+    results: Sequence[TaskResult] | Sequence[Cell] = ()
+    lacking: Sequence[str] = ()
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """The page as Markdown."""
+        if self.problem:
+            return self.problem
+        title, stem = self.heading.part.title, self.heading.stem
+        picture = f"![{title}]({stem}.svg)" if self.figure is not None else ""
+        lines = [line for line in (*(block.markdown for block in self.blocks), picture) if line]
+        beginning = f"{self.heading.title}; {self.progress}"
+        return "\n\n".join([beginning, *lines, f"Command: `{self.heading.command}`."])
 
 
 @dataclass(frozen=True)
@@ -33,6 +151,7 @@ class Heading:
     Args:
         study: the name of the study.
         paper: the paper as it is cited.
+        name: the name of the part.
         part: the table or experiment.
         scale: the request's scale.
         options: the options that change its results.
@@ -42,6 +161,7 @@ class Heading:
 
     study: str
     paper: str
+    name: str
     part: Experiment | RunTable
     scale: str
     options: Sequence[str]
@@ -58,12 +178,6 @@ class Heading:
         """The paper, where in it, what is shown, and the scale."""
         scale = ", ".join((f"Scale {self.scale}", *self.options))
         return f"{self.paper}, {self.part.where}: {self.part.title}. {scale}"
-
-    def page(self, progress: str, body: Sequence[str], drawn: bool = False) -> str:
-        """The text around a table, with the part's figure where one is drawn."""
-        picture = f"![{self.part.title}]({self.stem}.svg)" if drawn else ""
-        lines = [line for line in (*body, picture) if line]
-        return "\n\n".join([f"{self.title}; {progress}", *lines, f"Command: `{self.command}`."])
 
 
 def device_name(stored: str) -> str:

@@ -9,7 +9,19 @@ from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import grids, row_numbers
-from bnrecon.reproduction.page import Heading, Page, device_name, listed
+from bnrecon.reproduction.page import (
+    Beside,
+    Block,
+    Heading,
+    NotRun,
+    Origin,
+    Page,
+    Reading,
+    Table,
+    Text,
+    device_name,
+    listed,
+)
 from bnrecon.reproduction.row_command import command_of
 from bnrecon.reproduction.run_table import Cell, Grid, RunTable
 from bnrecon.reproduction.verdicts import EQUIVALENT, RESERVE, SIGNIFICANT
@@ -57,25 +69,31 @@ def run_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     done = [cell for cell in cells if cell.result is not None]
     absolute = heading.scale == "paper"
     compared = _compared(done)
-    notes = [part.caption, COLUMNS, AGAINST_TARGET]
+    notes = [Text(part.caption), Reading(COLUMNS), Reading(AGAINST_TARGET)]
     if compared:
-        notes.append(" ".join((AGAINST_PAPER, compared, *(() if absolute else (SMALLER,)))))
+        text = " ".join((AGAINST_PAPER, compared, *(() if absolute else (SMALLER,))))
+        notes.append(Reading(text))
     shown = _rows(cells, absolute) if part.grid is None else _grids(cells, part.grid)
-    body = [shown, *notes, *(_missing(cells) if part.grid is None else ())]
+    blocks: list[Block] = [*shown, *notes, *([] if part.grid else [_not_run(cells)])]
     progress = f"{len(done)} of {len(cells)} runs finished"
+    lacking = [cell.name for cell in cells if cell.result is None]
     if not done:
-        return Page(heading.page(progress, body))
+        return Page(heading, progress, blocks, results=cells, lacking=lacking)
     with figures.style():
         figure = None if part.draw is None else part.draw(done)
-    body += ["The CSV has every number and each row's command.", _origin(done)]
+    blocks += [Beside("The CSV has every number and each row's command."), Origin(_origin(done))]
     caption = f"{heading.title}; {progress}. {part.caption}"
     return Page(
-        heading.page(progress, body, figure is not None),
+        heading,
+        progress,
+        blocks,
         tables.csv(row_numbers.numbers(cells, absolute)),
         _latex_rows(cells, absolute, caption, heading.label)
         if part.grid is None
         else _latex_grids(cells, part.grid, caption, heading),
         figure,
+        cells,
+        lacking,
     )
 
 
@@ -94,8 +112,8 @@ def _compared(done: Sequence[Cell]) -> str:
     return f"{len(cells)} comparison{plural}{single}, with {len(printed)} printed loss{many}."
 
 
-def _rows(cells: Sequence[Cell], absolute: bool) -> str:
-    return tables.markdown(row_numbers.summarize(cells, absolute), row_numbers.FORMATS)
+def _rows(cells: Sequence[Cell], absolute: bool) -> list[Block]:
+    return [Table(row_numbers.summarize(cells, absolute), row_numbers.FORMATS)]
 
 
 def _latex_rows(cells: Sequence[Cell], absolute: bool, caption: str, label: str) -> str:
@@ -110,12 +128,14 @@ LOSSES = (
 )
 
 
-def _grids(cells: Sequence[Cell], grid: Grid) -> str:
+def _grids(cells: Sequence[Cell], grid: Grid) -> list[Block]:
     """The overview, then each grid under its name."""
-    parts = [tables.markdown(grids.overview(cells, grid), grids.FORMATS), LOSSES]
-    for name, frame in grids.grids(cells, grid).items():
-        parts += [f"**{name}**", tables.markdown(frame)]
-    return "\n\n".join(parts)
+    named = grids.grids(cells, grid).items()
+    return [
+        Table(grids.overview(cells, grid), grids.FORMATS),
+        Text(LOSSES),
+        *(Table(frame, title=name) for name, frame in named),
+    ]
 
 
 def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: Heading) -> str:
@@ -129,10 +149,8 @@ def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: Headi
     return "\n".join(parts)
 
 
-def _missing(cells: Sequence[Cell]) -> list[str]:
-    """The commands of what is not run."""
-    lines = [f"    {command_of(cell)}" for cell in cells if cell.result is None]
-    return ["Not run:\n\n" + "\n".join(lines)] if lines else []
+def _not_run(cells: Sequence[Cell]) -> NotRun:
+    return NotRun(tuple(command_of(cell) for cell in cells if cell.result is None))
 
 
 def _origin(cells: Sequence[Cell]) -> str:

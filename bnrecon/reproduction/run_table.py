@@ -44,6 +44,11 @@ class Cell:
     folder: Path
     result: RunResult | None
 
+    @property
+    def name(self) -> str:
+        """What tells the row from the others."""
+        return ", ".join(filter(None, self.row.labels.values()))
+
 
 @dataclass(frozen=True)
 class Grid:

@@ -1,0 +1,81 @@
+"""The errata of a checkout as HTML; an installed package has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from markupsafe import Markup
+
+__all__ = ["Errata", "find_errata", "read_errata"]
+
+PREFIX = "errata-"  # before the ids of its headings
+NUMBERED = re.compile(r"(\d+)\. ")
+
+
+@dataclass(frozen=True)
+class Errata:
+    """The document as HTML, and its entries' anchors by number."""
+
+    html: Markup = field(default_factory=Markup)
+    anchors: dict[str, str] = field(default_factory=dict)
+
+
+def find_errata() -> Path | None:
+    """The document in the checkout that this package lies in."""
+    found = Path(__file__).parents[3] / "docs" / "errata.md"
+    return found if found.is_file() else None
+
+
+def read_errata(text: str) -> Errata:
+    r"""Render the Markdown, one level of headings below the page's own.
+
+    HTML in it stays text, pictures are left out, and links that lead to other files of the
+    checkout are text.
+
+    >>> read_errata("# Errata\n\n### 1. A <b>").anchors
+    {'1': 'errata-1-a-b'}
+    """
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    tokens = parser.parse(text)
+    anchors: dict[str, str] = {}
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.type == "heading_open" and following is not None:
+            anchor = PREFIX + _slug(following.content)
+            token.attrSet("id", anchor)
+            if number := NUMBERED.match(following.content):
+                anchors.setdefault(number[1], anchor)
+        if token.type.startswith("heading_"):
+            token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
+        _keep_local_links(token.children or ())
+    tokens = tokens[3:] if tokens and tokens[0].tag == "h2" else tokens  # the page has the title
+    return Errata(Markup(parser.renderer.render(tokens, parser.options, {})), anchors)
+
+
+def _slug(heading: str) -> str:
+    """A heading's anchor, as code hosts make it.
+
+    >>> _slug("7. Theorem 2.1: full-rank factors")
+    '7-theorem-21-full-rank-factors'
+    """
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _keep_local_links(tokens: Sequence) -> None:
+    """Point links at the page's own anchors; turn those to other files into text."""
+    inside = []
+    for token in tokens:
+        if token.type == "link_open":
+            target = str(token.attrGet("href") or "")
+            inside.append(target.startswith(("#", "https://")))
+            if target.startswith("#"):
+                token.attrSet("href", f"#{PREFIX}{target[1:]}")
+        kept = True
+        if token.type in ("link_open", "link_close"):
+            kept = inside[-1] if token.type == "link_open" else inside.pop()
+        if not kept:
+            token.type, token.tag, token.nesting, token.content = "text", "", 0, ""

@@ -1,0 +1,89 @@
+"""A report as one HTML file: template, style and scripts in one, so that nothing is fetched."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import hashlib
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from bnrecon.reproduction.experiment import VERDICTS
+from bnrecon.reproduction.report import text, verdicts
+from bnrecon.reproduction.report.contents import Report
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["render", "require_libraries"]
+
+HERE = Path(__file__).parent
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # no HTML file may hold them
+
+
+def require_libraries() -> None:
+    """Raise ``UserError`` where a library that the report needs is not installed."""
+    needed = {"itables": "itables", "markdown_it": "markdown-it-py"}
+    missing = [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UserError(
+            f"bnrecon report needs {' and '.join(missing)}: pip install 'bnrecon[report]'"
+        )
+
+
+def render(report: Report) -> bytes:
+    """The file: the same bytes for the same report."""
+    script = Markup((HERE / "report.js").read_text("utf-8"))
+    html = (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            report=report,
+            style=Markup((HERE / "report.css").read_text("utf-8")),
+            script=script,
+            policy=_policy(script),
+            library=_library(),
+            library_version=importlib.metadata.version("itables"),
+            counts=verdicts.counts,
+            verdict_names=VERDICTS,
+            inline=functools.partial(text.inline, errata=report.errata.anchors),
+        )
+    )
+    # A name that is no text, as a folder's may be, is shown by its bytes.
+    return CONTROL.sub("�", html).encode("utf-8", "backslashreplace")
+
+
+def _environment() -> jinja2.Environment:
+    """Everything is escaped that is not ``Markup``, and a name that there is not is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _policy(script: str) -> str:
+    """A content security policy: no request leaves the page, and no other script runs in it."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}' blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+@functools.cache
+def _library() -> str:
+    """DataTables as itables bundles it for its offline mode, compressed, in base64.
+
+    The package is not imported: it would read configuration files of the current folder.
+    """
+    spec = importlib.util.find_spec("itables")
+    folder = Path((spec and spec.origin) or "")  # require_libraries was called
+    bundle = (folder.parent / "html" / "dt_bundle.js").read_bytes()
+    return base64.b64encode(gzip.compress(bundle, 9, mtime=0)).decode()

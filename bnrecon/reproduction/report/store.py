@@ -1,0 +1,54 @@
+"""Writing a report: at once or not at all, and never over a file that is no report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["check_place", "write_report"]
+
+MARK = b'<meta name="generator" content="bnrecon report">'
+BEGINNING = 4096  # bytes in which a report says by this line that it is one
+
+
+def check_place(path: Path, overwrite: bool) -> None:
+    """Refuse a place where no report can be written.
+
+    Args:
+        path: the file.
+        overwrite: whether a file that is no report may be lost.
+
+    Raises:
+        UserError: it is a folder, or a file that is no report, or lies below a file.
+    """
+    if path.is_dir():
+        raise UserError(f"--output {path}: is a folder; give a file, as in {path / 'report.html'}")
+    above = next((place for place in path.parents if place.exists()), None)
+    if above is not None and not above.is_dir():
+        raise UserError(f"--output {path}: {above} is a file, not a folder")
+    if path.exists() and not overwrite and not _is_report(path):
+        raise UserError(
+            f"--output {path}: there is a file that is no report of bnrecon; give another name, "
+            "or --overwrite"
+        )
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        files.require_regular(path)
+        with open(path, "rb") as file:
+            return MARK in file.read(BEGINNING)
+    except (OSError, files.Damaged):
+        return False
+
+
+def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
+    """Write a report's file in the place of an earlier report.
+
+    Raises:
+        UserError: see ``check_place``.
+    """
+    check_place(path, overwrite)
+    files.write_bytes(path, content)

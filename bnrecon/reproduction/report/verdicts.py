@@ -1,0 +1,82 @@
+"""The verdicts of a report: claims with what became of them, and runs beside the papers'."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bnrecon.reproduction.experiment import VERDICTS, Claim
+from bnrecon.reproduction.page import Claims, Page
+from bnrecon.reproduction.run_table import Cell
+from bnrecon.reproduction.verdicts import against_paper, against_target
+
+__all__ = ["Comparison", "Verdict", "claims_of", "comparison_of", "counts"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, the paper that makes it, and the anchor of the part that decides it."""
+
+    paper: str
+    study: str
+    anchor: str
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of runs: how often each verdict came out, against the targets and the paper."""
+
+    paper: str
+    anchor: str
+    part: str
+    runs: str
+    target: str
+    reported: str
+
+
+def claims_of(page: Page, anchor: str) -> list[Verdict]:
+    """The claims that a page decides."""
+    heading = page.heading
+    return [
+        Verdict(heading.paper, heading.study, anchor, claim)
+        for block in page.blocks
+        if isinstance(block, Claims)
+        for claim in block.claims
+    ]
+
+
+def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """How often each verdict came out, all four of them."""
+    found = Counter(verdict.claim.verdict for verdict in verdicts)
+    return {name: found[name] for name in VERDICTS}
+
+
+def comparison_of(page: Page, anchor: str) -> Comparison | None:
+    """The verdicts on the finished runs of a table; ``None`` where there are none."""
+    cells = [cell for cell in page.results if isinstance(cell, Cell)]
+    done = [(cell.row, cell.result) for cell in cells if cell.result is not None]
+    if not done:
+        return None
+    return Comparison(
+        page.heading.paper,
+        anchor,
+        f"{page.heading.part.where}: {page.heading.part.title}",
+        f"{len(done)} of {len(cells)}",
+        _counted(
+            against_target(result.loss, [seed.predictions for seed in result.seeds])
+            for _, result in done
+        ),
+        _counted(against_paper(result.loss, row.reported, row.possible) for row, result in done),
+    )
+
+
+def _counted(verdicts: Iterable[str]) -> str:
+    """How often each verdict came out, the most frequent first.
+
+    >>> _counted(["different", "cannot tell", "different"])
+    '2 different, 1 cannot tell'
+    """
+    found = Counter(verdict for verdict in verdicts if verdict)
+    return ", ".join(f"{count} {name}" for name, count in found.most_common())

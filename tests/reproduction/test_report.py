@@ -1,0 +1,352 @@
+"""Reports: one HTML file that is whole, stays the same, and takes no name for HTML."""
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+import re
+import shutil
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_study import study_of
+
+from bnrecon.reporting.figures import new_figure
+from bnrecon.reporting.statistics import Interval
+from bnrecon.reproduction.commands import run_study
+from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.report import errata
+from bnrecon.reproduction.report.contents import gather
+from bnrecon.reproduction.report.html_table import html_table, number_of
+from bnrecon.reproduction.report.store import write_report
+from bnrecon.reproduction.report.text import inline
+from bnrecon.reproduction.request import read
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+from bnrecon.studies import registry
+
+pytest.importorskip("itables")
+pytest.importorskip("markdown_it")
+
+from bnrecon.reproduction.report.html import render
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;[a](javascript:x)"
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+def rows_of(name, options=()):
+    return pd.DataFrame({"class": [name, "plain"], "error": [4.0e-11, 2.5]})
+
+
+def draw(rows):
+    figure, axes = new_figure()
+    axes.plot([1, 2], rows["error"][:2], "o-", label="error")
+    axes.legend()
+    return figure
+
+
+def claims(rows):
+    evidence = f"of class {rows['class'].iloc[0]}, `{len(rows)}` rows (erratum 17)"
+    return [
+        Claim("Theorem 0", "It holds, says " + rows["class"].iloc[0], "confirmed", evidence),
+        Claim("Theorem 9", "It is open.", "open", "nothing"),
+    ]
+
+
+def experiment(*names, **changed):
+    made = Experiment(
+        "Figure 0",
+        "Errors by class",
+        lambda scale, given: [Task(name, rows_of, {"name": name}) for name in names],
+        lambda rows: rows,
+        lambda rows: f"The class `{rows['class'].iloc[0]}` comes first: {rows['class'].iloc[0]}",
+        draw,
+        formats={"error": ".1e"},
+        claims=claims,
+    )
+    return dataclasses.replace(made, **changed)
+
+
+def report_on(study, outputs, compute=True):
+    request = read("paper", ["scale=smoke", f"outputs={outputs}"])
+    if compute:
+        run_study(study, request)
+    return gather([(study, request)])
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The report of the paper whose results are read fastest."""
+    study = registry.find("giannou2023")
+    return gather([(study, read("giannou2023", [f"outputs={ROOT / 'outputs'}"]))])
+
+
+class Outline(HTMLParser):
+    """Elements in order, with every one closed that has to be; ids, and what headings follow."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.references, self.headings = [], [], [], []
+        self.texts, self.tags, self.fetched = [], [], []
+        self.feed(html)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        assert len(found) == len(attributes), (tag, attributes)
+        self.tags.append((tag, found))
+        self.ids += [found["id"]] if "id" in found else []
+        if tag in ("a", "use") and found.get("href", "").startswith("#"):
+            self.references.append(found["href"][1:])
+        self.references += found.get("aria-labelledby", "").split()
+        for name in ("src", "href", "xlink:href", "srcset", "action"):
+            value = found.get(name, "")
+            if tag != "a" and value and not value.startswith(("#", "data:")):
+                self.fetched.append((tag, value))
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open[-1] == tag, f"</{tag}> in {self.open}"
+        self.open.pop()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+
+def assert_is_sound(html):
+    found = Outline(html)
+    assert len(found.ids) == len(set(found.ids))
+    assert not set(found.references) - set(found.ids)
+    assert found.fetched == []
+    assert found.headings[0] == 1
+    assert found.headings.count(1) == 1
+    steps = zip(found.headings, found.headings[1:], strict=False)
+    assert all(after <= before + 1 for before, after in steps), found.headings
+    return found
+
+
+def test_the_report_of_what_ships_is_sound_html_that_fetches_nothing(shipped):
+    html = render(shipped).decode()
+    assert_is_sound(html)
+    assert not re.search(r"url\((?!#)", html.partition("</style>")[0])
+    assert "default-src &#39;none&#39;;" in html
+    for part in shipped.parts:
+        assert f'<h3 id="{part.anchor}">' in html
+    for verdict in shipped.verdicts:
+        assert verdict.claim.verdict in html
+
+
+def test_the_same_results_give_the_same_bytes(shipped, tmp_path):
+    study = study_of(part=experiment("a", "b"))
+    report_on(study, tmp_path)
+    assert render(report_on(study, tmp_path, False)) == render(report_on(study, tmp_path, False))
+    assert render(shipped) == render(shipped)
+
+
+def test_a_hostile_name_stays_text_wherever_it_stands(tmp_path):
+    study = study_of(part=experiment(HOSTILE))
+    html = render(report_on(study, tmp_path)).decode()
+    found = assert_is_sound(html)
+    assert "<script>alert" not in html
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    assert not [1 for tag, _ in found.tags if tag == "img"]
+    assert not [1 for _, attributes in found.tags if any(n.startswith("on") for n in attributes)]
+    assert HOSTILE in found.texts  # in the table, letter by letter
+    targets = [attributes.get("href", "") for tag, attributes in found.tags if tag == "a"]
+    assert all(target.startswith(("#", "https://")) for target in targets)
+
+
+def test_a_hostile_option_and_a_name_that_is_no_text_are_shown(tmp_path):
+    study = study_of(part=experiment("a\x00\x1b[31m \udcff"))
+    request = read("paper", ["scale=smoke", f"outputs={tmp_path}"])
+    report = gather([(study, request)])
+    report = dataclasses.replace(report, options=("data.root=<b>\udcff",))
+    html = render(report).decode()  # UTF-8 throughout
+    assert "data.root=&lt;b&gt;\\udcff" in html
+    assert "\x00" not in html
+    assert "\x1b" not in html
+
+
+def test_the_script_is_the_only_one_that_the_policy_lets_run(tmp_path):
+    html = render(report_on(study_of(part=experiment("a")), tmp_path)).decode()
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1])
+    assert f"script-src 'sha256-{digest}' blob:" in policy
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2]
+    (library,) = re.findall(r'id="library">([^<]*)<', html)
+    assert b"DataTables" in gzip.decompress(base64.b64decode(library))
+
+
+def test_a_report_of_nothing_says_what_to_run(tmp_path):
+    study = study_of(part=experiment("a", "b"))
+    html = render(report_on(study, tmp_path, compute=False)).decode()
+    assert_is_sound(html)
+    assert "0 of 2 tasks finished" in html
+    assert "<code>bnrecon study paper part scale=smoke</code>" in html
+    assert "No claim is decided yet" in html
+    assert "There is no finished run" in html
+
+
+def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
+    study = study_of(part=experiment("first"))
+    report_on(study, tmp_path)
+    report = report_on(study_of(part=experiment("first", "second <i>")), tmp_path, False)
+    (part,) = report.parts
+    assert part.incomplete
+    assert part.page.lacking == ["second <i>"]
+    html = render(report).decode()
+    assert_is_sound(html)
+    assert "1 of 2 tasks finished" in html
+    assert "<li>second &lt;i&gt;" in html
+
+
+def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):
+    def fail(rows):
+        raise ValueError("<oops>")
+
+    study = study_of(good=experiment("a"), bad=experiment("b", summary=fail))
+    html = render(report_on(study, tmp_path)).decode()
+    assert_is_sound(html)
+    assert "bad cannot be shown (ValueError: &lt;oops&gt;)" in html
+    assert str(tmp_path) not in html
+    assert str(tmp_path) not in html
+    assert '<h3 id="paper-good">' in html
+
+
+def test_damaged_runs_are_named_without_the_place_of_the_folder(tmp_path):
+    runs = tmp_path / "runs"
+    source = next((ROOT / "outputs" / "runs").glob("digits-*/result.json"), None)
+    source = source or next((ROOT / "outputs" / "runs").glob("*/result.json"))
+    (runs / "good").mkdir(parents=True)
+    shutil.copy(source, runs / "good" / "result.json")
+    (runs / "bad <b>").mkdir()
+    (runs / "bad <b>" / "result.json").write_text("{", encoding="utf-8")
+    report = report_on(study_of(part=experiment("a")), tmp_path, compute=False)
+    assert report.runs.count == 1
+    html = render(report).decode()
+    assert_is_sound(html)
+    assert "runs/bad &lt;b&gt;/result.json" in html
+    assert str(tmp_path) not in html
+
+
+def test_a_hostile_name_in_a_result_stays_text(tmp_path):
+    source = next((ROOT / "outputs" / "runs").glob("*/result.json"))
+    folder = tmp_path / "runs" / "x"
+    folder.mkdir(parents=True)
+    content = json.loads(source.read_text(encoding="utf-8"))
+    content.pop("digest")
+    content["config"]["features"]["name"] = HOSTILE
+    content["data"]["name"] = HOSTILE
+    files.write_json(folder / "result.json", content)
+    report = report_on(study_of(part=experiment("a")), tmp_path, compute=False)
+    assert report.runs.count == 1
+    found = assert_is_sound(render(report).decode())
+    assert HOSTILE in found.texts
+
+
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [
+        (Interval(99.17, 0.0, 3), 99.17),
+        ("99.17 ± 0.00 (n=3)", 99.17),
+        ("4.0e-11", 4.0e-11),
+        ("561 of 480,000", 561),
+        ("480,000", 480_000),
+        ("> 1e16", 1e16),
+        ("-0.5 ± 0.1", -0.5),
+        ("−3", -3),
+        (".5", 0.5),
+        (12, 12),
+        (2.5e-9, 2.5e-9),
+        (float("inf"), float("inf")),
+        (float("nan"), None),
+        ("not run", None),
+        ("3x3", None),
+        ("vgg18", None),
+        ("e5", None),
+        ("", None),
+        (None, None),
+        (True, None),
+    ],
+)
+def test_cells_are_sorted_by_the_number_they_begin_with(cell, number):
+    text = "" if cell is None or cell != cell else str(cell)
+    assert number_of(cell, text) == number
+
+
+def test_a_column_of_numbers_may_hold_words_and_a_column_of_words_numbers():
+    frame = pd.DataFrame(
+        {"loss": ["0.1", "not run", "0.3", ""], "name": ["a", "3 b", "c", "d"], "no": [1, 2, 3, 4]}
+    )
+    table = html_table(frame, "t", "T", {})
+    assert [column.numeric for column in table.columns] == [True, False, True]
+    assert [row[0].order for row in table.rows] == ["0.1", "", "0.3", ""]
+
+
+def test_text_keeps_stars_bars_and_html_and_shows_code():
+    assert str(inline("||W*|| < B*x, `a_b` [x](y)", {})) == (
+        "||W*|| &lt; B*x, <code>a_b</code> [x](y)"
+    )
+    assert 'href="#e1"' in inline("see erratum 1", {"1": "e1"})
+    assert "href" not in inline("see erratum 2 and `erratum 1`", {"1": "e1"})
+
+
+def test_errata_keep_their_links_on_the_page_and_no_html():
+    text = (
+        "# Errata\n\n<script>x</script> [1](#1-a-b) [other](other.md) [far](https://a.b)"
+        " ![p](p.png)\n\n| a |\n|---|\n| 1 |\n\n## Paper\n\n### 1. A: b\n\nText."
+    )
+    found = errata.read_errata(text)
+    assert found.anchors == {"1": "errata-1-a-b"}
+    assert "<script>" not in found.html
+    assert '<a href="#errata-1-a-b">1</a>' in found.html
+    assert "other.md" not in found.html
+    assert "<img" not in found.html
+    assert '<h4 id="errata-1-a-b">' in found.html
+    assert "<td>1</td>" in found.html
+
+
+def test_claims_lead_to_their_errata_where_the_checkout_has_them(shipped):
+    html = render(shipped).decode()
+    (anchor,) = {shipped.errata.anchors["17"]}
+    assert f'<a href="#{anchor}">erratum 17</a>' in html
+    without = dataclasses.replace(shipped, errata=errata.Errata())
+    html = render(without).decode()
+    assert 'id="errata"' not in html
+    assert "docs/errata.md" in html
+
+
+def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
+    place = tmp_path / "new" / "report.html"
+    report = render(report_on(study_of(part=experiment("a")), tmp_path / "o", compute=False))
+    write_report(place, report)
+    write_report(place, report)
+    assert place.read_bytes() == report
+    other = tmp_path / "thesis.html"
+    other.write_text("<!DOCTYPE html>mine", encoding="utf-8")
+    with pytest.raises(UserError, match=r"no report of bnrecon; give another name, or --overwrite"):
+        write_report(other, report)
+    assert other.read_text(encoding="utf-8") == "<!DOCTYPE html>mine"
+    write_report(other, report, overwrite=True)
+    assert other.read_bytes() == report
+    with pytest.raises(UserError, match="is a folder"):
+        write_report(tmp_path, report)
+    with pytest.raises(UserError, match="is a file, not a folder"):
+        write_report(other / "report.html", report)
