@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bnrecon.cli import exit_codes, output
+from bnrecon.cli.listing import KINDS
 from bnrecon.cli.parser import Parser
 
 __all__ = ["add_commands", "complete"]
@@ -126,8 +127,12 @@ def complete(line: str, commands: dict[str, Parser]) -> list[str]:
         return [f"--import={found}" for found in archives(word.partition("=")[2])]
     if command == "completion":
         return _starting(word, SCRIPTS)
-    if command in ("study", "tables", "figures"):
-        return _complete_study(command, before, word)
+    own: dict[str, Callable[[str, list[str], str], list[str]]] = {}
+    own |= dict.fromkeys(("study", "tables", "figures"), _complete_study)
+    own |= dict.fromkeys(("ls", "compare", "status"), _complete_look) | {"export": _complete_export}
+    own |= {"cancel": _complete_cancel, "report": _complete_report}
+    if command in own:
+        return own[command](command, before, word)
     return _complete_option(before, word, sweep=command == "run")
 
 
@@ -165,6 +170,44 @@ def _paths(prefix: str) -> list[str]:
     return _starting(prefix, [name for name in names if hidden or "/." not in f"/{name}"])
 
 
+def _complete_look(command: str, before: list[str], word: str) -> list[str]:
+    """What `ls`, `compare` and `status` take: kinds of results, runs, studies; and folders."""
+    if word.startswith("outputs="):
+        return [f"outputs={folder}" for folder in folders(word.partition("=")[2])]
+    from bnrecon.studies.registry import STUDIES
+
+    outputs = [other.partition("=")[2] for other in before if other.startswith("outputs=")]
+    known = {
+        "ls": KINDS,
+        "compare": folder_names(Path(*(outputs[-1:] or ["outputs"]), "runs")),
+        "status": STUDIES,
+    }[command]
+    names = [name for name in known if name not in before]
+    return _starting(word, [*names, "outputs="]) + (folders(word) if command != "status" else [])
+
+
+def _complete_report(command: str, before: list[str], word: str) -> list[str]:
+    """Studies and options of `report`, and the file that it writes."""
+    from bnrecon.studies.registry import STUDIES
+
+    if before and before[-1] == "--output":
+        return _paths(word)
+    if word.startswith("--output="):
+        return [f"--output={found}" for found in _paths(word.partition("=")[2])]
+    if "=" in word:
+        return _complete_study(command, [STUDIES[0]], word)
+    names = _starting(word, [name for name in STUDIES if name not in before])
+    return names + _complete_option(before, word, False, ["scale="])
+
+
+def folder_names(parent: Path) -> list[str]:
+    """The names of the folders in a folder; none where it cannot be read."""
+    try:
+        return [place.name for place in parent.iterdir() if place.is_dir()]
+    except OSError:
+        return []
+
+
 def _complete_study(command: str, before: list[str], word: str) -> list[str]:
     """A study's name, then its parts, its own options and those of its runs."""
     from bnrecon.reproduction.study import SCALES
@@ -175,15 +218,56 @@ def _complete_study(command: str, before: list[str], word: str) -> list[str]:
         found = _starting(word, registry.STUDIES)
         return found + (folders(word) if command == "tables" else [])
     if "=" in word:
-        own = {"scale": SCALES, "jobs": ("1", "2", "4")}
+        own = {"scale": SCALES, "jobs": ("1", "2", "4"), "cluster": ("local", "slurm")}
         name, _, value = word.partition("=")
         if name in own:
             return [f"{name}={known}" for known in _starting(value, own[name])]
         return _complete_option(before, word, sweep=False)
     study = registry.find(names[0])
     parts = [part for part in (*study.parts, *study.solvers) if part not in before]
-    own_options = ["scale=", "jobs="] if command == "study" else ["scale="]
+    own_options = ["scale="]
+    if command == "study":
+        own_options += ["jobs=", *_cluster_options(before)]
     return _starting(word, parts) + _complete_option(before, word, False, own_options)
+
+
+def _cluster_options(before: list[str]) -> list[str]:
+    """What a study takes of a cluster; Slurm's settings once it is named."""
+    if "cluster=slurm" not in before:
+        return ["cluster="]
+    from bnrecon.config.cluster_settings import NAMES
+
+    return ["minutes_per_job=", *(f"slurm.{name}=" for name in NAMES)]
+
+
+def _complete_cancel(_: str, before: list[str], word: str) -> list[str]:
+    """The names of studies, a scale, and the folder of outputs."""
+    from bnrecon.reproduction.study import SCALES
+    from bnrecon.studies.registry import STUDIES
+
+    if word.startswith("outputs="):
+        return [f"outputs={folder}" for folder in folders(word.partition("=")[2])]
+    if word.startswith("scale="):
+        return _starting(word, [f"scale={scale}" for scale in SCALES])
+    return _starting(
+        word, [name for name in STUDIES if name not in before] + ["scale=", "outputs="]
+    )
+
+
+def _complete_export(_: str, before: list[str], word: str) -> list[str]:
+    """A tracker's name, then folders, the names of runs and targets, and the few options."""
+    from bnrecon.cli.export import OPTIONS
+    from bnrecon.runtime.tracker_libraries import NAMES
+
+    if not before:
+        return _starting(word, NAMES)
+    if "=" in word:
+        return _complete_option(before, word, sweep=False)
+    given = [option.partition("=")[2] for option in before if option.startswith("outputs=")]
+    places = [Path(given[0] if given else "outputs") / kind for kind in ("runs", "targets")]
+    names = [found.name for place in places if place.is_dir() for found in place.iterdir()]
+    options = [f"{name}=" for name in OPTIONS]
+    return _starting(word, options) + folders(word) + _starting(word, names) * bool(word)
 
 
 def _complete_option(

@@ -7,9 +7,21 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from bnrecon.cli import completion, exit_codes, output, runs, studies
+from bnrecon.cli import (
+    cluster,
+    compare,
+    completion,
+    exit_codes,
+    export,
+    listing,
+    output,
+    report,
+    runs,
+    status,
+    studies,
+)
 from bnrecon.cli.parser import Parser
-from bnrecon.runtime import interruption
+from bnrecon.runtime import interruption, provenance
 from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["main"]
@@ -27,6 +39,10 @@ EXAMPLES = """examples:
   bnrecon run -m features=he_normal,id_cond      a sweep
   bnrecon study burkholz2024 scale=laptop        a paper's tables and figures; resumable
   bnrecon tables burkholz2024                    its numbers beside the reproduced ones
+  bnrecon status                                 how far a study in another terminal is
+  bnrecon report                                 all papers as one HTML file to send around
+  bnrecon ls                                     runs, targets and studies with their state
+  bnrecon export tensorboard                     finished runs and trainings, to look at
   eval "$(bnrecon completion bash)"              tab completion
 
 exit codes: 0 done, 1 failed, 2 a mistake in the command, 130 interrupted,
@@ -41,11 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    interruption.end_with_parent()
     with (
         interruption.handle_signals(),
         output.tolerant_streams(),
         output.log_to_stderr(),
+        provenance.started_as(words),
     ):
         code = _run_command(words)
         try:
@@ -90,6 +106,12 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     commands = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=Parser)
     runs.add_commands(commands, shared)
     studies.add_commands(commands, shared)
+    status.add_commands(commands, shared)
+    cluster.add_commands(commands, shared)
+    report.add_commands(commands, shared)
+    listing.add_commands(commands, shared)
+    compare.add_commands(commands, shared)
+    export.add_commands(commands, shared)
     completion.add_commands(commands, shared)
     return parser, dict(commands.choices)
 
