@@ -2,11 +2,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test lint wheel docs reproduce-tables bench gpu-slice gpu-pack clean
+.PHONY: help setup quickstart test test-slurm lint wheel docs reproduce-tables bench gpu-slice gpu-pack clean
 
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (under two minutes after setup)"
 	@echo "make test         set up if need be, then run the tests"
+	@echo "make test-slurm   the tests on a real Slurm, started and ended here (needs root, slurmctld, slurmd, slurmdbd, munge, mariadb; ten minutes)"
 	@echo "make lint         check style, types, and the order of the rooms"
 	@echo "make wheel        build a wheel into dist/"
 	@echo "make docs         build the documents into build/docs"
@@ -29,6 +30,10 @@ quickstart: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slurm: setup
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[slurm,launchers]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m slurm
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy

@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 OWN_OPTIONS = """settings, written NAME=VALUE:
   scale=laptop        smoke (seconds), laptop (minutes to hours) or paper (the paper's sizes; a GPU)
+  cluster=slurm       compute in jobs of Slurm (study only); cluster=local in processes that
+                      outlive the command
+  minutes_per_job=10  with cluster=slurm, small tasks share a job of about this length
+  slurm.NAME=VALUE    what each job asks of Slurm: partition account qos gpus mem time cpus setup
+                      array_parallelism requeues; also from slurm.yaml
   jobs=1              processes that share the work (study only); on two cores 2 is fastest
   outputs=FOLDER      where runs, targets and tables are kept
   NAME=VALUE          an option of every run, as in data.root=FOLDER or device=cuda;
@@ -37,7 +42,7 @@ def add_commands(commands: Any, shared: Parser) -> None:
         ("figures", _figures, "draw a paper's figures of what was run, and name the files"),
     ):
         first = "STUDY|FOLDER" if name == "tables" else "STUDY"
-        own = "[--import ARCHIVE] " if name == "study" else ""
+        own = "[--detach] [--import ARCHIVE] " if name == "study" else ""
         parser = commands.add_parser(
             name,
             parents=[shared],
@@ -50,6 +55,17 @@ def add_commands(commands: Any, shared: Parser) -> None:
         parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
         parser.set_defaults(function=function, parser=parser)
         if name == "study":
+            parser.add_argument(
+                "--detach",
+                action="store_true",
+                help="with cluster=, leave once the jobs are given; the same command collects",
+            )
+            parser.add_argument(
+                "--config-dir",
+                type=Path,
+                metavar="DIR",
+                help="with cluster=slurm, read DIR/slurm.yaml",
+            )
             parser.add_argument(
                 "--import",
                 dest="archive",
@@ -83,7 +99,7 @@ def _study(given: argparse.Namespace) -> int:
     """Compute what is missing, then print the tables of what is finished, whatever failed."""
     if given.help or not given.words:
         return _help(given)
-    study, request = _read(given.words)
+    study, request = _read(given.words, given.detach, given.config_dir)
     if given.archive is not None:
         return _import(given.archive, given.words, request)
     from bnrecon.reproduction import commands
@@ -155,7 +171,9 @@ def _is_study(word: str) -> bool:
     return word.startswith("study=")
 
 
-def _read(words: list[str]) -> tuple[Study, StudyRequest]:
+def _read(
+    words: list[str], detach: bool = False, config_dir: Path | None = None
+) -> tuple[Study, StudyRequest]:
     """The study, named first or as ``study=NAME``, and what is requested of it.
 
     Everything that can be checked without torch is checked here, so that slips are found at once.
@@ -167,7 +185,7 @@ def _read(words: list[str]) -> tuple[Study, StudyRequest]:
     named = next(filter(_is_study, words), words[0])
     rest = [word for word in words if word is not named]
     study = registry.find(named.removeprefix("study="))
-    asked = request.read(study.name, rest)
+    asked = request.read(study.name, rest, detach, config_dir)
     known = (*study.parts, *study.solvers)
     for part in asked.parts:
         if part not in known:

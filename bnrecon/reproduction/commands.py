@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bnrecon.config import checks, composition
 from bnrecon.reproduction import engine, pages
-from bnrecon.reproduction.executors import Executor, InProcess, LocalProcesses
+from bnrecon.reproduction.executors import Executor, InProcess, LocalProcesses, bundles
+from bnrecon.reproduction.executors.cluster import Cluster
 from bnrecon.reproduction.executors.local_processes import require_room
+from bnrecon.reproduction.outcome import Detached
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.work import Work
 from bnrecon.runtime import distributed, hardware
 from bnrecon.runtime.errors import RunError, UserError
 
@@ -19,7 +23,10 @@ __all__ = ["StudyOutcome", "figures_of", "run_study", "tables_of"]
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """The tables of what is finished, as Markdown, and the error if tasks failed."""
+    """The tables of what is finished, as Markdown, and the error if tasks failed.
+
+    Of a command that leaves the work to a cluster it is where the jobs are.
+    """
 
     text: str
     error: RunError | UserError | None = None
@@ -41,13 +48,16 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     """
     distributed.refuse_torchrun("bnrecon study")
     parts = engine.plan(study, request)
-    records = engine.Records(request.folder, request.scale, request.command)
-    executor = _executor(request, records)
+    by_jobs = request.cluster is not None
+    records = engine.Records(request.folder, request.scale, request.command, by_jobs)
+    work = [work for part in parts for work in part.work]
+    executor = _executor(request, records, work)
     request.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
     error: RunError | UserError | None = None
     try:
-        work = [work for part in parts for work in part.work]
         engine.compute_missing(work, executor, records)
+    except Detached as left:
+        return StudyOutcome(str(left))
     except (RunError, UserError) as failed:
         error = failed
     except BaseException:
@@ -56,12 +66,16 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     return StudyOutcome(pages.write(study, request), error)
 
 
-def _executor(request: StudyRequest, records: engine.Records) -> Executor:
+def _executor(request: StudyRequest, records: engine.Records, work: Sequence[Work]) -> Executor:
     """Who computes what is requested; raises ``UserError`` for what this machine does not carry."""
+    if request.cluster is not None and request.cluster.name == "slurm":
+        return Cluster(request, request.cluster, bundles.known_seconds(work))
     config = composition.compose(request.options)
     checks.check_machine(config)
     device = hardware.resolve_device(config.device)
     require_room(request.jobs, device)
+    if request.cluster is not None:
+        return Cluster(request, request.cluster, {}, device)
     if request.jobs == 1:
         return InProcess(records.claims, records.log)
     return LocalProcesses(request.jobs, records.claims, records.log, device)
@@ -80,6 +94,9 @@ def tables_of(study: Study, request: StudyRequest) -> str:
         raise UserError(
             f"jobs={request.jobs}: for bnrecon study only; tables and figures compute nothing"
         )
+    if request.cluster is not None:
+        word = request.cluster.words[0]
+        raise UserError(f"{word}: for bnrecon study only; tables and figures compute nothing")
     return pages.write(study, request)
 
 

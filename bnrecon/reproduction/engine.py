@@ -41,11 +41,13 @@ class Records:
         folder: the study's own folder.
         scale: the scale of the work.
         command: what continues the study.
+        by_jobs: whether jobs of a cluster compute it, each with a log of its own.
     """
 
     folder: Path
     scale: str
     command: str
+    by_jobs: bool = False
 
     @property
     def claims(self) -> Path:
@@ -54,8 +56,8 @@ class Records:
 
     @property
     def log(self) -> Path:
-        """The file that the progress of each piece of work is written to."""
-        return self.folder / f"{self.scale}.log"
+        """The file that the progress of each piece of work is written to; of jobs, the folder."""
+        return self.folder / ("jobs" if self.by_jobs else f"{self.scale}.log")
 
     @property
     def progress(self) -> Path:
@@ -102,7 +104,8 @@ def plan(study: Study, request: StudyRequest) -> list[ExperimentPlan | TablePlan
         planned = [part for part in planned if isinstance(part, TablePlan) and part.work]
     takes_options = (isinstance(p, TablePlan) or p.part.options is not None for p in planned)
     if (changing := result_options(request.options)) and not any(takes_options):
-        raise UserError(f"{changing[0]}: {', '.join(named)} has no run that an option could change")
+        of = ", ".join(named) or study.name
+        raise UserError(f"{changing[0]}: {of} has no run that an option could change")
     return planned
 
 

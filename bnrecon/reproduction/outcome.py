@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Kind", "Outcome", "Started"]
+__all__ = ["Detached", "Kind", "Outcome", "Started"]
+
+
+class Detached(Exception):
+    """The work goes on elsewhere, and this process need not wait; the message says where."""
+
 
 Kind = Literal["done", "mistake", "failed"]
 

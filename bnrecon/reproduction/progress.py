@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bnrecon.reproduction.executors import Executor
-from bnrecon.reproduction.outcome import Outcome, Started
+from bnrecon.reproduction.outcome import Detached, Outcome, Started
 from bnrecon.reproduction.work import Work
 from bnrecon.runtime import files
 
@@ -60,7 +60,8 @@ class Progress:
         processes: how many pieces of work are computed at once; 0 where that is not known.
         started: when the leading process began (ISO 8601, UTC).
         updated: when it last wrote this.
-        ended: how it ended ("finished", "failed", "interrupted"); ``None`` while it goes on.
+        ended: how it ended ("finished", "failed", "interrupted", "detached"); ``None`` while it
+            goes on.
         total: pieces of work that were missing at the start.
         finished: how many of these have a result by now.
         failed: those that failed.
@@ -201,6 +202,9 @@ def keep(path: Path, command: str, executor: Executor, work: Iterable[Work]) -> 
         )
         try:
             yield keeper
+        except Detached:
+            keeper.write(event="ended", how="detached")
+            raise
         except BaseException:
             keeper.write(event="ended", how="interrupted")
             raise

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bnrecon.config import checks, composition
+from bnrecon.reproduction import cluster_options
+from bnrecon.reproduction.cluster_options import ClusterOptions
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.shipped import shipped_outputs
 
 __all__ = ["StudyRequest", "read"]
 
-OWN = ("scale", "jobs")  # a study's own options; all others are its runs'
+# A study's own options; all others are its runs'.
+OWN = ("scale", "jobs", *cluster_options.OWN)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class StudyRequest:
         options: overrides that every run is given.
         outputs: the folder of runs and studies.
         jobs: number of processes that share the work.
+        cluster: whose jobs compute it; ``None`` where the command itself does.
     """
 
     name: str
@@ -35,6 +40,7 @@ class StudyRequest:
     options: tuple[str, ...]
     outputs: Path
     jobs: int
+    cluster: ClusterOptions | None = None
 
     @property
     def folder(self) -> Path:
@@ -44,13 +50,14 @@ class StudyRequest:
     @property
     def shipped(self) -> Path:
         """Where those lie that ship with bnrecon, which are only read."""
-        return self.outputs / self.name
+        return shipped_outputs(self.outputs) / self.name
 
     @property
     def command(self) -> str:
         """What a user types for the same."""
         jobs = [] if self.jobs == 1 else [f"jobs={self.jobs}"]
-        return shlex.join(["bnrecon", "study", *self.alone, *jobs])
+        cluster = () if self.cluster is None else self.cluster.words
+        return shlex.join(["bnrecon", "study", *self.alone, *jobs, *cluster])
 
     @property
     def alone(self) -> list[str]:
@@ -58,22 +65,30 @@ class StudyRequest:
         return [self.name, *self.parts, f"scale={self.scale}", *self.options]
 
 
-def read(name: str, options: Sequence[str]) -> StudyRequest:
+def read(
+    name: str, options: Sequence[str], detach: bool = False, config_dir: Path | None = None
+) -> StudyRequest:
     """Read what follows a study's name on the command line.
+
+    Args:
+        name: the study.
+        options: parts and options.
+        detach: whether to leave once a cluster has the jobs.
+        config_dir: a folder with the user's own ``slurm.yaml``.
 
     >>> read("random_features", ["matching", "jobs=2", "device=cpu"]).alone
     ['random_features', 'matching', 'scale=laptop', 'device=cpu']
 
     Raises:
-        UserError: a flag, an own option given twice, an impossible number of processes, or an
-            outputs folder that cannot be one.
+        UserError: a flag, an own option given twice, an impossible number of processes, an outputs
+            folder that cannot be one, or settings of a cluster that there are not.
     """
     if flags := [option for option in options if option.startswith("-")]:
         raise UserError(
             f"{flags[0]}: a study takes parts and options, as in scale=smoke; "
             "bnrecon study --help lists them"
         )
-    parts, passed, own = [], [], {}
+    parts, passed, slurm, own = [], [], [], {}
     for option in options:
         key, equals, value = option.partition("=")
         key = key.lstrip("+")
@@ -84,7 +99,9 @@ def read(name: str, options: Sequence[str]) -> StudyRequest:
             if key in own:
                 raise UserError(f"{key}= is given twice")
             own[key] = value
-        if key not in OWN:
+        if key.startswith("slurm."):
+            slurm.append(option.lstrip("+"))
+        elif key not in OWN:
             passed.append(option)
     jobs = own.get("jobs", "1")
     if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):
@@ -92,4 +109,5 @@ def read(name: str, options: Sequence[str]) -> StudyRequest:
     outputs = composition.compose([f"outputs={own['outputs']}"] if "outputs" in own else []).outputs
     checks.require_folder("outputs", outputs)
     scale = own.get("scale", "laptop")
-    return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), int(jobs))
+    cluster = cluster_options.read(own, slurm, detach, config_dir)
+    return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), int(jobs), cluster)

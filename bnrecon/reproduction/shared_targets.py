@@ -13,6 +13,7 @@ from bnrecon.reproduction.work import Work
 from bnrecon.run import main_job
 from bnrecon.runtime import hardware
 from bnrecon.runtime.digests import content_key, json_values
+from bnrecon.runtime.errors import UserError
 from bnrecon.targets.store import is_trained
 
 __all__ = ["TargetWork", "shared_targets", "target_key"]
@@ -64,7 +65,10 @@ class TargetWork:
         """Whether the target is stored."""
         with composition.option_names("data"):
             images = load(self.config.data)
-        device = hardware.resolve_device(self.config.device)
+        try:
+            device = hardware.resolve_device(self.config.device)
+        except UserError:  # a GPU that only the jobs have, which look again
+            return False
         return is_trained(self.config.target_request, images, device)
 
     def damage(self) -> None:

@@ -91,11 +91,13 @@ def with_jobs(study: StudyStatus) -> StudyStatus:
     if state not in ("running", "unclear"):
         if any(found.queued or found.running for found in jobs):
             state = "detached"
-        elif state in ("interrupted", "killed") and study.progress is not None:
+        elif state in ("interrupted", "killed", "detached") and study.progress is not None:
             given = submission.all_submissions(study.folder)
             left = [each for each in given if _is_left(each, study.scale, study.progress)]
             if left:
                 state, jobs = "jobs ended", [submission.state(each) for each in left]
+            elif state == "detached":  # and its jobs were cancelled since
+                state = "interrupted"
     return dataclasses.replace(study, jobs=tuple(jobs), state=state)
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import filelock
@@ -16,7 +17,7 @@ from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.files import Damaged, require_regular, write_text
 
-__all__ = ["claim", "lock_file", "lock_folder"]
+__all__ = ["claim", "left_out", "lock_file", "lock_folder"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,27 @@ NOT_WRITABLE = {
 }
 
 
+_are_taken: ContextVar[bool] = ContextVar("locks are taken", default=True)
+
+
 @contextlib.contextmanager
-def lock_file(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[bool]:
+def left_out() -> Iterator[None]:
+    """Take no locks within the block: somebody else sees to it that no two write the same files.
+
+    It is for the jobs of a cluster. Its file systems may have no locks, or ones that hold on one
+    machine only, or that stay when a machine fails.
+    """
+    before = _are_taken.set(False)
+    try:
+        yield
+    finally:
+        _are_taken.reset(before)
+
+
+@contextlib.contextmanager
+def lock_file(
+    path: Path, waiting: Callable[[], str] | None = None, required: bool = True
+) -> Iterator[bool]:
     """Hold the lock file ``path`` for the block, whose value is whether it is held.
 
     The lock is the operating system's: it is released when its holder is killed, so that no stale
@@ -47,11 +67,16 @@ def lock_file(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[
         path: the lock file; its folder is created.
         waiting: makes the message to log while another process holds the lock; without it the
             block does not wait and its value is ``False``.
+        required: whether a file system without such locks is refused; otherwise it is gone without.
 
     Raises:
         UserError: the folder cannot be written, or its file system has no such locks. A lock that
             is merely a file would outlive its holder, and others would wait for ever.
     """
+    if not _are_taken.get():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield True
+        return
     lock = filelock.FileLock(path, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +88,9 @@ def lock_file(path: Path, waiting: Callable[[], str] | None = None) -> Iterator[
         logger.warning(waiting())
         lock.acquire()
     except OSError as error:
+        if error.errno in NO_LOCKS and not required:
+            yield True
+            return
         if error.errno in NO_LOCKS:
             raise UserError(
                 f"{path.parent} is on a file system without file locks ({error.strerror}), which "

@@ -80,8 +80,9 @@ def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
     assert sorted(by_process.values()) in ([{"3"}], [{"5"}], [{"3"}, {"5"}])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [local_processes._gpu(number, torch.device("cuda")) for number in (0, 1)] == ["0", "1"]
-    assert local_processes._gpu(0, CPU) is None
+    gpu = torch.device("cuda")
+    assert [local_processes.gpu_name(number, gpu) for number in (0, 1)] == ["0", "1"]
+    assert local_processes.gpu_name(0, CPU) is None
 
 
 def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executors, tmp_path):

@@ -21,7 +21,7 @@ from bnrecon.reproduction.work import Work
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["LocalProcesses", "require_room"]
+__all__ = ["LocalProcesses", "gpu_name", "require_room"]
 
 EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
 
@@ -92,7 +92,7 @@ class LocalProcesses:
 
     def _start(self, number: int, listener: Connection) -> ProcessPoolExecutor:
         start = worker.Start(
-            number, self._threads(), _gpu(number, self._device), self._file(number)
+            number, self._threads(), gpu_name(number, self._device), self._file(number)
         )
         return ProcessPoolExecutor(
             1, self._context, initializer=worker.start, initargs=(start, listener)
@@ -144,7 +144,7 @@ class LocalProcesses:
         return Outcome(item.key, item.label, "failed", reason, 0.0, str(log))
 
 
-def _gpu(number: int, device: torch.device) -> str | None:
+def gpu_name(number: int, device: torch.device) -> str | None:
     """The GPU of a process, as ``CUDA_VISIBLE_DEVICES`` names it."""
     if device.type != "cuda":
         return None

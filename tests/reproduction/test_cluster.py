@@ -1,0 +1,253 @@
+"""A study whose work is computed by processes that outlive the command: cluster=local."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cluster_study
+import psutil
+import pytest
+from made_tasks import calls, task_work
+from processes import wait_until
+
+from bnrecon.config.cluster_settings import ClusterSettings
+from bnrecon.reproduction import commands, request
+from bnrecon.reproduction.executors import bundles, submission
+from bnrecon.reproduction.executors.reports import Reports
+from bnrecon.reproduction.outcome import Outcome
+from bnrecon.runtime import locks
+from bnrecon.runtime.errors import RunError, UserError
+
+pytest.importorskip("submitit")
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Asks for parts of the study ``made`` in this process; its folder is ``tmp_path``."""
+    cluster_study.make_known(tmp_path, monkeypatch)
+
+    def read(*words, cluster="local", **flags):
+        words = (*words, "scale=smoke", f"cluster={cluster}", f"outputs={tmp_path / 'out'}")
+        return request.read("made", words, **flags)
+
+    return read
+
+
+def run(asked):
+    return commands.run_study(cluster_study.STUDY, asked)
+
+
+def jobs_folders(asked):
+    return sorted((asked.folder / "jobs").iterdir())
+
+
+def start_command(tmp_path, *words):
+    """The command in a process of its own."""
+    line = [sys.executable, "-m", "bnrecon", "study", "made", *words]
+    line += ["scale=smoke", "cluster=local", f"outputs={tmp_path / 'out'}"]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def rows_of(asked, name):
+    found = next(asked.folder.glob(f"tasks/*/{name}-*.json"))
+    return json.loads(found.read_text())["rows"]
+
+
+@pytest.mark.slow
+def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
+    asked = made("good", "jobs=2")
+    outcome = run(asked)
+    assert outcome.error is None
+    assert [calls(tmp_path, name) for name in "abc"] == [1, 1, 1]
+    rows = [rows_of(asked, name)[0] for name in "abc"]
+    assert len({row["process"] for row in rows}) == 2
+    assert os.getsid(0) not in {row["session"] for row in rows}  # Ctrl-C does not reach them
+    [folder] = jobs_folders(asked)
+    again = run(asked)
+    assert again.text == outcome.text
+    assert jobs_folders(asked) == [folder]
+
+
+@pytest.mark.slow
+def test_a_failure_is_told_once_with_its_log_and_tried_by_the_next_command(
+    made, tmp_path, caplog, command
+):
+    asked = made("bad")
+    with caplog.at_level(logging.ERROR):
+        error = run(asked).error
+    assert isinstance(error, RunError)
+    assert "2 failed of 3 tasks" in str(error)
+    [line] = [text for text in caplog.messages if text.startswith("bad failure: failure of")]
+    log = Path(line.partition("see ")[2])
+    assert "bad failure failed: " in log.read_text(encoding="utf-8")
+    assert [calls(tmp_path, name) for name in ("failure", "mistake", "between")] == [1, 1, 1]
+    assert submission.read(asked.folder) == []  # the user knows all of it
+    run(asked)
+    assert [calls(tmp_path, name) for name in ("failure", "mistake", "between")] == [2, 2, 1]
+
+
+@pytest.mark.slow
+def test_work_whose_process_dies_is_named_and_what_came_after_it_was_not_tried(made, caplog):
+    with caplog.at_level(logging.ERROR):
+        error = run(made("dying")).error
+    assert "2 failed of 3 tasks" in str(error)
+    [killed] = [text for text in caplog.messages if text.startswith("dying killed: ")]
+    [after] = [text for text in caplog.messages if text.startswith("dying after: ")]
+    assert "was ended" in killed
+    assert Path(killed.partition("see ")[2]).exists()
+    assert "not tried; " in after
+
+
+@pytest.mark.slow
+def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(made, tmp_path):
+    asked = made("long", "good")
+    with start_command(tmp_path, "long", "good") as leader:
+        assert wait_until(lambda: calls(tmp_path, "counted"))
+        leader.kill()
+    assert run(asked).error is None
+    assert len(jobs_folders(asked)) == 1
+    assert [calls(tmp_path, name) for name in ("counted", "a")] == [1, 1]
+    assert rows_of(asked, "counted") == [{"total": sum(k * k for k in range(31)), "steps": 30}]
+
+
+@pytest.mark.slow
+def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, command, monkeypatch):
+    monkeypatch.setenv(cluster_study.STEPS, "600")
+    asked = made("long", "good", detach=True)
+    text = run(asked).text
+    assert "bnrecon cancel made" in text
+    assert wait_until(lambda: calls(tmp_path, "counted"))
+    [state] = submission.read(asked.folder)
+    assert (state.running, state.queued, state.finished, state.failed) == (1, 0, 3, 0)
+    assert state.jobs == {"running": 1}
+    [number] = state.submission.jobs
+    code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
+    assert code == 0
+    assert f"1 running (jobs {number}); 3 of 4 tasks were computed" in out
+    assert wait_until(lambda: not psutil.pid_exists(int(number)) or is_zombie(int(number)))
+    assert (tmp_path / "counted.checkpoint").exists()
+    assert submission.read(asked.folder) == []
+    code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
+    assert "nothing of made is queued or running" in out
+
+
+def is_zombie(number):
+    return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_what_goes_on_and_how_to_stop_it(made, tmp_path):
+    with start_command(tmp_path, "long") as leader:
+        assert wait_until(lambda: calls(tmp_path, "counted"))
+        leader.send_signal(signal.SIGINT)
+        _, err = leader.communicate(timeout=120)
+    assert leader.returncode == 130
+    assert "they go on; bnrecon status shows them, bnrecon cancel made stops them" in err
+    asked = made("long")
+    assert run(asked).error is None
+    assert calls(tmp_path, "counted") == 1
+
+
+def test_small_pieces_share_a_job_and_long_ones_have_their_own(tmp_path):
+    work = [task_work(tmp_path, name) for name in "abcdef"]
+    sizes = [len(taken) for taken in bundles.bundle(work, {"part": 250.0}, "laptop", 10)]
+    assert sizes == [2, 2, 2]
+    assert len(bundles.bundle(work, {"part": 7200.0}, "laptop", 10)) == 6
+    assert len(bundles.bundle(work, {}, "smoke", 10)) == 1
+    assert len(bundles.bundle(work, {}, "smoke", 0)) == 6
+    assert bundles.bundle([], {}, "smoke", 10) == []
+    assert [item for taken in bundles.share(work, 4) for item in taken] != []
+    assert len(bundles.share(work[:2], 4)) == 2
+
+
+def test_a_damaged_report_is_a_failure_that_names_the_file(tmp_path):
+    reports = Reports(tmp_path)
+    reports.end(Outcome("key", "label", "done", "done", 1.0, "log"))
+    assert reports.outcome("key").kind == "done"
+    [path] = (tmp_path / "outcomes").iterdir()
+    path.write_text("{}")
+    found = reports.outcome("key")
+    assert found.kind == "failed"
+    assert str(path) in found.gist
+    assert reports.outcome("other") is None
+    assert reports.ended(["key", "other"]) == {"key"}
+
+
+def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
+    given = submission.new_submission(tmp_path, "smoke", "local", "bnrecon study made")
+    given.write()
+    assert submission.all_submissions(tmp_path) == [given]
+    for text in (
+        "",
+        "[]",
+        '{"digest": 3}',
+        given.folder.joinpath("submission.json").read_text()[2:],
+    ):
+        (given.folder / "submission.json").write_text(text)
+        caplog.clear()
+        assert submission.all_submissions(tmp_path) == []
+        assert "submission.json" in caplog.text
+    (tmp_path / "jobs" / "a file").write_text("")
+    assert submission.read(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cluster=slrum"], "did you mean 'slurm'"),
+        (["cluster=local", "slurm.mem=8G"], "is for cluster=slurm"),
+        (["minutes_per_job=3"], "is for cluster=slurm"),
+        (["cluster=slurm", "jobs=2"], "slurm.array_parallelism="),
+        (["cluster=slurm", "minutes_per_job=-1"], "a number of minutes"),
+        (["cluster=slurm", "slurm.memory=8G"], "did you mean 'slurm.mem'"),
+    ],
+)
+def test_a_mistake_about_a_cluster_is_one_line(words, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(UserError, match=message):
+        request.read("random_features", words)
+
+
+def test_leaving_needs_a_cluster():
+    with pytest.raises(UserError, match="--detach: is for cluster="):
+        request.read("random_features", [], detach=True)
+
+
+def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    words = ["cluster=slurm", "slurm.mem=8G", "minutes_per_job=5", "device=cpu"]
+    asked = request.read("random_features", words)
+    assert asked.cluster.settings == ClusterSettings(mem="8G")
+    assert asked.command.endswith("device=cpu cluster=slurm minutes_per_job=5 slurm.mem=8G")
+    assert asked.alone == ["random_features", "scale=laptop", "device=cpu"]
+
+
+def test_a_cluster_that_is_not_here_is_said_in_one_line(made, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    asked = made(cluster="slurm")
+    with pytest.raises(UserError, match=r"sbatch, .* not found; .* cluster=local"):
+        run(asked)
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(made, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"cluster=local needs submitit: pip install 'bnrecon"):
+        run(made())
+
+
+def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(locks.filelock.FileLock, "acquire", refused)
+    with pytest.raises(UserError, match="without file locks"), locks.lock_file(tmp_path / "a"):
+        pass
+    with locks.lock_file(tmp_path / "a", required=False) as held:
+        assert held
+    with locks.left_out(), locks.lock_folder(tmp_path / "b", "it"):
+        assert (tmp_path / "b").is_dir()

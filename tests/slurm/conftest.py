@@ -1,0 +1,16 @@
+"""One real Slurm for all tests of this folder; see slurm_cluster.py."""
+
+import pytest
+from slurm_cluster import SlurmCluster, missing
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    """A running cluster, which the commands of this process and its children find."""
+    if reason := missing():
+        pytest.skip(f"no Slurm: {reason}")
+    folder = tmp_path_factory.mktemp("slurm")
+    with SlurmCluster(folder) as cluster, pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.environment.items():
+            patch.setenv(name, value)
+        yield cluster

@@ -1,0 +1,192 @@
+"""A study whose work is computed by jobs of a real Slurm: cluster=slurm."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+
+import cluster_study
+import pytest
+from made_tasks import calls
+from processes import wait_until
+
+from bnrecon.reproduction import commands, request
+from bnrecon.reproduction.executors import submission
+from bnrecon.studies import registry
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytest.importorskip("submitit")
+
+SLURM = ("cluster=slurm", "slurm.mem=1500M", "scale=smoke")
+STUDY = cluster_study.STUDY
+
+
+@pytest.fixture
+def made(slurm, tmp_path, monkeypatch):
+    """Asks for parts of the study ``made``; tasks leave their traces in ``tmp_path``."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    cluster_study.make_known(tmp_path, monkeypatch)
+
+    def read(*words, **flags):
+        return request.read("made", [*words, *SLURM, f"outputs={tmp_path / 'out'}"], **flags)
+
+    return read
+
+
+def jobs_folders(asked):
+    return sorted((asked.folder / "jobs").iterdir())
+
+
+def job_of(asked):
+    """The number of the only job that was given."""
+    [found] = submission.all_submissions(asked.folder)
+    [number] = found.jobs
+    return number
+
+
+def counted(asked):
+    return json.loads(next(asked.folder.glob("tasks/long-smoke/*.json")).read_text())["rows"]
+
+
+def numbers(file):
+    [row] = json.loads(file.read_text())["rows"]
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def sum_of(steps):
+    return [{"total": sum(k * k for k in range(steps + 1)), "steps": steps}]
+
+
+def start_command(tmp_path, *words):
+    line = [sys.executable, "-m", "bnrecon", "study", "made", *words, *SLURM]
+    line.append(f"outputs={tmp_path / 'out'}")
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_study_with_a_shared_target_has_the_same_numbers_as_without(slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    study = registry.find("burkholz2024")
+    words = ["excess_layers", "scale=smoke", "data=digits", "target.groups=[2,2]"]
+    words += ["train.epochs=1", "threads=1", "device=cpu"]
+    rows = {}
+    for name, cluster in (("alone", ()), ("jobs", SLURM[:2])):
+        asked = request.read(study.name, [*words, *cluster, f"outputs={tmp_path / name}"])
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        assert commands.run_study(study, asked).error is None
+        rows[name] = [numbers(file) for file in sorted(asked.folder.glob("tasks/*/*.json"))]
+    assert rows["jobs"] == rows["alone"]
+    assert len(rows["jobs"]) == 6
+    [found] = submission.all_submissions(asked.folder)
+    for [array] in (found.targets, found.tasks):
+        [job] = array.jobs
+        assert wait_until(lambda job=job: slurm.states(job) == {job: "COMPLETED"})
+
+
+def test_a_target_that_fails_is_told_once_and_nothing_is_tried_on_it(slurm, tmp_path, caplog):
+    study = registry.find("burkholz2024")
+    words = ["excess_layers", *SLURM, "data=digits", "target.groups=[2,2]", "train.epochs=1"]
+    words += ["train.lr=1e30", "device=cpu", f"outputs={tmp_path}"]
+    with caplog.at_level(logging.ERROR):
+        error = commands.run_study(study, request.read(study.name, words)).error
+    assert "7 failed" in str(error)
+    assert sum("diverged" in text and "not tried" not in text for text in caplog.messages) == 1
+    assert sum("not tried: target of " in text for text in caplog.messages) == 6
+
+
+def test_failures_are_told_once_and_a_job_without_memory_is_named(made, slurm, tmp_path, caplog):
+    asked = made("bad", "hungry")
+    with caplog.at_level(logging.ERROR):
+        error = commands.run_study(STUDY, asked).error
+    assert "4 failed of 6 tasks" in str(error)
+    told = {name: [t for t in caplog.messages if t.startswith(name)] for name in ("hungry", "bad")}
+    assert any("hungry hoarder: job " in text for text in told["hungry"])
+    if slurm.limits == "cgroup":  # otherwise accounting has no word for it
+        assert any("ran out of memory; give more by slurm.mem=" in text for text in told["hungry"])
+    assert any("hungry last: not tried; job " in text for text in told["hungry"])
+    assert len(told["bad"]) == 1  # and the mistake, whose line says what it was alone
+    names = ("failure", "mistake", "between", "small", "hoarder", "last")
+    assert [calls(tmp_path, name) for name in names] == [1, 1, 1, 1, 1, 0]
+    assert submission.read(asked.folder) == []
+
+
+def test_a_requeued_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
+    """SIGUSR2 is what Slurm sends before the time limit."""
+    monkeypatch.setenv(cluster_study.STEPS, "100")
+    asked = made("long", "slurm.time=4", detach=True)
+    assert f"bnrecon cancel {STUDY.name}" in commands.run_study(STUDY, asked).text
+    number = job_of(asked)
+    assert wait_until(lambda: calls(tmp_path, "counted") == 1)
+    slurm.call("scancel", "--signal=USR2", number)
+    assert wait_until(lambda: calls(tmp_path, "counted") == 2, 240)
+    assert commands.run_study(STUDY, made("long", "slurm.time=4")).error is None
+    assert counted(asked) == sum_of(100)
+    assert len(jobs_folders(asked)) == 1
+
+
+def test_a_preempted_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv(cluster_study.STEPS, "100")
+    asked = made("long", "slurm.cpus=2", detach=True)
+    commands.run_study(STUDY, asked)
+    assert wait_until(lambda: calls(tmp_path, "counted") == 1)
+    slurm.call("sbatch", "--partition=urgent", "--cpus-per-task=2", "--wrap=true", "-o/dev/null")
+    assert wait_until(lambda: calls(tmp_path, "counted") == 2, 240)
+    assert (tmp_path / "counted.checkpoint").exists()
+    assert commands.run_study(STUDY, made("long", "slurm.cpus=2")).error is None
+    assert counted(asked) == sum_of(100)
+
+
+def test_a_job_that_comes_to_its_limit_too_often_is_named(made, monkeypatch, caplog):
+    """A real time limit: a minute, and Slurm's signal a quarter of it before."""
+    monkeypatch.setenv(cluster_study.STEPS, "5000")
+    with caplog.at_level(logging.ERROR):
+        error = commands.run_study(STUDY, made("long", "slurm.time=1", "slurm.requeues=0")).error
+    assert "1 failed of 1 tasks" in str(error)
+    assert "came to its time limit too often; give more by slurm.time=" in caplog.text
+
+
+def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_jobs(made, tmp_path):
+    asked = made("long", "good")
+    with start_command(tmp_path, "long", "good") as leader:
+        assert wait_until(lambda: calls(tmp_path, "counted"))
+        leader.kill()
+    assert commands.run_study(STUDY, asked).error is None
+    assert len(jobs_folders(asked)) == 1
+    assert [calls(tmp_path, name) for name in ("counted", "a")] == [1, 1]
+    assert counted(asked) == sum_of(30)
+
+
+def test_cancelled_jobs_end_and_what_they_began_goes_on(
+    made, slurm, tmp_path, command, monkeypatch
+):
+    monkeypatch.setenv(cluster_study.STEPS, "600")
+    asked = made("long", detach=True)
+    commands.run_study(STUDY, asked)
+    number = job_of(asked)
+    assert wait_until(lambda: calls(tmp_path, "counted"))
+    [state] = submission.read(asked.folder)
+    assert (state.running, state.jobs) == (1, {"running": 1})
+    code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
+    assert code == 0
+    assert f"1 running (jobs {number}); 0 of 1 tasks were computed" in out
+    assert wait_until(lambda: "CANCELLED" in slurm.states(number).get(number, ""))
+    assert (tmp_path / "counted.checkpoint").exists()
+    code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
+    assert "nothing of made is queued or running" in out
+
+
+def test_ctrl_c_says_what_goes_on(made, slurm, tmp_path):
+    with start_command(tmp_path, "long") as leader:
+        assert wait_until(lambda: calls(tmp_path, "counted"))
+        leader.send_signal(signal.SIGINT)
+        _, err = leader.communicate(timeout=120)
+    assert leader.returncode == 130
+    assert f"1 job of cluster=slurm: {job_of(made('long'))}" in err
+    assert "bnrecon cancel made stops them" in err
+
+
+def test_what_slurm_refuses_is_one_line_and_leaves_no_jobs(made):
+    asked = made("good", "slurm.partition=nowhere")
+    error = commands.run_study(STUDY, asked).error
+    assert str(error) == "Slurm refused the jobs: invalid partition specified: nowhere"
+    assert jobs_folders(asked) == []
