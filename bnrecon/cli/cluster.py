@@ -36,6 +36,8 @@ def _cancel(given: argparse.Namespace) -> int:
         raise UserError("cancel: give a study's name, as in: bnrecon cancel burkholz2024")
     options = _options([word for word in given.words if "=" in word])
     outputs = Path(options.get("outputs", "outputs"))
+    if "outputs" in options and not outputs.is_dir():
+        raise UserError(f"outputs={outputs}: no such folder; give the one that the study was given")
     for name in names:
         _check_study(name)
     scale = options.get("scale")
@@ -51,7 +53,7 @@ def _cancel(given: argparse.Namespace) -> int:
         for each in cancelled:
             output.write(each.text())
         if not cancelled:
-            output.write(f"nothing of {name} is queued or running ({folder})")
+            output.write(f"no job of {name} is known that waits or runs ({folder})")
     return exit_codes.DONE
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -111,16 +111,12 @@ def _folders(given: argparse.Namespace) -> list[str]:
 @contextlib.contextmanager
 def _hydra_arguments(words: list[str]) -> Iterator[None]:
     """``hydra.main`` reads ``sys.argv`` and the environment; both are as before after the block."""
-    arguments, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = words, "1"  # 1: exceptions reach the caller
+    arguments, sys.argv = sys.argv, words
     try:
-        yield
+        with environment(HYDRA_FULL_ERROR="1"):  # exceptions reach the caller
+            yield
     finally:
         sys.argv = arguments
-        if full_error is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full_error
 
 
 def _files_not_utf8(folder: Path) -> list[str]:

@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 
 from bnrecon.cli import launcher_options, submitted_jobs, sweeps
 from bnrecon.runtime import interruption
+from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -74,7 +75,11 @@ class _Launcher(Launcher):
             (overrides, "hydra.sweep.dir", number, f"job_{number}", Singleton.get_state())
             for number, overrides in wanted.items()
         ]
-        with _one_line(self.place), _environment(), _streams_of_jobs(self.cluster == "local"):
+        with (
+            _one_line(self.place),
+            environment(PYTHONSAFEPATH="1"),  # the current folder's modules are not on their path
+            _streams_of_jobs(self.cluster == "local"),
+        ):
             submitted = self._executor().map_array(self, *zip(*jobs, strict=True))
         return dict(zip(wanted, submitted, strict=True))
 
@@ -187,16 +192,3 @@ def _streams_of_jobs(local: bool) -> Iterator[None]:
                 stack.callback(os.dup2, before, stream)
                 os.dup2(nowhere.fileno(), stream)
         yield
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """Keep the current folder's modules out of the jobs, whose environment is this process's."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["PYTHONSAFEPATH"]
-        if before is not None:
-            os.environ["PYTHONSAFEPATH"] = before

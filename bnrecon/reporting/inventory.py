@@ -7,11 +7,9 @@ digest takes as long as reading all of them, which is done when they are used.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,8 @@ from typing import Any, TypeVar
 
 import filelock
 from safetensors import SafetensorError, safe_open
+
+from bnrecon.runtime import files
 
 __all__ = [
     "RunEntry",
@@ -92,10 +92,6 @@ class TargetEntry:
     size: int = 0
 
 
-class _Damaged(ValueError):
-    """What is wrong with a file, in a few words."""
-
-
 def runs(outputs: Path) -> list[RunEntry]:
     """The runs below an outputs folder, by name."""
     return [run_entry(folder) for folder in subfolders(outputs / "runs")]
@@ -148,7 +144,7 @@ def lock_holder(folder: Path) -> str | None:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             return _text(folder / ".holder")[:100].strip() or "another process"
         return "another process"
     except OSError:  # a folder that cannot be written: nobody can be seen at work there
@@ -169,7 +165,7 @@ def _entry(kind: Callable[..., E], look: Callable[[Path], Mapping[str, Any]], fo
 def _run(folder: Path) -> Mapping[str, Any]:
     seeds = [place for place in folder.glob("seed-*") if place.is_dir()]
     try:
-        content = _read_json(folder / "result.json")
+        content = files.read_json(folder / "result.json")
         accuracies, target = content["source"]["accuracy"], float(content["target"]["accuracy"])
         return {
             "state": "finished",
@@ -182,7 +178,7 @@ def _run(folder: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         damage = None
     except WRONG_CONTENT as error:
-        damage = _reason("result.json", error)
+        damage = _reason(folder, "result.json", error)
     begun = any(folder.glob("config.json")) or bool(seeds)
     return _unfinished(folder, damage, begun) | {
         "seeds": _requested_seeds(folder),
@@ -192,7 +188,7 @@ def _run(folder: Path) -> Mapping[str, Any]:
 
 def _has_result(folder: Path) -> bool:
     with contextlib.suppress(OSError, *WRONG_CONTENT):
-        return bool(_read_json(folder / "result.json"))
+        return bool(files.read_json(folder / "result.json"))
     return False
 
 
@@ -214,7 +210,7 @@ def _requested_seeds(folder: Path) -> int | None:
 
 def _target(folder: Path) -> Mapping[str, Any]:
     try:
-        content = _read_json(folder / "target.json")
+        content = files.read_json(folder / "target.json")
         found = {
             "accuracy": float(content["accuracy"]),
             "images": int(content["images"]),
@@ -227,60 +223,35 @@ def _target(folder: Path) -> Mapping[str, Any]:
         missing = Path(error.filename or "").name
         damage = f"{missing} is missing" if missing != "target.json" else None
     except WRONG_CONTENT as error:
-        damage = _reason("its files", error)
+        damage = _reason(folder, "its files", error)
     try:
         about = json.loads(_weights_metadata(folder / "checkpoint.safetensors")["about"])
         reached = {"epochs_done": len(about["log"]), "epochs": about.get("epochs")}
     except FileNotFoundError:
         return _unfinished(folder, damage, begun=False)
     except WRONG_CONTENT as error:
-        return _unfinished(folder, _reason("checkpoint.safetensors", error), begun=True)
+        damage = _reason(folder, "checkpoint.safetensors", error)
+        return _unfinished(folder, damage, begun=True)
     return _unfinished(folder, damage, begun=True) | reached
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """What ``runtime.files.read_json`` reads; that module loads torch, for seconds.
-
-    Raises:
-        _Damaged: it is no JSON, or its digest does not match.
-        FileNotFoundError: there is none.
-    """
-    text = _text(path)
-    try:
-        content = json.loads(text)
-        digest = content.pop("digest")
-    except (KeyError, AttributeError, TypeError, ValueError):
-        raise _Damaged(f"{path.name} cannot be parsed") from None
-    if digest != hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]:
-        raise _Damaged(f"the digest of {path.name} does not match")
-    return content
 
 
 def _text(path: Path) -> str:
     """A file's text; a pipe or a device, which might never end, is not opened."""
-    _require_regular(path)
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise _Damaged(f"{path.name} is no text") from None
+    files.require_regular(path)
+    return path.read_text(encoding="utf-8")
 
 
 def _weights_metadata(path: Path) -> Mapping[str, str]:
     """The metadata of a safetensors file, whose header has to fit its length."""
-    _require_regular(path)
+    files.require_regular(path)
     try:
         with safe_open(path, framework="np") as file:
             return file.metadata() or {}
     except SafetensorError:
-        raise _Damaged(f"{path.name} is cut off or overwritten") from None
+        raise files.Damaged(f"{path} is cut off or overwritten") from None
 
 
-def _require_regular(path: Path) -> None:
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise _Damaged(f"{path.name} is no regular file")
-
-
-def _reason(name: str, error: Exception) -> str:
-    if isinstance(error, _Damaged):
-        return str(error)
+def _reason(folder: Path, name: str, error: Exception) -> str:
+    if isinstance(error, files.Damaged):
+        return str(error).removeprefix(f"{folder}{os.sep}")
     return f"{name} of another version ({type(error).__name__})"

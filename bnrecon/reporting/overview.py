@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bnrecon.reporting import tables
+from bnrecon.reporting.option_differences import flatten_options
 from bnrecon.reporting.result import RunResult, read_all
 from bnrecon.reporting.run_tables import feature_name, target_name
 from bnrecon.runtime.errors import UserError
@@ -123,7 +124,7 @@ def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[st
 
     A result that was stored before an option existed does not name it.
     """
-    flat = [dict(_flatten(result.config)) for result in results]
+    flat = [dict(flatten_options(result.config)) for result in results]
     names = [
         name
         for name in dict.fromkeys(name for options in flat for name in options)
@@ -135,12 +136,3 @@ def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[st
         [f"{name.rpartition('.')[2]}={options[name]}" for name in names if name in options]
         for options in flat
     ]
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options by dotted name."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -52,7 +52,7 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     records = engine.Records(request.folder, request.scale, request.command, by_jobs)
     work = [work for part in parts for work in part.work]
     executor = _executor(request, records, work)
-    request.folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
+    _make_folder(request.folder)  # before anything is computed
     error: RunError | UserError | None = None
     try:
         engine.compute_missing(work, executor, records)
@@ -64,6 +64,14 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
         pages.write(study, request)
         raise
     return StudyOutcome(pages.write(study, request), error)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "there is a file" if folder.is_file() else error.strerror
+        raise UserError(f"{folder} cannot be made ({reason}); give another outputs=") from None
 
 
 def _executor(request: StudyRequest, records: engine.Records, work: Sequence[Work]) -> Executor:

@@ -16,6 +16,7 @@ from bnrecon.config import composition
 from bnrecon.data import DataSpec, load
 from bnrecon.reproduction import progress
 from bnrecon.reproduction.executors import Executor
+from bnrecon.reproduction.executors.local_processes import process_log
 from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.options import option_name, result_options
 from bnrecon.reproduction.outcome import Started
@@ -58,6 +59,10 @@ class Records:
     def log(self) -> Path:
         """The file that the progress of each piece of work is written to; of jobs, the folder."""
         return self.folder / ("jobs" if self.by_jobs else f"{self.scale}.log")
+
+    def details(self, processes: int) -> Path:
+        """Where the details are, for a reader, if so many processes compute."""
+        return self.log if self.by_jobs or processes == 1 else process_log(self.log, "*")
 
     @property
     def progress(self) -> Path:
@@ -150,7 +155,8 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
     if not missing:
         return
     total = len(missing)
-    logger.info("%d of %d tasks to compute; details go to %s", total, len(work), records.log)
+    details = records.details(executor.processes)
+    logger.info("%d of %d tasks to compute; details go to %s", total, len(work), details)
     mistakes = _leave_out_missing_images(missing)
     items = list(missing.values())
     targets = shared_targets(items) if executor.processes != 1 else []
@@ -176,7 +182,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
                 mistakes[event.gist] += 1
             elif event.kind == "failed":
                 failures.append(f"{event.label}: {event.gist}; see {event.log}")
-    _raise_failures(failures, mistakes, f"{total} tasks; see {records.log}")
+    _raise_failures(failures, mistakes, f"{total} tasks; see {details}")
 
 
 def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import os
 import socket
@@ -98,9 +99,11 @@ def read(path: Path) -> Progress:
 
     Raises:
         Damaged: it is damaged, or was written by another version.
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is none, or it has no line yet.
     """
     *lines, cut_off = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    if not lines:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         return _fold([json.loads(line) for line in lines])
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -186,8 +189,7 @@ def keep(path: Path, command: str, executor: Executor, work: Iterable[Work]) -> 
     """
     work = list(work)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)  # another command that shares the work goes on in the old file
-    with path.open("x", encoding="utf-8") as file:
+    with _new_file(path) as file:
         keeper = _Keeper(file, work)
         keeper.write(
             study=path.parent.name,
@@ -209,6 +211,21 @@ def keep(path: Path, command: str, executor: Executor, work: Iterable[Work]) -> 
             keeper.write(event="ended", how="interrupted")
             raise
         keeper.write(event="ended", how="failed" if keeper.failed else "finished")
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """A new file for the block; another command that shares the work goes on in the old one."""
+    while True:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):  # of another command that begins just now
+            file = path.open("x", encoding="utf-8")
+            break
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # what a full disk has not taken
+            file.close()
 
 
 def _utc() -> str:

@@ -274,7 +274,7 @@ def test_it_prints(page):
 def test_a_hostile_name_runs_nothing(browser, tmp_path):
     page = opened(browser, made_report(tmp_path, pd.DataFrame({"class": [HOSTILE, "plain"]})))
     assert page.get_log("browser") == []
-    assert page.title == "A paper: reproduced with bnrecon"
+    assert page.title == "A paper: reproduction with bnrecon"
     assert column(page, "paper-part-0", 1) == [HOSTILE, "plain"]
 
 

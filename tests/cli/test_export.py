@@ -64,6 +64,12 @@ def test_a_run_is_exported_by_its_folder_and_by_its_name(outputs, command, tmp_p
     assert only(elsewhere / "tensorboard" / "runs").name == run.name
 
 
+def test_a_folder_of_runs_is_exported_alone(outputs, command):
+    code, out, _ = command("export", "tensorboard", str(outputs / "runs"))
+    assert code == 0
+    assert out.startswith("1 run and 0 targets: ")
+
+
 def test_a_damaged_result_is_named_and_left_out(outputs, command):
     (outputs / "runs" / "other").mkdir()
     (outputs / "runs" / "other" / "result.json").write_text('{"seeds": [0')

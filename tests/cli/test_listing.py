@@ -163,7 +163,7 @@ def test_a_narrow_terminal_shortens_what_a_pipe_shows_whole(outputs, command):
         assert sum(RUNS[-1][-10:] in line for line in lines) == 1  # the hash is kept
     out = command("ls", "runs")[1]
     assert RUNS[-1] in out
-    assert "damaged: result.json cannot be parsed" in out
+    assert "damaged: result.json is damaged (KeyError)" in out
     assert "evil\\n\\x1b[2Jname" in out
 
 

@@ -56,12 +56,6 @@ def test_every_shipped_target_is_listed_as_trained():
         assert target.epochs_done == target.epochs == about["config"]["train"]["epochs"]
 
 
-def test_the_quick_reader_reads_what_files_read_json_reads():
-    for folder in RUNS:
-        path = folder / "result.json"
-        assert inventory._read_json(path) == files.read_json(path)
-
-
 def change(path):
     path.write_text(path.read_text(encoding="utf-8").replace("86.6", "99.9"), encoding="utf-8")
 
@@ -89,11 +83,11 @@ def write_of_another_version(path):
 
 
 DAMAGE = {
-    change: "the digest of {} does not match",
-    cut: "{} cannot be parsed",
+    change: "{} is damaged (its digest does not match)",
+    cut: "{} is damaged (JSONDecodeError)",
     replace_by_folder: "{} is no regular file",
     replace_by_pipe: "{} is no regular file",
-    replace_by_list: "{} cannot be parsed",
+    replace_by_list: "{} is damaged (TypeError)",
     write_of_another_version: " of another version (KeyError)",
 }
 
@@ -164,6 +158,8 @@ def test_whoever_holds_the_lock_is_named(outputs):
         with filelock.FileLock(folder / ".lock"):
             entry = look(outputs)
             assert (entry.state, entry.detail) == ("computing", "process 7 on elsewhere")
+            (folder / ".holder").write_bytes(b"\xff")
+            assert look(outputs).detail == "another process"
             (folder / ".holder").unlink()
             assert look(outputs).detail == "another process"
         assert look(outputs).state == "empty"

@@ -1,8 +1,11 @@
 """A study whose work is computed by processes that outlive the command: cluster=local."""
 
+import contextlib
+import dataclasses
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +18,8 @@ from made_tasks import calls, task_work
 from processes import wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
-from bnrecon.reproduction import commands, request
-from bnrecon.reproduction.executors import bundles, submission
+from bnrecon.reproduction import commands, engine, request
+from bnrecon.reproduction.executors import bundles, cluster, submission
 from bnrecon.reproduction.executors.reports import Reports
 from bnrecon.reproduction.outcome import Outcome
 from bnrecon.runtime import locks
@@ -127,12 +130,12 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     [number] = state.submission.jobs
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert code == 0
-    assert f"1 running (jobs {number}); 3 of 4 tasks were computed" in out
+    assert f"1 running (jobs {number}); 3 of 4 tasks are computed" in out
     assert wait_until(lambda: not psutil.pid_exists(int(number)) or is_zombie(int(number)))
     assert (tmp_path / "counted.checkpoint").exists()
     assert submission.read(asked.folder) == []
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
-    assert "nothing of made is queued or running" in out
+    assert "no job of made is known that waits or runs" in out
 
 
 def is_zombie(number):
@@ -146,7 +149,7 @@ def test_ctrl_c_says_what_goes_on_and_how_to_stop_it(made, tmp_path):
         leader.send_signal(signal.SIGINT)
         _, err = leader.communicate(timeout=120)
     assert leader.returncode == 130
-    assert "they go on; bnrecon status shows them, bnrecon cancel made stops them" in err
+    assert "they go on until they are done; bnrecon status shows them, bnrecon cancel made" in err
     asked = made("long")
     assert run(asked).error is None
     assert calls(tmp_path, "counted") == 1
@@ -251,3 +254,72 @@ def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypat
         assert held
     with locks.left_out(), locks.lock_folder(tmp_path / "b", "it"):
         assert (tmp_path / "b").is_dir()
+
+
+class OneArrayTaken:
+    """A queue that takes one array and refuses the next, as a limit on jobs does."""
+
+    place, grace = "a queue", 0.0
+
+    def __init__(self):
+        self.taken = []
+
+    def submit(self, jobs, name, after):
+        if self.taken:
+            raise UserError("refused: too many jobs")
+        self.taken = [f"7_{number}" for number in range(len(jobs))]
+        return self.taken
+
+
+def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkeypatch, caplog):
+    monkeypatch.setattr(cluster, "open_queue", lambda *_: OneArrayTaken())
+    monkeypatch.setattr(cluster, "MOST_JOBS", 1)
+    asked = made("good", "jobs=2")
+    with caplog.at_level(logging.WARNING):
+        error = run(asked).error
+    assert "refused: too many jobs" in str(error)
+    assert "1 job given to a queue: 7" in caplog.text
+    [given] = submission.all_submissions(asked.folder)
+    assert list(given.jobs) == ["7_0"]
+    assert [len(array.jobs) for array in given.tasks] == [1, 0]
+
+
+def test_processes_of_another_machine_are_not_taken_for_ended(made, command, tmp_path):
+    asked = made("good")
+    [item, *_] = engine.plan(cluster_study.STUDY, asked)[0].work
+    array = submission.Array("name", ((item.key,),), ("1",))
+    empty = submission.new_submission(asked.folder, "smoke", "local", "bnrecon study made")
+    elsewhere = dataclasses.replace(empty, host="elsewhere", tasks=(array,))
+    elsewhere.write()
+    message = f"processes of elsewhere .* remove {elsewhere.folder}"
+    assert re.search(message, str(run(asked).error))
+    [state] = submission.read(asked.folder)
+    assert re.search(message, state.problem)
+    assert (state.queued, state.failed) == (1, 0)
+    code, _, err = command("cancel", "made", f"outputs={tmp_path / 'out'}")
+    assert code == 2
+    assert re.search(message, err)
+    elsewhere.reports.end(Outcome(item.key, "a", "failed", "x", 1.0, "log"))
+    elsewhere.reports.tell(item.key)
+    assert submission.read(asked.folder) == []  # it holds nobody up for ever
+
+
+def test_cancelling_in_a_folder_that_there_is_not_is_a_mistake(made, command, tmp_path):
+    code, _, err = command("cancel", "made", f"outputs={tmp_path / 'nowhere'}")
+    assert code == 2
+    assert "no such folder" in err
+
+
+@pytest.mark.slow
+def test_leaving_again_when_the_process_was_killed_tells_of_it(made, tmp_path, monkeypatch):
+    monkeypatch.setenv(cluster_study.STEPS, "600")
+    asked = made("long", detach=True)
+    assert run(asked).error is None
+    assert wait_until(lambda: calls(tmp_path, "counted"))
+    [state] = submission.read(asked.folder)
+    [number] = state.submission.jobs
+    psutil.Process(int(number)).kill()
+    for process in (tmp_path / "counted.called").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
+    assert "1 failed of 1 tasks" in str(run(asked).error)

@@ -94,6 +94,21 @@ def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executor
     assert calls(tmp_path, "dies") == 1
 
 
+def test_a_log_that_cannot_be_written_to_is_named_before_anything_is_computed(executors, tmp_path):
+    (tmp_path / "smoke-process-2.log").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"smoke-process-2\.log"):
+        outcomes(executors["two"](), [task_work(tmp_path, "a")])
+    assert calls(tmp_path, "a") == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk that is always there")
+def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
+    work = [task_work(tmp_path, "bad", fail, kind="defect"), task_work(tmp_path, "good")]
+    found = outcomes(InProcess(tmp_path / ".locks", Path("/dev/full")), work)
+    assert [found[f"part {name}"].kind for name in ("bad", "good")] == ["failed", "done"]
+    assert capfd.readouterr().err == ""
+
+
 def test_the_second_stage_begins_when_the_first_has_ended(executors, tmp_path):
     first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
     order = [
@@ -164,11 +179,16 @@ def test_no_process_is_left_and_each_saves_what_it_has(sent, tmp_path):
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     line = [sys.executable, "-P", str(tmp_path / "leader.py"), str(tmp_path)]
     environment = ENVIRONMENT | {"PYTHONPATH": path}
-    with subprocess.Popen(line, cwd=tmp_path, env=environment) as leader:
+    with subprocess.Popen(
+        line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as leader:
         names = ("one", "two")
         assert wait_until(lambda: all(calls(tmp_path, name) for name in names))
         workers = [int((tmp_path / f"{name}.called").read_text()) for name in names]
         leader.send_signal(sent)
+        said = leader.communicate(timeout=120)[1]
+    if sent == signal.SIGINT:
+        assert said == ""  # nobody warns of semaphores that are left
     assert leader.returncode == (130 if sent == signal.SIGINT else -signal.SIGKILL)
     assert wait_until(lambda: not any(map(psutil.pid_exists, workers)))
     for name in names:
@@ -208,7 +228,10 @@ def test_all_work_of_a_study_can_be_sent_to_another_process(name, tmp_path):
 def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tmp_path, caplog):
     records = engine.Records(tmp_path / "paper", "smoke", "bnrecon study paper")
     work = [task_work(tmp_path, "a"), task_work(tmp_path, "b", fail, kind="failure")]
-    with caplog.at_level(logging.INFO), pytest.raises(RunError, match="1 failed of 2 tasks"):
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(RunError, match="1 failed of 2 tasks") as raised,
+    ):
         engine.compute_missing(work, executors[who](), records)
     found = progress.read(records.progress)
     assert (found.total, found.finished, found.ended) == (2, 1, "failed")
@@ -219,6 +242,10 @@ def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tm
     assert found.left_by_part == {}
     assert len(found.seconds_by_part["part"]) == 1
     assert caplog.text.count("failure of b; see ") == 1
+    name = {"alone": "smoke.log", "two": "smoke-process-*.log"}[who]
+    details = str(tmp_path / "paper" / name)
+    assert f"details go to {details}" in caplog.text
+    assert str(raised.value).endswith(details)
     assert found.failed[0].log in caplog.text
     engine.compute_missing(work[:1], executors[who](), records)  # nothing is missing
     assert calls(tmp_path, "a") == 1
@@ -240,6 +267,31 @@ def test_the_progress_file_says_what_is_at_work_and_that_it_was_interrupted(exec
         assert (now.pid, now.ended) == (os.getpid(), None)
         raise KeyboardInterrupt
     assert progress.read(records.progress).ended == "interrupted"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limits of files")
+def test_a_full_disk_cuts_off_the_progress_file_and_nothing_else(tmp_path):
+    import resource
+
+    path, item = tmp_path / "progress-smoke.jsonl", task_work(tmp_path, "a")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+    try:  # an error of the block's end would come instead of that of the block
+        with progress.keep(path, "again", InProcess(tmp_path, tmp_path / "log"), [item]) as kept:
+            for _ in range(20):
+                kept.note(Started(item.key))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.stat().st_size == 600
+    assert progress.read(path).total == 1
+
+
+def test_a_progress_file_without_a_line_is_none_yet(tmp_path):
+    path = progress.progress_path(tmp_path, "smoke")
+    for text in ("", '{"study": '):
+        path.write_text(text)
+        with pytest.raises(FileNotFoundError):
+            progress.read(path)
 
 
 def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):

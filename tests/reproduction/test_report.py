@@ -201,7 +201,7 @@ def test_a_report_of_nothing_says_what_to_run(tmp_path):
     assert "0 of 2 tasks finished" in html
     assert "<code>bnrecon study paper part scale=smoke</code>" in html
     assert "No claim is decided yet" in html
-    assert "There is no finished run" in html
+    assert "No run is finished" in html
 
 
 def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
@@ -215,6 +215,19 @@ def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     assert_is_sound(html)
     assert "1 of 2 tasks finished" in html
     assert "<li>second &lt;i&gt;" in html
+    assert html.count("so far: 1 of 2 tasks finished") == 5  # two claims in three lists, one open
+    assert html.count("1 from incomplete parts") == 2
+    assert "1 claim is open: 1 of parts that are not complete" in html
+
+
+def test_a_verdict_of_a_complete_part_is_not_marked_and_ours_are_counted(tmp_path):
+    own = Claim("Beyond Theorem 1", "It reaches further.", "confirmed", "`1` row")
+    study = study_of(part=experiment("a", claims=lambda rows: [*claims(rows), own]))
+    html = render(report_on(study, tmp_path)).decode()
+    assert "so far: " not in html
+    assert "from incomplete parts" not in html
+    assert html.count('<span class="note">1 beyond the paper</span>') == 1
+    assert "1 claim is open." in html
 
 
 def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):

@@ -168,11 +168,11 @@ def test_cancelled_jobs_end_and_what_they_began_goes_on(
     assert (state.running, state.jobs) == (1, {"running": 1})
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert code == 0
-    assert f"1 running (jobs {number}); 0 of 1 tasks were computed" in out
+    assert f"1 running (jobs {number}); 0 of 1 tasks are computed" in out
     assert wait_until(lambda: "CANCELLED" in slurm.states(number).get(number, ""))
     assert (tmp_path / "counted.checkpoint").exists()
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
-    assert "nothing of made is queued or running" in out
+    assert "no job of made is known that waits or runs" in out
 
 
 def test_ctrl_c_says_what_goes_on(made, slurm, tmp_path):
@@ -181,7 +181,7 @@ def test_ctrl_c_says_what_goes_on(made, slurm, tmp_path):
         leader.send_signal(signal.SIGINT)
         _, err = leader.communicate(timeout=120)
     assert leader.returncode == 130
-    assert f"1 job of cluster=slurm: {job_of(made('long'))}" in err
+    assert f"1 job (cluster=slurm): {job_of(made('long'))}" in err
     assert "bnrecon cancel made stops them" in err
 
 

@@ -66,7 +66,7 @@ def find_finished(words: Iterable[str], outputs: Path) -> list[Finished]:
     """The finished runs and targets that words name; all of ``outputs`` where there are no words.
 
     Args:
-        words: outputs folders, folders of runs or targets, or names of these in ``outputs``.
+        words: outputs folders, or their runs or targets, or names of these in ``outputs``.
         outputs: the outputs folder.
 
     Raises:
@@ -94,7 +94,8 @@ def _named(word: str, outputs: Path) -> list[Finished]:
     for kind, name in FILES.items():
         if (place / name).exists() or (place / name).is_symlink():
             return [Finished(kind, place / name)]
-    found = [Finished(k, path) for k, name in FILES.items() for path in _files(place / k, name)]
+    folders = [(kind, place if place.name == kind else place / kind) for kind in FILES]
+    found = [Finished(kind, path) for kind, at in folders for path in _files(at, FILES[kind])]
     if not found:
         raise UserError(
             f"{word}: no finished run or target in this folder; make one with: "

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnrecon.reproduction.executors.queues import count_states, open_queue
-from bnrecon.reproduction.executors.submission import Submission, all_submissions, state
+from bnrecon.reproduction.executors.queues import count_states
+from bnrecon.reproduction.executors.submission import (
+    JOBS,
+    Submission,
+    all_submissions,
+    handing_out,
+    state,
+)
 
 __all__ = ["Cancelled", "cancel"]
 
@@ -27,7 +33,7 @@ class Cancelled:
         numbers = ", ".join(self.submission.numbers)
         return (
             f"cancelled of {self.submission.study} scale={self.submission.scale}: {self.jobs} "
-            f"(jobs {numbers}); {self.finished} of {self.total} tasks were computed, and stay"
+            f"(jobs {numbers}); {self.finished} of {self.total} tasks are computed, and stay"
         )
 
 
@@ -45,8 +51,13 @@ def cancel(study_folder: Path, scale: str | None = None) -> list[Cancelled]:
         UserError: the cluster cannot be asked from here.
         RunError: it does not answer.
     """
-    chosen = (each for each in all_submissions(study_folder) if scale in (None, each.scale))
-    return [done for each in chosen if not each.cancelled and (done := _cancel(each)) is not None]
+    if not (study_folder / JOBS).is_dir():
+        return []
+    with handing_out(study_folder):  # a command may be giving jobs just now
+        chosen = [each for each in all_submissions(study_folder) if scale in (None, each.scale)]
+        return [
+            done for each in chosen if not each.cancelled and (done := _cancel(each)) is not None
+        ]
 
 
 def _cancel(submission: Submission) -> Cancelled | None:
@@ -54,7 +65,7 @@ def _cancel(submission: Submission) -> Cancelled | None:
     keys = set(submission.keys)
     if submission.reports.ended(keys) == keys:
         return None
-    queue = open_queue(submission.cluster, submission.folder)
+    queue = submission.queue()
     found = submission.recovered(queue)
     states = queue.states(found.jobs)
     alive = [job for job, where in states.items() if where != "ended"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import shutil
-import socket
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +21,13 @@ from bnrecon.reproduction.executors.submission import (
     Array,
     Submission,
     all_submissions,
+    handing_out,
     new_submission,
 )
 from bnrecon.reproduction.executors.watch import Wanted, Watch
 from bnrecon.reproduction.outcome import Detached, Outcome, Started
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.work import Work
-from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError, shorten
 
 __all__ = ["Cluster"]
@@ -72,8 +72,8 @@ class Cluster:
             Detached: they are given, and nobody is to wait for them.
         """
         wanted = self._hand_out(stages)
-        if self._options.detach:
-            raise Detached(self._where(wanted, "the same command without --detach"))
+        if self._options.detach and (living := _living(wanted)):
+            raise Detached(self._where(living, "the same command without --detach"))
         try:
             yield from self._collect(wanted)
         except BaseException:
@@ -83,11 +83,10 @@ class Cluster:
 
     def _hand_out(self, stages: Sequence[Sequence[Work]]) -> dict[str, Wanted]:
         """The work with the jobs that compute it: of earlier commands, or given now."""
-        claim = self._request.folder / ".locks" / "submission"
-        with locks.lock_file(claim, lambda: "waiting for another command", required=False):
+        with handing_out(self._request.folder):
             wanted = self._attach({item.key: item for stage in stages for item in stage})
             if wanted:
-                logger.info("%d of these are with jobs of an earlier command", len(wanted))
+                logger.info("jobs of an earlier command compute %d of them", len(wanted))
             left = [[item for item in stage if item.key not in wanted] for stage in stages]
             if any(left):
                 submission = self._submit(left, wanted)
@@ -101,20 +100,12 @@ class Cluster:
         for recorded in all_submissions(self._request.folder):  # the last one counts
             if recorded.cancelled or recorded.scale != self._request.scale:
                 continue
-            submission = recorded.recovered(self._open(recorded.cluster, recorded.folder))
-            told = submission.reports.told(submission.keys)
-            for key, each in _with_jobs(submission, items).items():
-                outcome = submission.reports.outcome(key)
-                computed = outcome is not None and outcome.kind == "done"
-                if key in told or (computed and not each.item.is_finished()):  # it was removed
-                    found.pop(key, None)
-                    continue
-                if submission.cluster == "local" and submission.host != socket.gethostname():
-                    raise RunError(
-                        f"{submission.host} computes {each.item.label} (cluster=local); give the "
-                        "command there"
-                    )
-                found[key] = each
+            settled = _settled(recorded, items)
+            found = {key: each for key, each in found.items() if key not in settled}
+            left = {key: items[key] for key in recorded.keys if key in items.keys() - settled}
+            if left:
+                submission = recorded.recovered(recorded.queue(self._options.settings))
+                found |= _with_jobs(submission, left)
         return found
 
     def _submit(
@@ -131,24 +122,18 @@ class Cluster:
         first |= {key for key in attached if key.startswith("target-")}
         before = [each.job for key, each in attached.items() if key in first]
         try:
-            given = self._give(queue, submission, targets, (), before=())
-            submission = dataclasses.replace(submission, targets=given)
-            submission.write()
-            before += [job for array in given for job in array.jobs]
-            given = self._give(queue, submission, tasks, tuple(sorted(first)), before)
-            submission = dataclasses.replace(submission, tasks=given)
-            submission.write()
+            for array in targets:
+                submission = self._give(queue, submission, array, (), before=())
+            before += submission.jobs
+            for array in tasks:
+                submission = self._give(queue, submission, array, tuple(sorted(first)), before)
         except (UserError, RunError):
-            if not submission.jobs:  # nothing was taken
+            if submission.jobs:
+                logger.warning("%s; they go on", _given(submission, queue))
+            else:  # nothing was taken
                 shutil.rmtree(submission.folder)
             raise
-        logger.info(
-            "%s given to %s: %s\nlogs: %s",
-            _count(submission),
-            queue.place,
-            shorten(submission.numbers, 10),
-            submission.folder,
-        )
+        logger.info("%s", _given(submission, queue))
         return submission
 
     def _arrays(
@@ -173,37 +158,33 @@ class Cluster:
         self,
         queue: Queue,
         submission: Submission,
-        arrays: Sequence[Array],
+        array: Array,
         targets: tuple[str, ...],
         before: Sequence[str],
-    ) -> tuple[Array, ...]:
-        """The arrays with the numbers of their jobs."""
+    ) -> Submission:
+        """Give the jobs of one array, and write their numbers down at once."""
         request, local = self._request, submission.cluster == "local"
         threads = max(1, torch.get_num_threads() // request.jobs)
-        given = []
-        for array in arrays:
-            jobs = [
-                StudyJob(
-                    words=tuple(request.alone),
-                    keys=keys,
-                    folder=str(submission.folder),
-                    targets=targets,
-                    after=tuple(before) if local else (),
-                    threads=threads if local else self._options.settings.cpus,
-                    gpu=None if self._device is None else gpu_name(number, self._device),
-                    alone=not local,
-                )
-                for number, keys in enumerate(array.bundles)
-            ]
-            numbers = queue.submit(jobs, array.name, before)
-            given.append(dataclasses.replace(array, jobs=tuple(numbers)))
-        return tuple(given)
+        jobs = [
+            StudyJob(
+                words=tuple(request.alone),
+                keys=keys,
+                folder=str(submission.folder),
+                targets=targets,
+                after=tuple(before) if local else (),
+                threads=threads if local else self._options.settings.cpus,
+                gpu=None if self._device is None else gpu_name(number, self._device),
+                alone=not local,
+            )
+            for number, keys in enumerate(array.bundles)
+        ]
+        given = submission.given(array.name, queue.submit(jobs, array.name, before))
+        given.write()
+        return given
 
     def _collect(self, wanted: dict[str, Wanted]) -> Iterator[Started | Outcome]:
         """Wait for all work; what is yielded is taken out of ``wanted``."""
-        watches = [
-            Watch(each, self._open(each.cluster, each.folder)) for each in _submissions(wanted)
-        ]
+        watches = [Watch(each, each.queue(self._options.settings)) for each in _submissions(wanted)]
         while wanted:
             for watch in watches:
                 for event in watch.look(wanted):
@@ -218,16 +199,37 @@ class Cluster:
     def _where(self, wanted: Mapping[str, Wanted], again: str) -> str:
         """Where the jobs are, how to look at them and how to stop them."""
         lines = [
-            f"{_count(each)} of cluster={each.cluster}: {shorten(each.numbers, 10)}\n"
+            f"{_count(each)} (cluster={each.cluster}): {shorten(each.numbers, 10)}\n"
             f"logs: {each.folder}"
             for each in _submissions(wanted)
         ]
         study = self._request.folder.name
         lines.append(
-            f"they go on; bnrecon status shows them, bnrecon cancel {study} stops them, {again} "
-            "waits for them and prints the tables"
+            f"they go on until they are done; bnrecon status shows them, bnrecon cancel {study} "
+            f"stops them, {again} waits for them and prints the tables"
         )
         return "\n".join(lines)
+
+
+def _settled(submission: Submission, items: Mapping[str, Work]) -> set[str]:
+    """The work that is to be computed anew: its failure is known, or its result was removed."""
+    reports = submission.reports
+    settled = reports.told(submission.keys)
+    for key in reports.ended(items.keys() & set(submission.keys)):
+        outcome = reports.outcome(key)
+        if outcome is not None and outcome.kind == "done" and not items[key].is_finished():
+            settled.add(key)
+    return settled
+
+
+def _living(wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
+    """The work whose jobs wait or run, or of which that cannot be told now."""
+    ended: set[str] = set()
+    for submission in _submissions(wanted):
+        with contextlib.suppress(RunError):  # a controller that does not answer; they may go on
+            states = submission.queue().states(submission.jobs)
+            ended |= {job for job, state in states.items() if state == "ended"}
+    return {key: each for key, each in wanted.items() if each.job not in ended}
 
 
 def _submissions(wanted: Mapping[str, Wanted]) -> list[Submission]:
@@ -243,6 +245,12 @@ def _with_jobs(submission: Submission, items: Mapping[str, Work]) -> dict[str, W
         for key in keys
         if key in items
     }
+
+
+def _given(submission: Submission, queue: Queue) -> str:
+    numbers = shorten(submission.numbers, 10)
+    count = _count(submission)
+    return f"{count} given to {queue.place}: {numbers}\nlogs: {submission.folder}"
 
 
 def _count(submission: Submission) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,11 +63,25 @@ def compute(
     return outcome("done", gist)
 
 
+class _Details(logging.FileHandler):
+    """A log that a full disk may cut off: that is for the results to report."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave out what cannot be written."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file, which writes what is left."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextlib.contextmanager
 def details_to(log: Path) -> Iterator[None]:
     """Write what the rooms below report to a file, and not to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(log, encoding="utf-8")
+    handler = _Details(log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     loggers = [details, *(logging.getLogger(f"bnrecon.{room}") for room in ROOMS)]
     before = [(found, found.level, found.propagate) for found in loggers]

@@ -99,7 +99,7 @@ class StudyJob:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         hardware.keep_freed_memory()
         torch.set_num_threads(self.threads)
-        while any(map(_is_running, self.after)):
+        while any(self._is_running(number) for number in self.after):
             time.sleep(1)
         try:
             work = self._plan()
@@ -114,6 +114,16 @@ class StudyJob:
             for key in self.keys:
                 if key not in ended:
                     self._reports.end(self._compute(key, work.get(key)))
+
+    def _is_running(self, number: str) -> bool:
+        """Whether this process is a job of the study; its number may be another one's by now."""
+        jobs = str(Path(self.folder).parent)
+        try:
+            process = psutil.Process(int(number))
+            ours = any(jobs in word for word in process.cmdline())
+            return ours and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:  # it has ended, or is another user's
+            return False
 
     def _plan(self) -> dict[str, Work]:
         """All work of the study by key, and the targets that it reads."""
@@ -178,10 +188,3 @@ class StudyJob:
         for key in self.keys:
             if key not in ended:
                 self._reports.end(Outcome(key, key, kind, line, 0.0, str(self._log)))
-
-
-def _is_running(number: str) -> bool:
-    try:
-        return psutil.Process(int(number)).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

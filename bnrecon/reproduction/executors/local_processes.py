@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from bnrecon.reproduction.executors import worker
 from bnrecon.reproduction.outcome import Outcome, Started
 from bnrecon.reproduction.work import Work
 from bnrecon.runtime import hardware
+from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["LocalProcesses", "gpu_name", "require_room"]
+__all__ = ["LocalProcesses", "gpu_name", "process_log", "require_room"]
 
 EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
 
@@ -44,6 +44,15 @@ def require_room(jobs: int, device: torch.device) -> None:
         raise UserError(f"jobs={jobs}: this machine carries {most} ({carried})")
 
 
+def process_log(log: Path, number: int | str) -> Path:
+    """The log of one of several processes, counted from 1; ``"*"`` stands for all.
+
+    >>> process_log(Path("smoke.log"), 2).name
+    'smoke-process-2.log'
+    """
+    return log.with_name(f"{log.stem}-process-{number}.log")
+
+
 @dataclass(frozen=True)
 class _Item:
     """A piece of work, and whether to wait for another command that is at it."""
@@ -62,7 +71,7 @@ class LocalProcesses:
     Args:
         jobs: number of processes.
         claims: the folder of the locks that two commands on this machine share.
-        log: the k-th process writes its details beside this file, to ``NAME-process-k.log``.
+        log: the k-th process writes its details beside this file; see ``process_log``.
         device: the device that the work is for.
     """
 
@@ -74,9 +83,12 @@ class LocalProcesses:
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
         """See ``Executor.run``."""
         listener, held = self._context.Pipe(duplex=False)
-        pools = [self._start(number, listener) for number in range(self.processes)]
+        pools: list[ProcessPoolExecutor] = []
         try:
-            with _environment(self._threads()):
+            pools += [self._start(number, listener) for number in range(self.processes)]
+            # Their share of the threads from the first product on; and the current folder is not on
+            # their path, whatever it holds.
+            with environment(OMP_NUM_THREADS=str(self._threads()), PYTHONSAFEPATH="1"):
                 for stage in stages:
                     yield from self._run_stage(stage, pools, listener)
         except BaseException:
@@ -91,6 +103,8 @@ class LocalProcesses:
         return max(1, torch.get_num_threads() // self.processes)
 
     def _start(self, number: int, listener: Connection) -> ProcessPoolExecutor:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._file(number).open("a").close()  # what is wrong with it is found, and said, here
         start = worker.Start(
             number, self._threads(), gpu_name(number, self._device), self._file(number)
         )
@@ -99,7 +113,7 @@ class LocalProcesses:
         )
 
     def _file(self, number: int) -> Path:
-        return self._log.with_name(f"{self._log.stem}-process-{number + 1}.log")
+        return process_log(self._log, number + 1)
 
     def _run_stage(
         self, stage: Sequence[Work], pools: list[ProcessPoolExecutor], listener: Connection
@@ -151,23 +165,3 @@ def gpu_name(number: int, device: torch.device) -> str | None:
     allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     names = allowed or [str(index) for index in range(torch.cuda.device_count())]
     return names[number]
-
-
-@contextlib.contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """The environment that processes started within the block inherit.
-
-    They have their share of the threads from the first product on, and the current folder is not on
-    their path, whatever it holds.
-    """
-    given = {"OMP_NUM_THREADS": str(threads), "PYTHONSAFEPATH": "1"}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -98,7 +98,13 @@ class SlurmQueue:
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        _call("sacct", "-n", "-X", "-o", "JobID", "-j", "1")  # without it no end is ever known
+        try:
+            _call("sacct", "-n", "-X", "-o", "JobID", "-j", "1")
+        except RunError as error:  # without it no end is ever known
+            raise UserError(
+                f"cluster=slurm needs Slurm's accounting, which does not answer here ({error}); "
+                "give the command on a machine of the cluster, or cluster=local"
+            ) from None
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=self._settings.requeues)
         executor.update_parameters(**self._parameters(name, after))
         try:
@@ -147,8 +153,8 @@ class SlurmQueue:
 
     def _state(self, job: str) -> str:
         state = self._watcher.get_state(job).partition(" ")[0].upper()
-        # A preempted job is queued again, unless the cluster cancels such jobs.
-        if state == "PREEMPTED":
+        # Slurm queues these again, unless the cluster is told not to.
+        if state in ("PREEMPTED", "NODE_FAIL"):
             queued = _call("squeue", "--noheader", "--format=%A", "--jobs", job, check=False)
             return "queued" if queued.strip() else "ended"
         if self._watcher.is_done(job, mode="cache"):
@@ -164,7 +170,7 @@ class SlurmQueue:
             "TIMEOUT": "its time limit came before a safe point; give more by slurm.time=",
             "CANCELLED": "it was cancelled",
             "NODE_FAIL": "its node failed",
-            "PREEMPTED": "it was preempted, and this partition queues such jobs no more",
+            "PREEMPTED": "it was preempted, and this partition does not queue such jobs again",
         }
         for state, words in advice.items():
             if state in states:
@@ -217,7 +223,7 @@ class LocalQueue:
 
     def _process(self, job: str) -> psutil.Process | None:
         """The process of a job, unless it has ended; its number may be another one's by now."""
-        with contextlib.suppress(psutil.NoSuchProcess, ValueError):
+        with contextlib.suppress(psutil.Error, ValueError):
             process = psutil.Process(int(job))
             ours = any(str(self._folder) in word for word in process.cmdline())
             if ours and process.status() != psutil.STATUS_ZOMBIE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import logging
@@ -12,12 +13,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.reproduction.executors.queues import Queue, open_queue
 from bnrecon.reproduction.executors.reports import Reports, utc
-from bnrecon.runtime import files
+from bnrecon.runtime import files, locks
 from bnrecon.runtime.errors import RunError, UserError
 
-__all__ = ["Array", "State", "Submission", "all_submissions", "new_submission", "read"]
+__all__ = [
+    "JOBS",
+    "Array",
+    "State",
+    "Submission",
+    "all_submissions",
+    "handing_out",
+    "new_submission",
+    "read",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -92,21 +103,41 @@ class Submission:
         """The numbers of all jobs, an array's as one."""
         return list(dict.fromkeys(job.partition("_")[0] for job in self.jobs))
 
-    def recovered(self, queue: Queue) -> Submission:
-        """With the numbers of jobs that were given by a command that was killed while it did."""
-        if all(array.jobs for array in self.arrays):
-            return self
+    def queue(self, settings: ClusterSettings | None = None) -> Queue:
+        """Where its jobs wait and run.
 
-        def found(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        Args:
+            settings: what jobs ask for; not needed to look at them.
+
+        Raises:
+            UserError: the cluster cannot be asked from here.
+        """
+        if self.cluster == "local" and self.host != socket.gethostname():
+            raise UserError(
+                f"{self.study} is computed by processes of {self.host} (cluster=local): give the "
+                f"command there; or, if they have ended, remove {self.folder}"
+            )
+        return open_queue(self.cluster, self.folder, settings)
+
+    def given(self, name: str, jobs: Sequence[str]) -> Submission:
+        """With the numbers of the jobs of one array."""
+
+        def numbered(arrays: Sequence[Array]) -> tuple[Array, ...]:
             return tuple(
-                array
-                if array.jobs
-                else replace(array, jobs=tuple(queue.find(array.name, len(array.bundles))))
+                replace(array, jobs=tuple(jobs)) if array.name == name else array
                 for array in arrays
             )
 
-        whole = replace(self, targets=found(self.targets), tasks=found(self.tasks))
-        whole.write()
+        return replace(self, targets=numbered(self.targets), tasks=numbered(self.tasks))
+
+    def recovered(self, queue: Queue) -> Submission:
+        """With the numbers of jobs that were given by a command that was killed while it did."""
+        whole = self
+        for array in self.arrays:
+            if not array.jobs and (jobs := queue.find(array.name, len(array.bundles))):
+                whole = whole.given(array.name, jobs)
+        if whole != self:
+            whole.write()
         return whole
 
     @property
@@ -129,6 +160,15 @@ def new_submission(study_folder: Path, scale: str, cluster: str, command: str) -
     return Submission(folder, study_folder.name, scale, cluster, command, utc(), host)
 
 
+@contextlib.contextmanager
+def handing_out(study_folder: Path) -> Iterator[None]:
+    """Keep other commands on this machine from giving or ending a study's jobs within the block."""
+    claim = study_folder / ".locks" / "submission"
+    waiting = "waiting for another command, which gives jobs of this study or ends them"
+    with locks.lock_file(claim, lambda: waiting, required=False):
+        yield
+
+
 def all_submissions(study_folder: Path) -> list[Submission]:
     """The submissions of a study, the oldest first; a damaged record is named and left."""
     return list(_read_all(study_folder))
@@ -145,7 +185,12 @@ def _read_all(study_folder: Path) -> Iterator[Submission]:
         except FileNotFoundError:
             continue
         except files.Damaged as error:
-            logger.warning("%s; its jobs are left to themselves", error)
+            logger.warning(
+                "%s; which jobs it names is not known: end those that still run yourself, then "
+                "remove %s",
+                error,
+                place,
+            )
 
 
 def _read(place: Path) -> Submission:
@@ -213,7 +258,7 @@ def state(submission: Submission) -> State:
     problem = ""
     if len(ended) < len(set(keys)):
         try:
-            states = open_queue(submission.cluster, submission.folder).states(submission.jobs)
+            states = submission.queue().states(submission.jobs)
         except (UserError, RunError) as error:
             problem = str(error)
     counts: Counter[str] = Counter()

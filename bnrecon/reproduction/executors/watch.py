@@ -52,6 +52,9 @@ class Watch:
             self._started.add(key)
             yield Started(key)
         states = self._states({each.job for each in mine.values()})
+        for job, state in states.items():
+            if state != "ended":  # one that was queued again
+                self._ended.pop(job, None)
         over = {job for job, state in states.items() if state == "ended" and self._is_over(job)}
         ended = reports.ended(mine)  # after the states: a report comes before its job's end
         for key, each in mine.items():

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from bnrecon.reproduction.executors.computation import compute, details_to
 from bnrecon.reproduction.outcome import Outcome
@@ -72,6 +73,7 @@ def start(given: Start, listener: Connection) -> None:
         os.dup2(file.fileno(), 2)
     hardware.keep_freed_memory()
     torch.set_num_threads(given.threads)
+    tqdm.set_lock(threading.RLock())  # its own would be left behind, with a warning, by os._exit
     _state.log = given.log
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)

@@ -90,7 +90,7 @@ function setUpTable(DataTable, table) {
       bottomStart: null,
       bottomEnd: null,
     },
-    language: { search: "", searchPlaceholder: "Search this table", zeroRecords: "No row matches" },
+    language: { search: "Search this table", searchPlaceholder: "Search this table", zeroRecords: "No row matches" },
     infoCallback: (_settings, _start, _end, most, shown) =>
       (shown === most ? `${most} rows` : `${shown} of ${most} rows`),
   });

@@ -44,7 +44,7 @@ def read_runs(outputs: Path) -> Runs:
     if results:
         frame = run_tables.summary(list(results.values()))
         frame["run"] = [path.parent.name for path in results]
-        title = "Runs in this folder"
+        title = "All runs"
         table = html_table(frame, "runs-table", title, run_tables.FORMATS)
     caption = " ".join((run_tables.CAPTION, run_tables.PREDICTIONS))
     return Runs(table, len(results), caption, problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim
@@ -11,17 +11,42 @@ from bnrecon.reproduction.page import Claims, Page
 from bnrecon.reproduction.run_table import Cell
 from bnrecon.reproduction.verdicts import against_paper, against_target
 
-__all__ = ["Comparison", "Verdict", "claims_of", "comparison_of", "counts"]
+__all__ = ["MEANINGS", "Comparison", "Verdict", "claims_of", "comparison_of", "counts"]
+
+MEANINGS = {
+    "confirmed": "What was computed agrees with the claim. That says nothing of other sizes, data "
+    "or trainings.",
+    "not confirmed": "What was computed speaks against the claim as it is stated, for the sizes, "
+    "data and trainings that were computed.",
+    "wrong in print": "The statement as it is printed fails in an example or contradicts a "
+    "derivation. Where a repair is known, the evidence or an erratum names it; the paper's other "
+    "statements may hold without it.",
+    "open": "Not decided: the intervals allow for both answers, or too little was computed.",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, the paper that makes it, and the anchor of the part that decides it."""
+    """A claim, and the part that decides it.
+
+    Args:
+        paper: the paper that it is about.
+        study: the paper's name on the command line.
+        anchor: the part's.
+        claim: what is claimed, and what was found.
+        so_far: how much of the part is finished, where that is not all of it.
+    """
 
     paper: str
     study: str
     anchor: str
     claim: Claim
+    so_far: str = ""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it is a question of ours, which the paper does not claim: its place says so."""
+        return self.claim.where.startswith("Beyond")
 
 
 @dataclass(frozen=True)
@@ -40,14 +65,14 @@ def claims_of(page: Page, anchor: str) -> list[Verdict]:
     """The claims that a page decides."""
     heading = page.heading
     return [
-        Verdict(heading.paper, heading.study, anchor, claim)
+        Verdict(heading.paper, heading.study, anchor, claim, page.progress if page.lacking else "")
         for block in page.blocks
         if isinstance(block, Claims)
         for claim in block.claims
     ]
 
 
-def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
+def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """How often each verdict came out, all four of them."""
     found = Counter(verdict.claim.verdict for verdict in verdicts)
     return {name: found[name] for name in VERDICTS}
