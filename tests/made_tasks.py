@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+from tqdm import tqdm
 
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.work import TaskWork
@@ -44,6 +45,7 @@ def die(folder, name):
 def train(folder, name):
     """Go on until a stop is requested, then leave a checkpoint, as a training does."""
     with StopRequest() as stop:
+        tqdm.get_lock()  # as a progress bar does
         describe(folder, name)
         end = time.monotonic() + 120
         while stop.reason is None and time.monotonic() < end:

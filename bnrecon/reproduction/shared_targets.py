@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.data import DataSpec, load
+from bnrecon.reproduction.outcome import Outcome
 from bnrecon.reproduction.work import Work
 from bnrecon.run import main_job
 from bnrecon.runtime import hardware
@@ -16,7 +17,7 @@ from bnrecon.runtime.digests import content_key, json_values
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.store import is_trained
 
-__all__ = ["TargetWork", "shared_targets", "target_key"]
+__all__ = ["TargetWork", "not_tried", "shared_targets", "target_key"]
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,16 @@ def shared_targets(work: Sequence[Work]) -> list[TargetWork]:
             readers.setdefault(target_key(config), []).append((item, config))
     shared = (TargetWork(*found[0]) for found in readers.values() if len(found) > 1)
     return [target for target in shared if not target.is_finished()]
+
+
+def not_tried(item: Work, failed: Mapping[str, Outcome]) -> Outcome | None:
+    """The outcome of work whose target's training failed before; ``None`` for any other work.
+
+    Args:
+        item: the work.
+        failed: outcomes of work that failed, by key.
+    """
+    if not failed or item.target is None or (found := failed.get(target_key(item.target))) is None:
+        return None
+    gist = f"not tried: {found.label} failed ({found.gist})"
+    return Outcome(item.key, item.label, "failed", gist, 0.0, found.log)

@@ -15,7 +15,7 @@ import torch
 from made_tasks import calls, die, fail, task_work, train
 from processes import ENVIRONMENT, wait_until
 
-from bnrecon.reproduction import engine, progress
+from bnrecon.reproduction import engine, progress, shared_targets
 from bnrecon.reproduction.executors import InProcess, LocalProcesses, local_processes
 from bnrecon.reproduction.outcome import Outcome, Started
 from bnrecon.reproduction.request import read
@@ -309,3 +309,18 @@ def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
         part.work
     )
     assert len(list((tmp_path / "targets").iterdir())) == 1
+
+
+def test_what_reads_a_target_that_diverged_is_not_tried(tmp_path):
+    options = ["scale=smoke", f"outputs={tmp_path}", "layers", "data=digits", "train.lr=1e30"]
+    study = registry.find("burkholz2024")
+    request = read(study.name, options)
+    (part,) = engine.plan(study, request)
+    target = shared_targets.TargetWork(part.work[0], part.work[0].target)
+    executor = LocalProcesses(2, tmp_path / ".locks", tmp_path / "smoke.log", CPU)
+    found = outcomes(executor, [target], part.work[:1])
+    assert found[target.label].kind == "failed"
+    assert "diverged" in found[target.label].gist
+    lost = found[part.work[0].label]
+    assert lost.gist == f"not tried: {target.label} failed ({found[target.label].gist})"
+    assert lost.log == found[target.label].log

@@ -16,6 +16,7 @@ import torch
 
 from bnrecon.reproduction.executors import worker
 from bnrecon.reproduction.outcome import Outcome, Started
+from bnrecon.reproduction.shared_targets import not_tried
 from bnrecon.reproduction.work import Work
 from bnrecon.runtime import hardware
 from bnrecon.runtime.environment import environment
@@ -89,8 +90,16 @@ class LocalProcesses:
             # Their share of the threads from the first product on; and the current folder is not on
             # their path, whatever it holds.
             with environment(OMP_NUM_THREADS=str(self._threads()), PYTHONSAFEPATH="1"):
+                failed: dict[str, Outcome] = {}
                 for stage in stages:
-                    yield from self._run_stage(stage, pools, listener)
+                    hopeless = [lost for item in stage if (lost := not_tried(item, failed))]
+                    yield from hopeless
+                    keys = {outcome.key for outcome in hopeless}
+                    left = [item for item in stage if item.key not in keys]
+                    for event in self._run_stage(left, pools, listener):
+                        if isinstance(event, Outcome) and event.kind != "done":
+                            failed[event.key] = event
+                        yield event
         except BaseException:
             held.close()  # stops what is being computed
             raise
