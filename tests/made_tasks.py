@@ -47,7 +47,7 @@ def train(folder, name):
     with StopRequest() as stop:
         tqdm.get_lock()  # as a progress bar does
         describe(folder, name)
-        end = time.monotonic() + 120
+        end = time.monotonic() + 900
         while stop.reason is None and time.monotonic() < end:
             time.sleep(0.01)
         (Path(folder) / f"{name}.checkpoint").write_text(stop.reason or "too late")
