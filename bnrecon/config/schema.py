@@ -46,6 +46,7 @@ VOLATILE = frozenset(
         "data.root",
         "data.download",
         "data.workers",
+        "features.storage",
         "train.time_limit",
         "train.checkpoint_seconds",
         "target.name",

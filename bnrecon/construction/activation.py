@@ -94,9 +94,12 @@ def theorem_constants(
             dtype=torch.float64,
         )
     else:
-        first, second = features.weights()
-        reach = first.to(largest_input).abs() @ largest_input
-        sums = second.abs().sum((1, 2, 3), dtype=torch.float64)
+        reach = largest_input.new_empty(features.width)
+        for part, first in features.first_parts():
+            reach[part] = first.to(largest_input).abs() @ largest_input
+        sums = torch.zeros(features.shape.outputs, dtype=torch.float64)
+        for _, second in features.second_parts():
+            sums += second.abs().flatten(1).sum(1, dtype=torch.float64)
     return scales.inner.abs() * reach.to(scales.inner), float(
         (scales.outer.abs() * sums.to(scales.outer)).max()
     )

@@ -21,25 +21,36 @@ __all__ = ["TargetLayer", "composed_weight", "linear_system", "relative_error", 
 class TargetLayer:
     """A convolution or linear layer with its normalization folded in.
 
+    Each group of a grouped convolution is a system of its own, and a target of its own.
+
     Args:
         name: in the network.
-        weight: (c2, c0, kh, kw), float64.
+        weight: (c2, c0 / groups, *kernel), float64; the kernel of a linear layer is 1x1.
         bias: (c2,), float64.
+        groups: of the convolution.
     """
 
     name: str
     weight: torch.Tensor
     bias: torch.Tensor
+    groups: int = 1
 
     @property
     def shape(self) -> LayerShape:
-        """Outputs, inputs and kernel."""
-        outputs, inputs, height, width = self.weight.shape
-        return LayerShape(outputs, inputs, (height, width))
+        """Outputs, inputs and kernel of one group."""
+        outputs, inputs, *kernel = self.weight.shape
+        return LayerShape(outputs // self.groups, inputs, tuple(kernel))
+
+    def split(self) -> list[TargetLayer]:
+        """The groups as targets of their own."""
+        if self.groups == 1:
+            return [self]
+        parts = zip(self.weight.chunk(self.groups), self.bias.chunk(self.groups), strict=True)
+        return [TargetLayer(self.name, weight, bias) for weight, bias in parts]
 
     def rows(self) -> torch.Tensor:
-        """The weight in the order of M's rows: (c2, kh kw c0), taps before inputs."""
-        return self.weight.permute(0, 2, 3, 1).flatten(1)
+        """The weight in the order of M's rows: (c2, taps c0), taps before inputs."""
+        return self.weight.movedim(1, -1).flatten(1)
 
 
 def two_layer_system(
@@ -92,7 +103,7 @@ def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = Fal
 
 
 def composed_weight(matrix: Operator, scales: Scales, features: Features) -> torch.Tensor:
-    """Collapse the pair: W' = outer ∘ (B diag(inner) A), (c2, c0, kh, kw), in M's precision."""
+    """Collapse the pair: W' = outer ∘ (B diag(inner) A), (c2, c0, *kernel), in M's precision."""
     shape = features.shape
     table = matrix.matvec(scales.inner.to(matrix.device, matrix.dtype)).reshape(shape.outputs, -1)
     skip = 0 if features.skip == "none" else skip_rows(features).to(table)
@@ -101,7 +112,7 @@ def composed_weight(matrix: Operator, scales: Scales, features: Features) -> tor
     table = table * scales.outer.to(table)[:, None]
     if features.skip == "inner":
         table = table + skip
-    return table.reshape(shape.outputs, *shape.kernel, shape.inputs).permute(0, 3, 1, 2)
+    return table.reshape(shape.outputs, *shape.kernel, shape.inputs).movedim(-1, 1)
 
 
 def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:

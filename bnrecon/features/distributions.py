@@ -55,6 +55,20 @@ def _orthonormal_columns(normal: torch.Tensor) -> torch.Tensor:
     return q * r.diagonal().sign()
 
 
+def sign(shape: LayerShape, width: int, stream: Stream) -> Features:
+    """Entries ±sqrt(2 / fan-in), one random bit each: any part of them can be made alone.
+
+    Up to their sign 2^(c0 + c2 kh kw - 2) features differ, so that in the smallest layers some
+    repeat others and more of them are needed.
+
+    >>> from bnrecon.features import draw
+    >>> draw("sign", LayerShape(3, 2), width=2, seed=0, layer=0).weights()[0].abs()
+    tensor([[1., 1.],
+            [1., 1.]])
+    """
+    return Features(shape, width, pattern="sign", stream=stream)
+
+
 def sparse_he_normal(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Features:
     """he_normal with each entry set to 0 with probability 1/2 (Burkholz 2024, Sect. 3.2)."""
     return _masked(

@@ -6,8 +6,10 @@ import torch
 
 from bnrecon.features.pair import Features, shared_feature_rows
 from bnrecon.operators.base import Operator
+from bnrecon.operators.generated import Generated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.structured import Kronecker, Selection
+from bnrecon.runtime.precision import Precision
 
 __all__ = ["feature_operator", "skip_rows"]
 
@@ -22,6 +24,9 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
         return Selection(torch.where(private, own, 0).to(device), features.width, dtype)
     if features.pattern == "kronecker":
         return Kronecker(*(factor.to(device, dtype) for factor in features.factors))
+    if features.regenerated:
+        first, transposed = features.sign_factors()
+        return Generated(transposed, first, device, Precision.of(dtype))
     return KhatriRao.of(*features.weights(), dtype, device)
 
 
@@ -33,5 +38,8 @@ def skip_rows(features: Features) -> torch.Tensor:
     shape = features.shape
     table = torch.zeros(shape.outputs, *shape.kernel, shape.inputs, dtype=torch.float64)
     if features.skip_weight is not None:
-        table[:, shape.kernel[0] // 2, shape.kernel[1] // 2] = features.skip_weight.double()
+        middle = table
+        for side in shape.kernel:
+            middle = middle.select(1, side // 2)
+        middle.copy_(features.skip_weight)
     return table.flatten(1)

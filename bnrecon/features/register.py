@@ -33,6 +33,7 @@ class Distribution:
         takes_strict: the function takes ``strict``.
         widths: the only widths it has, ``minimum`` and ``maximum``; any, if empty.
         at_most_n: it has n features at most.
+        regenerable: any part of its features can be made alone, whenever it is needed.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Distribution:
     takes_strict: bool = False
     widths: tuple[str, ...] = ()
     at_most_n: bool = False
+    regenerable: bool = False
 
     @property
     def draw(self) -> Draw:
@@ -69,6 +71,15 @@ class Distribution:
                 f"{self.name} has {choices} features for a layer of {size}, not {width}"
             )
 
+    def check_regenerable(self) -> None:
+        """Raise ``UserError`` where parts of the features cannot be made alone."""
+        if not self.regenerable:
+            names = [name for name, kind in DISTRIBUTIONS.items() if kind.regenerable]
+            raise UserError(
+                f"storage=regenerate: {self.name} cannot be made part by part; take "
+                f"features={' or '.join(names)}, or storage=memory"
+            )
+
 
 def _built_in(function: Draw, **traits: Any) -> Distribution:
     name = function.__name__
@@ -81,6 +92,7 @@ DISTRIBUTIONS = {
         _built_in(distributions.he_normal),
         _built_in(distributions.he_uniform),
         _built_in(distributions.orthogonal, portable=False),
+        _built_in(distributions.sign, regenerable=True),
         _built_in(distributions.sparse_he_normal, takes_strict=True),
         _built_in(distributions.er_sign, takes_strict=True),
         _built_in(distributions.id_cond, orthogonal=True, widths=("maximum", "minimum")),

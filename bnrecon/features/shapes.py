@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["LayerShape"]
@@ -9,26 +10,26 @@ __all__ = ["LayerShape"]
 
 @dataclass(frozen=True)
 class LayerShape:
-    """A target layer's shape; the kernel of a linear layer is 1x1.
+    """A target layer's shape, or that of one of its groups; the kernel of a linear layer is 1x1.
 
     Args:
         outputs: c2.
         inputs: c0.
-        kernel: (kh, kw).
+        kernel: its sides, such as (kh, kw).
     """
 
     outputs: int
     inputs: int
-    kernel: tuple[int, int] = (1, 1)
+    kernel: tuple[int, ...] = (1, 1)
 
     @property
     def taps(self) -> int:
-        """Positions in the kernel, kh · kw."""
-        return self.kernel[0] * self.kernel[1]
+        """Positions in the kernel, such as kh · kw."""
+        return math.prod(self.kernel)
 
     @property
     def equations(self) -> int:
-        """The number n = c2 · c0 · kh · kw of the weight's entries (first source kernel 1x1)."""
+        """The number n = c2 · c0 · taps of the weight's entries (first source kernel 1x1)."""
         return self.outputs * self.inputs * self.taps
 
     @property

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_fields, option
 
-__all__ = ["ACTIVATIONS", "SKIPS", "FeatureSpec"]
+__all__ = ["ACTIVATIONS", "SKIPS", "STORAGES", "FeatureSpec"]
 
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid")
 SKIPS = ("none", "inner", "outer")
+STORAGES = ("auto", "memory", "regenerate")
 
 
 @dataclass
@@ -35,6 +36,9 @@ class FeatureSpec:
         skip: where a frozen skip connection beside each pair joins (Eq. 3): ``inner``, after the
             second normalization, or ``outer``, before it.
         strict: keep all-zero features of sparse distributions, which are otherwise drawn again.
+        storage: ``memory`` keeps the features; ``regenerate`` makes those of ``sign`` from their
+            bits wherever they are used, one tile at a time; ``auto`` does so where they do not fit
+            into memory. Results are the same up to rounding.
 
     Raises:
         UserError: a value that is not allowed; the message starts with the field.
@@ -72,6 +76,12 @@ class FeatureSpec:
         allowed=SKIPS,
     )
     strict: bool = option(False, "keep all-zero features of sparse distributions")
+    storage: str = option(
+        "auto",
+        "where features are: in memory, or (sign) regenerated wherever they are used; auto: "
+        "regenerated where they do not fit",
+        allowed=STORAGES,
+    )
 
     def __post_init__(self) -> None:
         if self.width is not None:

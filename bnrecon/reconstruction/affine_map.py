@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import nn
 
-__all__ = ["AffineMap", "norm_values"]
+from bnrecon.reconstruction.kernels import Norm
+
+__all__ = ["AffineMap", "norm_values", "present_map", "rounded_scale", "write_map"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,12 @@ class AffineMap:
         return AffineMap(self.scale, self.shift, mean, variance)
 
     @classmethod
+    def join(cls, maps: Sequence[AffineMap]) -> AffineMap:
+        """One map of all channels from maps of groups of them."""
+        parts = zip(*((m.scale, m.shift, m.mean, m.variance) for m in maps), strict=True)
+        return cls(*(torch.cat(part) for part in parts))
+
+    @classmethod
     def of_parameters(
         cls,
         gamma: torch.Tensor,
@@ -56,9 +64,34 @@ class AffineMap:
 
 
 def norm_values(
-    norm: nn.BatchNorm1d | nn.BatchNorm2d, detach: bool = True
+    norm: Norm, detach: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """γ, β, running mean and variance, all of which a source layer's normalization has."""
     gamma, beta = norm.weight, norm.bias
     statistics = cast(tuple[torch.Tensor, torch.Tensor], (norm.running_mean, norm.running_var))
     return (gamma.detach(), beta.detach(), *statistics) if detach else (gamma, beta, *statistics)
+
+
+def write_map(norm: Norm, wanted: AffineMap) -> None:
+    """Make a normalization compute with this map."""
+    gamma, beta = wanted.parameters(norm.eps)
+    values = (gamma, beta, wanted.mean, wanted.variance)
+    with torch.no_grad():
+        for held, value in zip(norm_values(norm), values, strict=True):
+            held.copy_(value)
+
+
+def present_map(norm: Norm, wanted: AffineMap | None) -> AffineMap:
+    """The map that a normalization does now: the one written or, once changed, its parameters'."""
+    gamma, beta, mean, variance = held = norm_values(norm)
+    if wanted is not None:
+        values = (*wanted.parameters(norm.eps), wanted.mean, wanted.variance)
+        if all(torch.equal(v.to(h), h) for v, h in zip(values, held, strict=True)):
+            return wanted
+    return AffineMap.of_parameters(gamma.double(), beta.double(), mean, variance, norm.eps)
+
+
+def rounded_scale(norm: Norm) -> torch.Tensor:
+    """The scale of a normalization in its own precision."""
+    gamma, _, _, variance = norm_values(norm)
+    return gamma * torch.rsqrt(variance + norm.eps)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from bnrecon.construction.activation import FIRST_ACTIVATIONS, linear_region
+from bnrecon.construction.activation import FIRST_ACTIVATIONS, LinearRegion, linear_region
 from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.features.register import distribution
 from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.collapse import layer_errors, shift_at_output
+from bnrecon.reconstruction.groups import joined_digest, solve_groups, weakest
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.planning import PlannedLayer
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers.base import Solution
+from bnrecon.solvers.base import Solution, SolverReport
 from bnrecon.solvers.solving import relative_residual, solve
+from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["BuiltLayer", "build_layer", "solve_layer"]
 
@@ -55,8 +59,8 @@ def solve_layer(layer: PlannedLayer) -> Solution:
         layer: one of ``Plan.layers``; it holds features, solver and seed.
 
     Returns:
-        The scales (c1,) in float64, and the solver's report. A solution that does not reach the
-        tolerance has ``report.converged == False``.
+        The scales (c1,) in float64, of all groups one after the other, and the solver's report. A
+        solution that does not reach the tolerance has ``report.converged == False``.
 
     Raises:
         UserError: the solver does not apply to this system.
@@ -69,10 +73,12 @@ def solve_layer(layer: PlannedLayer) -> Solution:
     >>> solution.scale.shape, solution.report.converged  # 1.5 n = 18
     (torch.Size([18]), True)
     """
-    system = _system(layer, layer.draw())
-    spec = dataclasses.replace(layer.solver, tolerance=_tolerance(layer, system))
+    problems = (
+        _problem(layer, target, layer.draw(group))
+        for group, target in enumerate(layer.found.target.split())
+    )
     try:
-        return solve(system, spec)
+        return solve_groups(problems) if layer.groups > 1 else solve(*next(problems))
     except (UserError, RunError) as error:
         raise type(error)(f"{layer.label}: {error}") from None
 
@@ -93,19 +99,29 @@ def build_layer(
         RunError: a number overflows in the network's precision.
     """
     found, spec = planned.found, planned.features
-    drawn = planned.draw()
-    system = _system(planned, drawn)
-    if len(solution.scale) != system.operator.shape[1]:
+    width = len(solution.scale)
+    if width != planned.groups * planned.width:
         raise UserError(
-            f"{planned.label}: its solution has {len(solution.scale)} scales, the layer has "
-            f"{system.operator.shape[1]} features; give the solution of this plan"
+            f"{planned.label}: its solution has {width} scales, the layer has "
+            f"{planned.groups * planned.width} features; give the solution of this plan"
         )
-    solution = _checked(planned, system, solution)
-    scales = system.scales(solution.scale)
-    del system  # its float64 factors, before the layer's errors form others
-    layer = SourceLayer(drawn, found.module, spec.activation)
+    pairs = [planned.draw(group) for group in range(planned.groups)]
+    layer = SourceLayer(pairs, found.module, spec.activation)
     layer.folded = found.norm is not None
-    _normalize(layer, scales, planned, moments)
+    reports, maps, regions = [], [], []
+    parts = zip(pairs, found.target.split(), solution.scale.chunk(len(pairs)), strict=True)
+    for group, (pair, target, scale) in enumerate(parts):
+        system = _system(planned, target, pair)
+        reports.append(_checked(planned, target, system, scale, solution.report))
+        scales = system.scales(scale.to(system.rhs))
+        del system  # its float64 factors, before the layer's errors form others
+        seen = None if moments is None else moments.of_group(group, len(pairs))
+        region = _region(planned, pair, scales, seen)
+        maps.append(_maps(planned, group, pair, scales, region, seen))
+        regions.append(region)
+    first, second = map(AffineMap.join, zip(*maps, strict=True))
+    layer.region = min(r.low for r in regions), max(r.high for r in regions)
+    layer.set_maps(first, second)
     recipe = LayerRecipe(
         found.name,
         found.norm_name,
@@ -115,74 +131,116 @@ def build_layer(
         spec.strict,
         planned.width,
         spec.activation,
-        drawn.digest(),
+        joined_digest(pairs),
         spec.skip,
         None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1],
     )
-    return BuiltLayer(layer, _report(layer, planned, solution, recipe.digest), recipe)
+    return BuiltLayer(layer, _report(layer, planned, weakest(reports), recipe.digest), recipe)
 
 
-def _system(layer: PlannedLayer, drawn: Features) -> System:
+def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[System, SolverSpec]:
+    """A group's system, and how it is to be solved."""
+    system = _system(layer, target, pair)
+    tolerance = _tolerance(layer, target, system)
+    return system, dataclasses.replace(layer.solver, tolerance=tolerance)
+
+
+def _system(layer: PlannedLayer, target: TargetLayer, pair: Features) -> System:
+    """The system of a layer, or of one group of it."""
     orthogonal = distribution(layer.features.name).orthogonal
-    return layer_system(layer.found.target, drawn, layer.found.module.weight.device, orthogonal)
+    return layer_system(target, pair, layer.found.module.weight.device, orthogonal)
 
 
-def _tolerance(layer: PlannedLayer, system: System) -> float:
+def _tolerance(layer: PlannedLayer, target: TargetLayer, system: System) -> float:
     """The residual to reach: the tolerance, less where the target is below the right-hand side.
 
     A skip connection that has to be cancelled can be far larger than the target.
     """
-    norm, rhs = float(layer.found.target.weight.norm()), float(system.weight.norm())
+    norm, rhs = float(target.weight.norm()), float(system.weight.norm())
     return layer.solver.tolerance * (min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0)
 
 
-def _checked(planned: PlannedLayer, system: System, solution: Solution) -> Solution:
-    """The solution with the residual that it has in this system; it may be of another plan."""
-    scale, report = solution.scale.to(system.rhs), solution.report
-    residual = relative_residual(system, scale)
-    converged, diagnosis = residual <= _tolerance(planned, system), report.diagnosis
+def _checked(
+    planned: PlannedLayer,
+    target: TargetLayer,
+    system: System,
+    scale: torch.Tensor,
+    report: SolverReport,
+) -> SolverReport:
+    """The report with the residual that the scales have in this system.
+
+    They may be of another plan.
+    """
+    residual = relative_residual(system, scale.to(system.rhs))
+    converged, diagnosis = residual <= _tolerance(planned, target, system), report.diagnosis
     if report.converged and not converged:
         diagnosis = FOREIGN
-    report = dataclasses.replace(
+    return dataclasses.replace(
         report, relative_residual=residual, converged=converged, diagnosis=diagnosis
     )
-    return Solution(scale, report)
 
 
-def _normalize(
-    layer: SourceLayer, scales: Scales, planned: PlannedLayer, moments: LayerMoments | None
-) -> None:
-    """Set the normalizations so that the layer is outer ∘ B (inner ∘ A x) + b.
+def _region(
+    planned: PlannedLayer, pair: Features, scales: Scales, moments: LayerMoments | None
+) -> LinearRegion:
+    """Where the activation is linear for the inputs that were seen."""
+    spec = planned.features
+    seen = None if moments is None else moments.largest_input
+    largest = None if seen is None else spec.margin * seen
+    return linear_region(spec.activation, pair, scales, largest, spec.epsilon)
+
+
+def _maps(
+    planned: PlannedLayer,
+    group: int,
+    pair: Features,
+    scales: Scales,
+    region: LinearRegion,
+    moments: LayerMoments | None,
+) -> tuple[AffineMap, AffineMap]:
+    """The maps of the normalizations with which a pair is outer ∘ B (inner ∘ A x) + b.
 
     In the linear region of the activation φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that
     the second normalization divides by m v and subtracts B (m t + c).
+
+    Args:
+        planned: the layer.
+        group: which of its groups.
+        pair: the group's features.
+        scales: its solution.
+        region: v and t.
+        moments: of the group's inputs and outputs.
     """
-    features, found, spec = layer.features, planned.found, planned.features
-    bias = found.target.bias.to(scales.inner.device)
-    seen = None if moments is None else moments.largest_input
-    largest = None if seen is None else spec.margin * seen
-    region = linear_region(spec.activation, features, scales, largest, spec.epsilon)
-    slope, offset = layer.linearized.slope, layer.linearized.offset
-    layer.region = (region.low, region.high)
-    inner, outer = region.factor * scales.inner, scales.outer / (slope * region.factor)
-    at_output = shift_at_output(features, slope * region.shift + offset)
+    found, activation = planned.found, FIRST_ACTIVATIONS[planned.features.activation]
+
+    def of_group(values: torch.Tensor) -> torch.Tensor:
+        size = planned.shape.outputs
+        return values[group * size : (group + 1) * size].detach().to(scales.inner)
+
+    bias = of_group(found.target.bias)
+    inner = region.factor * scales.inner
+    outer = scales.outer / (activation.slope * region.factor)
+    at_output = shift_at_output(pair, activation.slope * region.shift + activation.offset)
     if moments is None:
-        statistics = [(torch.zeros_like(scale), torch.ones_like(scale)) for scale in (inner, bias)]
+        first, second = ((torch.zeros_like(s), torch.ones_like(s)) for s in (inner, bias))
     else:
-        skip = features.skip_weight if features.skip == "inner" else None
-        gain = found.gain.to(bias)
-        statistics = [
-            moments.first_output(features),
-            moments.second_output(gain, found.module.bias, outer, at_output, skip),
-        ]
-    first, second = statistics
-    layer.set_maps(
-        AffineMap(inner, region.shift, *first), AffineMap(outer, bias - outer * at_output, *second)
+        own = found.module.bias
+        first = moments.first_output(pair)
+        second = moments.second_output(
+            of_group(found.gain),
+            None if own is None else of_group(own),
+            outer,
+            at_output,
+            pair.skip_weight if pair.skip == "inner" else None,
+        )
+    return (
+        AffineMap(inner, region.shift, *first),
+        AffineMap(outer, bias - outer * at_output, *second),
     )
 
 
 def _report(
-    layer: SourceLayer, planned: PlannedLayer, solution: Solution, digest: str
+    layer: SourceLayer, planned: PlannedLayer, solution: SolverReport, digest: str
 ) -> LayerReport:
     """The report of a layer, its errors computed from what it holds."""
     precision = layer.second_norm.weight.dtype
@@ -196,11 +254,11 @@ def _report(
         )
     tolerance = planned.solver.tolerance
     rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
-    diagnosis = solution.report.diagnosis
-    if solution.report.converged and exact > tolerance:
+    diagnosis = solution.diagnosis
+    if solution.converged and exact > tolerance:
         if planned.width < planned.shape.equations and layer.features.skip != "inner":
             diagnosis = UNREACHED_PIVOT
-    elif solution.report.converged and assembled > rounding:
+    elif solution.converged and assembled > rounding:
         diagnosis = (
             f"solved to {exact:.0e}, of which rounding to {_name(precision)} leaves "
             f"{assembled:.0e}: large scales cancel; take more features (oversampling=1.1), or a "
@@ -214,22 +272,29 @@ def _report(
         width=planned.width,
         relative_error=exact,
         assembled_error=assembled,
-        converged=solution.report.converged and exact <= tolerance and assembled <= rounding,
-        redrawn=layer.features.redrawn,
-        rank=_rank(layer.features) if planned.features.strict else None,
-        convolutions="implicit" if layer.implicit else "stored",
+        converged=solution.converged and exact <= tolerance and assembled <= rounding,
+        redrawn=sum(pair.redrawn for pair in layer.pairs),
+        rank=_rank(layer.pairs) if planned.features.strict else None,
+        convolutions=_convolutions(layer),
         digest=digest,
-        solution=dataclasses.replace(solution.report, diagnosis=diagnosis),
+        solution=dataclasses.replace(solution, diagnosis=diagnosis),
+        groups=planned.groups,
     )
+
+
+def _convolutions(layer: SourceLayer) -> str:
+    if layer.regenerated:
+        return "regenerated"
+    return "implicit" if layer.implicit else "stored"
 
 
 def _name(precision: torch.dtype) -> str:
     return str(precision).removeprefix("torch.")
 
 
-def _rank(features: Features) -> int | None:
-    """Rank of M, where M is small enough for singular values."""
-    if features.identity or features.shape.equations > 3000:
+def _rank(pairs: Sequence[Features]) -> int | None:
+    """Rank of M, the smallest of the groups' where M is small enough for singular values."""
+    if pairs[0].identity or pairs[0].shape.equations > 3000:
         return None
-    matrix = feature_operator(features, torch.float64, torch.device("cpu"))
-    return int(torch.linalg.matrix_rank(matrix.dense()))
+    matrices = (feature_operator(pair, torch.float64, torch.device("cpu")) for pair in pairs)
+    return min(int(torch.linalg.matrix_rank(matrix.dense())) for matrix in matrices)

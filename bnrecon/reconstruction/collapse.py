@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, cast
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,13 +14,20 @@ from bnrecon.construction.two_layer import composed_weight, relative_error
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
-from bnrecon.reconstruction.affine_map import AffineMap
-from bnrecon.reconstruction.geometry import pad
+from bnrecon.reconstruction.affine_map import AffineMap, rounded_scale
+from bnrecon.reconstruction.kernels import Layer, make_layer, weight_of
 
 if TYPE_CHECKING:
     from bnrecon.reconstruction.source_layer import SourceLayer
 
-__all__ = ["collapse_layer", "fold_inner_shift", "layer_errors", "shift_at_output"]
+__all__ = [
+    "collapse_layer",
+    "collapsed_bias",
+    "fold_inner_shift",
+    "layer_errors",
+    "present_layer",
+    "shift_at_output",
+]
 
 
 def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
@@ -27,12 +36,20 @@ def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
         return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
     if features.identity:
         return shift.reshape(features.shape.outputs, -1).sum(1)
-    taps = features.weights()[1].to(shift.device).sum((2, 3), dtype=torch.float64)
-    return taps @ shift
+    added = torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
+    for part, second in features.second_parts():
+        added += second.to(shift.device).flatten(2).sum(2, dtype=torch.float64) @ shift[part]
+    return added
+
+
+def _shifts_at_output(pairs: Sequence[Features], shift: torch.Tensor) -> torch.Tensor:
+    """The same for the intermediate channels and outputs of all groups."""
+    parts = shift.chunk(len(pairs))
+    return torch.cat([shift_at_output(*each) for each in zip(pairs, parts, strict=True)])
 
 
 def fold_inner_shift(
-    features: Features, first: AffineMap, second: AffineMap
+    pairs: Sequence[Features], first: AffineMap, second: AffineMap
 ) -> tuple[AffineMap, AffineMap]:
     """The same layer with a first BatchNorm whose β is 0, nothing nonlinear being in between.
 
@@ -43,89 +60,88 @@ def fold_inner_shift(
     2 (c1 + c2).
 
     Args:
-        features: the frozen pair.
-        first: s and t (c1,).
+        pairs: the frozen pair of each group.
+        first: s and t (groups c1,).
         second: the map (c2,) of B's output; its running mean moves with that output.
     """
     shift = -first.scale * first.mean.double()  # with which β = t + s ∘ μ is 0
-    added = shift_at_output(features, shift - first.shift)
+    added = _shifts_at_output(pairs, shift - first.shift)
     return dataclasses.replace(first, shift=shift), dataclasses.replace(
         second, shift=second.shift - second.scale * added, mean=second.mean.double() + added
     )
 
 
-def collapse_layer(layer: SourceLayer) -> nn.Linear | _PaddedConvolution:
+def _composed(layer: SourceLayer, inner: torch.Tensor, outer: torch.Tensor) -> list[torch.Tensor]:
+    """The kernel outer ∘ (B diag(inner) A) of each group, in the precision of the scales."""
+    parts = zip(inner.chunk(len(layer.pairs)), outer.chunk(len(layer.pairs)), strict=True)
+    kernels = []
+    for features, (own, second) in zip(layer.pairs, parts, strict=True):
+        matrix = feature_operator(features, inner.dtype, inner.device)
+        scales = Scales(layer.linearized.slope * own, second)
+        kernels.append(composed_weight(matrix, scales, features))
+        del matrix  # before the next is formed
+    return kernels
+
+
+def collapse_layer(layer: SourceLayer) -> Layer:
     """The one layer that a source layer computes, from its float64 maps and its features.
 
     Its weight is W' = outer ∘ (B diag(inner) A): nothing of the target enters. With an activation
     that is only nearly linear, this is the layer it would be if it were.
     """
+    kind, dtype = layer.kind, layer.second_norm.weight.dtype
+    first, second = layer.present_maps()
+    kernel = torch.cat(_composed(layer, first.scale, second.scale)).to(dtype)
+    weight = weight_of(kernel, kind, len(layer.pairs)).contiguous()
+    names = set(inspect.signature(kind).parameters) & set(kind.__constants__)
+    return make_layer(
+        kind,
+        nn.Parameter(weight),
+        nn.Parameter(collapsed_bias(layer).to(dtype)),
+        **{name: getattr(layer, name) for name in names},
+    )
+
+
+def collapsed_bias(layer: SourceLayer) -> torch.Tensor:
+    """The bias of that layer, (c2,) in float64."""
     first, second = layer.present_maps()
     slope, offset = layer.linearized.slope, layer.linearized.offset
-    matrix = feature_operator(layer.features, torch.float64, first.scale.device)
-    weight = composed_weight(matrix, Scales(slope * first.scale, second.scale), layer.features)
-    bias = (
-        second.scale * shift_at_output(layer.features, slope * first.shift + offset) + second.shift
+    shift = _shifts_at_output(layer.pairs, slope * first.shift + offset)
+    return second.scale * shift + second.shift
+
+
+def present_layer(layer: SourceLayer) -> Layer:
+    """The same, made again only when a normalization has changed since."""
+    held, known = layer.held(), layer.__dict__.get("_present")
+    if known is None or not _same(held, known[1]):
+        known = collapse_layer(layer), [value.clone() for value in held]
+        layer.__dict__["_present"] = known  # not as a part of the network
+    return known[0]
+
+
+def _same(now: Sequence[torch.Tensor], then: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors hold the same numbers, in the same type and on the same device.
+
+    Versions would not count writes to ``.data``.
+    """
+    return all(
+        a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
+        for a, b in zip(now, then, strict=True)
     )
-    parameter = layer.second_norm.weight
-    collapsed: nn.Linear | _PaddedConvolution
-    if layer.geometry.linear:
-        outputs, inputs = weight.shape[:2]
-        collapsed = nn.Linear(inputs, outputs, dtype=parameter.dtype, device=parameter.device)
-        weight = weight[:, :, 0, 0]
-    else:
-        collapsed = _PaddedConvolution(layer, parameter)
-    with torch.no_grad():
-        collapsed.weight.copy_(weight)
-        collapsed.bias.copy_(bias)
-    return collapsed.eval()
 
 
-class _PaddedConvolution(nn.Module):
-    """A convolution after its explicit padding."""
-
-    def __init__(self, layer: SourceLayer, like: torch.Tensor):
-        super().__init__()
-        shape, self.geometry = layer.features.shape, layer.geometry
-        self.convolution = nn.Conv2d(
-            shape.inputs,
-            shape.outputs,
-            shape.kernel,
-            self.geometry.stride,
-            dilation=self.geometry.dilation,
-            dtype=like.dtype,
-            device=like.device,
-        )
-        for name in nn.Conv2d.__constants__:  # the target's, as the source layer has them
-            setattr(self, name, getattr(layer, name))
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The convolution's weight."""
-        return self.convolution.weight
-
-    @property
-    def bias(self) -> torch.Tensor:
-        """The convolution's bias."""
-        return cast(torch.Tensor, self.convolution.bias)  # it was made with one
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pad, then convolve."""
-        return self.convolution(pad(x, self.geometry))
-
-
-def layer_errors(layer: SourceLayer, weight: torch.Tensor) -> tuple[float, float]:
-    """The relative errors of a layer's weight in float64 and in the network's precision.
+def layer_errors(layer: SourceLayer, kernel: torch.Tensor) -> tuple[float, float]:
+    """The relative errors of a layer's kernel in float64 and in the network's precision.
 
     The first from its float64 maps and its features; the second from the rounded parameters that
-    its BatchNorm layers hold, in the precision the network runs in.
+    its BatchNorm layers hold, in the precision the network runs in. Of several groups it is the
+    largest error of one.
     """
     exact = [wanted.scale for wanted in layer.present_maps()]
-    rounded = [layer.rounded_scale(norm) for norm in (layer.first_norm, layer.second_norm)]
-    errors = []
-    for inner, outer in (exact, rounded):
-        matrix = feature_operator(layer.features, inner.dtype, inner.device)
-        scales = Scales(layer.linearized.slope * inner, outer)
-        errors.append(relative_error(composed_weight(matrix, scales, layer.features), weight))
-        del matrix  # before the next is formed
+    rounded = [rounded_scale(norm) for norm in (layer.first_norm, layer.second_norm)]
+    targets = kernel.chunk(len(layer.pairs))
+    errors = [
+        max(map(relative_error, _composed(layer, inner, outer), targets))
+        for inner, outer in (exact, rounded)
+    ]
     return errors[0], errors[1]

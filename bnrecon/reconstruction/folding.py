@@ -12,6 +12,8 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.reconstruction.attention import attention_refusal
+from bnrecon.reconstruction.kernels import LAYERS, Layer, Norm, kernel_of
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.usage import Usage, find_usage
 from bnrecon.runtime.errors import shorten
@@ -34,22 +36,14 @@ OTHER_HOOKS = (
 )
 
 
-PLAIN = (nn.Conv2d.forward, nn.Linear.forward, nn.BatchNorm1d.forward)
+PLAIN = (*(kind.forward for kind in LAYERS), nn.BatchNorm1d.forward)
+
+
+INNER = {getattr(kind, "_conv_forward", None) for kind in (*LAYERS, nn.BatchNorm1d)}
 
 
 # Modules with weights that mix channels, other than those rebuilt here.
-OTHERS = (
-    nn.Conv1d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.Bilinear,
-    nn.RNNBase,
-    nn.MultiheadAttention,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer,
-)
+OTHERS = (nn.Bilinear, nn.RNNBase, nn.RNNCellBase)
 
 
 @dataclass(frozen=True)
@@ -60,9 +54,9 @@ class FoundLayer:
     """
 
     name: str
-    module: nn.Conv2d | nn.Linear
+    module: Layer
     norm_name: str | None
-    norm: nn.BatchNorm1d | nn.BatchNorm2d | None
+    norm: Norm | None
     target: TargetLayer
     gain: torch.Tensor
 
@@ -85,7 +79,7 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
     else than a convolution with their weight, and weights that are used without a module;
     ``images``, one batch for the network, show the latter better than a trace.
 
-    >>> layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2)]
+    >>> layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.LSTM(4, 4)]
     >>> net = nn.Sequential(*layers).eval()
     >>> [layer.norm_name for layer in find_layers(net).layers], list(find_layers(net).refused)
     (['1'], ['3'])
@@ -99,7 +93,7 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
             continue
         if reason := _refusal(name, module, usage):
             refused[name] = reason
-        elif isinstance(module, nn.Conv2d | nn.Linear):
+        elif isinstance(module, LAYERS):
             layers.append(_found(name, module, usage.norms.get(name), modules))
     refused |= {
         name: reason for name, reason in usage.outside.items() if not _is_part(name, refused)
@@ -137,20 +131,20 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
             "give the module it was made of"
         )
     if isinstance(module, OTHERS):
-        return f"{type(module).__name__} is not a 2d convolution or linear layer"
-    if not isinstance(module, nn.Conv2d | nn.Linear):
+        return f"{type(module).__name__} is neither a convolution nor a linear layer"
+    if isinstance(module, nn.MultiheadAttention):
+        return attention_refusal(module)
+    if not isinstance(module, LAYERS):
         return None
-    if isinstance(module, nn.Conv2d) and module.groups != 1:
-        return f"a grouped convolution ({module.groups} groups): each group is a system of its own"
     return _own_computation(module) or usage.outside.get(name)
 
 
 def _found(
-    name: str, module: nn.Conv2d | nn.Linear, norm_name: str | None, modules: dict[str, nn.Module]
+    name: str, module: Layer, norm_name: str | None, modules: dict[str, nn.Module]
 ) -> FoundLayer:
     """A layer with the BatchNorm that follows it; one that does more than normalize is kept."""
     # A name among these is that of a BatchNorm with running statistics (``Usage.norms``).
-    norm = cast(nn.BatchNorm1d | nn.BatchNorm2d, modules[norm_name]) if norm_name else None
+    norm = cast(Norm, modules[norm_name]) if norm_name else None
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not _is_plain(norm)):
         norm_name = norm = None
     return FoundLayer(name, module, norm_name, norm, *fold(name, module, norm))
@@ -166,7 +160,7 @@ def _with_other_hooks(layer: FoundLayer) -> list[str]:
     return found
 
 
-def _own_computation(module: nn.Conv2d | nn.Linear) -> str | None:
+def _own_computation(module: Layer) -> str | None:
     """Why a layer computes something else than a convolution with its weight, if it does."""
     if not _is_plain(module):
         return (
@@ -181,15 +175,11 @@ def _own_computation(module: nn.Conv2d | nn.Linear) -> str | None:
 
 def _is_plain(module: nn.Module) -> bool:
     """Whether a module runs PyTorch's own forward, not one of a subclass or of the object."""
-    own = (
-        isinstance(module, nn.Conv2d) and type(module)._conv_forward is not nn.Conv2d._conv_forward
-    )
-    return type(module).forward in PLAIN and not own and "forward" not in vars(module)
+    plain = getattr(type(module), "_conv_forward", None) in INNER
+    return plain and type(module).forward in PLAIN and "forward" not in vars(module)
 
 
-def fold(
-    name: str, module: nn.Conv2d | nn.Linear, norm: nn.BatchNorm1d | nn.BatchNorm2d | None
-) -> tuple[TargetLayer, torch.Tensor]:
+def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torch.Tensor]:
     """Fold a BatchNorm in eval mode into the layer before it, in float64; also return the gain.
 
     W' = g ∘ W and b' = g ∘ (b - mean) + β with g = γ / sqrt(var + eps). A weight that a hook
@@ -199,9 +189,7 @@ def fold(
     with torch.no_grad():  # a weight with a gradient's history could not be copied with its module
         for hook in module._forward_pre_hooks.values():
             hook(module, ())
-    weight = module.weight.detach().double()
-    if weight.ndim == 2:
-        weight = weight[:, :, None, None]
+    weight = kernel_of(module).detach().double()
     bias = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
     if module.bias is not None:
         bias = module.bias.detach().double()
@@ -216,4 +204,5 @@ def fold(
             gain = gain * norm.weight.detach().double()
             shift = shift if norm.bias is None else norm.bias.detach().double()
         bias = gain * (bias - mean.double()) + shift
-    return TargetLayer(name, gain[:, None, None, None] * weight, bias), gain
+    weight = gain.reshape(-1, *(1 for _ in weight.shape[1:])) * weight
+    return TargetLayer(name, weight, bias, getattr(module, "groups", 1)), gain

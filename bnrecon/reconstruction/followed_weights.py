@@ -6,25 +6,33 @@ from collections.abc import Hashable, Sequence
 
 from torch import nn
 
+from bnrecon.reconstruction.attention import Attention
+from bnrecon.reconstruction.kernels import LAYERS
+
 __all__ = ["HARMLESS", "FollowedWeights"]
 
 
-# Functions that mix channels by a weight.
-MIXING = {
-    "addbmm",
-    "addmm",
-    "addmv",
-    "baddbmm",
-    "bilinear",
-    "bmm",
+# What the layers that are rebuilt call.
+APPLYING = {
     "conv1d",
     "conv2d",
     "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
-    "einsum",
     "linear",
+}
+
+
+# Functions that mix channels by a weight.
+MIXING = APPLYING | {
+    "addbmm",
+    "addmm",
+    "addmv",
+    "baddbmm",
+    "bilinear",
+    "bmm",
+    "einsum",
     "matmul",
     "mm",
     "multi_head_attention_forward",
@@ -58,9 +66,10 @@ METADATA = {
 }
 
 
-# Modules whose parameters mix no channels.
+# Modules whose own parameters mix no channels.
 HARMLESS = (
-    nn.Embedding
+    Attention
+    | nn.Embedding
     | nn.EmbeddingBag
     | nn.PReLU
     | nn.LayerNorm
@@ -75,9 +84,7 @@ class FollowedWeights:
 
     def __init__(self, model: nn.Module):
         modules = dict(model.named_modules())
-        self.layers = {
-            name for name, module in modules.items() if isinstance(module, nn.Conv2d | nn.Linear)
-        }
+        self.layers = {name for name, module in modules.items() if isinstance(module, LAYERS)}
         self.watched = self.layers | {
             name for name, module in modules.items() if isinstance(module, HARMLESS)
         }
@@ -111,9 +118,10 @@ class FollowedWeights:
                 if running not in owners:
                     reason = f"its {_place(name)[1]} is read outside of the layer, by {function}"
                     self.outside |= dict.fromkeys(layers, reason)
-            elif function in MIXING and None in made_of:
+            elif function in MIXING and None in made_of and running not in owners:
                 self.outside[name] = f"used by a call of {function}, not by a module"
-        if inputs and None not in made_of:
+        applied = running in self.layers and function in APPLYING  # to a constant, as it may be
+        if inputs and None not in made_of and not applied:
             self.weights[output] = names
 
 

@@ -1,53 +1,83 @@
-"""How a layer moves over its input: stride, dilation, padding."""
+"""How a layer moves over its input: stride, dilation, padding, zeros in between."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from bnrecon.reconstruction.kernels import TRANSPOSED, Convolution, Layer, Transposed
 
 __all__ = ["Geometry", "centre", "geometry_of", "pad"]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a layer moves over its input.
+    """How a layer moves over its input; a linear layer has no sides to move along.
 
-    ``pads`` is (left, right, top, bottom); all padding comes before the first source layer.
+    Args:
+        kernel: sides of the kernel, as for the next two.
+        stride: of the convolution.
+        dilation: of its kernel.
+        pads: as ``F.pad`` takes them, last side first: (left, right, top, bottom). All padding
+            comes before the first source layer.
+        pad_mode: what is padded.
+        groups: of channels.
+        spread: of a transposed convolution, the distance to which the inputs are moved apart, with
+            zeros in between.
     """
 
-    linear: bool
-    stride: tuple[int, int] = (1, 1)
-    dilation: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    kernel: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
     pad_mode: str = "constant"
+    groups: int = 1
+    spread: tuple[int, ...] = ()
+
+    @property
+    def dims(self) -> int:
+        """How many sides the kernel moves along."""
+        return len(self.kernel)
+
+    @property
+    def movement(self) -> dict[str, Any]:
+        """Stride and dilation as arguments of a convolution."""
+        return {"stride": self.stride, "dilation": self.dilation} if self.kernel else {}
 
 
-def geometry_of(module: nn.Conv2d | nn.Linear) -> Geometry:
-    """Read a module's stride, dilation and padding; ``same`` and asymmetric padding included."""
-    if isinstance(module, nn.Linear):
-        return Geometry(linear=True)
-    (top, bottom), (left, right) = (_pads(module, side) for side in (0, 1))
-    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    stride, dilation = pair(module.stride), pair(module.dilation)
-    return Geometry(False, stride, dilation, (left, right, top, bottom), mode)
+def geometry_of(module: Layer) -> Geometry:
+    """Read a module's stride, dilation and padding; ``same`` and asymmetric padding included.
 
-
-def pair(values: Sequence[int]) -> tuple[int, int]:
-    """Two numbers, height and width, as a tuple.
-
-    >>> pair(torch.Size([3, 5]))
-    (3, 5)
+    >>> geometry_of(nn.Conv1d(2, 3, 4, padding="same")).pads
+    (1, 2)
     """
-    height, width = values
-    return height, width
+    if isinstance(module, nn.Linear):
+        return Geometry()
+    sides = range(len(module.kernel_size))
+    transposed = isinstance(module, TRANSPOSED)
+    between = [
+        _around(module, n) if isinstance(module, TRANSPOSED) else _pads(module, n) for n in sides
+    ]
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    stride = tuple(module.stride)
+    return Geometry(
+        tuple(module.kernel_size),
+        tuple(1 for _ in sides) if transposed else stride,
+        tuple(module.dilation),
+        tuple(number for pair in reversed(between) for number in pair),
+        mode,
+        module.groups,
+        stride if transposed else (),
+    )
 
 
-def _pads(module: nn.Conv2d, side: int) -> tuple[int, int]:
-    """Padding before and after the image, along height (0) or width (1)."""
+def _pads(module: Convolution, side: int) -> tuple[int, int]:
+    """Padding before and after the image along one side."""
     if module.padding == "valid":
         return 0, 0
     if isinstance(module.padding, str):  # same
@@ -56,25 +86,83 @@ def _pads(module: nn.Conv2d, side: int) -> tuple[int, int]:
     return module.padding[side], module.padding[side]
 
 
-def pad(x: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """Pad a layer's input as the target does."""
-    return F.pad(x, geometry.pads, geometry.pad_mode) if any(geometry.pads) else x
+def _around(module: Transposed, side: int) -> tuple[int, int]:
+    """Zeros before and after the spread image along one side; below 0 where it is cropped."""
+    reach = module.dilation[side] * (module.kernel_size[side] - 1)
+    before = reach - int(module.padding[side])
+    return before, before + module.output_padding[side]
+
+
+def pad(
+    x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Pad a layer's input as the target does.
+
+    Args:
+        x: (N, c0, *sides).
+        geometry: of the layer.
+        output_sides: those of the output, where a transposed convolution is not to have its own.
+    """
+    pads = geometry.pads
+    if geometry.spread:
+        x = _spread(x, geometry.spread)
+        if output_sides is not None:
+            pads = _pads_for(x, geometry, output_sides)
+    return F.pad(x, pads, geometry.pad_mode) if any(pads) else x
+
+
+def _spread(x: torch.Tensor, distances: Sequence[int]) -> torch.Tensor:
+    """Move pixels apart, with zeros in between."""
+    sides = [(side - 1) * step + 1 for side, step in zip(x.shape[2:], distances, strict=True)]
+    spread = x.new_zeros(*x.shape[:2], *sides)
+    take(spread, [slice(None, None, step) for step in distances]).copy_(x)
+    return spread
+
+
+def _pads_for(x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int]) -> tuple[int, ...]:
+    """The pads with which a spread input gives an output of these sides."""
+    pads, dims = list(geometry.pads), geometry.dims
+    for side, wanted in enumerate(output_sides[-dims:]):
+        last = 2 * (dims - side) - 1
+        reach = geometry.dilation[side] * (geometry.kernel[side] - 1)
+        pads[last] += wanted - (x.shape[2 + side] + pads[last - 1] + pads[last] - reach)
+        if (
+            not 0
+            <= pads[last] - pads[last - 1]
+            < max(geometry.spread[side], geometry.dilation[side])
+        ):
+            raise ValueError(f"output_size={tuple(output_sides)}: not possible for this input")
+    return tuple(pads)
 
 
 def centre(
-    x: torch.Tensor, kernel: tuple[int, int], geometry: Geometry, sides: torch.Size
+    x: torch.Tensor, kernel: tuple[int, ...], geometry: Geometry, sides: Sequence[int]
 ) -> torch.Tensor:
     """The part of a padded input that a kernel's centre passes over, strides not applied.
 
     Args:
-        x: (N, c0, H, W), padded.
-        kernel: (kh, kw).
+        x: (N, c0, *sides), padded.
+        kernel: its sides.
         geometry: of the layer.
-        sides: height and width of the layer's output.
+        sides: those of the layer's output.
     """
-    starts = [side // 2 * step for side, step in zip(kernel, geometry.dilation, strict=True)]
-    rows, columns = (
-        slice(start, start + (side - 1) * step + 1)
-        for start, side, step in zip(starts, sides, geometry.stride, strict=True)
-    )
-    return x[:, :, rows, columns]
+    return take(x, windows([side // 2 for side in kernel], geometry, sides))
+
+
+def take(x: torch.Tensor, sides: Sequence[slice]) -> torch.Tensor:
+    """A part of each of the last sides, as a view."""
+    index: tuple[Any, ...] = (..., *sides)
+    return x[index]
+
+
+def windows(
+    tap: Sequence[int], geometry: Geometry, sides: Sequence[int], strided: bool = False
+) -> list[slice]:
+    """What one tap of a kernel passes over along each side, with strides applied or not."""
+    found = []
+    for place, step, dilation, side in zip(
+        tap, geometry.stride, geometry.dilation, sides, strict=True
+    ):
+        start = place * dilation
+        found.append(slice(start, start + (side - 1) * step + 1, step if strided else 1))
+    return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reconstruction.geometry import Geometry
+from bnrecon.reconstruction.geometry import Geometry, take, windows
+from bnrecon.reconstruction.kernels import apply_kernel
 
 __all__ = ["identity_output"]
 
@@ -24,29 +25,43 @@ def identity_output(
     """Sum φ(s_l x_j + t_l) over the features l = (i, tap, j) of each output i.
 
     Args:
-        x: the padded input (N, c0, H, W).
-        scale: s (n,), of the first normalization.
-        shift: t (n,), of the same.
-        shape: of the target layer.
-        geometry: its stride and dilation.
+        x: the padded input (N, c0, *sides).
+        scale: s (groups n,), of the first normalization.
+        shift: t (groups n,), of the same.
+        shape: of one group of the target layer.
+        geometry: its stride, dilation and groups.
         activation: φ; without it the sum is one convolution.
 
     Returns:
-        The output of B, (N, c2, H', W').
+        The output of B, (N, c2, *sides).
     """
-    table = (shape.outputs, shape.taps, shape.inputs)
+    table = (-1, shape.taps, shape.inputs)
     scale, shift = scale.reshape(table), shift.reshape(table)
-    stride, dilation = geometry.stride, geometry.dilation
     if activation is None:
-        kernel = scale.transpose(1, 2).reshape(shape.outputs, shape.inputs, *shape.kernel)
-        return F.conv2d(x, kernel, shift.sum((1, 2)), stride=stride, dilation=dilation)
-    patches = F.unfold(x, shape.kernel, dilation=dilation, stride=stride)
-    patches = patches.reshape(len(x), shape.inputs, shape.taps, -1).transpose(1, 2)
+        kernel = scale.transpose(1, 2).reshape(len(scale), shape.inputs, *geometry.kernel)
+        return apply_kernel(x, kernel, shift.sum((1, 2)), geometry.groups, **geometry.movement)
+    patches = _patches(x, geometry)
+    groups = patches.unflatten(2, (geometry.groups, shape.inputs))
     outputs = [
-        activation(s[..., None] * patches + t[..., None]).sum((1, 2))
-        for s, t in zip(scale, shift, strict=True)
+        activation(s[..., None] * groups[:, :, output // shape.outputs] + t[..., None]).sum((1, 2))
+        for output, (s, t) in enumerate(zip(scale, shift, strict=True))
     ]
-    sides = [
-        (x.shape[2 + d] - dilation[d] * (shape.kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1)
+    return torch.stack(outputs, 1).reshape(len(x), len(scale), *_sides(x, geometry))
+
+
+def _patches(x: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """What each tap of the kernel passes over: (N, taps, c0, places)."""
+    sides = _sides(x, geometry)
+    taps = itertools.product(*map(range, geometry.kernel))
+    seen = [take(x, windows(tap, geometry, sides, strided=True)) for tap in taps]
+    return torch.stack(seen, 1).reshape(len(x), len(seen), x.shape[1], -1)
+
+
+def _sides(x: torch.Tensor, geometry: Geometry) -> list[int]:
+    """Sides of the output for a padded input."""
+    return [
+        (side - dilation * (kernel - 1) - 1) // step + 1
+        for side, kernel, step, dilation in zip(
+            x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation, strict=True
+        )
     ]
-    return torch.stack(outputs, 1).reshape(len(x), shape.outputs, *sides)

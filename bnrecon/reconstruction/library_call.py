@@ -38,10 +38,11 @@ def reconstruct(
 ) -> Reconstruction:
     """Rebuild a network from frozen random convolutions by its normalization parameters alone.
 
-    Every 2d convolution and linear layer becomes two frozen random ones, A (c1, c0, 1, 1) and
-    B (c2, c1, kh, kw), each followed by a BatchNorm (Burkholz 2024, Lemma 2.1, Thms 2.2-2.4); a
-    BatchNorm that follows a layer is folded into it first. All else is copied, and only
-    normalizations stay trainable. The model itself is left as it is.
+    Every convolution, transposed convolution and linear layer becomes two frozen random ones, for
+    images A (c1, c0, 1, 1) and B (c2, c1, kh, kw), each followed by a BatchNorm (Burkholz 2024,
+    Lemma 2.1, Thms 2.2-2.4); so does each group of a grouped convolution, and each projection of an
+    ``nn.MultiheadAttention``. A BatchNorm that follows a layer is folded into it first. All else is
+    copied, and only normalizations stay trainable. The model itself is left as it is.
 
     This is ``plan_layers``, ``solve_layer`` for each layer and ``assemble``, which can be called on
     their own, and a comparison of both networks' outputs on the first batch of ``images``.
@@ -97,7 +98,7 @@ def reconstruct(
     check_moments(plan, moments)
     solutions = {layer.name: solve_layer(layer) for layer in plan.layers}
     rebuilt = assemble(plan, solutions, moments)
-    return rebuilt if first is None else _compare(rebuilt, plan.model, first, spec)
+    return rebuilt if first is None else _compare(rebuilt, uncompiled(model), first, spec)
 
 
 def _compare(

@@ -10,7 +10,7 @@ from torch import nn
 
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
-from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.reconstruction.geometry import centre, geometry_of, pad, take
 from bnrecon.reconstruction.images import run_model
 from bnrecon.runtime.hardware import exact_float32
 
@@ -61,6 +61,28 @@ class LayerMoments:
         self.centre_products = self.centre_products + centred @ centred.T
         self.centre_with_output = self.centre_with_output + output @ centred.T
 
+    def of_group(self, group: int, groups: int) -> LayerMoments:
+        """The moments of one group's inputs and outputs."""
+        if groups == 1:
+            return self
+        inputs, outputs = (
+            slice(group * size, (group + 1) * size)
+            for size in (len(self.input_sum) // groups, len(self.output_sum) // groups)
+        )
+        largest = self.largest_input
+        return LayerMoments(
+            self.count,
+            self.input_sum[inputs],
+            self.input_products[inputs, inputs],
+            None if largest is None else largest[inputs],
+            self.output_count,
+            self.output_sum[outputs],
+            self.output_squares[outputs],
+            self.centre_sum[inputs],
+            self.centre_products[inputs, inputs],
+            self.centre_with_output[outputs, inputs],
+        )
+
     def is_finite(self) -> bool:
         """Whether all that was seen is finite: what is not shows in the squares."""
         return all(
@@ -76,8 +98,12 @@ class LayerMoments:
         if features.identity:
             copies = features.width // len(mean)
             return mean.repeat(copies), covariance.diagonal().clamp_min(0).repeat(copies)
-        first = features.weights()[0].to(mean)
-        return first @ mean, ((first @ covariance) * first).sum(1).clamp_min(0)
+        means, variances = mean.new_empty(features.width), mean.new_empty(features.width)
+        for part, first in features.first_parts():
+            exact = first.to(mean)
+            means[part] = exact @ mean
+            variances[part] = ((exact @ covariance) * exact).sum(1).clamp_min(0)
+        return means, variances
 
     def second_output(
         self,
@@ -140,15 +166,16 @@ def gather(
         def hook(_module: nn.Module, inputs: tuple, named: dict, output: torch.Tensor) -> None:
             # Detached: a model may turn gradients on.
             given, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
-            if geometry.linear:
+            if not geometry.dims:
                 x, out = (part.reshape(-1, part.shape[-1]).T for part in (given, output))
                 moments[found.name].add(x.double(), out.double(), x.double())
                 return
-            if given.ndim == 3:
+            if given.ndim == geometry.dims + 1:
                 given, output = given[None], output[None]
-            padded = pad(given, geometry)
-            at_centre = centre(padded, found.target.shape.kernel, geometry, output.shape[2:])
-            at_centre = at_centre[:, :, :: geometry.stride[0], :: geometry.stride[1]]
+            sides = output.shape[2:]
+            padded = pad(given, geometry, sides)
+            at_centre = centre(padded, geometry.kernel, geometry, sides)
+            at_centre = take(at_centre, [slice(None, None, step) for step in geometry.stride])
             moments[found.name].add(
                 *(map_.transpose(0, 1).flatten(1).double() for map_ in (padded, output, at_centre))
             )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -22,10 +21,21 @@ from bnrecon.reconstruction.arguments import (
     feature_spec,
     solver_spec,
 )
+from bnrecon.reconstruction.attention import fast_path_notes, unpack
 from bnrecon.reconstruction.folding import FoundLayer, find_layers, layer_label
+from bnrecon.reconstruction.groups import group_number
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
-from bnrecon.reconstruction.substitution import check_copy, uncompiled
+from bnrecon.reconstruction.storage import (
+    count,
+    fit_together,
+    less_memory,
+    memory_shortage,
+    regenerated_work,
+    regenerates,
+    together,
+)
+from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.hardware import available_memory, format_bytes
 from bnrecon.solvers.register import lookup
@@ -33,7 +43,7 @@ from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["Plan", "PlannedLayer", "RefusedLayers", "plan_layers"]
 
-LESS_MEMORY = "features=id_cond needs the least memory"
+FILE_BYTES = 24  # a feature's scale and shift in float64 and statistics in float32
 PARAMETER_BYTES = 48  # a feature's scale, shift and statistics, in float64 and as BatchNorm's
 
 
@@ -43,11 +53,12 @@ class PlannedLayer:
 
     Args:
         found: the layer, with the BatchNorm that follows it folded in.
-        width: c1, the number of features.
+        width: c1, the number of features; of a grouped convolution, of each group.
         number: of the layer among those found; its features depend on it.
         features: what they are drawn as.
         solver: how the layer is solved.
         seed: what features are drawn from.
+        regenerated: whether they are made wherever they are used, instead of being stored.
     """
 
     found: FoundLayer
@@ -56,6 +67,7 @@ class PlannedLayer:
     features: FeatureSpec
     solver: SolverSpec = field(default_factory=SolverSpec)
     seed: int = 0
+    regenerated: bool = False
 
     @property
     def name(self) -> str:
@@ -69,42 +81,76 @@ class PlannedLayer:
 
     @property
     def shape(self) -> LayerShape:
-        """The target layer's shape."""
+        """The target layer's shape; of a grouped convolution, that of one group."""
         return self.found.target.shape
 
-    def draw(self) -> Features:
-        """Draw the layer's features, the same ones each time."""
-        spec = self.features
+    @property
+    def groups(self) -> int:
+        """How many groups the layer has, each with features of its own."""
+        return self.found.target.groups
+
+    def draw(self, group: int = 0) -> Features:
+        """Draw the layer's features, or those of one group, the same ones each time."""
+        spec, number = self.features, group_number(self.number, group)
         return draw(
-            spec.name, self.shape, self.width, self.seed, self.number, spec.strict, spec.skip
+            spec.name,
+            self.shape,
+            self.width,
+            self.seed,
+            number,
+            spec.strict,
+            spec.skip,
+            self.regenerated,
         )
 
     @property
     def implicit(self) -> bool:
         """Whether the features are implicit: M = I, and too large to be worth storing."""
         identity = self.features.name == "id_cond" and self.width == self.shape.equations
-        return identity and self.shape.feature_bytes(self.width) > IMPLICIT_FROM
+        return identity and self.groups * self.shape.feature_bytes(self.width) > IMPLICIT_FROM
 
     @property
     def stored(self) -> int:
         """Bytes that the source layer takes."""
-        weights = 0 if self.implicit else self.shape.feature_bytes(self.width)
-        return weights + PARAMETER_BYTES * self.width
+        unstored = self.implicit or self.regenerated
+        weights = 0 if unstored else self.shape.feature_bytes(self.width)
+        return self.groups * (weights + PARAMETER_BYTES * self.width)
 
     @property
     def work(self) -> int:
         """Bytes it takes besides while it is solved: float64 factors, and a float32 copy."""
+        if self.regenerated:
+            return regenerated_work(self.shape, self.width)
         return 3 * self.stored
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be rebuilt: ``layers`` of ``model``, and ``notes`` on what was found."""
+    """What will be rebuilt: ``layers`` of ``model``, and ``notes`` on what was found.
+
+    ``kept`` has the reason for each layer that is left as it is.
+    """
 
     layers: list[PlannedLayer]
     notes: list[str]
     model: nn.Module = field(default_factory=nn.Identity)
     features: FeatureSpec = field(default_factory=FeatureSpec)
+    kept: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that all layers take together, and solving the largest of them."""
+        return together(self.layers)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the source network's file: a scale, a shift and two statistics a feature."""
+        return FILE_BYTES * sum(layer.groups * layer.width for layer in self.layers)
+
+    @property
+    def regenerated(self) -> bool:
+        """Whether features are made wherever they are used, instead of being stored."""
+        return any(layer.regenerated for layer in self.layers)
 
 
 def plan_layers(
@@ -144,36 +190,43 @@ def plan_layers(
     check_unsupported(unsupported)
     whole, model = model, uncompiled(model)
     _check_tensors(model)
+    model = unpack(model, substitute)
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
     free = available_memory(device)
     inventory = find_layers(model, images)
+    wanted = [
+        PlannedLayer(
+            found, _width(found.target.shape, features, solver), number, features, solver, seed
+        )
+        for number, found in enumerate(inventory.layers)
+    ]
+    if regenerates(features, together(wanted), free):
+        wanted = [replace(layer, regenerated=True) for layer in wanted]
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
-    for number, found in enumerate(inventory.layers):
-        width = _width(found.target.shape, features, solver)
-        layer = PlannedLayer(found, width, number, features, solver, seed)
+    for layer in wanted:
         _check_layer(layer)
         shortage = _solver_shortage(layer, device, free)
         if shortage and unsupported == "raise":
             instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
             raise RunError(f"{layer.label}: {shortage}; {instead}")
-        if shortage := shortage or _memory_shortage(layer, free):
-            too_large[found.name] = shortage
+        if shortage := shortage or memory_shortage(layer, free):
+            too_large[layer.name] = shortage
         else:
             planned.append(layer)
     refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        advice = f"; {LESS_MEMORY}" if too_large else ""
+        advice = f"; {less_memory(features)}" if too_large else ""
         raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{advice}", refused)
-    refused |= _fit_together(planned, free, unsupported, device)
+    refused |= fit_together(planned, free, unsupported, device)
     if not planned:
         raise_nothing_left(refused)
     kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
-    notes = [*inventory.notes, *kept, *_slow(planned)]
+    notes = [*inventory.notes, *kept, *_slow(planned), *fast_path_notes(model)]
     if whole is not model:
         notes.append("the model is compiled, the source network is not: torch.compile it again")
     check_copy(model, [layer.found for layer in planned])
-    return Plan(planned, notes, model, features)
+    return Plan(planned, notes, model, features, refused)
 
 
 def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
@@ -214,7 +267,7 @@ def _check_layer(layer: PlannedLayer) -> None:
             "allow_below_minimum=True"
         )
     if c1 < 1:
-        raise UserError(f"{layer.label}: {_count(c1)} features; at least one is needed")
+        raise UserError(f"{layer.label}: {count(c1)} features; at least one is needed")
     target = layer.found.target
     for what, value in (("weights", target.weight), ("bias", target.bias)):
         if not bool(torch.isfinite(value).all()):
@@ -242,40 +295,6 @@ def _solver_shortage(layer: PlannedLayer, device: torch.device, free: int) -> st
     )
 
 
-def _memory_shortage(layer: PlannedLayer, free: int) -> str | None:
-    """The memory that a layer's own features lack, if they do."""
-    need = layer.stored + layer.work
-    if need <= free:
-        return None
-    return (
-        f"its {_count(layer.width)} features take {format_bytes(layer.stored)}, "
-        f"{format_bytes(need)} while solving, and {format_bytes(free)} are free"
-    )
-
-
-def _fit_together(
-    planned: list[PlannedLayer], free: int, unsupported: str, device: torch.device
-) -> dict[str, str]:
-    """Take the largest layers out of the plan until the others fit; return them with the reason."""
-    there = f"{format_bytes(free)} are free on {device.type}"
-    if _together(planned) > free and unsupported == "raise":
-        raise UserError(
-            f"the network's {len(planned)} layers need {format_bytes(_together(planned))} for "
-            f"their features, {there}; use a smaller width; {LESS_MEMORY}"
-        )
-    refused = {}
-    while _together(planned) > free:
-        largest = max(planned, key=lambda layer: (layer.stored, layer.number))
-        planned.remove(largest)
-        refused[largest.name] = f"with the other layers it does not fit: {there}"
-    return refused
-
-
-def _together(layers: Sequence[PlannedLayer]) -> int:
-    """Bytes that layers take together: what each one stores, and the largest one's work."""
-    return sum(layer.stored for layer in layers) + max((layer.work for layer in layers), default=0)
-
-
 def _slow(planned: list[PlannedLayer]) -> list[str]:
     """A note on what will take long."""
     rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
@@ -285,9 +304,4 @@ def _slow(planned: list[PlannedLayer]) -> list[str]:
 
 
 def _features_are(number: int) -> str:
-    return f"{_count(number)} {'feature is' if number == 1 else 'features are'}"
-
-
-def _count(number: int) -> str:
-    """A number of features, short where no machine could hold as many."""
-    return str(number) if abs(number) < 1e9 else f"{number:.3g}"
+    return f"{count(number)} {'feature is' if number == 1 else 'features are'}"

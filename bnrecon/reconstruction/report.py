@@ -22,26 +22,28 @@ class LayerReport:
 
     Args:
         name: of the layer in the model.
-        shape: (c2, c0, kh, kw).
-        equations: n = c2 · c0 · kh · kw.
+        shape: (c2, c0, *kernel); of a grouped convolution, that of one group, as the next two.
+        equations: n, the product of these.
         width: c1, the number of features.
         relative_error: ‖W' - W‖ / ‖W‖ in float64, from the float64 normalization parameters and the
             features.
         assembled_error: the same from the parameters that the network holds, in the precision it
             runs in.
+            Of several groups both are the largest of one.
         converged: the solver has converged, ``relative_error`` is within its tolerance, and
             ``assembled_error`` is rounding.
         redrawn: features that came out all-zero and were drawn again.
         rank: that of M where strict sparse features may lack it; ``None`` where it was not
             computed.
-        convolutions: ``stored``, or ``implicit`` where M = I is not formed.
+        convolutions: ``stored``, ``implicit`` where M = I is not formed, or ``regenerated``.
         digest: of the frozen weights.
-        solution: the solver's report; its ``diagnosis`` says why the layer did not converge, where
-            a reason was found.
+        solution: the solver's report, of several groups that of the one with the largest residual;
+            its ``diagnosis`` says why the layer did not converge, where a reason was found.
+        groups: of a grouped convolution, each rebuilt from features of its own.
     """
 
     name: str
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     equations: int
     width: int
     relative_error: float
@@ -52,6 +54,7 @@ class LayerReport:
     convolutions: str
     digest: str
     solution: SolverReport
+    groups: int = 1
 
     @property
     def oversampling(self) -> float:
@@ -123,14 +126,16 @@ class LayerReport:
             "reason": solution.reason,
             "diagnosis": solution.diagnosis,
             **({"at_limit": True} if solution.at_limit else {}),
+            **({"groups": self.groups} if self.groups > 1 else {}),
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LayerReport:
         """Read such a row; keys that a layer does not have are passed over.
 
-        Old rows lack ``norm`` and what follows; ``at_limit`` is there only where it is true. There
-        is no ``memory`` of the solver's report, whose ``converged`` is taken to be the layer's.
+        Old rows lack ``norm`` and what follows; ``at_limit`` is there only where it is true,
+        ``groups`` where there are several. There is no ``memory`` of the solver's report, whose
+        ``converged`` is taken to be the layer's.
 
         Raises ``KeyError`` or ``TypeError`` for anything else.
         """
@@ -146,10 +151,9 @@ class LayerReport:
             diagnosis=row.get("diagnosis", ""),
             at_limit=row.get("at_limit", False),
         )
-        c2, c0, kh, kw = row["shape"]
         return cls(
             name=row["name"],
-            shape=(c2, c0, kh, kw),
+            shape=tuple(row["shape"]),
             equations=row["equations"],
             width=row["width"],
             relative_error=row["relative_error"],
@@ -160,6 +164,7 @@ class LayerReport:
             convolutions=row["convolutions"],
             digest=row["digest"],
             solution=solution,
+            groups=row.get("groups", 1),
         )
 
 

@@ -6,20 +6,23 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import distribution
-from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction.affine_map import AffineMap
+from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.collapse import collapse_layer
-from bnrecon.reconstruction.geometry import pair
+from bnrecon.reconstruction.groups import group_number, joined_digest
+from bnrecon.reconstruction.kernels import LAYERS, group_shape
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.hardware import available_memory
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
 
@@ -88,23 +91,29 @@ def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> Non
     )
 
 
-def load_source(path: str | Path, model: nn.Module) -> nn.Module:
+def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn.Module:
     """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
 
     Frozen weights are drawn again from the seed and compared with the saved digest. Raises
     ``RunError`` where they differ (an orthogonal kind on another machine), ``ValueError`` where the
     file is damaged.
+
+    Args:
+        path: of the file.
+        model: the architecture.
+        storage: of features, as in ``FeatureSpec``.
     """
     tensors, about = files.read_tensors(Path(path))
-    model = uncompiled(model)
+    model = unpack(uncompiled(model), substitute, lambda name: _holds_packed(tensors, name))
     modules = dict(model.named_modules())
     replaced: dict[int, nn.Module] = {}
-    for entry in about["layers"]:
-        recipe = LayerRecipe(**entry)
+    recipes = [LayerRecipe(**entry) for entry in about["layers"]]
+    regenerated = _regenerated(recipes, modules, storage)
+    for recipe in recipes:
         module = modules.get(recipe.name)
         if module is None or (recipe.norm is not None and recipe.norm not in modules):
             raise RunError(f"{path} does not fit this architecture: it has no layer {recipe.name}")
-        replaced[id(module)] = _rebuild(recipe, module, tensors, path)
+        replaced[id(module)] = _rebuild(recipe, module, tensors, path, recipe.name in regenerated)
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
     network = substitute(model, replaced)
@@ -123,20 +132,51 @@ def load_source(path: str | Path, model: nn.Module) -> nn.Module:
     return network.eval()
 
 
+def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
+    """Whether an attention was left as it was when the file was written."""
+    prefix = f"rest|{name}." if name else "rest|"
+    return f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
+
+
+def _regenerated(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> set[str]:
+    """Layers whose features are regenerated; with ``auto`` if they would fill half the memory."""
+    sizes = {}
+    for recipe in recipes:
+        module = modules.get(recipe.name)
+        if isinstance(module, LAYERS) and distribution(recipe.features).regenerable:
+            groups = getattr(module, "groups", 1)
+            sizes[recipe.name] = groups * group_shape(module).feature_bytes(recipe.width)
+    if not sizes or storage == "memory":
+        return set()
+    free = available_memory(modules[next(iter(sizes))].weight.device)
+    return set(sizes) if storage == "regenerate" or 2 * sum(sizes.values()) > free else set()
+
+
 def _rebuild(
-    recipe: LayerRecipe, module: nn.Module, tensors: Mapping[str, torch.Tensor], path: str | Path
+    recipe: LayerRecipe,
+    module: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    path: str | Path,
+    regenerate: bool,
 ) -> SourceLayer:
-    if not isinstance(module, nn.Conv2d | nn.Linear):
+    if not isinstance(module, LAYERS):
         raise RunError(
             f"{path} does not fit this architecture: layer {recipe.name} is {type(module).__name__}"
         )
-    weight = module.weight
-    kernel = pair(weight.shape[2:]) if isinstance(module, nn.Conv2d) else (1, 1)
-    shape = LayerShape(weight.shape[0], weight.shape[1], kernel)
-    features = draw(
-        recipe.features, shape, recipe.width, recipe.seed, recipe.number, recipe.strict, recipe.skip
-    )
-    if features.digest() != recipe.digest:
+    pairs = [
+        draw(
+            recipe.features,
+            group_shape(module),
+            recipe.width,
+            recipe.seed,
+            group_number(recipe.number, group),
+            recipe.strict,
+            recipe.skip,
+            regenerate,
+        )
+        for group in range(getattr(module, "groups", 1))
+    ]
+    if joined_digest(pairs) != recipe.digest:
         reason = (
             ""
             if distribution(recipe.features).portable
@@ -148,11 +188,11 @@ def _rebuild(
         raise RunError(
             f"{path}: layer {recipe.name} draws other features than it was saved with{reason}"
         )
-    layer = SourceLayer(features, module, recipe.activation)
+    layer = SourceLayer(pairs, module, recipe.activation)
     maps = []
     for role, norm in (("first", layer.first_norm), ("second", layer.second_norm)):
         gamma, beta, mean, variance = (
-            tensors[f"{recipe.name}|{role}.{key}"].to(weight.device)
+            tensors[f"{recipe.name}|{role}.{key}"].to(module.weight.device)
             for key in ("gamma", "beta", "mean", "variance")
         )
         maps.append(AffineMap.of_parameters(gamma, beta, mean, variance, norm.eps))

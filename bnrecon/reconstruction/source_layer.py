@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +12,18 @@ from torch import nn
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.affine_map import AffineMap, norm_values
-from bnrecon.reconstruction.collapse import collapse_layer, fold_inner_shift
+from bnrecon.reconstruction.affine_map import AffineMap, norm_values, present_map, write_map
+from bnrecon.reconstruction.collapse import collapsed_bias, fold_inner_shift, present_layer
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.reconstruction.groups import joined, joined_digest
 from bnrecon.reconstruction.identity_features import identity_output
-from bnrecon.runtime.digests import tensor_digest
+from bnrecon.reconstruction.kernels import (
+    Layer,
+    apply_kernel,
+    frozen_layer,
+    kind_of,
+    norm_class,
+)
 
 __all__ = ["IMPLICIT_FROM", "SourceLayer"]
 
@@ -30,65 +36,69 @@ IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M 
 
 
 class SourceLayer(nn.Module):
-    """Convolution A (1x1), BatchNorm, activation, convolution B (kxk), BatchNorm for one layer.
+    """Convolution A (1x1), BatchNorm, activation, convolution B, BatchNorm for one layer.
 
     Of that ``module`` it takes geometry, type and device, not the weight. Where the features have a
     skip connection, it is added before (``outer``) or after (``inner``) the second BatchNorm. Both
     weights are frozen; ``set_maps`` sets the normalizations. All padding comes before A: the first
     normalization's shift then reaches the border as it reaches every other pixel, and without an
     activation the second normalization can take it over (``fold_inner_shift``): the first one's β
-    is 0 and frozen then. For a linear layer both are ``nn.Linear`` and ``nn.BatchNorm1d``.
+    is 0 and frozen then. So do the zeros between the inputs of a transposed convolution: B is the
+    convolution that moves over them. For a linear layer both are ``nn.Linear``. The groups of a
+    grouped convolution, each with features of its own, are groups of A and of B.
 
-    In eval mode the c1 intermediate channels are worked through in chunks, so that memory stays
+    In eval mode the intermediate channels are worked through in chunks, so that memory stays
     bounded however wide the layer is. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no
     weights in memory: since M = I, each intermediate channel is one input, scaled and shifted,
-    added to one output at one tap, which is what is computed.
+    added to one output at one tap, which is what is computed. Regenerated features are not in
+    memory either: each chunk makes its own.
     """
 
-    first: nn.Conv2d | nn.Linear
-    second: nn.Conv2d | nn.Linear
+    first: nn.Linear | nn.Conv2d
+    second: nn.Linear | nn.Conv2d
     skip: torch.Tensor
 
     def __init__(
-        self, features: Features, module: nn.Conv2d | nn.Linear, activation: str = "identity"
+        self, pairs: Features | Sequence[Features], module: Layer, activation: str = "identity"
     ):
         super().__init__()
-        self.features, self.geometry = features, geometry_of(module)
-        dtype, device, geometry = module.weight.dtype, module.weight.device, self.geometry
+        self.pairs = (pairs,) if isinstance(pairs, Features) else tuple(pairs)  # one a group
+        self.kind, self.geometry = kind_of(module), geometry_of(module)
+        features, count, dtype = self.features, len(self.pairs), module.weight.dtype
         for name in module.__constants__:  # kernel_size, ...: other code may read them
             setattr(self, name, getattr(module, name))
-        shape = features.shape
-        self.implicit = features.identity and shape.feature_bytes(features.width) > IMPLICIT_FROM
-        norm = nn.BatchNorm1d if geometry.linear else nn.BatchNorm2d
-        self.first_norm = norm(features.width, dtype=dtype)
+        stored = count * features.shape.feature_bytes(features.width)
+        self.implicit = features.identity and stored > IMPLICIT_FROM
+        self.regenerated = features.regenerated
+        norm = norm_class(module)
+        self.first_norm = norm(count * features.width, dtype=dtype)
+        self.second_norm = norm(count * features.shape.outputs, dtype=dtype)
         self.linearized = FIRST_ACTIVATIONS[activation]
         self.activation = self.linearized.module()
         self.inner_shift = activation != "identity"  # the activation's linear region may need it
         self.first_norm.bias.requires_grad_(self.inner_shift)
-        self.second_norm = norm(shape.outputs, dtype=dtype)
         self.maps: tuple[AffineMap, AffineMap] | None = None
         self.folded = False  # whether a BatchNorm of the target went into this layer
         self.region = (0.0, math.inf) if self.linearized.one_sided else (-math.inf, math.inf)
         self.outside = 0  # intermediate values outside the region where the activation is linear
-        if (skip := features.skip_weight) is not None:
-            skip = skip if geometry.linear else skip[:, :, None, None]
-            self.skip = nn.Parameter(skip.to(dtype, copy=True), requires_grad=False)
-        if not self.implicit:
-            first, second = features.weights()
-            if geometry.linear:
-                self.first = _frozen(nn.Linear, first, dtype)
-                self.second = _frozen(nn.Linear, second[:, :, 0, 0], dtype)
-            else:
-                self.first = _frozen(nn.Conv2d, first[:, :, None, None], dtype, kernel_size=1)
-                self.second = _frozen(
-                    nn.Conv2d,
-                    second,
-                    dtype,
-                    kernel_size=shape.kernel,
-                    stride=geometry.stride,
-                    dilation=geometry.dilation,
-                )
-        self.to(device).eval()
+        if features.skip != "none":
+            skip = joined(pair.skip_weight for pair in self.pairs)
+            self.skip = nn.Parameter(self._pointwise(skip.to(dtype, copy=True)), False)
+        if not (self.implicit or self.regenerated):
+            first, second = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
+            second = second.reshape(*second.shape[:2], *self.geometry.kernel)
+            self.first = frozen_layer(self._pointwise(first), dtype, count)
+            self.second = frozen_layer(second, dtype, count, **self.geometry.movement)
+        self.to(module.weight.device).eval()
+
+    @property
+    def features(self) -> Features:
+        """The features; of several groups, which are of one size, those of the first."""
+        return self.pairs[0]
+
+    def _pointwise(self, matrix: torch.Tensor) -> torch.Tensor:
+        """A matrix as a kernel of one tap."""
+        return matrix.reshape(*matrix.shape, *(1 for _ in self.geometry.kernel))
 
     def set_maps(self, first: AffineMap, second: AffineMap) -> None:
         """Make the layer compute with these affine maps; their statistics are rounded.
@@ -98,120 +108,123 @@ class SourceLayer(nn.Module):
         precision = self.first_norm.weight.dtype
         first = first.rounded(precision)
         if not self.inner_shift:
-            first, second = fold_inner_shift(self.features, first, second)
+            first, second = fold_inner_shift(self.pairs, first, second)
         self.maps = first, second.rounded(precision)
         for norm, wanted in zip((self.first_norm, self.second_norm), self.maps, strict=True):
-            gamma, beta = wanted.parameters(norm.eps)
-            with torch.no_grad():
-                for held, value in zip(
-                    norm_values(norm), (gamma, beta, wanted.mean, wanted.variance), strict=True
-                ):
-                    held.copy_(value)
+            write_map(norm, wanted)
 
     def present_maps(self) -> tuple[AffineMap, AffineMap]:
         """The maps of the normalizations as they are now.
 
         Those that were set or, where parameters have changed since, those of the parameters.
         """
-        maps = []
-        for norm, wanted in zip(
-            (self.first_norm, self.second_norm), self.maps or (None, None), strict=True
-        ):
-            gamma, beta, mean, variance = held = norm_values(norm)
-            if wanted is not None:
-                values = (*wanted.parameters(norm.eps), wanted.mean, wanted.variance)
-                if all(torch.equal(v.to(h), h) for v, h in zip(values, held, strict=True)):
-                    maps.append(wanted)
-                    continue
-            maps.append(
-                AffineMap.of_parameters(gamma.double(), beta.double(), mean, variance, norm.eps)
-            )
-        return maps[0], maps[1]
+        first, second = self.maps or (None, None)
+        return present_map(self.first_norm, first), present_map(self.second_norm, second)
 
-    @staticmethod
-    def rounded_scale(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> torch.Tensor:
-        """The scale of a normalization in its own precision."""
-        gamma, _, _, variance = norm_values(norm)
-        return gamma * torch.rsqrt(variance + norm.eps)
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The function on (N, c0, H, W) or (c0, H, W), or on (..., c0) for a linear layer."""
-        shape = self.features.shape
-        if self.geometry.linear:
-            if self.folded and input.ndim > 2:
-                raise ValueError(
-                    "BatchNorm1d on a sequence normalizes its second dimension; "
-                    "such a layer cannot be rebuilt folded"
-                )
-            rows = input.reshape(input.shape[:-1].numel(), shape.inputs)
-            return self._linear(rows).reshape(*input.shape[:-1], shape.outputs)
-        if input.ndim == 3:
-            return self(input[None])[0]
+    def forward(
+        self, input: torch.Tensor, output_size: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """The function on (N, c0, *sides) or (c0, *sides), or on (..., c0) for a linear layer."""
+        dims = self.geometry.dims
+        if not dims:
+            return self._rows(input)
+        if input.ndim == dims + 1:
+            return self(input[None], output_size)[0]
+        x = pad(input, self.geometry, output_size)
         # Channels last is 1.1 to 1.6 times as fast here on a processor; the output comes back as
         # the input came in, since what follows may take a view of it.
-        output = self._convolution(
-            pad(input, self.geometry).contiguous(memory_format=torch.channels_last)
-        )
+        if dims == 2 and len(self.pairs) == 1:
+            x = x.contiguous(memory_format=torch.channels_last)
+        output = self._pair(x)
         return output.contiguous() if input.is_contiguous() else output
 
-    def _finish(self, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Second normalization and skip connection, for the output of B and the padded input."""
+    def _rows(self, input: torch.Tensor) -> torch.Tensor:
+        """A linear layer on the last side of its input."""
+        if self.folded and input.ndim > 2:
+            raise ValueError(
+                "BatchNorm1d on a sequence normalizes its second dimension; "
+                "such a layer cannot be rebuilt folded"
+            )
+        shape = self.features.shape
+        rows = input.reshape(input.shape[:-1].numel(), shape.inputs)
+        return self._pair(rows).reshape(*input.shape[:-1], shape.outputs)
+
+    def _pair(self, x: torch.Tensor) -> torch.Tensor:
+        """Both convolutions and normalizations on a padded input."""
+        if self.implicit:
+            out = self._implicit(x)
+        elif self.training:
+            if self.regenerated:
+                raise RuntimeError(
+                    "a layer of regenerated features has no training mode; "
+                    "rebuild with storage=memory or stay in eval mode"
+                )
+            out = self.second(self._activated(self.first_norm(self.first(x))))
+        else:
+            blocks = [self._block(x, *block) for block in self._blocks(x)]
+            out = blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
         if self.features.skip == "none":
             return self.second_norm(out)
-        if self.geometry.linear:
-            skipped = F.linear(x, self.skip)
-        else:
-            skipped = F.conv2d(
-                centre(x, self.features.shape.kernel, self.geometry, out.shape[2:]),
-                self.skip,
-                stride=self.geometry.stride,
-            )
-        return (
-            self.second_norm(out + skipped)
-            if self.features.skip == "outer"
-            else self.second_norm(out) + skipped
-        )
+        skipped = self._skipped(x, out.shape[2:])
+        if self.features.skip == "outer":
+            return self.second_norm(out + skipped)
+        return self.second_norm(out) + skipped
 
-    def _convolution(self, x: torch.Tensor) -> torch.Tensor:
-        if self.implicit:
-            return self._finish(self._implicit(x), x)
-        if self.training:
-            return self._finish(self.second(self._activated(self.first_norm(self.first(x)))), x)
-        step = max(
-            16, CHUNK_BYTES // max(1, x.element_size() * x.shape[0] * x.shape[2] * x.shape[3])
-        )
-        parts = (slice(start, start + step) for start in range(0, self.features.width, step))
-        outputs = (self._convolve_part(x, part) for part in parts)
-        return self._finish(functools.reduce(torch.Tensor.add_, outputs), x)
+    def _skipped(self, x: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
+        """What the skip connection adds: the input at the kernel's centre, channels mixed."""
+        geometry = self.geometry
+        at_centre = centre(x, geometry.kernel, geometry, sides)
+        return apply_kernel(at_centre, self.skip, groups=len(self.pairs), stride=geometry.stride)
 
-    def _convolve_part(self, x: torch.Tensor, part: slice) -> torch.Tensor:
-        """What some of the intermediate channels add to the output of B."""
-        hidden = self._normalized(F.conv2d(x, self.first.weight[part]), part)
-        return F.conv2d(
-            hidden,
-            self.second.weight[:, part],
-            stride=self.geometry.stride,
-            dilation=self.geometry.dilation,
-        )
+    def _blocks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[slice]]]:
+        """Runs of groups, and of features of each, of which one intermediate map is formed."""
+        count, width = len(self.pairs), self.features.width
+        numbers = len(x) * x.shape[2:].numel()  # a feature
+        if self.regenerated:
+            numbers = max(numbers, self.features.shape.outputs * self.features.shape.taps)
+        room = CHUNK_BYTES // max(1, x.element_size() * numbers)
+        step = max(16, room)
+        many = max(1, room // min(width, step))
+        parts = [slice(start, start + step) for start in range(0, width, step)]
+        for start in range(0, count, many):
+            yield slice(start, min(start + many, count)), parts
 
-    def _linear(self, x: torch.Tensor) -> torch.Tensor:
-        if self.implicit:
-            return self._finish(self._implicit(x[:, :, None, None])[:, :, 0, 0], x)
-        if self.training:
-            return self._finish(self.second(self._activated(self.first_norm(self.first(x)))), x)
-        out = x.new_zeros(len(x), self.features.shape.outputs)
-        step = max(16, CHUNK_BYTES // max(1, x.element_size() * len(x)))
-        for start in range(0, self.features.width, step):
-            part = slice(start, start + step)
-            hidden = self._normalized(F.linear(x, self.first.weight[part]), part)
-            out = out + F.linear(hidden, self.second.weight[:, part])
-        return self._finish(out, x)
+    def _block(self, x: torch.Tensor, groups: slice, parts: list[slice]) -> torch.Tensor:
+        """The output of B for a run of groups, summed over the features' parts."""
+        count = groups.stop - groups.start
+        if count < len(self.pairs):
+            x = x.unflatten(1, (len(self.pairs), -1))[:, groups].flatten(1, 2)
+        outputs = (self._convolve_part(x, groups, count, part) for part in parts)
+        return functools.reduce(torch.Tensor.add_, outputs)
 
-    def _normalized(self, hidden: torch.Tensor, part: slice) -> torch.Tensor:
+    def _convolve_part(
+        self, x: torch.Tensor, groups: slice, count: int, part: slice
+    ) -> torch.Tensor:
+        """What some of the intermediate channels of some groups add to the output of B."""
+
+        def of(values: torch.Tensor) -> torch.Tensor:
+            return values.unflatten(0, (len(self.pairs), -1))[groups, part].flatten(0, 1)
+
         norm = self.first_norm
-        gamma, beta, mean, variance = (value[part] for value in norm_values(norm, detach=False))
-        normalized = F.batch_norm(hidden, mean, variance, gamma, beta, training=False, eps=norm.eps)
-        return self._activated(normalized)
+        gamma, beta, mean, variance = map(of, norm_values(norm, detach=False))
+        first, second = self._frozen_part(groups, part)
+        hidden = apply_kernel(x, first, groups=count)
+        hidden = F.batch_norm(hidden, mean, variance, gamma, beta, training=False, eps=norm.eps)
+        return apply_kernel(self._activated(hidden), second, groups=count, **self.geometry.movement)
+
+    def _frozen_part(self, groups: slice, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights of some intermediate channels of some groups, as kernels of A and of B."""
+        if self.regenerated:
+            held = self.first_norm.weight
+            made = (pair.part(part, held.dtype, held.device) for pair in self.pairs[groups])
+            first, second = map(joined, zip(*made, strict=True))
+            second = second.reshape(*second.shape[:2], *self.geometry.kernel)
+            return self._pointwise(first), second
+        first, second = (
+            layer.weight.unflatten(0, (len(self.pairs), -1))[groups]
+            for layer in (self.first, self.second)
+        )
+        return first[:, part].flatten(0, 1), second.flatten(0, 1)[:, part]
 
     def _activated(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the activation, counting what falls outside its linear region."""
@@ -223,56 +236,6 @@ class SourceLayer(nn.Module):
                 int((hidden > high).sum()) if high < math.inf else 0
             )
         return self.activation(hidden)
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The weight of the one layer that this computes, for code that reads a layer's weight."""
-        return self._collapsed().weight
-
-    @property
-    def bias(self) -> torch.Tensor:
-        """The bias of the one layer that this computes."""
-        return cast(torch.Tensor, self._collapsed().bias)  # it was made with one
-
-    def _collapsed(self) -> nn.Conv2d | nn.Linear:
-        """That layer, made again when a normalization has changed."""
-        held = self._held()
-        if not _same(held, self.__dict__.get("_collapsed_at", ())):
-            collapsed = collapse_layer(self)
-            inner = collapsed if isinstance(collapsed, nn.Linear) else collapsed.convolution
-            self.__dict__["_collapsed_layer"] = inner
-            self.__dict__["_collapsed_at"] = [value.clone() for value in held]
-        return self.__dict__["_collapsed_layer"]
-
-    def _held(self) -> list[torch.Tensor]:
-        """Parameters and statistics of both normalizations."""
-        return [*norm_values(self.first_norm), *norm_values(self.second_norm)]
-
-    def is_finite(self) -> bool:
-        """Whether everything that the normalizations hold is finite."""
-        return all(bool(torch.isfinite(value).all()) for value in self._held())
-
-    def frozen_digest(self) -> str:
-        """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
-        drawn = self.features.skip_weight
-        if drawn is not None and not torch.equal(
-            self.skip.detach().flatten(1).cpu().float(), drawn
-        ):
-            return "changed"
-        if self.implicit:
-            return self.features.digest()
-        first, second = self.first.weight.detach().flatten(1), self.second.weight.detach()
-        second = second.reshape(*second.shape[:2], *self.features.shape.kernel)
-        if self.features.pattern is not None:
-            wanted = self.features.weights()
-            same = torch.equal(first.cpu().float(), wanted[0]) and torch.equal(
-                second.cpu().float(), wanted[1]
-            )
-            return self.features.digest() if same else "changed"
-        skip = (
-            {} if self.features.skip == "none" else {"skip": self.skip.detach().flatten(1).float()}
-        )
-        return tensor_digest({"first": first.float(), "second": second.float()} | skip)
 
     def _implicit(self, x: torch.Tensor) -> torch.Tensor:
         """Sum act(s_l x_j + t_l) over the features l = (i, tap, j) of each output i."""
@@ -289,27 +252,43 @@ class SourceLayer(nn.Module):
             x, scale, beta - mean * scale, self.features.shape, self.geometry, activation
         )
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight of the one layer that this computes, for code that reads a layer's weight."""
+        return present_layer(self).weight
 
-def _same(now: Sequence[torch.Tensor], then: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors hold the same numbers, in the same type and on the same device.
+    @property
+    def bias(self) -> torch.Tensor:
+        """The bias of the one layer that this computes."""
+        return collapsed_bias(self).to(self.second_norm.weight.dtype)
 
-    Versions would not count writes to ``.data``.
-    """
-    return len(now) == len(then) and all(
-        a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
-        for a, b in zip(now, then, strict=True)
-    )
+    def held(self) -> list[torch.Tensor]:
+        """Parameters and statistics of both normalizations."""
+        return [*norm_values(self.first_norm), *norm_values(self.second_norm)]
+
+    def is_finite(self) -> bool:
+        """Whether everything that the normalizations hold is finite."""
+        return all(bool(torch.isfinite(value).all()) for value in self.held())
+
+    @property
+    def unheld(self) -> int:
+        """How many frozen weights are not held, being regenerated."""
+        shape, width = self.features.shape, self.features.width
+        each = width * (shape.inputs + shape.outputs * shape.taps)
+        return len(self.pairs) * each if self.regenerated else 0
+
+    def frozen_digest(self) -> str:
+        """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
+        changed = self.features.skip != "none" and not _equal(
+            self.skip, joined(pair.skip_weight for pair in self.pairs)
+        )
+        if not (self.implicit or self.regenerated):
+            drawn = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
+            held = (self.first.weight, self.second.weight)
+            changed |= not all(map(_equal, held, drawn))
+        return "changed" if changed else joined_digest(self.pairs)
 
 
-def _frozen(
-    kind: type[nn.Conv2d] | type[nn.Linear],
-    weight: torch.Tensor,
-    dtype: torch.dtype,
-    **options: Any,
-) -> nn.Conv2d | nn.Linear:
-    """A bias-free layer of this weight, frozen; it shares the features' memory where it can."""
-    module = nn.utils.skip_init(
-        kind, weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=dtype, **options
-    )
-    module.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
-    return module
+def _equal(held: torch.Tensor, drawn: torch.Tensor) -> bool:
+    """Whether a frozen weight is the drawn one, in whichever type it is held."""
+    return torch.equal(held.detach().cpu().float().flatten(), drawn.flatten())

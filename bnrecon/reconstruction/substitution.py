@@ -36,13 +36,13 @@ def uncompiled(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def substitute(model: nn.Module, replaced: Mapping[int, nn.Module]) -> nn.Module:
-    """Copy a network with some of its modules, by ``id``, replaced; those are never copied.
+def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
+    """Copy a network with some of its objects, by ``id``, replaced; those are never copied.
 
     Raises ``UserError`` where something in the network cannot be copied.
     """
-    if id(model) in replaced:
-        return replaced[id(model)]
+    if isinstance(module := replaced.get(id(model)), nn.Module):
+        return module
     try:
         return copy.deepcopy(model, dict(replaced)).eval()
     except (MemoryError, torch.OutOfMemoryError):
@@ -69,9 +69,10 @@ def check_copy(model: nn.Module, layers: Sequence[FoundLayer]) -> None:
     substitute(model, replacements(layers, (nn.Identity() for _ in layers)))
 
 
-def _uncopied(model: nn.Module, replaced: Mapping[int, nn.Module]) -> tuple[str, str]:
+def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, str]:
     """What in a network cannot be copied, and what to do."""
-    modules = {id(module): module for module in model.modules()} | dict(replaced)
+    modules: dict[int, object] = {id(module): module for module in model.modules()}
+    modules |= replaced
     for name, module in model.named_modules():
         if id(module) in replaced:
             continue

@@ -11,7 +11,9 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from bnrecon.reconstruction.attention import Attention
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
+from bnrecon.reconstruction.kernels import LAYERS, norm_class, output_channels
 
 __all__ = ["Usage", "find_usage", "tensors_in"]
 
@@ -40,11 +42,11 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     >>> find_usage(net).norms
     {'0': '1'}
     """
-    if isinstance(model, nn.Conv2d | nn.Linear):
+    if isinstance(model, (*LAYERS, Attention)):
         return Usage()  # a bare layer: a trace would look inside it
     seen = _observe(model, images) if images is not None else None
     try:
-        graph = fx.Tracer().trace(model)
+        graph = _Tracer().trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
         first = (str(error).splitlines() or [""])[0][:100]
         why = f"the network cannot be traced ({type(error).__name__}: {first})"
@@ -61,6 +63,13 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
         return Usage({}, seen, note)
     norms = _norms(graph, dict(model.named_modules()))
     return Usage(norms, _follow(graph, model) if seen is None else seen)
+
+
+class _Tracer(fx.Tracer):
+    """Looks into no attention, as into none of PyTorch's modules."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Attention) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
@@ -169,7 +178,7 @@ def _unknown_matrices(model: nn.Module) -> list[str]:
     return found
 
 
-_PLAIN = (nn.Conv2d.forward, nn.Linear.forward)
+_PLAIN = tuple(kind.forward for kind in LAYERS)
 
 
 def _norms(graph: fx.Graph, modules: dict[str, nn.Module]) -> dict[str, str]:
@@ -184,16 +193,11 @@ def _norms(graph: fx.Graph, modules: dict[str, nn.Module]) -> dict[str, str]:
             continue
         user = next(iter(node.users))
         layer = modules.get(node.target)
-        if (
-            user.op != "call_module"
-            or calls[user.target] != 1
-            or not isinstance(layer, nn.Conv2d | nn.Linear)
-        ):
+        if user.op != "call_module" or calls[user.target] != 1 or not isinstance(layer, LAYERS):
             continue
         norm = modules.get(user.target)
-        kind = nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d
-        if not isinstance(norm, kind) or norm.running_mean is None:
+        if not isinstance(norm, norm_class(layer)) or norm.running_mean is None:
             continue
-        if norm.num_features == len(layer.weight):
+        if norm.num_features == output_channels(layer):
             pairs[node.target] = user.target
     return pairs

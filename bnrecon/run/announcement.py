@@ -55,6 +55,7 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     lines = [
         *_description(config, data, device, network, plan),
         f"expect    {_in_words(expected, is_trained(config.target_request, data, device))}",
+        f"needs     {_needs(plan, len(config.seeds))}",
         *(f"note      {note}" for note in [*_notes(config, data), *plan.notes]),
     ]
     logger.info("\n".join(lines))
@@ -107,6 +108,13 @@ def _in_words(expected: _Seconds, trained: bool) -> str:
         f"{estimate.duration(expected.solving)} solving, "
         f"{estimate.duration(expected.testing)} testing"
     )
+
+
+def _needs(plan: Plan, seeds: int) -> str:
+    """Memory and disk, and whether features are stored."""
+    weights = "features regenerated tile by tile" if plan.regenerated else "features in memory"
+    memory, disk = hardware.format_bytes(plan.memory), hardware.format_bytes(seeds * plan.disk)
+    return f"about {memory} of memory for the source ({weights}), {disk} of disk"
 
 
 def _description(

@@ -27,6 +27,8 @@ __all__ = [
     "training_seconds",
 ]
 
+REGENERATION = 1.2  # times a product with stored features (scripts/bench_storage.py)
+
 
 def rate(dtype: torch.dtype, device: torch.device, side: int = 1024) -> float:
     """Operations a second of a matrix product in this precision, measured now."""
@@ -121,7 +123,8 @@ def solving_seconds(plan: Plan, solver: str, device: torch.device) -> float:
             total += 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
         elif name in ("matrix_free", "minimum_norm", "lbfgs"):
             iterations = min(50_000, expected_iterations(c1 / n, 1e-10))
-            total += iterations * 4 * n * c1 / (0.6 * (single if name == "lbfgs" else fast))
+            products = 4 * n * c1 * (REGENERATION if layer.regenerated else 1)
+            total += iterations * products / (0.6 * (single if name == "lbfgs" else fast))
         elif name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
             total += 12 * n * n * c1 / (0.3 * single)
         else:

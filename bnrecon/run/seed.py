@@ -83,7 +83,8 @@ def run_seed(
     path = rebuilt.save(place / "source.safetensors")
     reports, notes = rebuilt.layers, rebuilt.notes
     del rebuilt  # the network that is evaluated is the one that comes back from the file
-    source = load_source(path, trained.network)
+    storage = "regenerate" if plan.regenerated else "memory"
+    source = load_source(path, trained.network, storage)
     layers = [_with_option_names(report) for report in _verify(source, reports, plan)]
     for report in layers:
         logger.log(logging.DEBUG if report.converged else logging.WARNING, layer_line(seed, report))
@@ -106,7 +107,8 @@ def run_seed(
         largest_difference_to_target=outcome.largest_difference_to_target,
         outside_linear_region=sum(layer.outside for layer in source_layers(source).values()),
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-        parameters=sum(p.numel() for p in parameters),
+        parameters=sum(p.numel() for p in parameters)
+        + sum(layer.unheld for layer in source_layers(source).values()),
         notes=tuple(notes),
         key=key,
         predictions=outcome.predictions,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bnrecon.operators.generated import Generated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
@@ -190,7 +191,7 @@ def _choose_for(system: System, spec: SolverSpec) -> Choice:
     rows, columns = system.operator.shape
     memory = available_memory(system.rhs.device)
     choice = choose(rows, columns, system.orthogonal, memory, spec.tolerance)
-    if choice.features < columns and not isinstance(system.matrix, KhatriRao):
+    if choice.features < columns and not isinstance(system.matrix, KhatriRao | Generated):
         reason = "none of the features can be left out, as they follow a pattern"
         return Choice("least_squares", reason, columns)
     return choice

@@ -17,6 +17,7 @@ ALL = [
     "he_normal",
     "he_uniform",
     "orthogonal",
+    "sign",
     "sparse_he_normal",
     "er_sign",
     "id_cond",
@@ -28,6 +29,7 @@ ALL = [
 GOLDEN = {
     "he_normal": "80700b9c5476925f",
     "he_uniform": "c204b7f99266747c",
+    "sign": "51da281f31b4a37a",
     "sparse_he_normal": "88caaedda76c0f3b",
     "er_sign": "ef28fc37cfdf8f76",
     "sparse_id_cond": "8ebd941dbd837e3a",
@@ -80,6 +82,15 @@ def test_a_long_draw_begins_like_a_short_one():
     assert torch.equal(stream.normal((BLOCK + 5,), "w")[:100], stream.normal((100,), "w"))
 
 
+def test_any_bytes_of_a_stream_are_those_of_the_whole():
+    stream, size = Stream(3, 2), 4 * BLOCK
+    whole = stream.bits(2 * BLOCK + 100, "w").astype("<u4").view("u1")
+    rng = np.random.default_rng(0)
+    near = [(at, at + count) for at in (0, 31, 32, size - 1, size) for count in (0, 1, 8, 33)]
+    for start, stop in [*near, (5, 2 * size + 9), *np.sort(rng.integers(0, len(whole), (50, 2)))]:
+        assert np.array_equal(stream.raw(int(start), int(stop), "w"), whole[start:stop])
+
+
 def test_normal_quantiles_agree_with_scipy():
     p = np.concatenate([np.linspace(1e-6, 1 - 1e-6, 20001), 2.0 ** -np.arange(2, 33)])
     exact = ndtri(p)
@@ -121,6 +132,21 @@ def test_er_signs_are_of_one_magnitude_half_of_them_zero_and_as_often_negative()
         assert torch.isin(weight, torch.tensor([-magnitude, 0, magnitude])).all()
         assert (weight == 0).float().mean() == pytest.approx(0.5, abs=0.01)
         assert (weight > 0).float().mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_signs_are_of_he_variance_as_often_negative_and_independent():
+    features = draw("sign", LayerShape(32, 64, (3, 3)), 2000, 0, 0)
+    for weight, fan_in in zip(features.weights(), (64, 2000 * 9), strict=True):
+        signs = weight.transpose(0, 1).flatten(1) if weight.ndim == 4 else weight
+        assert signs.abs().max() == signs.abs().min() == pytest.approx((2 / fan_in) ** 0.5)
+        signs = signs.double().sign()
+        assert abs(float(signs.mean())) < 4 / signs.numel() ** 0.5
+        for products in (
+            signs[1:] * signs[:-1],
+            signs[16:] * signs[:-16],
+            signs[:, 1:] * signs[:, :-1],
+        ):
+            assert abs(float(products.mean())) < 4 / products.numel() ** 0.5
 
 
 def test_dead_sparse_features_are_redrawn_and_counted_unless_strict():

@@ -161,8 +161,8 @@ def test_a_target_that_holds_no_numbers_is_named(what):
 
 
 def test_a_refused_model_is_called_the_model():
-    model = nn.Conv2d(4, 4, 3, groups=2).eval()
-    with pytest.raises(UserError, match="cannot be rebuilt: the model: a grouped convolution"):
+    model = nn.Bilinear(4, 4, 3).eval()
+    with pytest.raises(UserError, match="cannot be rebuilt: the model: Bilinear is neither"):
         bnrecon.reconstruct(model)
     with pytest.raises(UserError, match="the model: 3 features are below the minimum width"):
         bnrecon.reconstruct(nn.Conv2d(2, 3, 3).eval(), FeatureSpec(width=3))

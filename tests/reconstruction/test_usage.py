@@ -108,7 +108,8 @@ def test_a_normalization_with_a_hook_is_not_folded():
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_a_kept_module_that_cannot_be_copied_is_named_with_the_way_out():
-    model = nn.Sequential(weight_norm(nn.Conv2d(2, 4, 3, groups=2)), nn.Conv2d(4, 3, 3)).eval()
+    model = nn.Sequential(weight_norm(nn.Conv2d(2, 4, 3)), nn.Conv2d(4, 3, 3)).eval()
+    model[0].register_forward_hook(lambda *_: None)  # refused, so that it is kept
     with pytest.raises(
         UserError,
         match=r"layer 0: its weight cannot be copied .*run the model once under torch\.no_grad",
@@ -352,6 +353,25 @@ def test_torchvisions_swin_is_rebuilt_but_for_what_it_reads():
     assert any("mlp" in layer.name for layer in kept.layers)
 
 
+def test_a_layer_that_is_applied_to_a_constant_is_rebuilt():
+    """As Swin V2 computes the bias of a relative position."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.randn(6, 2))
+            self.bias, self.layer = nn.Linear(2, 4), nn.Linear(4, 6)
+
+        def forward(self, x):
+            return self.layer(x) @ self.bias(self.table)
+
+    model = Positions().eval()
+    for given in (None, torch.randn(8, 4)):
+        rebuilt = bnrecon.reconstruct(model, images=given)
+        assert [layer.name for layer in rebuilt.layers] == ["bias", "layer"]
+    assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
+
+
 def test_a_note_says_what_was_not_checked():
     model = Untraceable(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
     with pytest.raises(RefusedLayers, match="position: cannot be followed: give images"):
@@ -384,7 +404,7 @@ def test_watching_leaves_no_hooks_behind():
 
 
 def test_many_refused_layers_are_listed_in_the_error_and_three_in_its_message():
-    model = nn.Sequential(*(nn.Conv2d(4, 4, 3, groups=2) for _ in range(30))).eval()
+    model = nn.Sequential(*(nn.Bilinear(4, 4, 3) for _ in range(30))).eval()
     with pytest.raises(RefusedLayers, match="and 27 more") as caught:
         plan_layers(model, "he_normal")
     assert len(str(caught.value)) < 400

@@ -1,0 +1,127 @@
+"""A matrix of random signs at one bit an entry, any rows of which are made when they are needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+__all__ = ["GROUP", "SignMatrix", "expand"]
+
+GROUP = 16  # rows that share a word of 16 bits for each column
+DRAWN_BYTES = 2**19  # of bits that are drawn in one call, which costs 20 µs however few they are
+HELD_BYTES = 2**29  # of bits up to which they are kept: drawing takes half as long as expanding
+
+# By type: the integer of its size and the bits of 1.0. The sign is the integer's highest bit.
+ONES = {
+    torch.bfloat16: (torch.int16, 0x3F80),
+    torch.float32: (torch.int32, 0x3F800000),
+    torch.float64: (torch.int64, 0x3FF0000000000000),
+}
+
+
+def expand(
+    words: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Turn words (g, columns) of 16 bits into signs (16 g, columns): -1 where a bit is set.
+
+    Row r is bit r mod 16 of words r // 16. The bit is moved to where ``dtype`` has its sign: three
+    passes of integer operations, faster than a table of the signs of each byte.
+
+    Args:
+        words: int16.
+        dtype: of the signs.
+        out: an integer tensor (g, 16, columns) of the size of ``dtype`` to write to.
+
+    >>> expand(torch.tensor([[0, 1, 2]], dtype=torch.int16), torch.float32)[:3]
+    tensor([[ 1., -1.,  1.],
+            [ 1.,  1., -1.],
+            [ 1.,  1.,  1.]])
+    """
+    integer, one = ONES[dtype]
+    size = torch.iinfo(integer)
+    last = size.bits - 1
+    shifts = torch.arange(last, last - GROUP, -1, dtype=integer, device=words.device)
+    bits = torch.bitwise_left_shift(words.to(integer)[:, None], shifts[:, None], out=out)
+    return bits.bitwise_and_(size.min).bitwise_or_(one).view(dtype).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class SignMatrix:
+    """A matrix whose entries are ±``size``, of which no more is kept than is wanted at once.
+
+    Args:
+        rows: of the matrix.
+        columns: of the matrix.
+        size: of every entry.
+        draw: ``draw(start, stop)`` gives bytes of a sequence that is the same each time: the words
+            of the first 16 rows, column by column, lowest byte first, then those of the next.
+        held: all the words, where they are kept.
+    """
+
+    rows: int
+    columns: int
+    size: float
+    draw: Callable[[int, int], np.ndarray]
+    held: torch.Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        """What all bits take."""
+        return 2 * self.columns * -(-self.rows // GROUP)
+
+    def words(self, start: int, stop: int) -> torch.Tensor:
+        """The words of groups ``start`` to ``stop`` of 16 rows, (stop - start, columns)."""
+        if self.held is not None:
+            return self.held[start:stop]
+        wide = 2 * self.columns
+        drawn = self.draw(start * wide, stop * wide).view("<i2").astype(np.int16, copy=False)
+        return torch.from_numpy(drawn.reshape(-1, self.columns))
+
+    def hold(self, device: torch.device) -> SignMatrix:
+        """The same matrix, its bits kept on the device: on a GPU, and where they are few."""
+        if device.type == "cpu" and self.bytes > HELD_BYTES:
+            return dataclasses.replace(self, held=None)
+        words = self.words(0, -(-self.rows // GROUP)).to(device)
+        return dataclasses.replace(self, held=words)
+
+    def leading(self, count: int) -> SignMatrix:
+        """The first ``count`` rows."""
+        return dataclasses.replace(self, rows=count)
+
+    def signs(
+        self, part: slice, dtype: torch.dtype, device: torch.device | None = None
+    ) -> torch.Tensor:
+        """Some rows, divided by ``size``: a matrix of ±1."""
+        start, stop, _ = part.indices(self.rows)
+        first = start // GROUP
+        words = self.words(first, -(-stop // GROUP))
+        whole = expand(words if device is None else words.to(device), dtype)
+        return whole[start - first * GROUP : stop - first * GROUP]
+
+    def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Some rows, (count, columns)."""
+        return self.signs(part, dtype, device).mul_(self.size)
+
+    def tiles(self, rows: int, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
+        """All rows as matrices of ±1, about ``rows`` of them at a time, and which they are.
+
+        Each is written over the one before.
+        """
+        total = -(-self.rows // GROUP)
+        groups = min(max(1, rows // GROUP), max(1, total))
+        many = groups * max(1, DRAWN_BYTES // (2 * self.columns * groups))
+        out = None
+        for run in range(0, total, many):
+            words = self.words(run, min(run + many, total))
+            if out is None:
+                size = groups, GROUP, self.columns
+                out = torch.empty(size, dtype=ONES[dtype][0], device=words.device)
+            for first in range(0, len(words), groups):
+                part = words[first : first + groups]
+                start = (run + first) * GROUP
+                signs = expand(part, dtype, out[: len(part)])[: self.rows - start]
+                yield slice(start, start + len(signs)), signs

@@ -1,0 +1,171 @@
+"""Attention whose projections are layers of their own, as ``nn.MultiheadAttention``'s are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrize
+
+from bnrecon.reconstruction.kernels import make_layer
+
+__all__ = ["Attention", "attention_refusal", "fast_path_notes", "unpack"]
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+FUSED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)  # with a fast path in eval mode
+
+
+class Attention(nn.Module):
+    """What an ``nn.MultiheadAttention`` computes, with four linear layers.
+
+    Its weights are packed into one tensor, or lie beside it, and no module applies them. Here
+    ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj`` are modules, which can be replaced; they
+    share memory with the packed weights. Attention itself is PyTorch's own function, given
+    projections that change nothing.
+
+    >>> _ = torch.manual_seed(0)
+    >>> packed, x = nn.MultiheadAttention(4, 2).eval(), torch.randn(3, 1, 4)
+    >>> torch.allclose(Attention(packed)(x, x, x)[0], packed(x, x, x)[0], atol=1e-6)
+    True
+    """
+
+    def __init__(self, packed: nn.MultiheadAttention):
+        super().__init__()
+        self.embed_dim, self.kdim, self.vdim = packed.embed_dim, packed.kdim, packed.vdim
+        self.num_heads, self.head_dim = packed.num_heads, packed.head_dim
+        self.batch_first, self.add_zero_attn = packed.batch_first, packed.add_zero_attn
+        self.dropout: float = packed.dropout
+        self._qkv_same_embed_dim = packed._qkv_same_embed_dim  # transformers' layers ask for it
+        own = [getattr(packed, f"{name}_weight") for name in PROJECTIONS]
+        weights = packed.in_proj_weight.chunk(3) if self._qkv_same_embed_dim else own
+        biases = getattr(packed, "in_proj_bias", None)
+        parts = (None,) * 3 if biases is None else biases.chunk(3)
+        self.q_proj, self.k_proj, self.v_proj = map(_linear, weights, parts)
+        self.out_proj = _linear(packed.out_proj.weight, packed.out_proj.bias)
+        self.bias_k, self.bias_v = packed.bias_k, packed.bias_v
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Arguments and results of ``nn.MultiheadAttention``."""
+        swap = self.batch_first and query.ndim == 3
+        q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        if swap:
+            q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+        same = torch.eye(self.embed_dim, dtype=q.dtype, device=q.device)
+        out, weights = F.multi_head_attention_forward(
+            q,
+            k,
+            v,
+            self.embed_dim,
+            self.num_heads,
+            None,
+            None,
+            self.bias_k,
+            self.bias_v,
+            self.add_zero_attn,
+            self.dropout,
+            same,
+            None,
+            training=self.training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=True,
+            q_proj_weight=same,
+            k_proj_weight=same,
+            v_proj_weight=same,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        out = self.out_proj(out)
+        return out.transpose(0, 1) if swap else out, weights
+
+    @property
+    def in_proj_weight(self) -> torch.Tensor | None:
+        """The packed weight, for code that reads it; ``None`` where it is not packed."""
+        if not self._qkv_same_embed_dim:
+            return None
+        return torch.cat([getattr(self, name).weight for name in PROJECTIONS])
+
+    @property
+    def in_proj_bias(self) -> torch.Tensor | None:
+        """The packed bias, for code that reads it."""
+        biases = [getattr(self, name).bias for name in PROJECTIONS]
+        return None if biases[0] is None else torch.cat(biases)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    """A linear layer in the memory of this weight."""
+    (outputs, inputs), trained = weight.shape, weight.requires_grad
+    own = None if bias is None else nn.Parameter(bias.detach(), trained)
+    held = nn.Parameter(weight.detach(), trained)
+    return make_layer(nn.Linear, held, own, in_features=inputs, out_features=outputs)
+
+
+def attention_refusal(module: nn.MultiheadAttention) -> str | None:
+    """Why the projections of an attention cannot be taken apart, if they cannot."""
+    own = (type(module).forward, type(module.out_proj).forward)
+    if own != (nn.MultiheadAttention.forward, nn.Linear.forward) or "forward" in vars(module):
+        return f"{type(module).__name__} computes something of its own, not a plain attention"
+    parts = (module, module.out_proj)
+    if any(parametrize.is_parametrized(part) for part in parts):
+        return "its projections are parametrized: remove the parametrizations first"
+    if any(part._forward_hooks or part._forward_pre_hooks for part in parts):
+        return "its forward hooks would be lost with it: remove them first"
+    return None
+
+
+def fast_path_notes(model: nn.Module) -> list[str]:
+    """What a user of ``unpack`` should know."""
+    if not any(isinstance(module, FUSED) for module in model.modules()):
+        return []
+    return [
+        "the fast path of TransformerEncoderLayer, which goes past its parts, is off in the source "
+        "network; where a padding mask hides positions, that path may write zeros there instead"
+    ]
+
+
+def unpack(
+    model: nn.Module,
+    copy: Callable[[nn.Module, dict[int, object]], nn.Module],
+    kept: Callable[[str], bool] = lambda _: False,
+) -> nn.Module:
+    """The model with every attention taken apart, or itself where there is nothing to do.
+
+    A ``TransformerEncoderLayer`` computes all of itself from its parts' weights in eval mode, past
+    the parts themselves: in the copy it does not.
+
+    Args:
+        model: is left as it is; the copy shares its tensors.
+        copy: as ``substitute``: copies a model with the objects that it is given, by ``id``, in
+            place of others.
+        kept: whether the attention of a name stays as it is.
+    """
+    taken: dict[int, object] = {
+        id(module): Attention(module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.MultiheadAttention)
+        and not kept(name)
+        and attention_refusal(module) is None
+    }
+    if not taken and not any(isinstance(module, FUSED) for module in model.modules()):
+        return model
+    tensors = {id(value): value for value in (*model.parameters(), *model.buffers())}
+    unpacked = copy(model, tensors | taken)
+    for module in unpacked.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # what it asks for before it takes the fast path
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+    return unpacked

@@ -1,0 +1,141 @@
+"""The groups of a grouped convolution: drawn one by one, solved together where they are small."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import torch
+
+from bnrecon.features.pair import Features
+from bnrecon.operators.system import System
+from bnrecon.runtime.digests import content_key
+from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.solvers.base import LinAlgError, Solution, SolverReport
+from bnrecon.solvers.solving import solve
+from bnrecon.solvers.spec import SolverSpec
+
+__all__ = ["group_number", "joined", "joined_digest", "solve_groups", "weakest"]
+
+TOGETHER_BYTES = 32 * 2**20  # of the matrices that are solved in one call
+SMALL_BYTES = 2**20  # of one group's matrix, up to which a call for it alone costs more than it
+
+
+def group_number(layer: int, group: int) -> int:
+    """The number that a group's features are drawn by: for the first group that of the layer.
+
+    >>> group_number(3, 0), group_number(3, 1)
+    (3, 4294967299)
+    """
+    return layer + (group << 32)
+
+
+def joined(parts: Iterable[torch.Tensor | None]) -> torch.Tensor:
+    """The parts of all groups as one; a single part is not copied."""
+    known = [part for part in parts if part is not None]
+    return known[0] if len(known) == 1 else torch.cat(known)
+
+
+def joined_digest(groups: Sequence[Features]) -> str:
+    """The digest of a layer's features; of one group, that of its own."""
+    digests = [features.digest() for features in groups]
+    return digests[0] if len(digests) == 1 else content_key({"groups": digests})
+
+
+Problem: TypeAlias = tuple[System, SolverSpec]
+
+
+def solve_groups(problems: Iterable[Problem]) -> Solution:
+    """Solve the systems of all groups of a layer.
+
+    Small dense systems that the user chose no solver for are solved together, by least squares;
+    those that do not come out well are solved again one by one, which also tells why.
+
+    Args:
+        problems: the system of each group, and how it is to be solved.
+    """
+    solutions: list[Solution] = []
+    block: list[Problem] = []
+    for system, spec in problems:
+        rows, columns = system.operator.shape
+        size = 8 * rows * columns
+        if spec.name != "auto" or rows > columns or not 0 < size <= SMALL_BYTES:
+            solutions.append(_solve_one(system, spec, len(solutions)))
+            continue
+        block.append((system, spec))
+        if len(block) * size >= TOGETHER_BYTES:
+            solutions += _solve_block(block, len(solutions))
+            block = []
+    if block:
+        solutions += _solve_block(block, len(solutions))
+    scale = torch.cat([solution.scale for solution in solutions])
+    return Solution(scale, weakest([solution.report for solution in solutions]))
+
+
+def _solve_block(block: list[Problem], before: int) -> list[Solution]:
+    """The minimum-norm solutions of small systems of one size."""
+    started = time.perf_counter()
+    matrices = torch.stack([system.operator.dense() for system, _ in block])
+    rhs = torch.stack([system.rhs for system, _ in block])
+    scales = _minimum_norm(matrices, rhs)
+    left, size = (matrices @ scales[..., None])[..., 0] - rhs, rhs.norm(dim=1)
+    residuals = (left.norm(dim=1) / torch.where(size > 0, size, 1)).tolist()
+    report = SolverReport(
+        "least_squares",
+        0.0,
+        0,
+        (time.perf_counter() - started) / len(block),
+        True,
+        "minimum norm of the scales",
+        "float64",
+        f"the small systems of {len(block)} groups are solved together",
+    )
+    return [
+        Solution(scale, dataclasses.replace(report, relative_residual=residual))
+        if residual <= spec.tolerance
+        else _solve_one(system, spec, number)
+        for number, ((system, spec), scale, residual) in enumerate(
+            zip(block, scales, residuals, strict=True), start=before
+        )
+    ]
+
+
+def _minimum_norm(matrices: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
+    """The solutions (groups, c1) with one correction; not numbers where there are none."""
+    driver = "gelsy" if rhs.device.type == "cpu" else "gels"
+    x = torch.zeros_like(matrices[:, :1].mT)
+    try:
+        for _ in range(2):
+            left = rhs[..., None] - matrices @ x
+            x = x + torch.linalg.lstsq(matrices, left, driver=driver).solution
+    except LinAlgError:
+        x.fill_(torch.nan)
+    return x[..., 0]
+
+
+def _solve_one(system: System, spec: SolverSpec, group: int) -> Solution:
+    """Solve a group's system by itself; an error names the group."""
+    try:
+        return solve(system, spec)
+    except (UserError, RunError) as error:
+        raise type(error)(f"group {group}: {error}") from None
+
+
+def weakest(reports: Sequence[SolverReport]) -> SolverReport:
+    """One report for all groups: that of the group with the largest residual.
+
+    Converged are all of them or it says no; seconds are summed.
+    """
+    if len(reports) == 1:
+        return reports[0]
+    failed = [report for report in reports if not report.converged]
+    worst = max(failed or reports, key=lambda report: report.relative_residual)
+    return dataclasses.replace(
+        worst,
+        iterations=max(report.iterations for report in reports),
+        seconds=sum(report.seconds for report in reports),
+        at_limit=any(report.at_limit for report in reports),
+        memory=max(report.memory for report in reports),
+    )

@@ -1,0 +1,157 @@
+"""The kinds of layers that are rebuilt, their weights as kernels of one form, and these applied."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bnrecon.features.shapes import LayerShape
+
+__all__ = [
+    "LAYERS",
+    "Layer",
+    "Norm",
+    "apply_kernel",
+    "frozen_layer",
+    "group_shape",
+    "kernel_of",
+    "kind_of",
+    "make_layer",
+    "norm_class",
+    "output_channels",
+    "weight_of",
+]
+
+Norm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+Layer: TypeAlias = nn.Linear | Convolution | Transposed
+
+# By the number of dimensions that a kernel moves over; a linear layer's moves over none.
+PLAIN: dict[int, type[Any]] = {0: nn.Linear, 1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS: tuple[type[Any], ...] = (*PLAIN.values(), *TRANSPOSED)
+NORMS: dict[int, type[Norm]] = {
+    0: nn.BatchNorm1d,
+    1: nn.BatchNorm1d,
+    2: nn.BatchNorm2d,
+    3: nn.BatchNorm3d,
+}
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def norm_class(module: Layer) -> type[Norm]:
+    """The batch normalization for a layer's output.
+
+    >>> norm_class(nn.Conv3d(1, 2, 3)).__name__
+    'BatchNorm3d'
+    """
+    return NORMS[module.weight.ndim - 2]
+
+
+def output_channels(module: Layer) -> int:
+    """How many channels a layer puts out."""
+    return module.out_features if isinstance(module, nn.Linear) else module.out_channels
+
+
+def kernel_of(module: Layer) -> torch.Tensor:
+    """A layer's weight as the kernel (c2, c0 / groups, taps) of a convolution.
+
+    A linear layer's is 1x1. A transposed convolution is a convolution of its input with zeros in
+    between, by the kernel that is turned round.
+
+    >>> kernel_of(nn.Linear(3, 2)).shape, kernel_of(nn.ConvTranspose1d(4, 6, 5, groups=2)).shape
+    (torch.Size([2, 3, 1, 1]), torch.Size([6, 2, 5]))
+    """
+    if isinstance(module, nn.Linear):
+        return module.weight[:, :, None, None]
+    if isinstance(module, TRANSPOSED):
+        return _turned(module.weight, module.groups)
+    return module.weight
+
+
+def weight_of(kernel: torch.Tensor, kind: type[Any], groups: int) -> torch.Tensor:
+    """The weight that a layer of a kind has for a kernel: ``kernel_of`` undone."""
+    if kind is nn.Linear:
+        return kernel[:, :, 0, 0]
+    return _turned(kernel, groups) if kind in TRANSPOSED else kernel
+
+
+def _turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """Inputs and outputs of each group exchanged, taps in the opposite order; its own inverse."""
+    exchanged = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    return exchanged.flip(tuple(range(2, weight.ndim)))
+
+
+def group_shape(module: Layer) -> LayerShape:
+    """The shape of one group of a layer, of all of it where there are no groups."""
+    kernel = kernel_of(module)
+    outputs = len(kernel) // getattr(module, "groups", 1)
+    return LayerShape(outputs, kernel.shape[1], tuple(kernel.shape[2:]))
+
+
+def kind_of(module: Layer) -> type[Any]:
+    """PyTorch's own class of a layer, whatever a subclass adds."""
+    return next(kind for kind in LAYERS if isinstance(module, kind))
+
+
+def make_layer(
+    kind: type[Any], weight: nn.Parameter, bias: nn.Parameter | None = None, **options: Any
+) -> Any:
+    """A layer in eval mode that holds these parameters; nothing is drawn or copied.
+
+    Args:
+        kind: its class.
+        weight: in the form that it has there.
+        bias: ``None`` for a layer without.
+        options: what the class is called with besides.
+    """
+    module = kind(**options, bias=bias is not None, device="meta")
+    module.weight, module.bias = weight, bias
+    return module.eval()
+
+
+def frozen_layer(kernel: torch.Tensor, dtype: torch.dtype, groups: int, **options: Any) -> Any:
+    """A bias-free layer of this weight, frozen; it shares the features' memory where it can.
+
+    Args:
+        kernel: (c2, c0 / groups, *taps), without taps for a linear layer.
+        dtype: of the layer.
+        groups: of it.
+        options: stride and dilation.
+    """
+    outputs, inputs, *taps = kernel.shape
+    weight = nn.Parameter(kernel.to(dtype), requires_grad=False)
+    if not taps:
+        return make_layer(nn.Linear, weight, in_features=inputs, out_features=outputs)
+    options |= {"in_channels": groups * inputs, "out_channels": outputs, "groups": groups}
+    return make_layer(PLAIN[len(taps)], weight, kernel_size=tuple(taps), **options)
+
+
+def apply_kernel(
+    x: torch.Tensor,
+    kernel: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    groups: int = 1,
+    **options: Any,
+) -> torch.Tensor:
+    """Convolve, or multiply where the kernel has no taps.
+
+    Args:
+        x: (N, c0, *sides), padded.
+        kernel: (c2, c0 / groups, *taps).
+        bias: (c2,).
+        groups: of the channels.
+        options: stride and dilation.
+    """
+    if kernel.ndim == 2:
+        return F.linear(x, kernel, bias)
+    if groups == len(kernel) > 1 and kernel.shape[1] > 1 and bias is None:
+        # One output a group: channels convolved each by itself and summed are twice as fast.
+        alone = kernel.flatten(0, 1)[:, None]
+        single = CONVOLVE[kernel.ndim - 2](x, alone, groups=len(alone), **options)
+        return single.unflatten(1, (groups, -1)).sum(2)
+    return CONVOLVE[kernel.ndim - 2](x, kernel, bias, groups=groups, **options)

@@ -1,0 +1,129 @@
+"""M of random signs that are made tile by tile: the same bits in any order, the same products."""
+
+import numpy as np
+import pytest
+import torch
+
+from bnrecon.features import LayerShape, draw
+from bnrecon.features.matrix import feature_operator
+from bnrecon.operators import signs
+from bnrecon.operators.generated import Generated
+from bnrecon.operators.signs import SignMatrix, expand
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
+
+CPU = torch.device("cpu")
+SHAPES = [
+    LayerShape(6, 4, (3, 3)),
+    LayerShape(5, 3),
+    LayerShape(1, 7, (2,)),
+    LayerShape(3, 2, (1, 2, 2)),
+]
+
+
+def gaussian(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def operators(shape, width=77):
+    stored, regenerated = (
+        feature_operator(
+            draw("sign", shape, width, 3, 1, regenerate=regenerate), torch.float64, CPU
+        )
+        for regenerate in (False, True)
+    )
+    assert isinstance(regenerated, Generated)
+    return stored, regenerated
+
+
+@pytest.fixture(params=["held", "drawn in each product"])
+def held(request, monkeypatch):
+    if request.param != "held":
+        monkeypatch.setattr(signs, "HELD_BYTES", 0)
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("many", [(), (1,), (3,)])
+@pytest.mark.parametrize("rows", [None, 1, 16, 40])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_are_those_of_the_dense_matrix(shape, rows, many, monkeypatch):
+    monkeypatch.setattr(signs, "DRAWN_BYTES", 100)
+    stored, operator = operators(shape)
+    operator = Generated(operator.transposed, operator.first, CPU, FLOAT64, rows)
+    dense = stored.dense()
+    assert torch.equal(operator.dense(), dense)
+    x, y = gaussian(77, *many), gaussian(shape.equations, *many, seed=1)
+    assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(operator.rmatvec(y), dense.T @ y, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_norms_columns_and_the_leading_part_are_those_of_the_dense_matrix(shape):
+    stored, operator = operators(shape)
+    dense = stored.dense()
+    assert torch.allclose(operator.column_norms(), dense.norm(dim=0), rtol=1e-12)
+    assert torch.allclose(operator.row_norms(), dense.norm(dim=1), rtol=1e-12)
+    assert torch.equal(operator.columns(slice(30, 51)), dense.T[30:51])
+    assert torch.equal(operator.leading(33).dense(), dense[:, :33])
+    x = gaussian(33)
+    assert torch.allclose(operator.leading(33).matvec(x), dense[:, :33] @ x, atol=1e-13)
+
+
+@pytest.mark.usefixtures("held")
+def test_rounded_products_round_vectors_but_no_sign():
+    shape = LayerShape(6, 4, (3, 3))
+    stored, operator = operators(shape, 500)
+    x, y = gaussian(500), gaussian(shape.equations)
+    for precision, most in ((FLOAT32, 1e-6), (BFLOAT16, 1e-2)):
+        rounded = operator.to(precision)
+        assert rounded.precision is precision
+        for exact, product, vector in (
+            (stored.matvec, rounded.matvec, x),
+            (stored.rmatvec, rounded.rmatvec, y),
+        ):
+            found, expected = product(vector.to(precision.vectors)), exact(vector)
+            assert found.dtype == precision.vectors
+            assert (found.double() - expected).norm() / expected.norm() < most
+    ones = torch.zeros(500)
+    ones[17] = 1
+    column = operator.to(BFLOAT16).matvec(ones)
+    assert torch.equal(column, operator.matvec(ones.double()).float())
+
+
+def test_rows_in_any_order_and_size_are_the_same_bits():
+    factor = draw("sign", LayerShape(6, 4, (3, 3)), 1001, 0, 0).sign_factors()[1]
+    whole = factor.signs(slice(None), torch.float32)
+    assert whole.shape == (1001, 54)
+    assert set(whole.unique().tolist()) == {-1.0, 1.0}
+    rng = np.random.default_rng(0)
+    for start, stop in np.sort(rng.integers(0, 1002, (50, 2))):
+        part = factor.signs(slice(int(start), int(stop)), torch.float64)
+        assert torch.equal(part.float(), whole[start:stop])
+    for rows in (1, 16, 100, 5000):
+        tiles = [(part, tile.clone()) for part, tile in factor.tiles(rows, torch.bfloat16)]
+        assert [part.start for part, _ in tiles[1:]] == [part.stop for part, _ in tiles[:-1]]
+        assert torch.equal(torch.cat([tile for _, tile in tiles]).float(), whole)
+    assert torch.equal(factor.hold(CPU).signs(slice(3, 900), torch.float32), whole[3:900])
+
+
+def test_each_bit_is_the_sign_of_one_entry_in_every_type():
+    words = torch.from_numpy(np.arange(-(2**15), 2**15, dtype=np.int16)[None])
+    bits = (words.int() >> torch.arange(16)[:, None]) & 1
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        assert torch.equal(expand(words, dtype), (1 - 2 * bits).to(dtype))
+
+
+def test_no_factor_is_ever_formed_inside_a_product(monkeypatch):
+    """Every tile is of the wanted size, and few bits are drawn at once."""
+    monkeypatch.setattr(signs, "HELD_BYTES", 0)
+    monkeypatch.setattr(signs, "DRAWN_BYTES", 2**12)
+    drawn = []
+
+    def draw_bytes(start, stop):
+        drawn.append(stop - start)
+        return np.zeros(stop - start, dtype="u1")
+
+    factors = [SignMatrix(10_000, columns, 1.0, draw_bytes) for columns in (50, 8)]
+    operator = Generated(*factors, CPU, FLOAT32, 160)
+    operator.rmatvec(operator.matvec(torch.ones(10_000)))
+    assert max(drawn) <= 2**12
+    assert sum(drawn) == 2 * sum(factor.bytes for factor in factors)

@@ -1,0 +1,378 @@
+"""Every kind of layer, rebuilt from every distribution, against PyTorch's own in float64."""
+
+import itertools
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import bnrecon
+from bnrecon.features import DISTRIBUTIONS
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction import LayerReport, RefusedLayers, plan_layers, reconstruct
+from bnrecon.reconstruction.collapse import layer_errors
+from bnrecon.reconstruction.kernels import LAYERS
+from bnrecon.reconstruction.source_file import source_layers
+
+# Movements of a kernel with 1, 2 or 3 sides of up to 3 taps; side lengths are given per dimension.
+PLAIN = {
+    "valid": {},
+    "strided": {"stride": (2, 1, 3), "padding": (1, 0, 2)},
+    "same": {"padding": "same", "dilation": (2, 1, 1)},
+    "reflected": {"padding": (1, 1, 0), "padding_mode": "reflect"},
+    "replicated": {"padding": (2, 1, 1), "padding_mode": "replicate", "stride": (1, 2, 1)},
+    "circular": {"padding": (1, 2, 1), "padding_mode": "circular", "dilation": (1, 2, 1)},
+    "grouped": {"groups": 2, "padding": (1, 1, 1)},
+    "depthwise": {"groups": 4, "stride": (2, 2, 1), "padding": (1, 2, 0), "dilation": (1, 2, 1)},
+}
+TRANSPOSED = {
+    "valid": {},
+    "strided": {"stride": (2, 1, 3)},
+    "cropped": {"stride": (3, 2, 2), "padding": (2, 1, 1), "output_padding": (1, 1, 0)},
+    "cropped past the kernel": {"stride": (2, 2, 2), "padding": (3, 2, 3)},
+    "dilated": {"dilation": (2, 3, 1), "padding": (1, 0, 2), "output_padding": (0, 1, 0)},
+    "grouped": {"groups": 2, "stride": (2, 2, 2), "padding": (1, 1, 1)},
+    "depthwise": {"groups": 4, "stride": (2, 3, 1), "output_padding": (1, 2, 0)},
+}
+SIDES, KERNEL = (6, 7, 5), (3, 2, 3)
+DIMS = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+DIMS |= {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+
+
+def movements(kind):
+    if kind is nn.Linear:
+        return {"valid": {}}
+    return TRANSPOSED if "Transpose" in kind.__name__ else PLAIN
+
+
+CASES = [
+    (kind, name, bias)
+    for number, kind in enumerate(LAYERS)
+    for name, bias in zip(movements(kind), itertools.cycle((True, False)), strict=False)
+]
+
+
+def make(kind, name, bias, seed=0):
+    """A layer of a kind and an input for it."""
+    torch.manual_seed(seed)
+    dims = DIMS[kind]
+    options = {
+        key: value[:dims] if isinstance(value, tuple) else value
+        for key, value in movements(kind)[name].items()
+    }
+    groups = options.get("groups", 1)
+    inputs, outputs = (3, 4) if groups == 1 else (4, 8)
+    arguments = (inputs, outputs) if dims == 0 else (inputs, outputs, KERNEL[:dims])
+    layer = kind(*arguments, bias=bias, **options).double().eval()
+    return layer, torch.randn(3, inputs, *SIDES[:dims], dtype=torch.float64)
+
+
+def difference(network, model, x):
+    with torch.no_grad():
+        ours, theirs = network(x), model(x)
+    assert ours.shape == theirs.shape
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def label(value):
+    return value.__name__ if isinstance(value, type) else str(value)
+
+
+def test_every_kind_of_layer_is_tested():
+    assert set(DIMS) == set(LAYERS)
+
+
+@pytest.mark.parametrize("features", sorted(DISTRIBUTIONS))
+@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
+def test_a_layer_of_any_kind_is_rebuilt_from_any_features(kind, name, bias, features):
+    model, x = make(kind, name, bias)
+    # Nine features half of whose entries are 0 may leave a tap of a kernel of three unreached.
+    sparse = features in ("er_sign", "sparse_he_normal")
+    oversampling = 5 if sparse and name == "depthwise" and DIMS[kind] == 1 else None
+    rebuilt = reconstruct(model, features, oversampling, images=x)
+    (report,) = rebuilt.layers
+    assert report.converged
+    assert report.relative_error < 1e-10
+    assert report.groups == getattr(model, "groups", 1)
+    assert report.groups * report.equations == model.weight.numel()
+    assert difference(rebuilt.network, model, x) < 1e-9
+    assert difference(bnrecon.collapse(rebuilt.network), model, x) < 1e-9
+    assert rebuilt.network.frozen_digest() == report.digest
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        FeatureSpec(width="minimum"),
+        FeatureSpec("id_cond", width="minimum"),
+        FeatureSpec(skip="inner"),
+        FeatureSpec(skip="outer", width="minimum"),
+        FeatureSpec(activation="relu"),
+        FeatureSpec("id_cond", activation="leaky_relu"),
+        FeatureSpec(activation="relu", skip="outer"),
+    ],
+    ids=lambda spec: f"{spec.name} {spec.width} {spec.skip} {spec.activation}",
+)
+@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
+def test_widths_skip_connections_and_activations_go_with_any_kind(kind, name, bias, spec):
+    model, x = make(kind, name, bias)
+    rebuilt = reconstruct(model, spec, images=x, solver=bnrecon.SolverSpec(tolerance=1e-9))
+    assert rebuilt.layers[0].relative_error < 1e-8
+    assert difference(rebuilt.network, model, x) < 1e-7
+    assert difference(bnrecon.collapse(rebuilt.network), model, x) < 1e-7
+
+
+@pytest.mark.parametrize("features", ["he_normal", "id_cond", "ortho_cond"])
+@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
+def test_a_saved_layer_of_any_kind_is_loaded_again(kind, name, bias, features, tmp_path):
+    model, x = make(kind, name, bias)
+    rebuilt = reconstruct(model, features, images=x)
+    other, _ = make(kind, name, bias, seed=1)
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), other)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), rebuilt.network(x))
+
+
+@pytest.mark.parametrize("activation", ["identity", "relu"])
+@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
+def test_an_implicit_layer_of_any_kind_does_what_a_stored_one_does(
+    kind, name, bias, activation, monkeypatch
+):
+    model, x = make(kind, name, bias)
+    monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", -1)
+    rebuilt = reconstruct(model, FeatureSpec("id_cond", activation=activation), images=x)
+    assert rebuilt.layers[0].convolutions == "implicit"
+    assert difference(rebuilt.network, model, x) < 1e-9
+
+
+@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
+def test_statistics_are_those_that_the_normalizations_take_from_the_images(kind, name, bias):
+    model, x = make(kind, name, bias)
+    layer = reconstruct(model, images=x).network
+    wanted = [norm.running_var.clone() for norm in (layer.first_norm, layer.second_norm)]
+    mean = layer.first_norm.running_mean.clone()
+    for norm in (layer.first_norm, layer.second_norm):
+        norm.reset_running_stats()
+        norm.momentum = None
+    with torch.no_grad():
+        layer.train()(x)
+    assert torch.allclose(layer.first_norm.running_var, wanted[0], rtol=1e-9)
+    seen = []
+    layer.second_norm.register_forward_hook(lambda _, given, output: seen.append(given[0]))
+    with torch.no_grad():
+        layer.first_norm.running_var.copy_(wanted[0])
+        layer.first_norm.running_mean.copy_(mean)
+        layer.eval()(x)
+    sides = [side for side in range(seen[0].ndim) if side != 1]
+    assert torch.allclose(seen[0].var(sides), wanted[1], rtol=1e-7)
+
+
+@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
+def test_a_normalization_behind_a_layer_of_any_kind_is_folded(kind, name, bias):
+    layer, x = make(kind, name, bias)
+    dims = DIMS[kind]
+    norm = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[dims]
+    outputs = layer(x).shape[1]
+    model = nn.Sequential(layer, norm(outputs), nn.ReLU()).double()
+    model.train()(x)
+    nn.init.normal_(model[1].weight)
+    nn.init.normal_(model[1].bias)
+    rebuilt = reconstruct(model.eval(), images=x)
+    assert isinstance(rebuilt.network[1], nn.Identity)
+    assert rebuilt.layers[0].relative_error < 1e-10
+    assert difference(rebuilt.network, model, x) < 1e-9
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if DIMS[kind]], ids=label)
+def test_a_single_image_passes_as_a_batch_does(kind):
+    model, x = make(kind, "strided", True)
+    network = reconstruct(model).network
+    assert difference(network, model, x[0]) < 1e-9
+
+
+@pytest.mark.parametrize("size", [11, 12])
+def test_a_transposed_convolution_takes_the_size_of_its_output(size):
+    class Upwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.ConvTranspose2d(2, 3, 3, stride=3, padding=1)
+
+        def forward(self, x):
+            return self.layer(x, output_size=(size, size - 1))
+
+    torch.manual_seed(0)
+    model = Upwards().double().eval()
+    rebuilt = reconstruct(model, images=(x := torch.randn(4, 2, 4, 4).double()))
+    assert difference(rebuilt.network, model, x) < 1e-9
+    with pytest.raises(ValueError, match=r"output_size=\(20, 20\)"):
+        rebuilt.network.layer(x, output_size=(20, 20))
+
+
+@pytest.mark.parametrize("room", [1, 8000, 10**6])
+def test_groups_and_features_in_chunks_do_what_they_do_at_once(room, monkeypatch):
+    model, x = make(nn.Conv2d, "grouped", True)
+    network = reconstruct(model).network
+    with torch.no_grad():
+        whole = network(x)
+        monkeypatch.setattr("bnrecon.reconstruction.source_layer.CHUNK_BYTES", room)
+        assert len(list(network._blocks(x))) == (1 if room == 10**6 else 2)
+        assert torch.allclose(network(x), whole, atol=1e-12)
+
+
+def test_the_features_of_a_group_depend_on_seed_layer_and_group_alone():
+    model, _ = make(nn.Conv2d, "grouped", True)
+    (grouped,) = plan_layers(model, seed=3).layers
+    (plain,) = plan_layers(nn.Conv2d(2, 4, KERNEL[:2]).eval(), seed=3).layers
+    assert grouped.draw(0).digest() == plain.draw().digest()
+    assert grouped.draw(1).digest() != grouped.draw(0).digest()
+    other = plan_layers(model, seed=4).layers[0]
+    assert other.draw(1).digest() != grouped.draw(1).digest()
+
+
+def test_a_layer_of_many_groups_has_one_row_and_the_largest_of_their_errors():
+    torch.manual_seed(0)
+    model = nn.Conv2d(960, 960, 3, groups=960, padding=1).eval()
+    x = torch.randn(2, 960, 7, 7)
+    rebuilt = reconstruct(model, images=x)
+    (report,) = rebuilt.layers
+    assert (report.groups, report.width, report.shape) == (960, 14, (1, 1, 3, 3))
+    assert report.converged
+    assert "960 groups are solved together" in report.reason
+    assert difference(rebuilt.network, model, x) < 1e-5
+    with torch.no_grad():
+        rebuilt.network.first_norm.weight[14 * 500] *= 1.5
+    assert layer_errors(rebuilt.network, model.weight.double())[1] > 1e-2
+
+
+def test_one_group_that_cannot_be_solved_is_said_for_the_layer():
+    model, _ = make(nn.Conv2d, "grouped", True)
+    spec = FeatureSpec(width=30, allow_below_minimum=True)
+    (report,) = reconstruct(model, spec).layers
+    assert not report.converged
+    assert report.relative_error > 0.1
+
+
+def test_a_solver_that_was_chosen_solves_each_group():
+    model, x = make(nn.Conv2d, "grouped", True)
+    rebuilt = reconstruct(model, solver="lu", images=x)
+    assert rebuilt.layers[0].solver == "lu"
+    assert difference(rebuilt.network, model, x) < 1e-9
+
+
+def test_a_trained_source_of_groups_is_saved_as_it_is(tmp_path):
+    model, x = make(nn.ConvTranspose2d, "grouped", True)
+    rebuilt = reconstruct(model, images=x)
+    with torch.no_grad():
+        rebuilt.network.second_norm.weight.mul_(1.5)
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "tuned.safetensors"), model)
+    assert difference(loaded, rebuilt.network, x) < 1e-12
+    assert difference(bnrecon.collapse(rebuilt.network), rebuilt.network, x) < 1e-9
+    assert torch.allclose(rebuilt.network.weight, 1.5 * model.weight, atol=1e-8)
+
+
+class Shared(nn.Module):
+    """One convolution at two places of the network."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv1d(3, 3, 3, padding=1)
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)) + 2)
+
+
+def test_a_layer_used_twice_has_one_source_and_the_moments_of_both_uses():
+    torch.manual_seed(0)
+    model, x = Shared().double().eval(), torch.randn(8, 3, 9).double()
+    rebuilt = reconstruct(model, images=x)
+    assert [layer.name for layer in rebuilt.layers] == ["layer"]
+    assert difference(rebuilt.network, model, x) < 1e-9
+    with torch.no_grad():
+        second = torch.tanh(model.layer(x)) + 2
+    both = torch.cat([nn.functional.pad(part, (1, 1)) for part in (x, second)])
+    mean = both.transpose(0, 1).flatten(1).mean(1)
+    source = source_layers(rebuilt.network)["layer"]
+    wanted = source.features.weights()[0].double() @ mean
+    assert torch.allclose(source.first_norm.running_mean, wanted, atol=1e-9)
+
+
+def test_one_module_under_two_names_is_replaced_at_both():
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(layer, nn.Tanh(), layer).double().eval()
+    rebuilt = reconstruct(model, images=(x := torch.randn(5, 4).double()))
+    assert rebuilt.network[0] is rebuilt.network[2]
+    assert difference(rebuilt.network, model, x) < 1e-9
+
+
+class UNet(nn.Module):
+    """Two levels, a skip concatenation, and a transposed convolution that is told its size."""
+
+    def __init__(self):
+        super().__init__()
+        self.fine, self.coarse = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 6, 3, padding=1)
+        self.up, self.norm = nn.ConvTranspose2d(6, 4, 2, stride=2), nn.BatchNorm2d(4)
+        self.joined, self.head = nn.Conv2d(8, 4, 3, padding=1, groups=2), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x):
+        fine = torch.relu(self.fine(x))
+        coarse = torch.relu(self.coarse(nn.functional.max_pool2d(fine, 2)))
+        up = torch.relu(self.norm(self.up(coarse, output_size=fine.shape[2:])))
+        return self.head(torch.relu(self.joined(torch.cat([fine, up], 1))))
+
+
+@pytest.mark.parametrize("skip", ["none", "inner", "outer"])
+def test_an_encoder_and_decoder_with_a_concatenation_is_rebuilt_whole(skip, tmp_path):
+    torch.manual_seed(0)
+    model, x = UNet().double(), torch.randn(4, 3, 9, 9).double()
+    model.train()(x)
+    rebuilt = reconstruct(model.eval(), FeatureSpec(skip=skip), images=x)
+    assert len(rebuilt.layers) == 5
+    assert isinstance(rebuilt.network.norm, nn.Identity)  # folded into the transposed convolution
+    assert rebuilt.difference.largest < 1e-9
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), rebuilt.network(x))
+
+
+class Functional(nn.Module):
+    """Uses weights of layers by functions, beside or instead of the layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.used = nn.Conv2d(3, 4, 3), nn.ConvTranspose1d(4, 2, 3)
+        self.called = nn.Conv1d(4, 4, 3)
+
+    def forward(self, x):
+        x = nn.functional.conv2d(x, self.read.weight, self.read.bias).flatten(2)
+        return self.used(self.called(x)) + nn.functional.conv_transpose1d(
+            x[..., 2:], self.used.weight
+        )
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["run", "trace"])
+def test_weights_of_any_kind_that_functions_read_are_named_and_kept(given):
+    torch.manual_seed(0)
+    model, x = Functional().double().eval(), torch.randn(4, 3, 6, 6).double()
+    images = x if given else None
+    with pytest.raises(RefusedLayers) as caught:
+        reconstruct(model, images=images)
+    assert caught.value.refused == {
+        "read": "its weight is read outside of the layer, by conv2d",
+        "used": "its weight is read outside of the layer, by conv_transpose1d",
+    }
+    kept = reconstruct(model, unsupported="keep", images=images)
+    assert [layer.name for layer in kept.layers] == ["called"]
+    assert difference(kept.network, model, x) < 1e-9
+
+
+def test_a_report_of_groups_is_written_and_read():
+    model, x = make(nn.Conv3d, "grouped", True)
+    (report,) = reconstruct(model, images=x).layers
+    row = json.loads(json.dumps(report.to_json()))
+    assert row["groups"] == 2
+    assert LayerReport.from_json(row).shape == report.shape
+    assert LayerReport.from_json(row).groups == 2
+    del row["groups"]
+    assert LayerReport.from_json(row).groups == 1

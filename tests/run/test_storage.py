@@ -1,0 +1,53 @@
+"""A run with regenerated features: resumed layer by layer, and the same run as with stored ones."""
+
+import logging
+
+import pytest
+from processes import SMALLEST
+
+from bnrecon.config.composition import compose
+from bnrecon.run import main_job, naming, seed
+
+
+def config(tmp_path, storage, *options):
+    chosen = ("features=sign", f"features.storage={storage}", f"outputs={tmp_path}")
+    return compose([*SMALLEST, *chosen, *options])
+
+
+def test_a_run_goes_on_with_the_layers_that_were_solved_with_other_storage(
+    tmp_path, monkeypatch, caplog
+):
+    """The first one stops before the second layer; the second one regenerates features."""
+    caplog.set_level(logging.INFO)
+    solve, solved = seed.solve_layer, []
+
+    def stopped(layer):
+        if solved:
+            raise KeyboardInterrupt
+        solved.append(layer.name)
+        return solve(layer)
+
+    monkeypatch.setattr(seed, "solve_layer", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        main_job.run(config(tmp_path, "memory"))
+    monkeypatch.setattr(seed, "solve_layer", solve)
+    done = main_job.run(config(tmp_path, "regenerate"))
+    assert "1 layers were solved before" in caplog.text
+    assert "features regenerated tile by tile" in caplog.text
+    (record,) = done.result.seeds
+    assert {layer.convolutions for layer in record.layers} == {"regenerated"}
+    assert all(layer.converged for layer in record.layers)
+    again = main_job.run(config(tmp_path, "auto"))
+    assert "already done" in again.text()
+    assert again.folder == done.folder
+
+
+def test_storage_changes_no_name_and_no_count(tmp_path, stored_targets):
+    names, counts = set(), set()
+    for storage in ("auto", "memory", "regenerate"):
+        chosen = config(tmp_path / storage, storage, stored_targets)
+        names.add(naming.run_folder(chosen).name)
+        if storage != "auto":
+            result = main_job.run(chosen).result
+            counts.add((result.parameters, result.trainable_parameters))
+    assert len(names) == len(counts) == 1
