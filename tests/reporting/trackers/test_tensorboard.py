@@ -1,6 +1,7 @@
 """What TensorBoard shows is what the run found, read back from its event files."""
 
 import signal
+import time
 
 import pytest
 from processes import ENVIRONMENT, SMALLEST, TWO_SEEDS, finish, folder_of, start, wait_until
