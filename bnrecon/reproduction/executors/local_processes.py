@@ -113,10 +113,9 @@ class LocalProcesses:
 
     def _start(self, number: int, listener: Connection) -> ProcessPoolExecutor:
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        self._file(number).open("a", encoding="utf-8").close()  # what is wrong with it is found, and said, here
-        start = worker.Start(
-            number, self._threads(), gpu_name(number, self._device), self._file(number)
-        )
+        file = self._file(number)
+        file.open("a", encoding="utf-8").close()  # what is wrong with it is found, and said, here
+        start = worker.Start(number, self._threads(), gpu_name(number, self._device), file)
         return ProcessPoolExecutor(
             1, self._context, initializer=worker.start, initargs=(start, listener)
         )

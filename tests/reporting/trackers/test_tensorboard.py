@@ -109,6 +109,7 @@ def test_a_killed_training_goes_on_and_no_epoch_is_there_twice(command, tmp_path
         assert wait_until(reached)
         process.send_signal(signal.SIGKILL)
         finish(process)
+        time.sleep(1.1)  # TensorBoard reads files in the order of the second in their name
     code, _, err = command("train", *options)
     assert code == 0, err
     (target,) = (tmp_path / "trackers" / "tensorboard" / "targets").iterdir()
