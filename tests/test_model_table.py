@@ -15,11 +15,14 @@ KNOWN = set(torchvision.models.list_models(module=torchvision.models))
 
 @pytest.fixture(scope="module")
 def table():
+    sys.path.insert(0, str(ROOT / "scripts"))  # as for a script that is run
     spec = importlib.util.spec_from_file_location("model_table", ROOT / "scripts/model_table.py")
     module = sys.modules["model_table"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module
-    del sys.modules["model_table"]
+    sys.path.remove(str(ROOT / "scripts"))
+    for name in ("model_table", "small_models"):
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize(
