@@ -176,14 +176,27 @@ def has_text(path: Path, text: str) -> bool:
 def write_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]
 ) -> None:
-    """Write tensors and JSON-like metadata as one safetensors file, with a digest of both."""
+    """Write tensors and JSON-like metadata as one safetensors file, with a digest of both.
+
+    The same tensors and metadata give the same bytes.
+    """
     from safetensors.torch import save as to_bytes  # loads torch, for seconds
 
     # A copy each: tied weights share memory, which safetensors does not write.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(about, sort_keys=True)
     digest = hashlib.sha256((tensor_digest(tensors) + text).encode()).hexdigest()
-    write_bytes(path, to_bytes(tensors, {"about": text, "digest": digest}))
+    write_bytes(path, _with_sorted_metadata(to_bytes(tensors, {"about": text, "digest": digest})))
+
+
+def _with_sorted_metadata(content: bytes) -> bytes:
+    """The same safetensors file, its metadata sorted: the library's order differs by process."""
+    data = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:data])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + content[data:]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -62,6 +62,16 @@ def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_pa
         files.read_tensors(path)
 
 
+def test_the_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
+    written = set()
+    for number in range(16):  # safetensors itself writes the metadata in one of two orders
+        path = tmp_path / f"{number}.safetensors"
+        files.write_tensors(path, {"weight": torch.arange(6.0)}, {"n": [1], "name": "\u00fc"})
+        assert files.read_tensors(path)[1] == {"n": [1], "name": "\u00fc"}
+        written.add(path.read_bytes())
+    assert len(written) == 1
+
+
 def test_partial_files_are_removed_when_their_writer_has_ended(tmp_path):
     host = files._host()
     kept = [f".a.{host}-{os.getpid()}.x.part", ".a.elsewhere-1.x.part"]
