@@ -1,16 +1,16 @@
-#!/usr/bin/env python3
-"""Regenerated features against stored ones: time of the products, time and memory of a solve.
+"""Features in memory, regenerated and on disk: time of the products, time and memory of a solve.
 
-    python scripts/bench_storage.py                    # both tables: 15 min on one core, 3 GB
-    python scripts/bench_storage.py products --widths 64
-    python scripts/bench_storage.py solves --widths 64 128
+    python scripts/bench_storage.py                    # all tables: an hour on one core, 4 GB
+    python scripts/bench_storage.py products --features sign --widths 64
+    python scripts/bench_storage.py solves --features he_normal --widths 64 128
 
-Layers of 3x3, c0 = c2 = width, features sign with 1.5 n of them. Products: the pair M x and M^T y
-that an iteration takes, stored and regenerated in turn on one thread; the medians of the
-processor's time and of the clock's, which differ on a busy machine. Of layers too large to be
-stored next to their regenerated form only a run of the features is measured. Solves: from a random
-target to 1e-10, each in a process of its own, which measures its peak memory above what it held
-before features were drawn. Prints both as Markdown.
+Layers of 3x3, c0 = c2 = width, with 1.5 n features. Products: the pair M x and M^T y that an
+iteration takes in bf16, and a correction in float64, with features in memory and elsewhere in turn
+on one thread; the medians of the processor's time and of the clock's, which differ on a busy
+machine. Of layers too large to be stored next to their regenerated form only a run of the features
+is measured. Solves: from a random target to 1e-10, each in a process of its own. Its memory is the
+largest that it had allocated at any of the samples taken every 10 ms, above what it held before
+features were drawn; what it maps from a file is not part of that. Prints both as Markdown.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -36,8 +37,13 @@ def shape_of(width: int):
     return shape, choose_width("sign", shape)
 
 
-def time_products(width: int, precision: str) -> dict:
-    """Medians of one pair of products, stored and regenerated in turn."""
+def storages_of(features: str) -> tuple[str, ...]:
+    """Where the features are measured: signs on disk would only take more room."""
+    return ("memory", "regenerate") if features == "sign" else ("memory", "regenerate", "disk")
+
+
+def time_products(name: str, width: int, precision: str) -> dict:
+    """Medians of one pair of products, for each storage in turn."""
     import torch
 
     from bnrecon.features import draw
@@ -48,27 +54,29 @@ def time_products(width: int, precision: str) -> dict:
     part, device = features if width < 256 else LARGEST_SLICE, torch.device("cpu")
     wanted = getattr(precisions, precision.upper())
     operators = {}
-    for name, regenerate in (("stored", False), ("regenerated", True)):
-        pair = draw("sign", shape, part, 0, 0, regenerate=regenerate)
-        single = torch.float64 if precision == "float64" else torch.float32
-        operators[name] = feature_operator(pair, single, device).to(wanted)
+    for storage in storages_of(name):
+        pair = draw(name, shape, part, 0, 0, storage=storage)
+        operators[storage] = feature_operator(pair, torch.float64, device)
+        if wanted is not precisions.FLOAT64:
+            operators[storage] = operators[storage].to(wanted)
         del pair
     x, y = (torch.randn(size, dtype=wanted.vectors) for size in (part, shape.equations))
-    clocks = {"cpu": time.thread_time, "wall": time.perf_counter}
-    times: dict = {(name, clock): [] for name in operators for clock in clocks}
+    clocks = {"cpu": time.process_time, "wall": time.perf_counter}
+    times: dict = {(storage, clock): [] for storage in operators for clock in clocks}
     for _ in range(ROUNDS):
-        for name, operator in operators.items():
+        for storage, operator in operators.items():
             before = {clock: read() for clock, read in clocks.items()}
             operator.matvec(x)
             operator.rmatvec(y)
             for clock, read in clocks.items():
-                times[name, clock].append(read() - before[clock])
-    found = {f"{name} {clock}": statistics.median(each) for (name, clock), each in times.items()}
-    about = {"width": width, "n": shape.equations, "c1": features, "measured": part}
-    return about | {"precision": precision} | found
+                times[storage, clock].append(read() - before[clock])
+    found = {
+        f"{storage} {clock}": statistics.median(each) for (storage, clock), each in times.items()
+    }
+    return {"n": shape.equations, "c1": features, "measured": part} | found
 
 
-def solve(width: int, regenerate: bool) -> dict:
+def solve(name: str, width: int, storage: str) -> dict:
     """Solve one layer; seconds, iterations, residual and peak memory."""
     import torch
 
@@ -81,22 +89,25 @@ def solve(width: int, regenerate: bool) -> dict:
     torch.manual_seed(0)
     weight = torch.randn(shape.outputs, shape.inputs, *shape.kernel, dtype=torch.float64)
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
-    before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before, peak = status("RssAnon"), [0]
+
+    def watch() -> None:
+        while True:
+            peak[0] = max(peak[0], status("RssAnon"))
+            time.sleep(0.01)
+
+    threading.Thread(target=watch, daemon=True).start()
     started, spent = time.perf_counter(), time.process_time()
-    pair = draw("sign", shape, features, 0, 0, regenerate=regenerate)
+    pair = draw(name, shape, features, 0, 0, storage=storage)
     system = two_layer_system(target, pair, torch.device("cpu"), orthogonal=False)
     report = solve_system(system, SolverSpec("matrix_free")).report
     return {
-        "width": width,
         "n": shape.equations,
-        "c1": features,
-        "features": "regenerated" if regenerate else "stored",
         "wall": time.perf_counter() - started,
         "cpu": time.process_time() - spent,
         "iterations": report.iterations,
         "residual": report.relative_residual,
-        "memory": status("VmHWM") - before,
+        "memory": peak[0] - before,
     }
 
 
@@ -116,62 +127,75 @@ def in_process(section: str, *arguments: object) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def products_table(widths: list[int], precisions: list[str]) -> list[str]:
+def products_table(features: list[str], widths: list[int], precisions: list[str]) -> list[str]:
     """Lines of the table of products."""
     lines = [
-        "| width | n | c1 | precision | stored | regenerated | ratio | ratio by the clock |",
-        "|---:|---:|---:|:---|---:|---:|---:|---:|",
+        "| features | width | n | c1 | precision | storage | processor | ratio | by the clock |",
+        "|:---|---:|---:|---:|:---|:---|---:|---:|---:|",
     ]
-    for width in widths:
-        for precision in precisions:
-            row = in_process("products", width, precision)
-            part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
-            ratios = (row[f"regenerated {by}"] / row[f"stored {by}"] for by in ("cpu", "wall"))
-            cells = [
-                f"{width}",
-                f"{row['n']:,}",
-                f"{row['c1']:,}{part}",
-                precision,
-                *(f"{1e3 * row[f'{name} cpu']:.0f} ms" for name in ("stored", "regenerated")),
-                *(f"{ratio:.2f}" for ratio in ratios),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-            print(lines[-1], file=sys.stderr, flush=True)
+    for name in features:
+        for width in widths:
+            for precision in precisions:
+                row = in_process("products", name, width, precision)
+                part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
+                for storage in storages_of(name):
+                    ratios = (
+                        row[f"{storage} {by}"] / row[f"memory {by}"] for by in ("cpu", "wall")
+                    )
+                    cells = [
+                        name,
+                        f"{width}",
+                        f"{row['n']:,}",
+                        f"{row['c1']:,}{part}",
+                        precision,
+                        storage,
+                        f"{1e3 * row[f'{storage} cpu']:.0f} ms",
+                        *(f"{ratio:.2f}" for ratio in ratios),
+                    ]
+                    add(lines, cells)
     return lines
 
 
-def solves_table(widths: list[int]) -> list[str]:
+def solves_table(features: list[str], widths: list[int]) -> list[str]:
     """Lines of the table of solves."""
     from bnrecon.runtime.hardware import format_bytes
 
     lines = [
-        "| width | n | features | processor | clock | iterations | residual | peak memory |",
-        "|---:|---:|:---|---:|---:|---:|---:|---:|",
+        "| features | width | n | storage | processor | clock | iterations | residual | memory |",
+        "|:---|---:|---:|:---|---:|---:|---:|---:|---:|",
     ]
-    for width in widths:
-        for regenerate in (False, True):
-            row = in_process("solves", width, regenerate)
-            cells = [
-                f"{width}",
-                f"{row['n']:,}",
-                row["features"],
-                f"{row['cpu']:.1f} s",
-                f"{row['wall']:.1f} s",
-                str(row["iterations"]),
-                f"{row['residual']:.1e}",
-                format_bytes(row["memory"]),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-            print(lines[-1], file=sys.stderr, flush=True)
+    for name in features:
+        for width in widths:
+            for storage in storages_of(name):
+                row = in_process("solves", name, width, storage)
+                cells = [
+                    name,
+                    f"{width}",
+                    f"{row['n']:,}",
+                    storage,
+                    f"{row['cpu']:.1f} s",
+                    f"{row['wall']:.1f} s",
+                    str(row["iterations"]),
+                    f"{row['residual']:.1e}",
+                    format_bytes(row["memory"]),
+                ]
+                add(lines, cells)
     return lines
+
+
+def add(lines: list[str], cells: list[str]) -> None:
+    """Add a row, and show it as soon as it is measured."""
+    lines.append(f"| {' | '.join(cells)} |")
+    print(lines[-1], file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sections", nargs="*", default=["products", "solves"])
+    parser.add_argument("--features", nargs="+", default=["sign", "he_normal"])
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256])
-    parser.add_argument("--precisions", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--precisions", nargs="+", default=["bfloat16", "float64"])
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
@@ -180,10 +204,12 @@ def main() -> None:
         return
     load = os.getloadavg()[0]
     print(f"One thread of {os.cpu_count()}, load {load:.1f} when it started.\n")
+    asked = arguments.features, arguments.widths
     if "products" in arguments.sections:
-        print("\n".join(products_table(arguments.widths, arguments.precisions)), "\n")
+        print("\n".join(products_table(*asked, arguments.precisions)), "\n")
     if "solves" in arguments.sections:
-        print("\n".join(solves_table([width for width in arguments.widths if width < 256])))
+        smaller = [width for width in arguments.widths if width < 256]
+        print("\n".join(solves_table(arguments.features, smaller)))
 
 
 if __name__ == "__main__":

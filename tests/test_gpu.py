@@ -430,6 +430,20 @@ def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options):
     assert rebuilt == measure_accuracy(target, digits, gpu.device)
 
 
+@pytest.mark.parametrize("storage", ["regenerate", "disk"])
+@pytest.mark.parametrize("features", ["sign", "he_normal"])
+def test_features_that_are_not_in_memory_are_moved_to_the_device_by_tiles(
+    gpu, features, storage, monkeypatch
+):
+    monkeypatch.setattr("bnrecon.operators.rows.TILE", 50)
+    target = enliven(small(), (1, 8, 8)).to(gpu.device)
+    rebuilt = reconstruct(target, FeatureSpec(features, storage=storage))
+    assert all(layer.converged for layer in rebuilt.layers)
+    x = torch.randn(8, 1, 8, 8).to(gpu.device)
+    with torch.no_grad():
+        assert float((rebuilt.network(x) - target(x)).abs().max()) < 1e-3
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_network_is_rebuilt_on_a_real_gpu():

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
+from bnrecon.features.draws import Draw, Draws
 from bnrecon.features.pair import Features, identity_weights
 from bnrecon.features.portable_random import Stream
 from bnrecon.features.shapes import LayerShape
 
 
-def he_normal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+def he_normal(shape: LayerShape, width: int, stream: Stream) -> Features:
     """Normal entries of variance 2 / fan-in (He et al. 2015)."""
-    return (
-        stream.normal((width, shape.inputs), "first", math.sqrt(2 / shape.inputs)),
-        stream.normal(
-            (shape.outputs, width, *shape.kernel), "second", math.sqrt(2 / (width * shape.taps))
-        ),
+    return _independent(
+        shape,
+        width,
+        partial(stream.normal, word="first", deviation=math.sqrt(2 / shape.inputs)),
+        partial(stream.normal, word="second", deviation=math.sqrt(2 / (width * shape.taps))),
     )
 
 
-def he_uniform(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+def he_uniform(shape: LayerShape, width: int, stream: Stream) -> Features:
     """Entries uniform on ±sqrt(6 / fan-in) (He et al. 2015)."""
-    return (
-        stream.uniform((width, shape.inputs), "first", math.sqrt(6 / shape.inputs)),
-        stream.uniform(
-            (shape.outputs, width, *shape.kernel), "second", math.sqrt(6 / (width * shape.taps))
-        ),
+    return _independent(
+        shape,
+        width,
+        partial(stream.uniform, word="first", bound=math.sqrt(6 / shape.inputs)),
+        partial(stream.uniform, word="second", bound=math.sqrt(6 / (width * shape.taps))),
     )
+
+
+def _independent(shape: LayerShape, width: int, first: Draw, second: Draw) -> Features:
+    """Independent entries: those of any features can be drawn alone."""
+    draws = (
+        Draws((1, width, shape.inputs), first),
+        Draws((shape.outputs, width, shape.taps), second),
+    )
+    return Features(shape, width, draws=draws)
 
 
 def orthogonal(shape: LayerShape, width: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:

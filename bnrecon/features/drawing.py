@@ -25,7 +25,7 @@ def draw(
     layer: int,
     strict: bool = False,
     skip: str = "none",
-    regenerate: bool = False,
+    storage: str = "memory",
 ) -> Features:
     """Draw the features of one layer.
 
@@ -37,26 +37,26 @@ def draw(
         layer: the number of the layer, which has draws of its own.
         strict: keep features of sparse distributions that came out all-zero.
         skip: ``inner`` or ``outer`` adds a skip connection.
-        regenerate: do not store the features, make parts of them wherever they are used.
+        storage: ``memory``, ``regenerate`` to make parts of them wherever they are used, or
+            ``disk`` to have them in a temporary file.
 
     Raises:
-        UserError: the distribution does not have this width, is unknown, or cannot be regenerated.
+        UserError: the distribution does not have this width or storage, or is unknown.
+        RunError: the disk is full.
 
     >>> draw("he_normal", LayerShape(2, 3), width=6, seed=0, layer=0).first.shape
     torch.Size([6, 3])
     """
     kind = distribution(name)
     kind.check_width(shape, width)
-    if regenerate:
-        kind.check_regenerable()
+    kind.check_storage(storage)
     options = {"strict": strict} if kind.takes_strict else {}
     if kind.registered.user_defined:
         drawn = _drawn_by_user(kind, shape, width, Stream(seed, layer), options)
     else:
         given = kind.draw(shape, width, Stream(seed, layer), **options)
         drawn = given if isinstance(given, Features) else Features(shape, width, *given)
-    if regenerate:
-        drawn = dataclasses.replace(drawn, regenerated=True)
+    drawn = drawn.stored(storage)
     if skip == "none":
         return drawn
     return dataclasses.replace(

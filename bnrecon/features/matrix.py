@@ -24,8 +24,8 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
         return Selection(torch.where(private, own, 0).to(device), features.width, dtype)
     if features.pattern == "kronecker":
         return Kronecker(*(factor.to(device, dtype) for factor in features.factors))
-    if features.regenerated:
-        first, transposed = features.sign_factors()
+    if not features.in_memory:
+        first, transposed = features.by_rows()
         return Generated(transposed, first, device, Precision.of(dtype))
     return KhatriRao.of(*features.weights(), dtype, device)
 

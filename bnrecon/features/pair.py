@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
+from bnrecon.features.draws import Draws, draws_digest
 from bnrecon.features.portable_random import Stream
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.sign import sign_digest, sign_factors
-from bnrecon.operators.signs import GROUP, SignMatrix
+from bnrecon.operators.mapped import allocate_mapped, mapped_tensor
+from bnrecon.operators.rows import Rows, TableRows
+from bnrecon.operators.signs import GROUP
 from bnrecon.runtime.digests import tensor_digest
 
 __all__ = ["Features", "identity_weights", "shared_feature_rows"]
 
-RUN_BYTES = 2**22  # of regenerated features that are made at once
+RUN_BYTES = 2**23  # of features that are made or read at once, where they are not in memory
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,8 @@ class Features:
     Features that follow a ``pattern`` store neither A nor B; ``weights`` forms them on demand:
     ``"identity"`` (id_cond of maximum width, M = I), ``"shared"`` (id_cond of minimum width),
     ``"kronecker"`` (ortho_cond, from its ``factors`` U2 and U1) and ``"sign"`` (from ``stream``).
-    Those that are ``regenerated`` are never formed whole: ``first_parts``, ``second_parts`` and
-    ``part`` give a run of features at a time.
+    Those whose ``storage`` is not ``"memory"`` are never in memory whole: ``first_parts``,
+    ``second_parts`` and ``part`` give a run of features at a time, ``by_rows`` what products take.
 
     Args:
         shape: of the target layer.
@@ -39,7 +45,9 @@ class Features:
         skip: ``inner`` or ``outer`` for a frozen skip connection beside the pair.
         skip_weight: S (c2, c0), at the kernel's centre: the identity where c2 = c0, else random.
         stream: what the bits of ``"sign"`` are drawn from.
-        regenerated: made from their bits wherever they are used, instead of being stored.
+        draws: of independent entries, what A (1, c1, c0) and B (c2, c1, kh kw) are drawn from.
+        storage: ``"memory"``; ``"regenerate"`` for features made wherever they are used;
+            ``"disk"`` for ``first`` and ``second`` in a temporary file.
     """
 
     shape: LayerShape
@@ -52,12 +60,18 @@ class Features:
     skip: str = "none"
     skip_weight: torch.Tensor | None = None
     stream: Stream | None = None
-    regenerated: bool = False
+    draws: tuple[Draws, Draws] | None = None
+    storage: str = "memory"
 
     @property
     def identity(self) -> bool:
         """Whether M is the identity."""
         return self.pattern == "identity"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the weights may be in memory whole."""
+        return self.storage == "memory"
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A (c1, c0) and B (c2, c1, kh, kw), formed from the pattern where they are not stored."""
@@ -66,7 +80,10 @@ class Features:
         if self.pattern == "kronecker":
             return _kronecker_weights(self.shape, *self.factors)
         if self.pattern == "sign":
-            return self.part(slice(None), torch.float32, torch.device("cpu"))
+            return self.part(slice(None), torch.float32, CPU)
+        if self.draws is not None:
+            first, second = (draws.part(0, self.width) for draws in self.draws)
+            return first[0], second.reshape(-1, self.width, *self.shape.kernel)
         first, second = identity_weights(self.shape)
         if self.pattern == "shared":
             private = shared_feature_rows(self.shape)
@@ -74,60 +91,115 @@ class Features:
             second[:, 0].flatten(1)[:, 0] = 1  # the first tap
         return first, second
 
-    def sign_factors(self) -> tuple[SignMatrix, SignMatrix]:
-        """A (c1, c0) and B^T (c1, c2 taps) of ``"sign"``, of which any rows can be made alone."""
+    def by_rows(self) -> tuple[Rows, Rows]:
+        """A (c1, c0) and B^T (c1, c2 taps), of which any rows can be had alone."""
+        if self.first is not None and self.second is not None:
+            return _rows_on_disk(self.first[None]), _rows_on_disk(self.second.flatten(2))
+        if self.draws is not None:
+            first, second = self.draws
+            return (
+                TableRows(self.width, self.shape.inputs, first.part),
+                TableRows(self.width, self.shape.outputs * self.shape.taps, second.part),
+            )
         if self.stream is None:
-            raise ValueError(f"features of pattern {self.pattern} are not made of signs")
+            raise ValueError(f"features of pattern {self.pattern} have no rows of their own")
         return sign_factors(self.shape, self.width, self.stream)
+
+    def stored(self, storage: str) -> Features:
+        """The same features in memory, in a file to which they are written by parts, or neither."""
+        if storage == "memory":
+            if self.draws is None:
+                return self
+            first, second = self.weights()
+            return dataclasses.replace(self, first=first, second=second, draws=None)
+        if storage == "regenerate":
+            return dataclasses.replace(self, storage=storage)
+        source = self if self.first is not None else self.stored("regenerate")
+        first = mapped_tensor((self.width, self.shape.inputs), torch.float32)
+        second = mapped_tensor((self.shape.outputs, self.width, *self.shape.kernel), torch.float32)
+        for part, values in source.first_parts():
+            first[part] = values
+        for part, values in source.second_parts():
+            second[:, part] = values
+        return dataclasses.replace(self, first=first, second=second, draws=None, storage=storage)
 
     def part(
         self, part: slice, dtype: torch.dtype, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A (count, c0) and B (c2, count, kh, kw) of some features of ``"sign"``."""
-        first, second = (factor.values(part, dtype, device) for factor in self.sign_factors())
-        return first, self._kernels(second)
+        """A (count, c0) and B (c2, count, kh, kw) of some features."""
+        first, second = self.by_rows()
+        return first.values(part, dtype, device), self._kernels(second, part, dtype, device)
 
     def first_parts(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """A by runs of features (count, c0), and which they are; all at once where it is stored."""
-        if not self.regenerated:
+        if self.in_memory:
             yield slice(0, self.width), self.weights()[0]
             return
-        factor = self.sign_factors()[0]
+        factor = self.by_rows()[0]
         for part in self._runs(factor):
-            yield part, factor.values(part, torch.float32, torch.device("cpu"))
+            yield part, factor.values(part, torch.float32, CPU)
 
     def second_parts(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """B by runs of features (c2, count, kh, kw), likewise."""
-        if not self.regenerated:
+        if self.in_memory:
             yield slice(0, self.width), self.weights()[1]
             return
-        factor = self.sign_factors()[1]
+        factor = self.by_rows()[1]
         for part in self._runs(factor):
-            yield part, self._kernels(factor.values(part, torch.float32, torch.device("cpu")))
+            yield part, self._kernels(factor, part, torch.float32, CPU)
 
-    def _runs(self, factor: SignMatrix) -> Iterator[slice]:
+    def _runs(self, factor: Rows) -> Iterator[slice]:
         """Runs of features of some ``RUN_BYTES`` in float32."""
         count = GROUP * max(1, RUN_BYTES // (4 * GROUP * factor.columns))
         for start in range(0, self.width, count):
             yield slice(start, min(start + count, self.width))
 
-    def _kernels(self, second: torch.Tensor) -> torch.Tensor:
-        """Rows of B^T (count, c2 taps) as kernels (c2, count, kh, kw)."""
-        kernels = second.reshape(len(second), self.shape.outputs, *self.shape.kernel)
-        return kernels.transpose(0, 1).contiguous()
+    def _kernels(
+        self, second: Rows, part: slice, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Some rows of B^T (count, c2 taps) as kernels (c2, count, kh, kw)."""
+        shape = self.shape
+        if isinstance(second, TableRows):
+            kernels = second.table(part).to(device, dtype)
+        else:
+            rows = second.values(part, dtype, device)
+            table = rows.reshape(len(rows), shape.outputs, shape.taps)
+            kernels = table.transpose(0, 1).contiguous()
+        return kernels.reshape(shape.outputs, -1, *shape.kernel)
 
     def digest(self) -> str:
         """SHA-256 of the weights, or of what their pattern is made of: equal for equal draws."""
         skip = {} if self.skip_weight is None else {"skip": self.skip_weight}
-        if self.first is not None and self.second is not None:
-            return tensor_digest({"first": self.first, "second": self.second} | skip)
         sides = (self.shape.outputs, self.shape.inputs, *self.shape.kernel)
         size = "x".join(map(str, sides))
         if self.stream is not None:
             beside = tensor_digest(skip) if skip else ""
             return sign_digest(self.shape, self.width, self.stream, beside)
+        if self.draws is not None:
+            return self._digest_of_draws
+        if self.first is not None and self.second is not None:
+            return tensor_digest({"first": self.first, "second": self.second} | skip)
         factors = {f"factor {number}": factor for number, factor in enumerate(self.factors)} | skip
         return f"{self.pattern} {size}{f' {tensor_digest(factors)}' if factors else ''}"
+
+    @cached_property
+    def _digest_of_draws(self) -> str:
+        """That of features which nothing holds, and nothing can change: drawn once to be hashed."""
+        sizes = {
+            "first": (self.width, self.shape.inputs),
+            "second": (self.shape.outputs, self.width, *self.shape.kernel),
+        }
+        known = zip(sizes.items(), self.draws or (), strict=True)
+        tables = {name: (size, draws) for (name, size), draws in known}
+        return draws_digest(tables, {} if self.skip_weight is None else {"skip": self.skip_weight})
+
+
+def _rows_on_disk(table: torch.Tensor) -> TableRows:
+    """Rows of a mapped table (outer, c1, inner), whose rounded copies are in files too."""
+    outer, features, inner = table.shape
+    return TableRows(
+        features, outer * inner, lambda start, stop: table[:, start:stop], allocate_mapped
+    )
 
 
 def shared_feature_rows(shape: LayerShape) -> torch.Tensor:

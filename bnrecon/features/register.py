@@ -33,7 +33,9 @@ class Distribution:
         takes_strict: the function takes ``strict``.
         widths: the only widths it has, ``minimum`` and ``maximum``; any, if empty.
         at_most_n: it has n features at most.
-        regenerable: any part of its features can be made alone, whenever it is needed.
+        storages: where its features can be: in ``memory``, on ``disk``, or nowhere,
+            ``regenerate``, where any part of them can be made alone. Features that follow a
+            pattern have no weights that a solver would need stored.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Distribution:
     takes_strict: bool = False
     widths: tuple[str, ...] = ()
     at_most_n: bool = False
-    regenerable: bool = False
+    storages: tuple[str, ...] = ("memory", "disk")
 
     @property
     def draw(self) -> Draw:
@@ -71,14 +73,19 @@ class Distribution:
                 f"{self.name} has {choices} features for a layer of {size}, not {width}"
             )
 
-    def check_regenerable(self) -> None:
-        """Raise ``UserError`` where parts of the features cannot be made alone."""
-        if not self.regenerable:
-            names = [name for name, kind in DISTRIBUTIONS.items() if kind.regenerable]
-            raise UserError(
-                f"storage=regenerate: {self.name} cannot be made part by part; take "
-                f"features={' or '.join(names)}, or storage=memory"
-            )
+    def check_storage(self, storage: str) -> None:
+        """Raise ``UserError`` for a storage that the features cannot have."""
+        if storage in self.storages:
+            return
+        why = {
+            "regenerate": "cannot be made part by part",
+            "disk": "follows a pattern, of which there is nothing to be stored",
+        }[storage]
+        others = [name for name, kind in DISTRIBUTIONS.items() if storage in kind.storages]
+        raise UserError(
+            f"storage={storage}: {self.name} {why}; take storage={' or '.join(self.storages)}, "
+            f"or features={', '.join(others)}"
+        )
 
 
 def _built_in(function: Draw, **traits: Any) -> Distribution:
@@ -86,18 +93,32 @@ def _built_in(function: Draw, **traits: Any) -> Distribution:
     return Distribution(name, Registered(f"features {name}", function), **traits)
 
 
+ANYWHERE = ("memory", "regenerate", "disk")
+PATTERN = ("memory",)
+
 DISTRIBUTIONS = {
     kind.name: kind
     for kind in (
-        _built_in(distributions.he_normal),
-        _built_in(distributions.he_uniform),
+        _built_in(distributions.he_normal, storages=ANYWHERE),
+        _built_in(distributions.he_uniform, storages=ANYWHERE),
         _built_in(distributions.orthogonal, portable=False),
-        _built_in(distributions.sign, regenerable=True),
+        _built_in(distributions.sign, storages=ANYWHERE),
         _built_in(distributions.sparse_he_normal, takes_strict=True),
         _built_in(distributions.er_sign, takes_strict=True),
-        _built_in(distributions.id_cond, orthogonal=True, widths=("maximum", "minimum")),
+        _built_in(
+            distributions.id_cond,
+            orthogonal=True,
+            widths=("maximum", "minimum"),
+            storages=PATTERN,
+        ),
         _built_in(distributions.sparse_id_cond, at_most_n=True),
-        _built_in(distributions.ortho_cond, portable=False, orthogonal=True, widths=("maximum",)),
+        _built_in(
+            distributions.ortho_cond,
+            portable=False,
+            orthogonal=True,
+            widths=("maximum",),
+            storages=PATTERN,
+        ),
     )
 }
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_fields, option
 
-__all__ = ["ACTIVATIONS", "SKIPS", "STORAGES", "FeatureSpec"]
+__all__ = ["ACTIVATIONS", "PRUNINGS", "SKIPS", "STORAGES", "FeatureSpec"]
 
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid")
 SKIPS = ("none", "inner", "outer")
-STORAGES = ("auto", "memory", "regenerate")
+PRUNINGS = ("magnitude", "refit", "iterative", "l1")
+STORAGES = ("auto", "memory", "regenerate", "disk")
 
 
 @dataclass
@@ -36,9 +37,13 @@ class FeatureSpec:
         skip: where a frozen skip connection beside each pair joins (Eq. 3): ``inner``, after the
             second normalization, or ``outer``, before it.
         strict: keep all-zero features of sparse distributions, which are otherwise drawn again.
-        storage: ``memory`` keeps the features; ``regenerate`` makes those of ``sign`` from their
-            bits wherever they are used, one tile at a time; ``auto`` does so where they do not fit
-            into memory. Results are the same up to rounding.
+        storage: ``memory`` keeps the features; ``regenerate`` draws those of ``he_normal``,
+            ``he_uniform`` and ``sign`` again wherever they are used, one tile at a time; ``disk``
+            has them in a temporary file (``TMPDIR`` chooses its folder). ``auto`` takes the first
+            of the three that fits. Results are the same up to rounding.
+        keep: share of a layer's c1 features that keep their scales; the others' are set to 0. With
+            fewer than n of them the layer is then only approximated.
+        pruning: which are kept, one of ``PRUNINGS``: see ``bnrecon.solvers.pruning.prune``.
 
     Raises:
         UserError: a value that is not allowed; the message starts with the field.
@@ -78,9 +83,19 @@ class FeatureSpec:
     strict: bool = option(False, "keep all-zero features of sparse distributions")
     storage: str = option(
         "auto",
-        "where features are: in memory, or (sign) regenerated wherever they are used; auto: "
-        "regenerated where they do not fit",
+        "where features are: in memory, drawn again wherever they are used (regenerate), or in a "
+        "temporary file (disk); auto: the first of these that fits",
         allowed=STORAGES,
+    )
+    keep: float | None = option(
+        None, "share of the features that keep their scales; the others' are 0", above=0, at_most=1
+    )
+    pruning: str | None = option(
+        None,
+        "which features keep their scales: the largest contributions as they are (magnitude) or "
+        "with new scales (refit), what rounds of refitting leave (iterative), or what the "
+        "solution of least L1 norm uses (l1)",
+        allowed=PRUNINGS,
     )
 
     def __post_init__(self) -> None:
@@ -99,9 +114,31 @@ class FeatureSpec:
             raise UserError(
                 f"width={self.width}: must be a number of features above 0, minimum or maximum"
             )
+        self._check_pruning()
         if self.skip == "outer" and self.activation in ("tanh", "sigmoid"):
             raise UserError(
                 f"skip=outer: not possible with activation={self.activation}; the second "
                 "normalization undoes the first one's small scale, which the skip connection "
                 "lacks: take skip=inner or activation=relu"
+            )
+
+    def kept(self, width: int) -> int:
+        """How many of ``width`` features keep their scales: at least one.
+
+        >>> FeatureSpec(keep=0.6, pruning="l1").kept(24), FeatureSpec().kept(24)
+        (14, 24)
+        """
+        return width if self.keep is None else max(1, round(self.keep * width))
+
+    def _check_pruning(self) -> None:
+        if self.keep is not None and self.pruning is None:
+            raise UserError(f"keep={self.keep}: give pruning={'|'.join(PRUNINGS)} too")
+        if self.keep is None and self.pruning is not None:
+            raise UserError(
+                f"pruning={self.pruning}: give keep=SHARE too, above 0 and at most 1, or no pruning"
+            )
+        if self.keep is not None and self.width == "minimum":
+            raise UserError(
+                f"keep={self.keep}: at the minimum width no feature is to spare; take "
+                "width=maximum or oversampling=1.5"
             )

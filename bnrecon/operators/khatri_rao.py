@@ -14,6 +14,8 @@ __all__ = ["KhatriRao"]
 
 # Of a product that is summed up at once: it stays in a core's second-level cache
 CACHE_BYTES = 512 * 2**10
+# Of factors that are widened to float64 at once, on a processor
+WIDENED_BYTES = 8 * 2**20
 
 
 class KhatriRao:
@@ -27,8 +29,8 @@ class KhatriRao:
     Args:
         transposed: B^T (c1, m), so that a run of features is one contiguous block.
         first: A (c1, c0).
-        precision: what ``transposed`` and ``first`` are stored and multiplied in; vectors go in and
-            out as ``precision.vectors``.
+        precision: what products run in; vectors go in and out as ``precision.vectors``. Factors
+            stored in float32 are widened to float64 in its products, a block at a time.
         chunk_bytes: products work through blocks of features whose temporaries stay below this
             size.
 
@@ -69,23 +71,38 @@ class KhatriRao:
         device: torch.device,
         chunk_bytes: int | None = None,
     ) -> KhatriRao:
-        """Build the operator of a pair of weights.
+        """Build the operator of a pair of weights; float32 weights are stored as they are.
 
         Args:
             first: A (c1, c0).
             second: B (c2, c1, kh, kw).
-            dtype: of the operator's factors.
+            dtype: of the operator's products.
             device: where the operator is.
             chunk_bytes: see the class.
         """
-        transposed = second.to(device).transpose(0, 1).flatten(1).to(dtype).contiguous()
-        return cls(transposed, first.to(device, dtype).contiguous(), chunk_bytes=chunk_bytes)
+        stored = torch.float32 if first.dtype == second.dtype == torch.float32 else dtype
+        transposed = second.to(device).transpose(0, 1).flatten(1).to(stored).contiguous()
+        first = first.to(device, stored).contiguous()
+        return cls(transposed, first, Precision.of(dtype), chunk_bytes)
+
+    @property
+    def _widened(self) -> bool:
+        """Whether factors are stored in float32 and multiplied in float64."""
+        return self.precision.factors != self.first.dtype
 
     def _chunks(self, numbers: int, size: int) -> Iterator[slice]:
         """Runs of features for which ``numbers`` numbers a feature take at most ``size`` bytes."""
-        block = max(1, size // (numbers * self.first.element_size()))
+        if self._widened:
+            numbers = max(numbers, self.transposed.shape[1])
+            size = min(size, WIDENED_BYTES) if self.device.type == "cpu" else size
+        block = max(1, size // (numbers * self.precision.factors.itemsize))
         for start in range(0, len(self.first), block):
             yield slice(start, start + block)
+
+    def _run(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """B^T and A of some features, as they are multiplied."""
+        factors = self.precision.factors
+        return self.transposed[part].to(factors), self.first[part].to(factors)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M x = vec(B diag(x) A)."""
@@ -94,32 +111,32 @@ class KhatriRao:
         product = torch.zeros(m, k * c0, dtype=self.dtype, device=self.device)
         with self.precision.products():
             for part in self._chunks(k * c0, self.chunk_bytes):
-                scaled = (
-                    many[part, :, None].to(self.first.dtype) * self.first[part, None]
-                ).flatten(1)
+                transposed, first = self._run(part)
+                second = transposed.T if self._widened else self.second[:, part]
+                scaled = (many[part, :, None].to(first.dtype) * first[:, None]).flatten(1)
                 if product.dtype == scaled.dtype:
-                    product.addmm_(self.second[:, part], scaled)
+                    product.addmm_(second, scaled)
                 else:
-                    product += self.second[:, part] @ scaled
+                    product += second @ scaled
         return product.reshape(m, k, c0).transpose(1, 2).reshape(self.shape[0], *x.shape[1:])
 
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """M^T y = rowsum((B^T Y) ∘ A)."""
         m, c0, k = len(self.second), self.first.shape[1], y.numel() // max(1, len(y))
-        table = y.reshape(m, c0, k).transpose(1, 2).reshape(m, k * c0).to(self.first.dtype)
+        table = y.reshape(m, c0, k).transpose(1, 2).reshape(m, k * c0).to(self.precision.factors)
         product = torch.empty(len(self.first), k, dtype=self.dtype, device=self.device)
         size = min(self.chunk_bytes, CACHE_BYTES) if self.device.type == "cpu" else self.chunk_bytes
         with self.precision.products():
             for part in self._chunks(k * c0, size):
-                reached = (
-                    (self.transposed[part] @ table).reshape(-1, k, c0).mul_(self.first[part, None])
-                )
+                transposed, first = self._run(part)
+                reached = (transposed @ table).reshape(-1, k, c0).mul_(first[:, None])
                 torch.sum(reached, 2, dtype=self.dtype, out=product[part])
         return product.reshape(self.shape[1], *y.shape[1:])
 
     def columns(self, part: slice) -> torch.Tensor:
         """Some columns of M, as rows: (count, m c0)."""
-        return (self.transposed[part, :, None] * self.first[part, None]).flatten(1)
+        transposed, first = self._run(part)
+        return (transposed[:, :, None] * first[:, None]).flatten(1)
 
     def dense(self) -> torch.Tensor:
         """M (m c0, c1)."""
@@ -127,20 +144,20 @@ class KhatriRao:
 
     def gram(self) -> torch.Tensor:
         """M^T M = (B^T B) ∘ (A A^T), (c1, c1)."""
-        return (self.transposed @ self.transposed.T).mul_(self.first @ self.first.T)
+        transposed, first = self._run(slice(None))
+        return (transposed @ transposed.T).mul_(first @ first.T)
 
     def to(self, precision: Precision) -> KhatriRao:
-        """The same features in another precision."""
+        """The same features in another precision; factors are rounded to it, never widened."""
+        stored = min(precision.factors, self.first.dtype, key=lambda dtype: dtype.itemsize)
         return KhatriRao(
-            self.transposed.to(precision.factors),
-            self.first.to(precision.factors),
-            precision,
-            self.chunk_bytes,
+            self.transposed.to(stored), self.first.to(stored), precision, self.chunk_bytes
         )
 
     def column_norms(self) -> torch.Tensor:
         """|B[:, l]| · |A[l, :]|."""
-        return self.transposed.norm(dim=1) * self.first.norm(dim=1)
+        runs = map(self._run, self._chunks(self.transposed.shape[1], self.chunk_bytes))
+        return torch.cat([second.norm(dim=1) * first.norm(dim=1) for second, first in runs])
 
     def row_norms(self) -> torch.Tensor:
         """The square root of (B ∘ B) (A ∘ A), in chunks."""
@@ -148,7 +165,8 @@ class KhatriRao:
             len(self.second), self.first.shape[1], dtype=self.dtype, device=self.device
         )
         for part in self._chunks(len(self.second), self.chunk_bytes):
-            total += self.transposed[part].square().T @ self.first[part].square()
+            transposed, first = self._run(part)
+            total += transposed.square().T @ first.square()
         return total.sqrt().reshape(-1)
 
     def leading(self, count: int) -> KhatriRao:

@@ -81,12 +81,17 @@ class SignMatrix:
         drawn = self.draw(start * wide, stop * wide).view("<i2").astype(np.int16, copy=False)
         return torch.from_numpy(drawn.reshape(-1, self.columns))
 
-    def hold(self, device: torch.device) -> SignMatrix:
+    def hold(self, _dtype: torch.dtype, device: torch.device) -> SignMatrix:
         """The same matrix, its bits kept on the device: on a GPU, and where they are few."""
         if device.type == "cpu" and self.bytes > HELD_BYTES:
             return dataclasses.replace(self, held=None)
         words = self.words(0, -(-self.rows // GROUP)).to(device)
         return dataclasses.replace(self, held=words)
+
+    def norms(self, device: torch.device) -> torch.Tensor:
+        """Euclidean norms of the rows, all the same."""
+        norm = self.size * self.columns**0.5
+        return torch.full((self.rows,), norm, dtype=torch.float64, device=device)
 
     def leading(self, count: int) -> SignMatrix:
         """The first ``count`` rows."""
@@ -106,7 +111,9 @@ class SignMatrix:
         """Some rows, (count, columns)."""
         return self.signs(part, dtype, device).mul_(self.size)
 
-    def tiles(self, rows: int, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
+    def tiles(
+        self, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
         """All rows as matrices of ±1, about ``rows`` of them at a time, and which they are.
 
         Each is written over the one before.
@@ -116,10 +123,10 @@ class SignMatrix:
         many = groups * max(1, DRAWN_BYTES // (2 * self.columns * groups))
         out = None
         for run in range(0, total, many):
-            words = self.words(run, min(run + many, total))
+            words = self.words(run, min(run + many, total)).to(device)
             if out is None:
                 size = groups, GROUP, self.columns
-                out = torch.empty(size, dtype=ONES[dtype][0], device=words.device)
+                out = torch.empty(size, dtype=ONES[dtype][0], device=device)
             for first in range(0, len(words), groups):
                 part = words[first : first + groups]
                 start = (run + first) * GROUP

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -27,12 +27,13 @@ from bnrecon.reconstruction.groups import group_number
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
 from bnrecon.reconstruction.storage import (
+    advice,
     count,
+    disk_bytes,
     fit_together,
-    less_memory,
     memory_shortage,
-    regenerated_work,
-    regenerates,
+    solving_bytes,
+    store,
     together,
 )
 from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
@@ -58,7 +59,7 @@ class PlannedLayer:
         features: what they are drawn as.
         solver: how the layer is solved.
         seed: what features are drawn from.
-        regenerated: whether they are made wherever they are used, instead of being stored.
+        storage: where they are: ``memory``, ``disk``, or ``regenerate`` for nowhere.
     """
 
     found: FoundLayer
@@ -67,7 +68,7 @@ class PlannedLayer:
     features: FeatureSpec
     solver: SolverSpec = field(default_factory=SolverSpec)
     seed: int = 0
-    regenerated: bool = False
+    storage: str = "memory"
 
     @property
     def name(self) -> str:
@@ -100,8 +101,22 @@ class PlannedLayer:
             number,
             spec.strict,
             spec.skip,
-            self.regenerated,
+            self.storage,
         )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layer is solved."""
+        return self.found.module.weight.device
+
+    @property
+    def regenerated(self) -> bool:
+        """Whether features are made wherever they are used, instead of being stored."""
+        return self.storage == "regenerate"
+
+    def draw_groups(self) -> list[Features]:
+        """Draw the features of all groups."""
+        return [self.draw(group) for group in range(self.groups)]
 
     @property
     def implicit(self) -> bool:
@@ -111,17 +126,15 @@ class PlannedLayer:
 
     @property
     def stored(self) -> int:
-        """Bytes that the source layer takes."""
-        unstored = self.implicit or self.regenerated
+        """Bytes of memory that the source layer takes."""
+        unstored = self.implicit or self.storage != "memory"
         weights = 0 if unstored else self.shape.feature_bytes(self.width)
         return self.groups * (weights + PARAMETER_BYTES * self.width)
 
     @property
     def work(self) -> int:
-        """Bytes it takes besides while it is solved: float64 factors, and a float32 copy."""
-        if self.regenerated:
-            return regenerated_work(self.shape, self.width)
-        return 3 * self.stored
+        """Bytes it takes besides while it is solved: the operator's factors, and rounded ones."""
+        return 2 * self.stored if self.storage == "memory" else solving_bytes(self)
 
 
 @dataclass(frozen=True)
@@ -148,9 +161,19 @@ class Plan:
         return FILE_BYTES * sum(layer.groups * layer.width for layer in self.layers)
 
     @property
+    def temporary_disk(self) -> int:
+        """Bytes of temporary files while the layers are solved and the source network is used."""
+        return disk_bytes(self.layers)
+
+    @property
+    def storage(self) -> str:
+        """Where all features are: ``memory``, ``disk``, or ``regenerate`` for nowhere."""
+        return self.layers[0].storage if self.layers else "memory"
+
+    @property
     def regenerated(self) -> bool:
         """Whether features are made wherever they are used, instead of being stored."""
-        return any(layer.regenerated for layer in self.layers)
+        return self.storage == "regenerate"
 
 
 def plan_layers(
@@ -200,8 +223,7 @@ def plan_layers(
         )
         for number, found in enumerate(inventory.layers)
     ]
-    if regenerates(features, together(wanted), free):
-        wanted = [replace(layer, regenerated=True) for layer in wanted]
+    wanted = store(wanted, features, free)
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
     for layer in wanted:
@@ -216,8 +238,8 @@ def plan_layers(
             planned.append(layer)
     refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        advice = f"; {less_memory(features)}" if too_large else ""
-        raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{advice}", refused)
+        instead = f"; {advice(wanted, features)}" if too_large else ""
+        raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{instead}", refused)
     refused |= fit_together(planned, free, unsupported, device)
     if not planned:
         raise_nothing_left(refused)

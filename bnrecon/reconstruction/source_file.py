@@ -13,6 +13,7 @@ from torch import nn
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import distribution
+from bnrecon.operators.mapped import disk_room
 from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.collapse import collapse_layer
@@ -21,7 +22,7 @@ from bnrecon.reconstruction.kernels import LAYERS, group_shape
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.hardware import available_memory
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
@@ -83,7 +84,16 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
 
 
 def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
-    """Write the full state dict, frozen weights included, with the recipes beside it."""
+    """Write the full state dict, frozen weights included, with the recipes beside it.
+
+    Raises ``UserError`` where these are not in memory, and so no part of the state.
+    """
+    elsewhere = [name for name, layer in source_layers(network).items() if layer.unheld]
+    if elsewhere:
+        raise UserError(
+            f"full=True: the frozen weights of {shorten(elsewhere)} are not in memory; rebuild "
+            "with storage=memory, or save without full"
+        )
     files.write_tensors(
         path,
         network.state_dict(),
@@ -108,12 +118,12 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     modules = dict(model.named_modules())
     replaced: dict[int, nn.Module] = {}
     recipes = [LayerRecipe(**entry) for entry in about["layers"]]
-    regenerated = _regenerated(recipes, modules, storage)
+    storage = _storage(recipes, modules, storage)
     for recipe in recipes:
         module = modules.get(recipe.name)
         if module is None or (recipe.norm is not None and recipe.norm not in modules):
             raise RunError(f"{path} does not fit this architecture: it has no layer {recipe.name}")
-        replaced[id(module)] = _rebuild(recipe, module, tensors, path, recipe.name in regenerated)
+        replaced[id(module)] = _rebuild(recipe, module, tensors, path, storage)
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
     network = substitute(model, replaced)
@@ -138,18 +148,22 @@ def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
     return f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
 
 
-def _regenerated(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> set[str]:
-    """Layers whose features are regenerated; with ``auto`` if they would fill half the memory."""
-    sizes = {}
-    for recipe in recipes:
-        module = modules.get(recipe.name)
-        if isinstance(module, LAYERS) and distribution(recipe.features).regenerable:
-            groups = getattr(module, "groups", 1)
-            sizes[recipe.name] = groups * group_shape(module).feature_bytes(recipe.width)
-    if not sizes or storage == "memory":
-        return set()
-    free = available_memory(modules[next(iter(sizes))].weight.device)
-    return set(sizes) if storage == "regenerate" or 2 * sum(sizes.values()) > free else set()
+def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> str:
+    """Where features are; ``auto`` takes memory unless they would fill half of it."""
+    if storage != "auto":
+        return storage
+    known = [(recipe, modules.get(recipe.name)) for recipe in recipes]
+    layers = [(recipe, module) for recipe, module in known if isinstance(module, LAYERS)]
+    size = sum(
+        getattr(module, "groups", 1) * group_shape(module).feature_bytes(recipe.width)
+        for recipe, module in layers
+    )
+    if not layers or 2 * size <= available_memory(layers[0][1].weight.device):
+        return "memory"
+    ways = set.intersection(*(set(distribution(recipe.features).storages) for recipe in recipes))
+    if "regenerate" in ways:
+        return "regenerate"
+    return "disk" if "disk" in ways and size <= disk_room() else "memory"
 
 
 def _rebuild(
@@ -157,7 +171,7 @@ def _rebuild(
     module: nn.Module,
     tensors: Mapping[str, torch.Tensor],
     path: str | Path,
-    regenerate: bool,
+    storage: str,
 ) -> SourceLayer:
     if not isinstance(module, LAYERS):
         raise RunError(
@@ -172,7 +186,7 @@ def _rebuild(
             group_number(recipe.number, group),
             recipe.strict,
             recipe.skip,
-            regenerate,
+            storage,
         )
         for group in range(getattr(module, "groups", 1))
     ]

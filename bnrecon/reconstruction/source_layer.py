@@ -50,8 +50,8 @@ class SourceLayer(nn.Module):
     In eval mode the intermediate channels are worked through in chunks, so that memory stays
     bounded however wide the layer is. id_cond layers of more than ``IMPLICIT_FROM`` bytes have no
     weights in memory: since M = I, each intermediate channel is one input, scaled and shifted,
-    added to one output at one tap, which is what is computed. Regenerated features are not in
-    memory either: each chunk makes its own.
+    added to one output at one tap, which is what is computed. Features that are regenerated or on
+    disk are not in memory either: each chunk makes or reads its own.
     """
 
     first: nn.Linear | nn.Conv2d
@@ -69,7 +69,7 @@ class SourceLayer(nn.Module):
             setattr(self, name, getattr(module, name))
         stored = count * features.shape.feature_bytes(features.width)
         self.implicit = features.identity and stored > IMPLICIT_FROM
-        self.regenerated = features.regenerated
+        self.regenerated = features.storage == "regenerate"
         norm = norm_class(module)
         self.first_norm = norm(count * features.width, dtype=dtype)
         self.second_norm = norm(count * features.shape.outputs, dtype=dtype)
@@ -84,7 +84,7 @@ class SourceLayer(nn.Module):
         if features.skip != "none":
             skip = joined(pair.skip_weight for pair in self.pairs)
             self.skip = nn.Parameter(self._pointwise(skip.to(dtype, copy=True)), False)
-        if not (self.implicit or self.regenerated):
+        if not self.implicit and features.in_memory:
             first, second = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
             second = second.reshape(*second.shape[:2], *self.geometry.kernel)
             self.first = frozen_layer(self._pointwise(first), dtype, count)
@@ -154,9 +154,9 @@ class SourceLayer(nn.Module):
         if self.implicit:
             out = self._implicit(x)
         elif self.training:
-            if self.regenerated:
+            if not self.features.in_memory:
                 raise RuntimeError(
-                    "a layer of regenerated features has no training mode; "
+                    "a layer whose features are not in memory has no training mode; "
                     "rebuild with storage=memory or stay in eval mode"
                 )
             out = self.second(self._activated(self.first_norm(self.first(x))))
@@ -180,7 +180,7 @@ class SourceLayer(nn.Module):
         """Runs of groups, and of features of each, of which one intermediate map is formed."""
         count, width = len(self.pairs), self.features.width
         numbers = len(x) * x.shape[2:].numel()  # a feature
-        if self.regenerated:
+        if not self.features.in_memory:
             numbers = max(numbers, self.features.shape.outputs * self.features.shape.taps)
         room = CHUNK_BYTES // max(1, x.element_size() * numbers)
         step = max(16, room)
@@ -214,7 +214,7 @@ class SourceLayer(nn.Module):
 
     def _frozen_part(self, groups: slice, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights of some intermediate channels of some groups, as kernels of A and of B."""
-        if self.regenerated:
+        if not self.features.in_memory:
             held = self.first_norm.weight
             made = (pair.part(part, held.dtype, held.device) for pair in self.pairs[groups])
             first, second = map(joined, zip(*made, strict=True))
@@ -272,17 +272,17 @@ class SourceLayer(nn.Module):
 
     @property
     def unheld(self) -> int:
-        """How many frozen weights are not held, being regenerated."""
+        """How many frozen weights are no parameters, being regenerated or on disk."""
         shape, width = self.features.shape, self.features.width
         each = width * (shape.inputs + shape.outputs * shape.taps)
-        return len(self.pairs) * each if self.regenerated else 0
+        return 0 if self.features.in_memory else len(self.pairs) * each
 
     def frozen_digest(self) -> str:
         """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
         changed = self.features.skip != "none" and not _equal(
             self.skip, joined(pair.skip_weight for pair in self.pairs)
         )
-        if not (self.implicit or self.regenerated):
+        if not self.implicit and self.features.in_memory:
             drawn = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
             held = (self.first.weight, self.second.weight)
             changed |= not all(map(_equal, held, drawn))

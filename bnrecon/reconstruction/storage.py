@@ -1,8 +1,9 @@
-"""Where features are, in memory or regenerated wherever they are used, and what fits."""
+"""Where features are: in memory, in a temporary file, or made wherever they are used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,65 +11,153 @@ import torch
 from bnrecon.features.register import distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.operators.generated import TILE
+from bnrecon.operators.generated import TILE_ROWS
+from bnrecon.operators.mapped import disk_folder, disk_room
+from bnrecon.operators.rows import TILE
 from bnrecon.operators.signs import HELD_BYTES
-from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.hardware import format_bytes
+from bnrecon.reconstruction.source_layer import CHUNK_BYTES
+from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.hardware import available_memory, format_bytes
+from bnrecon.runtime.precision import FLOAT32, precision_schedule
+from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import lookup
 
 if TYPE_CHECKING:
     from bnrecon.reconstruction.planning import PlannedLayer
 
 __all__ = [
+    "advice",
     "count",
+    "disk_bytes",
     "fit_together",
-    "less_memory",
     "memory_shortage",
-    "regenerated_work",
-    "regenerates",
+    "rounded_bytes",
+    "solving_bytes",
+    "storage_seconds",
+    "store",
     "together",
 ]
 
+NEARLY_SQUARE = 1.02  # c1 / n below which bf16 may not suffice, and float32 takes over
+DRAWN_SECONDS = 12e-9  # a number, on one core of a Zen 4 processor (scripts/bench_storage.py)
+DISK_RATE = 1e9  # bytes a second, of a disk that was not measured
+PASSES = 20  # over exact features: corrections and checks of the solve, errors, digests
+TILES = 10  # of TILE float64 numbers: two tiles, what they are drawn from, their products
+FORWARD = 4 * CHUNK_BYTES  # of a source layer: weights, the intermediate map, both normalized
+DRAWING = 3  # times the features, while they pass through a matrix factorization
 
-def regenerates(features: FeatureSpec, needed: int, free: int) -> bool:
-    """Whether features are regenerated: on request, and where they would not fit into memory.
+
+def store(wanted: list[PlannedLayer], features: FeatureSpec, free: int) -> list[PlannedLayer]:
+    """Choose where the features of all layers are.
+
+    ``auto`` takes the first that fits: memory, where all is fastest; regenerated features, where
+    that can be; the disk. Where nothing does, it is what takes the least memory.
 
     Args:
+        wanted: the layers, their features in memory.
         features: with their storage.
-        needed: bytes that all layers take, solving included, with features in memory.
-        free: bytes that there are.
+        free: bytes of memory.
 
     Raises:
-        UserError: they are to be regenerated, and cannot be.
-
-    >>> regenerates(FeatureSpec("sign"), needed=2, free=1)
-    True
-    >>> regenerates(FeatureSpec("sign", storage="memory"), needed=2, free=1)
-    False
+        UserError: they cannot be stored in this way.
+        RunError: the disk is too small.
     """
     kind = distribution(features.name)
-    if features.storage == "regenerate":
-        kind.check_regenerable()
-        return True
-    return features.storage == "auto" and kind.regenerable and needed > free
+    if features.storage != "auto":
+        kind.check_storage(features.storage)
+        chosen = _all(wanted, features.storage)
+        if shortage := disk_shortage(chosen):
+            raise RunError(f"storage=disk: {shortage}")
+        return chosen
+    ways = [_all(wanted, way) for way in kind.storages]
+    possible = [chosen for chosen in ways if not disk_shortage(chosen)]
+    fitting = [chosen for chosen in possible if together(chosen) <= free]
+    return fitting[0] if fitting else min(possible, key=together)
 
 
-def regenerated_work(shape: LayerShape, width: int) -> int:
-    """Bytes that solving a layer of regenerated features takes: bits, vectors and a few tiles."""
-    bits = width * (shape.inputs + shape.outputs * shape.taps) // 8
-    vectors = lookup("matrix_free").memory(shape.equations, width)
-    return min(bits, 2 * HELD_BYTES) + vectors + 4 * 8 * TILE
+def _all(layers: list[PlannedLayer], storage: str) -> list[PlannedLayer]:
+    return [replace(layer, storage=storage) for layer in layers]
 
 
-def less_memory(features: FeatureSpec) -> str:
-    """What takes less memory than these features do.
+def solving_bytes(layer: PlannedLayer) -> int:
+    """Bytes of memory that solving a layer takes whose features are not in memory.
 
-    >>> less_memory(FeatureSpec("sign", storage="memory"))
-    'storage=auto regenerates features=sign instead of storing them'
+    That is rounded features (bits, of signs) unless they are on disk too, vectors and a few tiles;
+    or what the source layer takes to compute. Features that no part of can be made alone are drawn
+    in memory before they are written.
     """
-    if distribution(features.name).regenerable:
+    shape, width, kind = layer.shape, layer.width, distribution(layer.features.name)
+    numbers = shape.inputs + shape.outputs * shape.taps
+    vectors = lookup("matrix_free").memory(shape.equations, width)
+    work = vectors + 8 * max(TILES * TILE, 4 * TILE_ROWS * numbers)
+    if layer.storage == "disk":
+        drawn = 0 if "regenerate" in kind.storages else DRAWING * shape.feature_bytes(width)
+        return max(work, FORWARD, drawn)
+    if layer.features.name == "sign":
+        return max(work + min(width * numbers // 8, 2 * HELD_BYTES), FORWARD)
+    return max(work + rounded_bytes(shape, width, layer.device), FORWARD)
+
+
+def rounded_bytes(shape: LayerShape, width: int, device: torch.device) -> int:
+    """Bytes of the rounded features that iterations read: 2 a number in bf16, 4 in float32.
+
+    >>> numbers = 6000 * (64 + 64)
+    >>> rounded_bytes(LayerShape(64, 64), 6000, torch.device("cpu")) in (2 * numbers, 4 * numbers)
+    True
+    """
+    fastest = precision_schedule(device)[0].factors.itemsize
+    enough = width >= NEARLY_SQUARE * shape.equations
+    return (fastest if enough else FLOAT32.factors.itemsize) * shape.feature_bytes(width) // 4
+
+
+def disk_bytes(layers: Sequence[PlannedLayer]) -> int:
+    """Bytes of temporary files: the features of all layers, and one layer's rounded ones."""
+    stored = [layer for layer in layers if layer.storage == "disk"]
+    rounded = (rounded_bytes(layer.shape, layer.width, layer.device) for layer in stored)
+    return sum(layer.groups * layer.shape.feature_bytes(layer.width) for layer in stored) + max(
+        rounded, default=0
+    )
+
+
+def storage_seconds(layer: PlannedLayer) -> float:
+    """Seconds that a layer takes longer because its features are not in memory, roughly.
+
+    Files are read at the speed of memory while they fit into what is free of it.
+    """
+    shape, width = layer.shape, layer.width
+    numbers = layer.groups * shape.feature_bytes(width) // 4
+    if layer.storage == "regenerate" and layer.features.name != "sign":
+        return PASSES * numbers * DRAWN_SECONDS / torch.get_num_threads()
+    if layer.storage != "disk" or disk_bytes([layer]) <= available_memory(torch.device("cpu")):
+        return 0.0
+    iterations = min(50_000, expected_iterations(width / shape.equations, 1e-10))
+    rounded = layer.groups * rounded_bytes(shape, width, layer.device)
+    return (4 * numbers * PASSES + 2 * iterations * rounded) / DISK_RATE
+
+
+def disk_shortage(layers: Sequence[PlannedLayer]) -> str | None:
+    """The disk that the features of a plan lack, if they do."""
+    need = disk_bytes(layers)
+    if need == 0 or need <= (room := disk_room()):
+        return None
+    folder = disk_folder()
+    there = f"{format_bytes(room)} are free" if room else "which is kept in memory"
+    return (
+        f"features take {format_bytes(need)} in {folder}, {there}; "
+        "set TMPDIR to a folder on a larger disk"
+    )
+
+
+def advice(layers: Sequence[PlannedLayer], features: FeatureSpec) -> str:
+    """What takes less memory than these features do."""
+    kind = distribution(features.name)
+    if features.storage == "memory" and "regenerate" in kind.storages:
         return f"storage=auto regenerates features={features.name} instead of storing them"
-    return "features=sign need not be stored; features=id_cond needs the least memory"
+    if features.storage == "memory" and "disk" in kind.storages:
+        return f"storage=auto puts features={features.name} on disk"
+    shortage = disk_shortage(_all(list(layers), "disk")) if "disk" in kind.storages else None
+    on_disk = "TMPDIR's disk is too small too; " if shortage and features.storage == "auto" else ""
+    return f"{on_disk}features=sign need not be stored; features=id_cond needs the least memory"
 
 
 def memory_shortage(layer: PlannedLayer, free: int) -> str | None:
@@ -76,8 +165,9 @@ def memory_shortage(layer: PlannedLayer, free: int) -> str | None:
     need = layer.stored + layer.work
     if need <= free:
         return None
+    stored = replace(layer, storage="memory").stored
     return (
-        f"its {count(layer.width)} features take {format_bytes(layer.stored)}, "
+        f"its {count(layer.width)} features take {format_bytes(stored)}, "
         f"{format_bytes(need)} while solving, and {format_bytes(free)} are free"
     )
 
@@ -90,11 +180,12 @@ def fit_together(
     if together(planned) > free and unsupported == "raise":
         raise UserError(
             f"the network's {len(planned)} layers need {format_bytes(together(planned))} for "
-            f"their features, {there}; use a smaller width; {less_memory(planned[0].features)}"
+            f"their features, {there}; use a smaller width; "
+            f"{advice(planned, planned[0].features)}"
         )
     refused = {}
     while together(planned) > free:
-        largest = max(planned, key=lambda layer: (layer.stored, layer.number))
+        largest = max(planned, key=lambda layer: (layer.stored + layer.work, layer.number))
         planned.remove(largest)
         refused[largest.name] = f"with the other layers it does not fit: {there}"
     return refused

@@ -1,13 +1,17 @@
 """Feature distributions: reproducible to the bit, with the stated law, complete where needed."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 from scipy.special import ndtri
 
+from bnrecon.features import pair, portable_random
 from bnrecon.features.drawing import draw
-from bnrecon.features.portable_random import BLOCK, Stream, normal_quantile
+from bnrecon.features.normal_quantile import normals
+from bnrecon.features.portable_random import BLOCK, PIECE, Stream
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError
@@ -91,11 +95,72 @@ def test_any_bytes_of_a_stream_are_those_of_the_whole():
         assert np.array_equal(stream.raw(int(start), int(stop), "w"), whole[start:stop])
 
 
+@pytest.mark.parametrize("law", ["normal", "uniform"])
+def test_any_runs_of_numbers_are_those_of_the_whole_bit_for_bit(law):
+    draw_numbers = getattr(Stream(3, 2), law)
+    whole = draw_numbers((2 * BLOCK + 100,), "w", 0.3)
+    rng = np.random.default_rng(0)
+    for length in (0, 1, 7, 8, 300, 40_000, PIECE + 5):
+        starts = [0, 7, BLOCK - 3, *rng.integers(0, len(whole) - length, 4).tolist()]
+        runs = draw_numbers((len(starts), length), "w", 0.3, starts)
+        wanted = torch.stack([whole[start : start + length] for start in starts])
+        assert torch.equal(runs.view(torch.int32), wanted.view(torch.int32))
+
+
+def test_as_many_threads_draw_as_torch_may_use(monkeypatch):
+    asked = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, count):
+            asked.append(count)
+            super().__init__(count)
+
+    monkeypatch.setattr(portable_random, "ThreadPoolExecutor", Pool)
+    before, numbers = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            numbers.append(Stream(0, 0).normal((5 * PIECE + 3,), "w"))
+    finally:
+        torch.set_num_threads(before)
+    assert asked == [2, 3]
+    assert torch.equal(numbers[0], numbers[1])
+    assert torch.equal(numbers[0], numbers[2])
+
+
+ELSEWHERE = [
+    (name, storage)
+    for name, kind in DISTRIBUTIONS.items()
+    for storage in kind.storages
+    if storage != "memory"
+]
+
+
+@pytest.mark.parametrize(("name", "storage"), ELSEWHERE)
+def test_features_drawn_or_read_by_parts_are_those_in_memory(name, storage, monkeypatch):
+    monkeypatch.setattr(pair, "RUN_BYTES", 1)
+    shape = LayerShape(5, 4, (3, 2))
+    width = shape.equations if DISTRIBUTIONS[name].at_most_n else 173
+    held, made = (draw(name, shape, width, 3, 2, storage=way) for way in ("memory", storage))
+    assert made.digest() == held.digest()
+    assert made.redrawn == held.redrawn
+    whole = held.weights()
+    assert all(map(torch.equal, made.weights(), whole))
+    assert torch.equal(torch.cat([part for _, part in made.first_parts()]), whole[0])
+    assert torch.equal(torch.cat([part for _, part in made.second_parts()], 1), whole[1])
+    for start, stop in np.sort(np.random.default_rng(0).integers(0, width + 1, (20, 2))):
+        part = slice(int(start), int(stop))
+        first, second = made.part(part, torch.float64, torch.device("cpu"))
+        assert torch.equal(first, whole[0][part].double())
+        assert torch.equal(second, whole[1][:, part].double())
+
+
 def test_normal_quantiles_agree_with_scipy():
-    p = np.concatenate([np.linspace(1e-6, 1 - 1e-6, 20001), 2.0 ** -np.arange(2, 33)])
-    exact = ndtri(p)
-    apart = exact != 0
-    assert np.abs(normal_quantile(p)[apart] / exact[apart] - 1).max() < 2e-7
+    ends = [at + step for at in (0, 2**31 - 8, 2**32 - 16) for step in range(16)]
+    bits = np.concatenate([np.linspace(0, 2**32 - 1, 20001), ends]).astype(np.uint32)
+    normals(bits, 1.0, found := np.empty(len(bits), np.float32))
+    exact = ndtri((bits + 0.5) / 2**32)
+    assert np.abs(found / exact - 1).max() < 2e-7
 
 
 def test_normals_and_uniforms_have_their_laws():

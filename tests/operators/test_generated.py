@@ -1,4 +1,4 @@
-"""M of random signs that are made tile by tile: the same bits in any order, the same products."""
+"""M by tiles of rows, of signs, drawn numbers and files: the same numbers, the same products."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,10 @@ import torch
 
 from bnrecon.features import LayerShape, draw
 from bnrecon.features.matrix import feature_operator
+from bnrecon.operators import rows as rows_module
 from bnrecon.operators import signs
 from bnrecon.operators.generated import Generated
+from bnrecon.operators.rows import HeldRows, TableRows
 from bnrecon.operators.signs import SignMatrix, expand
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 
@@ -24,15 +26,13 @@ def gaussian(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def operators(shape, width=77):
-    stored, regenerated = (
-        feature_operator(
-            draw("sign", shape, width, 3, 1, regenerate=regenerate), torch.float64, CPU
-        )
-        for regenerate in (False, True)
+def operators(shape, width=77, name="sign", storage="regenerate"):
+    stored, tiled = (
+        feature_operator(draw(name, shape, width, 3, 1, storage=way), torch.float64, CPU)
+        for way in ("memory", storage)
     )
-    assert isinstance(regenerated, Generated)
-    return stored, regenerated
+    assert isinstance(tiled, Generated)
+    return stored, tiled
 
 
 @pytest.fixture(params=["held", "drawn in each product"])
@@ -54,6 +54,53 @@ def test_products_are_those_of_the_dense_matrix(shape, rows, many, monkeypatch):
     x, y = gaussian(77, *many), gaussian(shape.equations, *many, seed=1)
     assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-12, atol=1e-14)
     assert torch.allclose(operator.rmatvec(y), dense.T @ y, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "storage"), [("he_normal", "regenerate"), ("he_uniform", "disk"), ("er_sign", "disk")]
+)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_of_drawn_and_mapped_rows_are_those_of_the_dense_matrix(
+    shape, name, storage, monkeypatch
+):
+    monkeypatch.setattr(rows_module, "TILE", 100)  # so that nothing is kept in float64
+    stored, operator = operators(shape, 77, name, storage)
+    assert isinstance(operator.transposed, TableRows) == (77 * operator.transposed.columns > 100)
+    dense, x, y = stored.dense(), gaussian(77), gaussian(shape.equations, seed=1)
+    for rows in (1, 16, 40, None):
+        tiled = Generated(operator.transposed, operator.first, CPU, FLOAT64, rows)
+        assert torch.equal(tiled.dense(), dense)
+        assert torch.allclose(tiled.matvec(x), dense @ x, rtol=1e-12, atol=1e-13)
+        assert torch.allclose(tiled.rmatvec(y), dense.T @ y, rtol=1e-12, atol=1e-13)
+        assert torch.allclose(tiled.column_norms(), dense.norm(dim=0), rtol=1e-12)
+        assert torch.allclose(tiled.row_norms(), dense.norm(dim=1), rtol=1e-12)
+        assert torch.equal(tiled.leading(33).dense(), dense[:, :33])
+    for precision, most in ((FLOAT32, 1e-6), (BFLOAT16, 1e-2)):
+        rounded = operator.to(precision)
+        assert rounded.transposed.table.dtype == precision.factors
+        found = rounded.matvec(x.to(precision.vectors)).double()
+        assert (found - dense @ x).norm() < most * (dense @ x).norm()
+
+
+def test_exact_rows_are_never_whole_in_memory():
+    """Each product reads every row once, a tile at a time; iterations read a rounded copy."""
+    read = []
+
+    def table(start, stop):
+        read.append((stop - start) * 500)
+        return torch.ones(5, stop - start, 100)
+
+    second = TableRows(20_000, 500, table)
+    first = HeldRows(torch.ones(20_000, 3, dtype=torch.float64))
+    operator = Generated(second, first, CPU)
+    operator.rmatvec(operator.matvec(torch.ones(20_000, dtype=torch.float64)))
+    assert sum(read) == 2 * 20_000 * 500
+    assert max(read) <= rows_module.TILE
+    rounded = operator.to(BFLOAT16)
+    read.clear()
+    rounded.rmatvec(rounded.matvec(torch.ones(20_000)))
+    assert read == []
+    assert rounded.transposed.table.element_size() == 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -90,7 +137,7 @@ def test_rounded_products_round_vectors_but_no_sign():
 
 
 def test_rows_in_any_order_and_size_are_the_same_bits():
-    factor = draw("sign", LayerShape(6, 4, (3, 3)), 1001, 0, 0).sign_factors()[1]
+    factor = draw("sign", LayerShape(6, 4, (3, 3)), 1001, 0, 0).by_rows()[1]
     whole = factor.signs(slice(None), torch.float32)
     assert whole.shape == (1001, 54)
     assert set(whole.unique().tolist()) == {-1.0, 1.0}
@@ -99,10 +146,12 @@ def test_rows_in_any_order_and_size_are_the_same_bits():
         part = factor.signs(slice(int(start), int(stop)), torch.float64)
         assert torch.equal(part.float(), whole[start:stop])
     for rows in (1, 16, 100, 5000):
-        tiles = [(part, tile.clone()) for part, tile in factor.tiles(rows, torch.bfloat16)]
+        tiles = [(part, tile.clone()) for part, tile in factor.tiles(rows, torch.bfloat16, CPU)]
         assert [part.start for part, _ in tiles[1:]] == [part.stop for part, _ in tiles[:-1]]
         assert torch.equal(torch.cat([tile for _, tile in tiles]).float(), whole)
-    assert torch.equal(factor.hold(CPU).signs(slice(3, 900), torch.float32), whole[3:900])
+    assert torch.equal(
+        factor.hold(torch.float32, CPU).signs(slice(3, 900), torch.float32), whole[3:900]
+    )
 
 
 def test_each_bit_is_the_sign_of_one_entry_in_every_type():

@@ -1,18 +1,29 @@
-"""Regenerated features: the same network as with stored ones, in less memory."""
+"""Features that are not in memory: the same network as with stored ones, in less of it."""
+
+import gc
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+import storage_process
 import torch
+from processes import ENVIRONMENT
 from torch import nn
 
 import bnrecon
-from bnrecon.features import FeatureSpec, LayerShape, draw
+from bnrecon.features import DISTRIBUTIONS, FeatureSpec, LayerShape, draw
+from bnrecon.features.matrix import feature_operator
 from bnrecon.features.portable_random import Stream
 from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
+from bnrecon.reconstruction import storage as storage_module
 from bnrecon.reconstruction.source_file import source_layers
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.precision import BFLOAT16
 
 
 def network(seed=0):
@@ -43,26 +54,45 @@ OPTIONS = [
 ]
 
 
+STORED = [
+    (name, storage)
+    for name, kind in DISTRIBUTIONS.items()
+    for storage in kind.storages
+    if storage != "memory"
+]
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_network_of_regenerated_features_is_the_one_of_stored_ones(options):
     """Products sum in another order, so that scales agree to rounding; the features are equal."""
+    same_network("sign", "regenerate", options)
+
+
+@pytest.mark.parametrize(("name", "storage"), STORED)
+def test_every_distribution_gives_the_same_network_in_every_storage(name, storage):
+    at_most_n = {"width": "maximum"} if DISTRIBUTIONS[name].at_most_n else {}
+    same_network(name, storage, at_most_n | {"activation": "relu"})
+
+
+def same_network(name, storage, options):
     model, x = network(), images()
     stored, made = (
-        reconstruct(model, FeatureSpec("sign", storage=storage, **options), images=x)
-        for storage in ("memory", "regenerate")
+        reconstruct(model, FeatureSpec(name, storage=way, **options), images=x)
+        for way in ("memory", storage)
     )
     assert [layer.digest for layer in stored.layers] == [layer.digest for layer in made.layers]
-    assert {layer.convolutions for layer in made.layers} == {"regenerated"}
     assert all(layer.converged and layer.relative_error < 1e-10 for layer in made.layers)
     pairs = zip(
         source_layers(stored.network).values(), source_layers(made.network).values(), strict=True
     )
     for one, other in pairs:
+        assert {pair.storage for pair in other.pairs} == {storage}
         scales = [layer.present_maps()[0].scale for layer in (one, other)]
         # Of many solutions each is near the one of minimum norm, as near as float32 products are.
         assert (scales[0] - scales[1]).norm() < 1e-5 * scales[0].norm()
         assert other.frozen_digest() == one.frozen_digest()
         assert other.unheld == sum(w.numel() for pair in one.pairs for w in pair.weights())
+        assert not any(name.endswith("first.weight") for name in other.state_dict())
     with torch.no_grad():
         difference = (stored.network(x) - made.network(x)).abs().max()
     assert difference < (1e-3 if options.get("activation") == "tanh" else 1e-8)
@@ -113,7 +143,9 @@ def test_few_pixels_do_not_make_more_features_at_once_than_their_weights_allow(m
 def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):
     monkeypatch.setattr("bnrecon.features.pair.RUN_BYTES", 1)
     shape = LayerShape(6, 4, (3, 3))
-    stored, made = (draw("sign", shape, 100, 0, 0, regenerate=flag) for flag in (False, True))
+    stored, made = (
+        draw("sign", shape, 100, 0, 0, storage=storage) for storage in ("memory", "regenerate")
+    )
     assert len(list(made.first_parts())) == len(list(made.second_parts())) == 7
     first = torch.cat([part for _, part in made.first_parts()])
     second = torch.cat([part for _, part in made.second_parts()], 1)
@@ -130,56 +162,155 @@ def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):
         )
 
 
-def test_auto_keeps_features_in_memory_while_they_fit_and_regenerates_them_beyond(
-    monkeypatch, tmp_path
+@pytest.mark.parametrize("name", ["sign", "he_normal", "orthogonal"])
+def test_auto_keeps_features_in_memory_while_they_fit_and_elsewhere_beyond(
+    name, monkeypatch, tmp_path
 ):
+    elsewhere = "disk" if name == "orthogonal" else "regenerate"
     model = nn.Conv2d(16, 16, 3).eval()
-    assert not plan_layers(model, "sign").regenerated
-    size = plan_layers(model, FeatureSpec("sign", storage="memory")).memory
-    monkeypatch.setattr(planning_module, "regenerated_work", lambda *_: 10**6)
+    assert plan_layers(model, name).storage == "memory"
+    size = plan_layers(model, FeatureSpec(name, storage="memory")).memory
+    monkeypatch.setattr(planning_module, "solving_bytes", lambda _: 10**6)
     monkeypatch.setattr(planning_module, "available_memory", lambda _: size - 1)
-    plan = plan_layers(model, "sign")
-    assert plan.regenerated
+    plan = plan_layers(model, name)
+    assert plan.storage == elsewhere
     assert plan.memory < size
-    rebuilt = reconstruct(model, "sign")
-    assert rebuilt.layers[0].convolutions == "regenerated"
+    assert (plan.temporary_disk > plan.layers[0].shape.feature_bytes(plan.layers[0].width)) == (
+        elsewhere == "disk"
+    )
+    rebuilt = reconstruct(model, name)
+    assert rebuilt.network.features.storage == elsewhere
     path = rebuilt.save(tmp_path / "source.safetensors")
-    assert not source_layers(bnrecon.load_source(path, model))[""].regenerated
+    assert source_layers(bnrecon.load_source(path, model))[""].features.in_memory
     monkeypatch.setattr(source_file_module, "available_memory", lambda _: 10**6)
-    assert source_layers(bnrecon.load_source(path, model))[""].regenerated
+    assert bnrecon.load_source(path, model).features.storage == elsewhere
 
 
-def test_a_width_that_does_not_fit_is_refused_with_what_does(monkeypatch):
-    monkeypatch.setattr(planning_module, "available_memory", lambda _: 10**8)
+def test_auto_takes_the_disk_where_the_rounded_features_do_not_fit_either(monkeypatch):
+    model = nn.Conv2d(64, 64, 3).eval()
+    needs = {
+        way: plan_layers(model, FeatureSpec(storage=way)).memory
+        for way in ("memory", "regenerate", "disk")
+    }
+    assert needs["memory"] > 2 * needs["regenerate"] > 2 * needs["disk"]
+    for way, least in needs.items():
+        monkeypatch.setattr(planning_module, "available_memory", lambda _, least=least: least)
+        assert plan_layers(model).storage == way
+
+
+def test_a_width_that_fits_nowhere_is_refused_with_what_does(monkeypatch):
+    monkeypatch.setattr(planning_module, "available_memory", lambda _: 10**7)
     model = nn.Conv2d(64, 64, 3).eval()
     with pytest.raises(UserError, match=r"its 55296 features take .* features=sign need not be"):
         plan_layers(model, "he_normal")
     with pytest.raises(UserError, match=r"storage=auto regenerates features=sign"):
         plan_layers(model, FeatureSpec("sign", storage="memory"))
+    with pytest.raises(UserError, match=r"storage=auto puts features=orthogonal on disk"):
+        plan_layers(model, FeatureSpec("orthogonal", storage="memory"))
 
 
-def test_features_that_cannot_be_made_part_by_part_are_refused():
-    with pytest.raises(UserError, match=r"storage=regenerate: he_normal .* take features=sign"):
-        plan_layers(nn.Linear(3, 4).eval(), FeatureSpec("he_normal", storage="regenerate"))
+def test_a_full_disk_is_refused_before_work_starts(monkeypatch):
+    monkeypatch.setattr(storage_module, "disk_room", lambda: 10**8)
+    model = nn.Conv2d(64, 64, 3).eval()
+    with pytest.raises(RunError, match=r"features take 0.2 GB in .*, 0.1 GB are free; set TMPDIR"):
+        plan_layers(model, FeatureSpec(storage="disk"))
+    monkeypatch.setattr(planning_module, "available_memory", lambda _: 2 * 10**8)
+    assert plan_layers(model).storage == "regenerate"
+    with pytest.raises(
+        UserError, match=r"its 55296 features take .*; TMPDIR's disk is too small too"
+    ):
+        plan_layers(model, "orthogonal")
+    monkeypatch.setattr(storage_module, "disk_room", lambda: 0)
+    with pytest.raises(RunError, match=r"in .*, which is kept in memory; set TMPDIR"):
+        plan_layers(model, FeatureSpec(storage="disk"))
+
+
+def test_storage_that_a_distribution_cannot_have_is_refused():
+    linear = nn.Linear(3, 4).eval()
+    with pytest.raises(UserError, match=r"orthogonal cannot be made part by part; take storage=m"):
+        plan_layers(linear, FeatureSpec("orthogonal", storage="regenerate"))
+    with pytest.raises(UserError, match=r"id_cond follows a pattern, .*; take storage=memory, or"):
+        plan_layers(linear, FeatureSpec("id_cond", storage="disk"))
     with pytest.raises(UserError, match=r"storage=regenrate: did you mean 'regenerate'"):
         FeatureSpec("sign", storage="regenrate")
 
 
-def test_a_layer_of_regenerated_features_has_no_training_mode():
-    layer = reconstruct(nn.Linear(3, 4).eval(), FeatureSpec("sign", storage="regenerate")).network
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit counts so on Linux")
+@pytest.mark.parametrize(
+    ("name", "storage", "width", "fits"),
+    [
+        ("he_normal", "memory", 48, False),
+        ("he_normal", "regenerate", 48, True),
+        ("he_normal", "disk", 80, True),
+        ("sign", "regenerate", 80, True),
+    ],
+)
+def test_a_process_that_may_allocate_little_computes_with_features_not_in_memory(
+    name, storage, width, fits
+):
+    """120 MB: features of width 48 take 60 MB in float32 and 240 MB while solving, of 80 280."""
+    line = [storage_process.__file__, name, storage, str(width), str(120 * 10**6)]
+    done = subprocess.run([sys.executable, *line], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (done.returncode == 0) == fits, done.stderr
+    assert fits or "alloc" in done.stderr.lower()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs limits of Linux")
+def test_a_disk_that_fills_up_while_features_are_drawn_is_one_line():
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"no room for .* of features in .*File too large; set"):
+            draw("he_normal", LayerShape(16, 16, (3, 3)), 3456, 0, 0, storage="disk")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_files_have_no_name_and_are_gone_with_the_features(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def mapped():
+        return sum(str(tmp_path) in line for line in Path("/proc/self/maps").open())
+
+    features = draw("he_normal", LayerShape(32, 32, (3, 3)), 9216, 0, 0, storage="disk")
+    rounded = feature_operator(features, torch.float64, torch.device("cpu")).to(BFLOAT16)
+    assert mapped() == 3  # A, B, and B rounded: A is so small that it stays in memory
+    assert list(tmp_path.iterdir()) == []
+    del features, rounded
+    gc.collect()
+    assert mapped() == 0
+
+
+@pytest.mark.parametrize("storage", ["regenerate", "disk"])
+def test_a_layer_whose_features_are_not_in_memory_has_no_training_mode(storage):
+    layer = reconstruct(nn.Linear(3, 4).eval(), FeatureSpec(storage=storage)).network
     with pytest.raises(RuntimeError, match="storage=memory"):
         layer.train()(torch.zeros(2, 3))
 
 
+def test_weights_that_are_not_in_memory_are_not_saved_in_full(tmp_path):
+    rebuilt = reconstruct(network(), FeatureSpec(storage="disk"))
+    with pytest.raises(
+        UserError, match=r"frozen weights of 0, 3.* are not in memory; rebuild with"
+    ):
+        rebuilt.save(tmp_path / "source.safetensors", full=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_draw_is_noticed(tmp_path, monkeypatch):
     model = nn.Linear(6, 4).eval()
-    rebuilt = reconstruct(model, FeatureSpec("sign", storage="regenerate"))
-    path = rebuilt.save(tmp_path / "source.safetensors")
-    monkeypatch.setattr(Stream, "raw", other_bits)
-    with pytest.raises(RunError, match="draws other features"):
-        bnrecon.load_source(path, model)
+    paths = [
+        reconstruct(model, FeatureSpec(name, storage="regenerate")).save(tmp_path / name)
+        for name in ("sign", "he_normal")
+    ]
+    monkeypatch.setattr(Stream, "_integers", other_bits)
+    for path in paths:
+        with pytest.raises(RunError, match="draws other features"):
+            bnrecon.load_source(path, model)
 
 
-def other_bits(_stream, start, stop, _word):
+def other_bits(_stream, _word, _starts, _length, first, last):
     """Other bits than those of the seed."""
-    return np.zeros(stop - start, dtype="u1")
+    return np.zeros(last - first, dtype="<u4")

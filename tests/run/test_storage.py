@@ -1,6 +1,7 @@
 """A run with regenerated features: resumed layer by layer, and the same run as with stored ones."""
 
 import logging
+import tempfile
 
 import pytest
 from processes import SMALLEST
@@ -21,11 +22,11 @@ def test_a_run_goes_on_with_the_layers_that_were_solved_with_other_storage(
     caplog.set_level(logging.INFO)
     solve, solved = seed.solve_layer, []
 
-    def stopped(layer):
+    def stopped(layer, *rest):
         if solved:
             raise KeyboardInterrupt
         solved.append(layer.name)
-        return solve(layer)
+        return solve(layer, *rest)
 
     monkeypatch.setattr(seed, "solve_layer", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -42,9 +43,23 @@ def test_a_run_goes_on_with_the_layers_that_were_solved_with_other_storage(
     assert again.folder == done.folder
 
 
+def test_a_run_says_before_it_starts_where_features_are_and_leaves_no_file_there(
+    tmp_path, stored_targets, monkeypatch, caplog
+):
+    caplog.set_level(logging.INFO)
+    place = tmp_path / "disk"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    chosen = ["features=orthogonal", "features.storage=disk", f"outputs={tmp_path}", stored_targets]
+    result = main_job.run(compose([*SMALLEST, *chosen])).result
+    assert all(layer.converged for layer in result.seeds[0].layers)
+    assert f"(features in a temporary file), 0.0 MB of disk, and 0.0 MB in {place}" in caplog.text
+    assert list(place.iterdir()) == []
+
+
 def test_storage_changes_no_name_and_no_count(tmp_path, stored_targets):
     names, counts = set(), set()
-    for storage in ("auto", "memory", "regenerate"):
+    for storage in ("auto", "memory", "regenerate", "disk"):
         chosen = config(tmp_path / storage, storage, stored_targets)
         names.add(naming.run_folder(chosen).name)
         if storage != "auto":

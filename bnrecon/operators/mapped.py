@@ -1,0 +1,74 @@
+"""Tensors that lie in a temporary file: mapped into memory, gone with the process."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+import torch
+
+from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.hardware import format_bytes
+
+__all__ = ["allocate_mapped", "disk_folder", "disk_room", "mapped_tensor"]
+
+IN_MEMORY = ("tmpfs", "ramfs")  # file systems that take memory, not disk
+
+
+def disk_folder() -> Path:
+    """Where such files are: the system's temporary folder, which ``TMPDIR`` chooses."""
+    return Path(tempfile.gettempdir())
+
+
+def disk_room() -> int:
+    """Free bytes of that folder's disk; 0 where it is kept in memory."""
+    folder = disk_folder()
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    resolved = folder.resolve()
+    mount = next((place for place in (resolved, *resolved.parents) if place in mounts), None)
+    in_memory = mount is not None and mounts[mount] in IN_MEMORY
+    return 0 if in_memory else shutil.disk_usage(folder).free
+
+
+def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in a file that has no name: no other process sees it, and none has to remove it.
+
+    Its disk is free again when the tensor is, or the process ends in whatever way.
+
+    Raises:
+        RunError: the disk is full.
+
+    >>> mapped_tensor((2, 3), torch.float32).fill_(2).sum()
+    tensor(12.)
+    """
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        with tempfile.TemporaryFile(prefix="bnrecon-") as file:
+            _reserve(file.fileno(), size)
+            content = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise RunError(
+            f"storage=disk: no room for {format_bytes(size)} of features in {disk_folder()}: "
+            f"{error.strerror}; set TMPDIR to a folder on a larger disk"
+        ) from None
+    return torch.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+def allocate_mapped(
+    size: tuple[int, int], dtype: torch.dtype, _device: torch.device
+) -> torch.Tensor:
+    """The same where a device may be chosen: files are read by the processor."""
+    return mapped_tensor(size, dtype)
+
+
+def _reserve(file: int, size: int) -> None:
+    """Give a file its room on the disk: writing to a mapped file cannot fail in a clean way."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)

@@ -1,0 +1,149 @@
+"""Matrices that are had by runs of rows: of numbers made or read when they are needed, or held."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+
+__all__ = ["TILE", "HeldRows", "Rows", "TableRows"]
+
+TILE = 2**20  # numbers that are made at once on a processor, near its second cache
+
+Allocate = Callable[[tuple[int, int], torch.dtype, torch.device], torch.Tensor]
+
+
+class Rows(Protocol):
+    """A matrix of which a product sees one run of rows after the other."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+
+    @property
+    def columns(self) -> int:
+        """How long each is."""
+
+    @property
+    def size(self) -> float:
+        """What tiles have to be multiplied by."""
+
+    def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
+        """The same matrix, rounded to ``dtype``, prepared for many products on the device."""
+
+    def leading(self, count: int) -> Rows:
+        """The first ``count`` rows."""
+
+    def norms(self, device: torch.device) -> torch.Tensor:
+        """Euclidean norms of the rows, in float64."""
+
+    def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Some rows, (count, columns)."""
+
+    def tiles(
+        self, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """All rows divided by ``size``, about ``rows`` at a time, and which they are.
+
+        Each tile may be written over the one before.
+        """
+
+
+def _slices(
+    matrix: Rows, rows: int, dtype: torch.dtype, device: torch.device
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    for start in range(0, matrix.rows, rows):
+        part = slice(start, min(start + rows, matrix.rows))
+        yield part, matrix.values(part, dtype, device)
+
+
+def _norms(matrix: Rows, device: torch.device) -> torch.Tensor:
+    # Small tensors kept between the tiles would split the room of each for the next one.
+    norms = torch.empty(matrix.rows, dtype=torch.float64, device=device)
+    for part, tile in matrix.tiles(max(1, TILE // matrix.columns), torch.float64, device):
+        torch.linalg.vector_norm(tile, dim=1, out=norms[part])
+    return norms
+
+
+class HeldRows:
+    """The rows of a tensor, in memory or mapped from a file."""
+
+    tiles, norms, size = _slices, _norms, 1.0
+
+    def __init__(self, table: torch.Tensor):
+        self.table, (self.rows, self.columns) = table, table.shape
+
+    def hold(self, dtype: torch.dtype, device: torch.device) -> HeldRows:
+        """The same rows in another type, or as they are."""
+        return HeldRows(self.table.to(device, dtype))
+
+    def leading(self, count: int) -> HeldRows:
+        """The first ``count`` rows."""
+        return HeldRows(self.table[:count])
+
+    def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Some rows, not copied where they are as they should be."""
+        return self.table[part].to(device, dtype)
+
+
+def _in_memory(size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of float32 numbers of a table (outer, rows, inner): row l is [:, l] from end to end.
+
+    Iterations read a rounded copy, 2 bytes a number in bf16; what needs exact numbers, such as
+    corrections in float64, reads them again a tile at a time. What is no more than one tile is
+    kept in float64 too.
+
+    Args:
+        rows: of the matrix.
+        columns: outer times inner.
+        read: ``read(start, stop)`` gives [:, start:stop], the same each time.
+        allocate: where the rounded copy lies.
+
+    >>> table = torch.arange(12.0).reshape(2, 3, 2)
+    >>> matrix = TableRows(3, 4, lambda start, stop: table[:, start:stop])
+    >>> matrix.values(slice(1, 3), torch.float64, torch.device("cpu"))
+    tensor([[ 2.,  3.,  8.,  9.],
+            [ 4.,  5., 10., 11.]], dtype=torch.float64)
+    """
+
+    rows: int
+    columns: int
+    read: Callable[[int, int], torch.Tensor]
+    allocate: Allocate = _in_memory
+    size: ClassVar[float] = 1.0
+
+    tiles, norms = _slices, _norms
+
+    def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
+        """A rounded copy; in float64 these rows themselves, unless they are few."""
+        small = self.rows * self.columns <= TILE
+        if dtype == torch.float64 and not small:
+            return self
+        size = self.rows, self.columns
+        table = (_in_memory if small else self.allocate)(size, dtype, device)
+        for part, tile in self.tiles(max(1, TILE // self.columns), dtype, table.device):
+            table[part] = tile
+        return HeldRows(table)
+
+    def table(self, part: slice) -> torch.Tensor:
+        """The numbers of some rows as they lie in the table: (outer, count, inner)."""
+        start, stop, _ = part.indices(self.rows)
+        return self.read(start, stop)
+
+    def leading(self, count: int) -> TableRows:
+        """The first ``count`` rows."""
+        return dataclasses.replace(self, rows=count)
+
+    def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Some rows, made or read for this."""
+        numbers = self.table(part).transpose(0, 1)
+        values = torch.empty(numbers.shape, dtype=dtype).copy_(numbers)
+        return values.reshape(-1, self.columns).to(device)
