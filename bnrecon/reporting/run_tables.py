@@ -129,6 +129,8 @@ def feature_name(features: Mapping[str, Any]) -> str:
         parts.append(f"skip={skip}")
     if features.get("strict"):
         parts.append("strict")
+    if features.get("keep") is not None:
+        parts.append(f"keep={features['keep']} {features['pruning']}")
     return f"{features['name']} ({', '.join(parts)})" if parts else str(features["name"])
 
 

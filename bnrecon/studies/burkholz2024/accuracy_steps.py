@@ -91,6 +91,8 @@ def _cancellation(system: System, scales: Scales) -> float:
     matrix = system.matrix
     if not isinstance(matrix, KhatriRao):
         raise TypeError("the features have a pattern")
-    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs()).matvec(scales.inner.abs())
+    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision).matvec(
+        scales.inner.abs()
+    )
     table = sizes.reshape(len(scales.outer), -1) * scales.outer.abs()[:, None]
     return float(table.norm() / system.weight.norm())

@@ -27,6 +27,7 @@ STUDY = Study(
         "nonlinear",
         "cost",
         "scratch",
+        "pruned",
     ),
     solvers=("paper", "minimum", "exact"),
 )

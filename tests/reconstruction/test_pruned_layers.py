@@ -1,0 +1,84 @@
+"""Layers of which a share of the features keeps its scales, and what their reports say."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from bnrecon import FeatureSpec, SolverSpec, load_source, reconstruct
+from bnrecon.features.spec import PRUNINGS
+from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reconstruction.source_layer import SourceLayer
+from bnrecon.runtime.errors import UserError
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3, groups=2)).eval()
+
+
+def source_layers(rebuilt):
+    return [part for part in rebuilt.network.modules() if isinstance(part, SourceLayer)]
+
+
+@pytest.mark.parametrize("method", PRUNINGS)
+def test_pruned_scales_are_exactly_zero_and_the_report_says_how_many_are_kept(method):
+    rebuilt = reconstruct(network(), FeatureSpec(keep=0.6, pruning=method))
+    for report, layer in zip(rebuilt.layers, source_layers(rebuilt), strict=True):
+        assert report.kept == round(0.6 * report.width)
+        nonzero = int((layer.first_norm.weight != 0).sum())
+        assert nonzero == report.groups * report.kept
+        assert 1e-3 < report.relative_error < 0.6
+        assert not report.converged
+        assert f"{method} keeps {report.kept} of {report.width} features" in report.diagnosis
+        row = json.loads(json.dumps(report.to_json()))
+        assert LayerReport.from_json(row).kept == report.kept
+
+
+@pytest.mark.parametrize("method", ["refit", "iterative", "l1"])
+def test_n_of_the_features_are_enough_for_the_same_outputs(method):
+    images = torch.randn(4, 3, 9, 9)
+    spec = FeatureSpec(oversampling=2, keep=0.5, pruning=method)
+    rebuilt = reconstruct(network(), spec, images=images)
+    assert all(report.converged and report.kept == report.equations for report in rebuilt.layers)
+    assert rebuilt.difference.largest < 1e-3 * rebuilt.difference.size
+
+
+def test_a_layer_without_pruning_does_not_speak_of_it():
+    report = reconstruct(network()).layers[0]
+    assert report.kept is None
+    assert "kept" not in report.to_json()
+
+
+def test_a_pruned_source_comes_back_from_its_file(tmp_path):
+    model, images = network(), torch.randn(4, 3, 9, 9)
+    rebuilt = reconstruct(model, FeatureSpec(keep=0.5, pruning="refit"))
+    loaded = load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    torch.testing.assert_close(loaded(images), rebuilt.network(images))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"keep": 0}, "keep=0: must be above 0 and at most 1"),
+        ({"keep": 1.5, "pruning": "l1"}, "keep=1.5: must be above 0 and at most 1"),
+        ({"keep": "half"}, "keep='half': must be a number"),
+        ({"keep": 0.5}, r"keep=0.5: give pruning=magnitude\|refit\|iterative\|l1 too"),
+        ({"pruning": "l1"}, "pruning=l1: give keep=SHARE too"),
+        ({"keep": 0.5, "pruning": "l2"}, "pruning=l2: did you mean 'l1'"),
+        ({"keep": 0.5, "pruning": "l1", "width": "minimum"}, "at the minimum width no feature"),
+    ],
+)
+def test_a_wrong_option_of_pruning_is_named(options, named):
+    with pytest.raises(UserError, match=named) as caught:
+        FeatureSpec(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_pruned_is_refused_with_the_layers_name():
+    with pytest.raises(UserError, match="layer 0: keep: 105 features for 108 equations"):
+        reconstruct(network(), FeatureSpec(width=105, keep=0.5, pruning="refit"))
+    spec = FeatureSpec(keep=0.5, pruning="l1")
+    with pytest.raises(UserError, match="layer 0: pruning=l1 does not use solver=minimum_norm"):
+        reconstruct(network(), spec, solver=SolverSpec("minimum_norm"))

@@ -1,0 +1,163 @@
+"""Pruned solutions, against linear programming, NumPy and what they promise."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+from bnrecon.construction.two_layer import TargetLayer, linear_system, two_layer_system
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS, choose_width
+from bnrecon.features.shapes import LayerShape
+from bnrecon.features.spec import PRUNINGS
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.runtime.errors import UserError
+from bnrecon.solvers.pruning import prune, prune_to, refit
+from bnrecon.solvers.solving import relative_residual, solve
+from bnrecon.solvers.spec import SolverSpec
+
+CPU = torch.device("cpu")
+N, WIDTH = 36, 54
+SPEC = SolverSpec()
+
+
+def system(seed=0, factors=None):
+    """36 equations of 54 unknowns; ``factors`` scale the columns."""
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (torch.randn(WIDTH, 6, generator=generator).double() for _ in range(2))
+    weight = torch.randn(6, 6, generator=generator).double()
+    return linear_system(KhatriRao(first if factors is None else first * factors, second), weight)
+
+
+def kept(solution):
+    return set(torch.nonzero(solution.scale)[:, 0].tolist())
+
+
+def least_sum(made):
+    """The least Σ |x_l| ‖m_l‖ among the solutions of M x = b, and where that one is not 0."""
+    matrix = made.operator.dense().numpy()
+    cost = np.tile(np.linalg.norm(matrix, axis=0), 2)
+    found = linprog(cost, A_eq=np.hstack([matrix, -matrix]), b_eq=made.rhs.numpy())
+    x = found.x[:WIDTH] - found.x[WIDTH:]
+    return found.fun, set(np.flatnonzero(x).tolist())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_n_features_of_the_least_l1_norm_are_those_that_linear_programming_finds(seed):
+    made = system(seed)
+    solution = prune(made, SPEC, N, "l1")
+    least, support = least_sum(made)
+    found = float((solution.scale.abs() * made.operator.column_norms()).sum())
+    assert solution.report.converged
+    assert least * (1 - 1e-9) <= found <= 1.01 * least
+    assert len(support) == N
+    assert len(kept(solution) & support) >= N - 2
+    whole = solve(made, SPEC).scale
+    assert float((whole.abs() * made.operator.column_norms()).sum()) > 1.05 * least
+
+
+@pytest.mark.parametrize("count", [10, 30, N, 45])
+def test_a_refit_is_numpys_least_squares_on_the_kept_columns(count):
+    made = system()
+    index = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(1))[:count]
+    solution = refit(made, SPEC, index)
+    matrix = made.operator.dense().numpy()[:, index.numpy()]
+    wanted, *_ = np.linalg.lstsq(matrix, made.rhs.numpy(), rcond=None)
+    error = np.linalg.norm(matrix @ wanted - made.rhs.numpy()) / float(made.rhs.norm())
+    assert kept(solution) == set(index.tolist())
+    assert relative_residual(made, solution.scale) == pytest.approx(error, rel=1e-6, abs=1e-10)
+    assert solution.report.relative_residual == pytest.approx(error, rel=1e-6, abs=1e-10)
+    assert solution.report.converged == (count >= N)
+    if count <= N:
+        np.testing.assert_allclose(solution.scale[index].numpy(), wanted, rtol=1e-2, atol=1e-4)
+
+
+def test_magnitude_leaves_the_largest_contributions_as_they_are():
+    made = system(factors=torch.logspace(-2, 2, WIDTH)[:, None])
+    whole = solve(made, SPEC).scale
+    contributions = whole.abs() * made.operator.column_norms()
+    solution = prune(made, SPEC, 20, "magnitude")
+    largest = contributions.argsort(descending=True)[:20]
+    assert kept(solution) == set(largest.tolist())
+    assert kept(solution) != set(whole.abs().argsort(descending=True)[:20].tolist())
+    torch.testing.assert_close(solution.scale[largest], whole[largest], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", ["iterative", "l1"])
+def test_which_features_are_kept_does_not_depend_on_how_they_are_scaled(method):
+    scaled = system(factors=torch.logspace(-1, 1, WIDTH)[:, None])
+    assert kept(prune(scaled, SPEC, 25, method)) == kept(prune(system(), SPEC, 25, method))
+
+
+@pytest.mark.parametrize(("name", "method"), list(itertools.product(DISTRIBUTIONS, PRUNINGS)))
+def test_every_method_keeps_as_many_features_as_asked_of_every_distribution(name, method):
+    shape = LayerShape(6, 5, (1, 2))
+    width = choose_width(name, shape, None, None, None)
+    features = draw(name, shape, width, seed=0, layer=0)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 5, 1, 2, generator=generator).double()
+    made = two_layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
+    for count, solution in zip((40, 20), prune_to(made, SPEC, (40, 20), method), strict=True):
+        assert len(kept(solution)) == count
+        assert not solution.report.converged
+        assert solution.report.diagnosis.startswith(f"approximated: {method} keeps {count} of ")
+        assert solution.report.relative_residual == relative_residual(made, solution.scale) < 1
+
+
+@pytest.mark.parametrize("method", ["refit", "iterative", "l1"])
+def test_with_n_features_a_refit_is_exact(method):
+    solution = prune(system(), SPEC, N, method)
+    assert len(kept(solution)) == N
+    assert solution.report.converged
+    assert solution.report.diagnosis == ""
+
+
+def test_below_n_choosing_features_is_better_than_taking_any_and_rounds_and_l1_are_better_still():
+    errors = dict.fromkeys(("random", "refit", "iterative", "l1"), 0.0)
+    for seed in range(5):
+        made = system(seed)
+        errors["random"] += refit(made, SPEC, torch.arange(30)).report.relative_residual
+        for method in ("refit", "iterative", "l1"):
+            errors[method] += prune(made, SPEC, 30, method).report.relative_residual
+    assert errors["random"] > 1.5 * errors["refit"]
+    assert errors["refit"] > 1.5 * max(errors["iterative"], errors["l1"])
+
+
+@pytest.mark.parametrize("method", PRUNINGS)
+def test_all_features_are_the_solution_without_pruning(method):
+    torch.testing.assert_close(
+        prune(system(), SPEC, WIDTH, method).scale, solve(system(), SPEC).scale, rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("method", PRUNINGS)
+def test_regenerated_features_are_pruned_as_stored_ones(method):
+    shape = LayerShape(6, 6)
+    solutions = []
+    for storage in ("memory", "regenerate"):
+        features = draw("sign", shape, 54, seed=0, layer=0, storage=storage)
+        weight = torch.randn(6, 6, 1, 1, generator=torch.Generator().manual_seed(0)).double()
+        made = two_layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
+        solutions.append(prune(made, SPEC, 30, method))
+    torch.testing.assert_close(solutions[0].scale, solutions[1].scale, rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_of_zeros_keeps_no_feature_busy():
+    made = system()
+    zero = linear_system(made.matrix, torch.zeros(6, 6).double())
+    for method in PRUNINGS:
+        solution = prune(zero, SPEC, 20, method)
+        assert kept(solution) == set()
+        assert solution.report.converged
+
+
+def test_what_does_not_go_with_pruning_is_refused_in_one_line():
+    for method in ("l1", "iterative"):
+        with pytest.raises(UserError, match=f"pruning={method} does not use solver=minimum_norm"):
+            prune(system(), SolverSpec("minimum_norm"), 20, method)
+    assert prune(system(), SolverSpec("minimum_norm"), 20, "refit").report.relative_residual < 1
+    few = KhatriRao(*(torch.randn(34, 6).double() for _ in range(2)))
+    with pytest.raises(UserError, match="keep: 34 features for 36 equations have none to spare"):
+        prune(linear_system(few, torch.randn(6, 6).double()), SPEC, 20, "refit")
