@@ -6,9 +6,10 @@
                                 [--device cuda] [--scale paper]
 
 In order: of Burkholz 2024 the targets of Tables 1 and 2, their exact cells, those of the paper's
-solver, training normalizations alone, all the rest; then throughput of training and of solvers
-(`pieces.py` names them). Each is a command of its own, stopped by SIGTERM when the time is over,
-upon which it saves. Source networks are not kept. NAME=VALUE are options of the studies' runs.
+solver, training normalizations alone, all the rest; then ResNet-18 at its full width, and the
+throughput of training and of solvers (`pieces.py` names them). Each is a command of its own,
+stopped by SIGTERM when the time is over, upon which it saves. Source networks are not kept.
+NAME=VALUE are options of the studies' runs.
 
 In a folder that `pack_for_gpu.py` made it needs Python, torch and torchvision, neither network nor
 git. It takes in the parts that lie beside it and keeps what they are joined to in --keep, where the

@@ -31,6 +31,16 @@ class Piece:
     marker: str | None = None
 
 
+# torchvision's ResNet-18 at its full width, trained for a few epochs, every layer to 1e-10.
+RESNET18 = (
+    "target=resnet18",
+    "data=cifar10",
+    "features=sign",
+    "seeds=[0]",
+    "train.epochs=5",
+    "train.warmup_epochs=1",
+)
+
 PIECES = (
     Piece("table1-targets", ("cifar10",), ("train_targets.py", STUDY, "table1")),
     Piece("table2-targets", ("cifar100",), ("train_targets.py", STUDY, "table2")),
@@ -42,6 +52,12 @@ PIECES = (
     Piece("table2-minimum", ("cifar100",), ("study", STUDY, "table2", "minimum")),
     Piece("scratch", ("cifar10",), ("study", STUDY, "scratch")),
     Piece("rest", ("cifar10", "cifar100"), ("study", STUDY)),
+    Piece(
+        "resnet18",
+        ("cifar10",),
+        ("time_layers.py", *RESNET18),
+        "solvers/resnet18-{device}/bench.json",
+    ),
     Piece("training-benchmark", (), ("bench_training.py",), "training/{device}.txt"),
     Piece("solver-benchmark", (), ("bench_solvers.py",)),
 )

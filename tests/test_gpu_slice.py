@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bnrecon.config.composition import compose
 from bnrecon.data import DataSpec, load
 from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.reproduction import engine
@@ -89,6 +90,8 @@ def test_targets_come_first_then_exact_cells_then_the_papers_solver_and_benchmar
 def test_the_pieces_are_commands_that_there_are():
     for piece in pieces.PIECES:
         name, *words = piece.command
+        if name == "time_layers.py":
+            compose(words)
         if name == "study" or name == "train_targets.py":
             study = registry.find(words[0])
             assert {*words[1:]} <= {*study.parts, *study.solvers}
@@ -110,6 +113,24 @@ def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the time is over before: table1-targets; run this again to continue\n"
+
+
+@pytest.mark.slow
+def test_resnet18_is_rebuilt_and_timed_layer_by_layer(tmp_path, images):
+    options = ("target.width=4", "train.epochs=1", "train.warmup_epochs=0.5", "threads=1")
+    line = [sys.executable, str(SCRIPTS / "gpu_slice.py"), *options, "--pieces", "resnet18"]
+    line += ["--device", "cpu", "--scale", "smoke", "--data", str(images), "--minutes", "9"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is left to do" in done.stdout
+    found = json.loads((tmp_path / "outputs/solvers/resnet18-cpu/bench.json").read_text())
+    assert (found["target"], found["width"], found["epochs"]) == ("resnet18", 4, 1)
+    assert len(found["layers"]) == 21
+    assert all(layer["converged"] and layer["error"] < 1e-10 for layer in found["layers"])
+    assert max(layer["n"] for layer in found["layers"]) == 32 * 32 * 9
+    assert found["layer_seconds"] == pytest.approx(sum(row["seconds"] for row in found["layers"]))
+    again = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (again.returncode, again.stdout) == (0, "nothing is left to do\n")
 
 
 # The commit.

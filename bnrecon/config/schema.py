@@ -50,6 +50,7 @@ VOLATILE = frozenset(
         "train.time_limit",
         "train.checkpoint_seconds",
         "target.name",
+        "target.weights",  # the content counts, as code of the user's own does
         "targets",
         "keep_source",
         "device",
@@ -109,7 +110,7 @@ class RunConfig:
         allowed=("auto", "source", "collapsed"),
     )
     source_images: int = option(
-        64, "test images that go through the real source network at least", at_least=64
+        64, "test images that go through the real source network at least", at_least=1
     )
     keep_source: bool = option(True, "keep the source networks' files once the result is written")
     imports: list[str] = field(

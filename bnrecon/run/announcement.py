@@ -12,10 +12,13 @@ from bnrecon.config.composition import option_names
 from bnrecon.config.schema import RunConfig
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import Images
+from bnrecon.operators.mapped import disk_folder
 from bnrecon.reconstruction.planning import Plan, plan_layers
+from bnrecon.reconstruction.storage import storage_seconds
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware
 from bnrecon.runtime.user_code import attribute_errors
+from bnrecon.targets.given_weights import load_given
 from bnrecon.targets.models import minimum_width_count, parameter_count, skipped_poolings
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import VggTarget
@@ -28,14 +31,20 @@ logger = logging.getLogger(__name__)
 # Operations up to which `evaluate=auto` sends all test images through the real source network:
 # some ten minutes.
 SOURCE_FLOPS = {"cpu": 1e14, "cuda": 1e16}
+LONG = 3600  # seconds of solving from which on it is said that what is solved is kept
 
 
-class _Seconds(NamedTuple):
-    """The time that a run is expected to take."""
+class _Expected(NamedTuple):
+    """How long a run is expected to take, in seconds; ``largest`` of its layers, for one seed.
+
+    ``tested`` images go through the real source network.
+    """
 
     training: float
     solving: float
     testing: float
+    largest: float
+    tested: int
 
 
 def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
@@ -49,14 +58,17 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
         RunError: memory does not suffice.
     """
     network = build_target(config.target_request, data).eval()
+    if config.target.weights is not None:
+        load_given(network, config.target.weights)
     with option_names("features"):
         plan = plan_layers(network, config.features, config.solver, device=device)
-    expected = _expected_seconds(config, data, device, network, plan)
+    expected = _expect(config, data, device, network, plan)
     lines = [
         *_description(config, data, device, network, plan),
-        f"expect    {_in_words(expected, is_trained(config.target_request, data, device))}",
+        f"testing   {_tests(expected.tested, data.sizes[1])}",
+        f"expect    {_in_words(expected, _known(config, data, device))}",
         f"needs     {_needs(plan, len(config.seeds))}",
-        *(f"note      {note}" for note in [*_notes(config, data), *plan.notes]),
+        *(f"note      {note}" for note in [*_notes(config, data, expected), *plan.notes]),
     ]
     logger.info("\n".join(lines))
     return plan
@@ -80,41 +92,68 @@ def source_images(config: RunConfig, flops: int, images: int, device: torch.devi
     return images if everything else min(config.source_images, images)
 
 
-def _expected_seconds(
+def _expect(
     config: RunConfig, data: Images, device: torch.device, network: nn.Module, plan: Plan
-) -> _Seconds:
+) -> _Expected:
     dtype = training_plan(config.target_request, device).dtype
     with attribute_errors(FAMILIES[config.target.family]):
         positions = estimate.pixels(network, data.shape)
     rates = {kind: estimate.rate(kind, device) for kind in {dtype, torch.float32}}
     flops = estimate.source_flops(plan, positions)
-    tested = source_images(config, flops, data.sizes[1], device)
-    seeds = len(config.seeds)
-    return _Seconds(
-        estimate.training_seconds(
-            estimate.multiply_adds(network, positions),
-            config.train.epochs * data.sizes[0],
-            rates[dtype],
-        ),
-        seeds * estimate.solving_seconds(plan, config.solver.name, device),
-        seeds * tested * flops / (0.5 * rates[torch.float32]),
+    target = estimate.multiply_adds(network, positions)
+    images, seeds = data.sizes[1], len(config.seeds)
+    tested = source_images(config, flops, images, device)
+    single = rates[torch.float32]
+    solving = estimate.solving_seconds(plan, config.solver.name, device)
+    layers = [solving[layer.name] + storage_seconds(layer) for layer in plan.layers]
+    return _Expected(
+        estimate.training_seconds(target, config.train.epochs * data.sizes[0], rates[dtype]),
+        seeds * sum(layers),
+        seeds * estimate.testing_seconds(flops, target, tested, images, single),
+        max(layers),
+        tested,
     )
 
 
-def _in_words(expected: _Seconds, trained: bool) -> str:
+def _tests(tested: int, images: int) -> str:
+    """Which images go through the real source network."""
+    if tested == images:
+        return f"all {images} images through the source network"
+    return (
+        f"{tested} of {images} images through the source network, the others through its "
+        "collapsed form"
+    )
+
+
+def _known(config: RunConfig, data: Images, device: torch.device) -> str | None:
+    """Why nothing is trained, if nothing is."""
+    if config.target.weights is not None:
+        return f"weights of {config.target.weights}"
+    return "already trained" if is_trained(config.target_request, data, device) else None
+
+
+def _in_words(expected: _Expected, known: str | None) -> str:
     training = f"about {estimate.duration(expected.training)} training,"
     return (
-        f"{'no training (already trained), about' if trained else training} "
+        f"{training if known is None else f'no training ({known}), about'} "
         f"{estimate.duration(expected.solving)} solving, "
         f"{estimate.duration(expected.testing)} testing"
     )
 
 
 def _needs(plan: Plan, seeds: int) -> str:
-    """Memory and disk, and whether features are stored."""
-    weights = "features regenerated tile by tile" if plan.regenerated else "features in memory"
+    """Memory and disk, and where features are."""
+    weights = {
+        "memory": "features in memory",
+        "regenerate": "features regenerated tile by tile",
+        "disk": "features in a temporary file",
+    }[plan.storage]
     memory, disk = hardware.format_bytes(plan.memory), hardware.format_bytes(seeds * plan.disk)
-    return f"about {memory} of memory for the source ({weights}), {disk} of disk"
+    beside = ""
+    if plan.storage == "disk":
+        size = hardware.format_bytes(plan.temporary_disk)
+        beside = f", and {size} in {disk_folder()} while it runs (TMPDIR chooses the folder)"
+    return f"about {memory} of memory for the source ({weights}), {disk} of disk{beside}"
 
 
 def _description(
@@ -136,21 +175,34 @@ def _description(
         f"source    {config.features.name}, {span} features a layer "
         f"(oversampling {oversampling:.3g}), solver {config.solver.name}, "
         f"seeds {', '.join(map(str, config.seeds))}",
-        f"scale     {config.scale}: {config.train.epochs} epochs, batch {config.train.batch_size}, "
-        f"peak rate {config.train.lr:g}",
+        f"scale     {config.scale}{_training(config)}",
         f"device    {hardware.describe_device(device)}, training in {dtype}",
     ]
 
 
-def _notes(config: RunConfig, data: Images) -> list[str]:
+def _training(config: RunConfig) -> str:
+    """How the target is trained."""
+    train = config.train
+    if config.target.weights is not None:
+        return ""
+    return f": {train.epochs} epochs, batch {train.batch_size}, peak rate {train.lr:g}"
+
+
+def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
     """What the run does otherwise than its options seem to say."""
     target, notes = config.target, []
     skipped = skipped_poolings(data.shape, target.groups) if isinstance(target, VggTarget) else 0
     if skipped:
         notes.append(f"{skipped} poolings are skipped: the image's side is already 1")
-    if config.train.warmup_epochs > config.train.epochs / 2:
+    given = config.target.weights is not None
+    if not given and config.train.warmup_epochs > config.train.epochs / 2:
         notes.append(
             f"warm-up is cut from {config.train.warmup_epochs:g} to half of the "
             f"{config.train.epochs} epochs"
+        )
+    if expected.solving >= LONG:
+        notes.append(
+            f"the largest layer takes about {estimate.duration(expected.largest)}; what is "
+            "solved is kept: stop this at any time, and rerun the command to go on"
         )
     return notes

@@ -4,96 +4,159 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from bnrecon.features.register import distribution
+from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.geometry import geometry_of, pad
-from bnrecon.reconstruction.planning import Plan
+from bnrecon.reconstruction.kernels import LAYERS, Layer
+from bnrecon.reconstruction.planning import Plan, PlannedLayer
+from bnrecon.reconstruction.substitution import substitute, uncompiled
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers import choose
 from bnrecon.solvers.iterative import expected_iterations
 
 __all__ = [
+    "Positions",
     "duration",
     "multiply_adds",
     "pixels",
     "rate",
     "solving_seconds",
     "source_flops",
+    "testing_seconds",
     "training_seconds",
 ]
 
 REGENERATION = 1.2  # times a product with stored features (scripts/bench_storage.py)
+# In float64: corrections and checks of the solve, the errors of the layer as it is built and as it
+# comes back from its file, its collapsed form.
+EXACT_PRODUCTS = 13
+
+
+class Positions(NamedTuple):
+    """How many positions a layer has for one image.
+
+    Args:
+        inside: of its padded input, which the pair's first convolution moves over.
+        out: of its output, which the pair's second one does.
+        applied: at which each of its own weights is applied once: those of the output or, of a
+            transposed convolution, of the input.
+    """
+
+    inside: int
+    out: int
+    applied: int
 
 
 def rate(dtype: torch.dtype, device: torch.device, side: int = 1024) -> float:
-    """Operations a second of a matrix product in this precision, measured now."""
+    """Operations a second of a matrix product in this precision, measured now.
+
+    Of a processor that others use too it is the rate that it has alone: its own time counts.
+    """
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     best = math.inf
     for _ in range(3):
-        started = time.perf_counter()
+        started, spent = time.perf_counter(), time.process_time()
         float((a @ b)[0, 0])  # waits for the GPU
         best = min(best, time.perf_counter() - started)
+        if device.type == "cpu":
+            best = min(best, (time.process_time() - spent) / torch.get_num_threads())
     return 2 * side**3 / best
 
 
-def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, tuple[int, int]]:
-    """Positions of each layer's padded input and of its output, for one image."""
-    found: dict[str, tuple[int, int]] = {}
-    handles = []
-    for name, module in network.named_modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
+def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, Positions]:
+    """Where each layer that can be rebuilt is applied, for one image: by its name in the source.
 
-            def hook(
-                module: nn.Module,
-                inputs: tuple[torch.Tensor, ...],
-                output: torch.Tensor,
-                name: str = name,
-            ) -> None:
-                if isinstance(module, nn.Linear):
-                    found[name] = (
-                        inputs[0].numel() // module.in_features,
-                        output.numel() // module.out_features,
-                    )
-                elif isinstance(module, nn.Conv2d):
-                    x = pad(inputs[0], geometry_of(module))
-                    found[name] = (x.shape[2] * x.shape[3], output.shape[2] * output.shape[3])
+    The positions of a layer that is called several times are added up.
 
-            handles.append(module.register_forward_hook(hook))
+    >>> network = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1))
+    >>> pixels(network, (3, 8, 8))
+    {'0': Positions(inside=100, out=16, applied=16)}
+    """
+    network = unpack(uncompiled(network), substitute)
+    found: dict[str, Positions] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: Layer, inputs: tuple, named: dict, output: torch.Tensor) -> None:
+            seen = _positions(module, inputs[0] if inputs else named["input"], output)
+            before = found.get(name, Positions(0, 0, 0))
+            found[name] = Positions(*(sum(pair) for pair in zip(before, seen, strict=True)))
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(watch(name), with_kwargs=True)
+        for name, module in network.named_modules()
+        if isinstance(module, LAYERS)
+    ]
     training = network.training
-    device = next(network.parameters()).device
-    with torch.inference_mode():
-        network.eval()(torch.zeros(1, *shape, device=device))
-    network.train(training)
-    for handle in handles:
-        handle.remove()
+    first = next(network.parameters())
+    try:
+        with torch.inference_mode():
+            network.eval()(torch.zeros(1, *shape, device=first.device, dtype=first.dtype))
+    finally:
+        network.train(training)
+        for handle in handles:
+            handle.remove()
     return found
 
 
-def multiply_adds(network: nn.Module, places: Mapping[str, tuple[int, int]]) -> int:
+def _positions(module: Layer, given: torch.Tensor, output: torch.Tensor) -> Positions:
+    """The positions of one call."""
+    geometry = geometry_of(module)
+    dims = geometry.dims
+    if not dims:
+        rows = given.shape[:-1].numel()
+        return Positions(rows, rows, rows)
+    images = len(given) if given.ndim == dims + 2 else 1
+    single = given.reshape(images, *given.shape[-dims - 1 :])
+    padded = pad(single[:1, :1], geometry, output.shape[-dims:])
+    out = output.shape[-dims:].numel()
+    taken = given.shape[-dims:].numel() if geometry.spread else out
+    return Positions(images * padded.numel(), images * out, images * taken)
+
+
+def multiply_adds(network: nn.Module, places: Mapping[str, Positions]) -> int:
     """Multiply-adds of one image's forward pass through the convolutions and linear layers."""
-    modules = dict(network.named_modules())
-    return sum(modules[name].weight.numel() * out for name, (_, out) in places.items())
+    modules = dict(unpack(uncompiled(network), substitute).named_modules())
+    return sum(modules[name].weight.numel() * where.applied for name, where in places.items())
 
 
-def source_flops(plan: Plan, places: Mapping[str, tuple[int, int]]) -> int:
+def source_flops(plan: Plan, places: Mapping[str, Positions]) -> int:
     """Operations of one image's forward pass through the source network.
 
-    Implicit id_cond layers cost what the target's do.
+    Implicit id_cond layers cost what the target's do. A transposed convolution's pair moves over
+    the zeros in between, too.
     """
     total = 0
     for layer in plan.layers:
-        inside, out = places[layer.found.name]
-        shape = layer.found.target.shape
+        inside, out, _ = places[layer.name]
+        shape = layer.shape
         if layer.implicit:
-            total += 2 * shape.equations * out
+            each = shape.equations * out
         else:
-            total += 2 * layer.width * (inside * shape.inputs + out * shape.outputs * shape.taps)
+            each = layer.width * (inside * shape.inputs + out * shape.outputs * shape.taps)
+        total += 2 * layer.groups * each
     return total
+
+
+def testing_seconds(source: int, target: int, tested: int, images: int, operations: float) -> float:
+    """Seconds to test a source network.
+
+    Args:
+        source: operations of the source network for one image.
+        target: multiply-adds of the target for one image.
+        tested: how many images go through the source network.
+        images: how many go through the target and through the source's collapsed form.
+        operations: a second, of float32 products.
+    """
+    return (tested * source + images * 2 * 2 * target) / (0.8 * operations)
 
 
 def training_seconds(per_image: int, images: int, operations: float) -> float:
@@ -101,35 +164,43 @@ def training_seconds(per_image: int, images: int, operations: float) -> float:
     return images * (6 * per_image / (0.85 * operations) + 1e-4)
 
 
-def solving_seconds(plan: Plan, solver: str, device: torch.device) -> float:
-    """Seconds to solve all layers of a plan.
+def solving_seconds(plan: Plan, solver: str, device: torch.device) -> dict[str, float]:
+    """Seconds to solve, build and verify each layer of a plan."""
+    rates = {
+        kind: rate(kind, device)
+        for kind in {torch.float32, torch.float64, precision_schedule(device)[0].factors}
+    }
+    return {
+        layer.name: layer.groups * _group_seconds(layer, solver, device, rates)
+        for layer in plan.layers
+    }
+
+
+def _group_seconds(
+    layer: PlannedLayer, solver: str, device: torch.device, rates: Mapping[torch.dtype, float]
+) -> float:
+    """Seconds for one group of a layer.
 
     Matrix-free: ln(1/tol) / (½ ln(c1/n)) iterations of two products; otherwise an LU of (2/3) n³.
     """
-    single = rate(torch.float32, device)
-    fast = rate(precision_schedule(device)[0].factors, device)
-    total = 0.0
-    for layer in plan.layers:
-        shape, c1 = layer.shape, layer.width
-        n = shape.equations if c1 >= shape.equations else shape.minimum_width
-        name = (
-            choose(
-                n, c1, distribution(layer.features.name).orthogonal, available_memory(device)
-            ).solver
-            if solver == "auto"
-            else solver
-        )
-        if name == "closed_form":
-            total += 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
-        elif name in ("matrix_free", "minimum_norm", "lbfgs"):
-            iterations = min(50_000, expected_iterations(c1 / n, 1e-10))
-            products = 4 * n * c1 * (REGENERATION if layer.regenerated else 1)
-            total += iterations * products / (0.6 * (single if name == "lbfgs" else fast))
-        elif name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
-            total += 12 * n * n * c1 / (0.3 * single)
-        else:
-            total += 2 / 3 * n**3 / ((0.35 if name == "lu" else 0.7) * single)
-    return total
+    shape, c1 = layer.shape, layer.width
+    n = shape.equations if c1 >= shape.equations else shape.minimum_width
+    orthogonal = distribution(layer.features.name).orthogonal
+    name = solver
+    if solver == "auto":
+        name = choose(n, c1, orthogonal, available_memory(device)).solver
+    single = rates[torch.float32]
+    exact = EXACT_PRODUCTS * 2 * n * c1 / (0.9 * rates[torch.float64])
+    if name == "closed_form":
+        return 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
+    if name in ("matrix_free", "minimum_norm", "lbfgs"):
+        iterations = min(50_000, expected_iterations(c1 / n, 1e-10))
+        products = 4 * n * c1 * (REGENERATION if layer.regenerated else 1)
+        fast = single if name == "lbfgs" else rates[precision_schedule(device)[0].factors]
+        return exact + iterations * products / (0.65 * fast)
+    if name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
+        return exact + 12 * n * n * c1 / (0.3 * single)
+    return exact + 2 / 3 * n**3 / ((0.35 if name == "lu" else 0.7) * single)
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from bnrecon.targets.accuracy import finite_logits, image_bar
 __all__ = ["SourceEvaluation", "evaluate_source"]
 
 SOURCE_BATCH = 64  # images that the real source network sees at once
+FEWEST = 64  # of its images from which a reserve of the others is told
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ def evaluate_source(
     """Test a source network on all test images.
 
     Where not all of them can go through the real source, those do on which a small difference
-    matters most: where the target's two largest logits are nearest to each other.
+    matters most: where the target's two largest logits are nearest to each other. How far the
+    others are from another prediction is measured by the largest difference of a logit on those;
+    fewer than ``FEWEST`` images are too few to tell it, and the others' reserve is 0.
 
     Args:
         source: the real source network.
@@ -78,15 +81,19 @@ def evaluate_source(
         real = _source_logits(source, hardest, data, device, bar)
     found = merged.index_put((hardest,), real)
     to_target = _largest(real - wanted[hardest])
-    limits = margins[~hardest] / 2
-    reserve = float(limits.min()) / to_target if len(limits) and to_target else None
     return SourceEvaluation(
         100 * int((found.argmax(1) == labels).sum()) / images,
         images,
         tested,
         _largest(real - merged[hardest]),
         to_target,
-        _compare(found.argmax(1), wanted.argmax(1), labels, tested, reserve),
+        _compare(
+            found.argmax(1),
+            wanted.argmax(1),
+            labels,
+            tested,
+            _reserve(margins[~hardest], tested, to_target),
+        ),
     )
 
 
@@ -130,6 +137,15 @@ def _batches_of(chosen: torch.Tensor, data: Images, device: torch.device) -> Ite
 
 def _largest(difference: torch.Tensor) -> float:
     return float(difference.abs().max())
+
+
+def _reserve(margins: torch.Tensor, tested: int, largest: float) -> float | None:
+    """Half the smallest margin of the images not tested, in units of the largest difference."""
+    if not len(margins):
+        return None
+    if tested < FEWEST:
+        return 0.0
+    return float(margins.min()) / 2 / largest if largest else None
 
 
 def _compare(

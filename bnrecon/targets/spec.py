@@ -9,7 +9,7 @@ from typing import Any
 from bnrecon.data.spec import DataSpec
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import parse_duration
-from bnrecon.runtime.options import check_fields, option
+from bnrecon.runtime.options import check_fields, check_utf8, option
 
 __all__ = [
     "ACTIVATION_NAMES",
@@ -82,9 +82,14 @@ class TargetSpec:
         "weights)",
         allowed=INITIALIZATIONS,
     )
+    weights: str | None = option(
+        None, "safetensors file of the network's weights, instead of training it"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.weights is not None:
+            check_utf8("weights", self.weights)
         if self.initialization != "batchnorm":
             given = f"initialization={self.initialization}"
             if self.virtual_batch is not None:

@@ -25,6 +25,7 @@ from bnrecon.runtime.options import name_fields
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets.accuracy import measure_accuracy
+from bnrecon.targets.given_weights import given_digest, load_given
 from bnrecon.targets.normalization import change_normalization, initialize_statistics
 from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.progress import log_epoch, log_training
@@ -47,7 +48,15 @@ logger = logging.getLogger(__name__)
 
 # Options that say how a target is trained, and not what it becomes. What the precision is resolved
 # to is in the name already.
-HOW = frozenset({"target.name", "train.time_limit", "train.checkpoint_seconds", "train.precision"})
+HOW = frozenset(
+    {
+        "target.name",
+        "target.weights",
+        "train.time_limit",
+        "train.checkpoint_seconds",
+        "train.precision",
+    }
+)
 CHECKPOINT = "checkpoint.safetensors"
 DEVICES = ("cpu", "cuda")  # the kinds that a target may have been trained on
 DTYPES = (torch.float32, torch.bfloat16)
@@ -116,7 +125,8 @@ def _folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtyp
     spec = request.data
     content: dict[str, Any] = {"pixels": data.checksum(), "device": device, "dtype": str(dtype)}
     content |= digests.differences_from_defaults(request.target, HOW, "target.")
-    content |= digests.differences_from_defaults(request.train, HOW, "train.")
+    if request.target.weights is None:
+        content |= digests.differences_from_defaults(request.train, HOW, "train.")
     content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
     content |= user_code(request)
     key = digests.content_key(content)
@@ -124,12 +134,17 @@ def _folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtyp
 
 
 def user_code(request: TargetRequest) -> dict[str, str]:
-    """Fingerprints of a user's code that the target depends on, by option: its family, features."""
+    """What of the user's own the target depends on, by option.
+
+    Fingerprints of code (its family, features) and of weights that are given.
+    """
     target = request.target
     options = vars(target) | getattr(target, "options", {})
     found = {"target.code": target_code(target.family)}
     if (features := str(options.get("features"))) in DISTRIBUTIONS:
         found["target.features.code"] = DISTRIBUTIONS[features].code
+    if target.weights is not None:
+        found["target.weights"] = given_digest(target.weights)
     return {name: code for name, code in found.items() if code is not None}
 
 
@@ -169,7 +184,8 @@ def obtain_target(
     if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
         about = distributed.run_on_first_rank_before_others(lambda: _read_stored(folder, network))
     if about is None:
-        _check_batches(network, request, data)
+        if request.target.weights is None:
+            _check_batches(network, request, data)
         folder = own
         network, about = _train_under_lock(request, data, device, folder, trackers)
     elif folder != own:
@@ -263,6 +279,10 @@ def _train_and_save(
     request: TargetRequest, data: Images, device: torch.device, folder: Path, tracked: TrackedRun
 ) -> None:
     network = build_target(request, data)
+    if request.target.weights is not None:
+        load_given(network, request.target.weights)
+        _test_and_save(request, data, device, folder, network.to(device), {"seconds": 0, "log": []})
+        return
     checkpoint = folder / CHECKPOINT
     plan = training_plan(request, device)
     limit = None if request.train.time_limit is None else parse_duration(request.train.time_limit)
@@ -288,6 +308,8 @@ def _options(request: TargetRequest) -> dict[str, Any]:
         "train": dataclasses.asdict(request.train),
     }
     del options["data"]["root"]  # where the files lie does not change the target
+    if request.target.weights is not None:
+        options["target"]["weights"] = Path(request.target.weights).name
     return options
 
 
@@ -305,6 +327,8 @@ def _test_and_save(
         accuracy = measure_accuracy(network, data, device, description="testing the target")
     except RunError as error:
         checkpoint.unlink(missing_ok=True)
+        if (given := request.target.weights) is not None:
+            raise UserError(f"target.weights={given}: {error}") from None
         advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
         raise Diverged(f"training diverged: {error}; {advice}") from None
     files.write_tensors(

@@ -76,3 +76,14 @@ def test_all_images_may_go_through_the_real_source(digits):
     with torch.no_grad():
         right = sum(int((source(x).argmax(1) == y).sum()) for x, y in digits.test_batches(99, CPU))
     assert outcome.percent == pytest.approx(100 * right / images)
+
+
+def test_fewer_than_64_images_of_the_real_source_tell_no_reserve_of_the_others(digits):
+    source, target = classifier(0), classifier(1)
+    reserves = [
+        evaluate_source(source, source, target, digits, CPU, count).predictions.reserve
+        for count in (1, 63, 64)
+    ]
+    assert reserves[:2] == [0, 0] != reserves[2] > 0
+    same = evaluate_source(source, source, source, digits, CPU, 1)
+    assert (same.source_images, same.predictions.differ, same.predictions.reserve) == (1, 0, 0)

@@ -79,8 +79,8 @@ def test_a_run_is_an_object_with_its_folder_result_and_text(two_seeds, tmp_path)
 def test_a_run_says_beforehand_what_it_will_do(command, tmp_path):
     code, out, err = command("run", *SMALLEST, f"outputs={tmp_path}")
     assert code == 0, err
-    first = [line.split()[0] for line in err.splitlines()[:6]]
-    assert first == ["data", "target", "source", "scale", "device", "expect"]
+    first = [line.split()[0] for line in err.splitlines()[:7]]
+    assert first == ["data", "target", "source", "scale", "device", "testing", "expect"]
     assert out.splitlines()[0].startswith("layer ")
 
 
@@ -327,7 +327,13 @@ def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monk
 )
 def test_every_experiment_runs_at_smoke_scale(command, tmp_path, yaml):
     """On a few of the embedded digits: an experiment that cannot run at all is found here."""
-    small = ("scale=smoke", "data=digits", "target.width=2", "train.epochs=1")
+    small = (
+        "scale=smoke",
+        "data=digits",
+        "target.width=2",
+        "target.weights=null",
+        "train.epochs=1",
+    )
     images = ("data.train_limit=64", "data.test_limit=64", "train.batch_size=32")
     code, _, err = command("run", f"experiment={yaml.stem}", *small, *images, f"outputs={tmp_path}")
     assert code == 0, err

@@ -45,7 +45,7 @@ def count(width: int) -> pd.DataFrame:
     target = vgg(IMAGE, 10, width, [2, 3, 4, 4, 4], "relu").eval()
     places = estimate.pixels(target, IMAGE)
     convolutions = [module for module in target.modules() if isinstance(module, torch.nn.Conv2d)]
-    sides = [places[name][1] for name in places][: len(convolutions)]
+    sides = [places[name].out for name in places][: len(convolutions)]
     largest = max(out * m.out_channels for m, out in zip(convolutions, sides, strict=True))
     operations = estimate.multiply_adds(target, places)
     rows = [
@@ -69,7 +69,9 @@ def count(width: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _count_source(layers: list[PlannedLayer], places: dict[str, tuple[int, int]]) -> dict[str, int]:
+def _count_source(
+    layers: list[PlannedLayer], places: Mapping[str, estimate.Positions]
+) -> dict[str, int]:
     shapes = [layer.found.target.shape for layer in layers]
     return {
         "trainable": sum(
@@ -80,7 +82,7 @@ def _count_source(layers: list[PlannedLayer], places: dict[str, tuple[int, int]]
             for layer, shape in zip(layers, shapes, strict=True)
         ),
         "operations": estimate.source_flops(Plan(layers, []), places) // 2,
-        "map_bytes": max(4 * layer.width * places[layer.found.name][0] for layer in layers),
+        "map_bytes": max(4 * layer.width * places[layer.name].inside for layer in layers),
     }
 
 

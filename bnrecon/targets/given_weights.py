@@ -1,0 +1,84 @@
+"""Weights that a user gives in a file, instead of a training: safetensors, never a pickle."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from bnrecon.runtime.digests import tensor_digest
+from bnrecon.runtime.errors import UserError, shorten
+from bnrecon.runtime.files import require_regular
+
+__all__ = ["given_digest", "load_given"]
+
+PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
+COUNTER = "num_batches_tracked"  # of BatchNorm: not every file has it, and nothing depends on it
+
+
+def load_given(network: nn.Module, path: str) -> None:
+    """Load a file's weights into a network.
+
+    Raises:
+        UserError: they cannot be read, or are not of this network.
+    """
+    weights = _read(path)
+    if reason := _misfit(network.state_dict(), weights):
+        raise UserError(f"target.weights={path}: does not fit the target: {reason}")
+    network.load_state_dict(weights, strict=False)
+
+
+def given_digest(path: str) -> str:
+    """SHA-256 of a file's weights; of a file that did not change it is known.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    try:
+        about = Path(path).stat()
+    except OSError:
+        return tensor_digest(_read(path))  # which says why
+    return _digest(path, about.st_mtime_ns, about.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(path: str, _changed: int, _size: int) -> str:
+    return tensor_digest(_read(path))
+
+
+def _read(path: str) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name."""
+    given = f"target.weights={path}"
+    if Path(path).suffix in PICKLES:
+        raise UserError(
+            f"{given}: pickles are never read; write its state_dict with "
+            "safetensors.torch.save_file, and give that file"
+        )
+    try:
+        require_regular(Path(path))
+        return load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{given}: there is no such file") from None
+    except (OSError, ValueError, SafetensorError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise UserError(f"{given}: is not a whole safetensors file ({first})") from None
+
+
+def _misfit(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str | None:
+    """Why weights are not those of a network, if they are not."""
+    missing = [name for name in own if name not in given and not name.endswith(COUNTER)]
+    foreign = [name for name in given if name not in own]
+    if missing:
+        return f"it lacks {shorten(missing)}"
+    if foreign:
+        return f"the target has no {shorten(foreign)}"
+    for name, value in given.items():
+        if value.shape != own[name].shape:
+            sizes = tuple(value.shape), tuple(own[name].shape)
+            return f"{name} has the shape {sizes[0]}, the target's {sizes[1]}"
+    return None

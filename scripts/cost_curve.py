@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Seconds to rebuild a layer against its number of equations n, beside a dense LU of n equations.
+
+    python scripts/cost_curve.py                      # widths 16 to 128 and LUs to n = 9,216: 4 min
+    python scripts/cost_curve.py --run outputs/runs/NAME        # with the layers of a run
+    python scripts/cost_curve.py --widths 16 32 --lu 2304       # some sizes only: 10 s
+
+Layers of 3x3, c0 = c2 = width, n = 9 width², 1.5 n features sign, regenerated, solved to 1e-10 for
+a random target. LU: torch.linalg.lu_factor in float64, which no more than 1e-10 needs; beyond the
+largest one measured it is drawn on as n³, dashed. Each row in a process of its own, on --threads
+threads; the machine should be idle, or see the processor's time. --run takes the layers of a run
+that is finished, or those that one at work has solved, with the median of each size. Resumable:
+rows that are there are not measured again (--fresh). Results: cost_curve.{json,md,png,svg} in
+--outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WIDTHS = (16, 32, 64, 128)
+LARGEST_LU = 9_216  # in seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB
+OVERSAMPLING = 1.5
+
+
+def main() -> int:
+    """Measure what is missing, read the run, write table and figure."""
+    args = read_arguments()
+    if args.row:
+        name, size = json.loads(args.row)
+        print(json.dumps({"layer": rebuild_layer, "LU": factorize}[name](size)))
+        return 0
+    from bnrecon.runtime import files
+    from bnrecon.runtime.errors import UserError
+
+    path = args.outputs / "cost_curve.json"
+    rows = [] if args.fresh else read_rows(path)
+    wanted = [("layer", width) for width in args.widths] + [("LU", n) for n in args.lu]
+    for name, size in wanted:
+        about = {"name": name, "size": size, "threads": args.threads}
+        if any(all(row.get(of) == value for of, value in about.items()) for row in rows):
+            continue
+        rows.append(about | in_process(name, size, args.threads))
+        files.write_json(path, {"rows": rows})
+    try:
+        found = run_rows(args.run) if args.run else []
+    except UserError as error:
+        print(f"cost_curve: {error}", file=sys.stderr)
+        return 2
+    if found:
+        rows = [row for row in rows if row["name"] != "run"] + found
+        files.write_json(path, {"rows": rows})
+    print(write_report(sorted(rows, key=lambda row: (row["name"], row["n"])), args.outputs))
+    return 0
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line; ``--row`` is for the processes that this script starts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
+    parser.add_argument("--lu", nargs="*", type=int, default=(576, 2_304, LARGEST_LU), metavar="N")
+    parser.add_argument("--run", type=Path, help="folder of a run with features=sign")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--outputs", type=Path, default=Path("outputs/solvers/cost_curve"))
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def read_rows(path: Path) -> list[dict]:
+    """The rows that were measured before; a damaged file is set aside."""
+    from bnrecon.runtime import files
+
+    if not path.exists():
+        return []
+    try:
+        return files.read_json(path)["rows"]
+    except ValueError as error:
+        files.quarantine(path, error)
+        return []
+
+
+def in_process(name: str, size: int, threads: int) -> dict:
+    """Measure one row in a process of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    line = [sys.executable, __file__, "--row", json.dumps([name, size])]
+    done = subprocess.run(line, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    row = json.loads(done.stdout)
+    print(f"{name} n = {row['n']:,}: {row['seconds']:.3g} s", file=sys.stderr, flush=True)
+    return row
+
+
+def rebuild_layer(width: int) -> dict:
+    """Draw the features of a layer and solve it."""
+    import torch
+
+    from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+    from bnrecon.features import LayerShape, choose_width, draw
+    from bnrecon.solvers import SolverSpec, solve
+
+    shape = LayerShape(width, width, (3, 3))
+    features = choose_width("sign", shape, OVERSAMPLING)
+    torch.manual_seed(0)
+    weight = torch.randn(width, width, 3, 3, dtype=torch.float64)
+    target = TargetLayer("layer", weight, torch.zeros(width))
+    started, spent = time.perf_counter(), time.process_time()
+    pair = draw("sign", shape, features, 0, 0, storage="regenerate")
+    system = two_layer_system(target, pair, torch.device("cpu"), orthogonal=False)
+    report = solve(system, SolverSpec("matrix_free")).report
+    return {
+        "n": shape.equations,
+        "c1": features,
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": time.process_time() - spent,
+        "iterations": report.iterations,
+        "residual": report.relative_residual,
+    }
+
+
+def factorize(n: int) -> dict:
+    """Factorize a random matrix, its memory being touched before."""
+    import torch
+
+    torch.manual_seed(0)
+    matrix = torch.randn(n, n, dtype=torch.float64)
+    started, spent = time.perf_counter(), time.process_time()
+    torch.linalg.lu_factor(matrix)
+    return {
+        "n": n,
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": time.process_time() - spent,
+    }
+
+
+def run_rows(folder: Path) -> list[dict]:
+    """The median of the layers of each size of a run, finished or at work."""
+    from bnrecon.reporting.result import RunResult
+    from bnrecon.runtime import files
+    from bnrecon.runtime.errors import UserError
+
+    result = files.read_if_valid(folder / "result.json", RunResult.read)
+    if result is not None:
+        layers = [layer for seed in result.seeds for layer in seed.layers]
+        found = [(each.width, each.seconds, each.iterations, each.residual) for each in layers]
+    else:
+        found = list(map(solved_layer, sorted(folder.glob("seed-*/layer-*.safetensors"))))
+    if not found:
+        raise UserError(f"--run {folder}: holds no result and no solved layer")
+    rows = []
+    for width in sorted({width for width, *_ in found}):
+        _, seconds, iterations, residuals = zip(
+            *(row for row in found if row[0] == width), strict=True
+        )
+        rows.append(
+            {
+                "name": "run",
+                "size": width,
+                "n": round(width / OVERSAMPLING),
+                "c1": width,
+                "layers": len(seconds),
+                "seconds": statistics.median(seconds),
+                "iterations": statistics.median_low(iterations),
+                "residual": max(residuals),
+                "run": folder.name,
+            }
+        )
+    return rows
+
+
+def solved_layer(path: Path) -> tuple[int, float, int, float]:
+    """Features, seconds, iterations and residual of a solution that a run keeps until its end."""
+    from bnrecon.runtime import files
+
+    tensors, about = files.read_tensors(path)
+    report = about["report"]
+    return (
+        len(tensors["scale"]),
+        report["seconds"],
+        report["iterations"],
+        report["relative_residual"],
+    )
+
+
+def write_report(rows: list[dict], folder: Path) -> str:
+    """Write the table and the figure; the table."""
+    import torch
+
+    from bnrecon.reporting import figures
+    from bnrecon.runtime import files
+    from bnrecon.runtime.hardware import describe_device
+
+    lines = [
+        "| what | n | c1 | seconds | processor | iterations | residual |",
+        "|:---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        what = {"layer": "a layer", "LU": "LU, float64"}.get(row["name"])
+        what = what or f"a layer of {row['run']} (median of {row['layers']})"
+        cells = [
+            what,
+            f"{row['n']:,}",
+            f"{row['c1']:,}" if "c1" in row else "",
+            f"{row['seconds']:.3g}",
+            f"{row['processor_seconds']:.3g}" if "processor_seconds" in row else "",
+            str(row.get("iterations", "")),
+            f"{row['residual']:.1e}" if "residual" in row else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    device = describe_device(torch.device("cpu"))
+    lines += ["", f"Features sign, regenerated, 1.5 n of them, to 1e-10. Device: {device}.", ""]
+    files.write_text(folder / "cost_curve.md", "\n".join(lines))
+    picture = draw(rows)
+    for kind in ("png", "svg"):
+        files.write_bytes(folder / f"cost_curve.{kind}", figures.image(picture, kind))
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict]):
+    """Both curves, logarithmic; what was not measured is dashed."""
+    from bnrecon.reporting import figures
+
+    layers = sorted((row["n"], row["seconds"]) for row in rows if row["name"] == "layer")
+    from_run = sorted((row["n"], row["seconds"]) for row in rows if row["name"] == "run")
+    dense = sorted((row["n"], row["seconds"]) for row in rows if row["name"] == "LU")
+    with figures.style():
+        figure, axes = figures.new_figure(size=(figures.PAGE, 4))
+        blue, red = figures.PALETTE[0], figures.PALETTE[3]
+        if layers:
+            axes.loglog(*zip(*layers, strict=True), "o-", color=blue, label="a layer to 1e-10")
+        if from_run:
+            axes.loglog(*zip(*from_run, strict=True), "s", color=blue, label="layers of a run")
+        if dense:
+            axes.loglog(*zip(*dense, strict=True), "o-", color=red, label="LU, float64, measured")
+            n, seconds = dense[-1]
+            end = max(n, *(size for size, _ in layers + from_run + dense))
+            beyond = (n, end), (seconds, seconds * (end / n) ** 3)
+            axes.loglog(*beyond, "--", color=red, label="LU drawn on as n³, not measured")
+        sizes = sorted({row["n"] for row in rows})
+        axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        axes.minorticks_off()
+        axes.set_xlabel("n, equations of a layer")
+        axes.set_ylabel("seconds")
+        axes.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(main())

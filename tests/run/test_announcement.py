@@ -1,0 +1,66 @@
+"""What a run says before it starts: how long, which images, and that it can be stopped."""
+
+import logging
+
+import pytest
+import torch
+from processes import SMALLEST
+
+from bnrecon.config.composition import compose
+from bnrecon.data import load
+from bnrecon.run import announcement, estimate
+from bnrecon.run.announcement import announce, source_images
+from bnrecon.runtime.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def announced(caplog, *options):
+    """The lines that a run of these options logs."""
+    config = compose([*SMALLEST, *options])
+    with caplog.at_level(logging.INFO):
+        announce(config, load(config.data), CPU)
+    return dict(line.split(maxsplit=1) for line in caplog.messages[-1].splitlines())
+
+
+def test_a_run_says_how_many_images_go_through_the_source_network(caplog):
+    lines = announced(caplog)
+    assert lines["testing"] == "all 128 images through the source network"
+    lines = announced(caplog, "evaluate=collapsed", "source_images=8")
+    assert lines["testing"] == (
+        "8 of 128 images through the source network, the others through its collapsed form"
+    )
+
+
+def test_all_images_go_through_the_source_where_that_is_affordable_or_nothing_else_is_true():
+    affordable = int(announcement.SOURCE_FLOPS["cpu"]) // 360
+    for options, flops, count in (
+        ((), affordable, 360),
+        ((), affordable + 1, 64),
+        (("source_images=5",), affordable + 1, 5),
+        (("source_images=1000",), affordable + 1, 360),
+        (("evaluate=source",), affordable + 1, 360),
+        (("evaluate=collapsed",), 1, 64),
+        (("features.activation=tanh",), affordable + 1, 360),
+    ):
+        assert source_images(compose([*SMALLEST, *options]), flops, 360, CPU) == count
+
+
+def test_no_image_at_all_through_the_source_network_is_refused():
+    with pytest.raises(UserError, match="source_images=0: must be at least 1"):
+        compose([*SMALLEST, "source_images=0"])
+
+
+def test_a_run_of_hours_says_that_what_is_solved_is_kept(caplog, monkeypatch):
+    assert "note" not in announced(caplog)
+    count = 0
+
+    def solving_seconds(plan, *_):
+        nonlocal count
+        count = len(plan.layers)
+        return {layer.name: 7200.0 for layer in plan.layers}
+
+    monkeypatch.setattr(estimate, "solving_seconds", solving_seconds)
+    lines = announced(caplog, "seeds=[0,1]")
+    assert f"{4 * count}.0 h solving" in lines["expect"]
+    assert lines["note"].startswith("the largest layer takes about 2.0 h; what is solved is kept")

@@ -1,0 +1,139 @@
+"""The operations that a run counts in advance are those that PyTorch counts while they are done."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import bnrecon
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.run import estimate
+
+
+class Sequence(nn.Module):
+    """Linear layers on the 6 rows of an image of 5 columns, as words of a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 7), nn.Linear(7, 4)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+class Attended(nn.Module):
+    """An attention, its projections packed, over the rows of an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, x):
+        rows = x.flatten(0, 1)
+        return self.attention(rows, rows, rows, need_weights=False)[0]
+
+
+class Twice(nn.Module):
+    """A convolution that is called twice, on two sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x):
+        return self.layer(torch.max_pool2d(self.layer(x), 2))
+
+
+class Single(nn.Module):
+    """A layer that is given one image without a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv1d(3, 4, 3, stride=2)
+
+    def forward(self, x):
+        return self.layer(x[0])
+
+
+NETWORKS = {
+    "Conv2d": (nn.Conv2d(3, 4, 3, stride=2, padding=1), (3, 9, 8)),
+    "Conv2d, dilated, padding=same": (nn.Conv2d(3, 4, 2, dilation=2, padding="same"), (3, 6, 5)),
+    "Conv2d, reflected": (nn.Conv2d(3, 4, 3, padding=2, padding_mode="reflect"), (3, 6, 5)),
+    "Conv1d": (nn.Conv1d(3, 4, 3, padding=1), (3, 9)),
+    "Conv1d, one image": (Single(), (3, 9)),
+    "Conv3d": (nn.Conv3d(2, 4, (1, 2, 3), padding=(0, 0, 1)), (2, 3, 4, 5)),
+    "grouped": (nn.Conv2d(6, 4, 3, groups=2), (6, 6, 6)),
+    "depthwise": (nn.Conv2d(4, 4, 3, groups=4, padding=1), (4, 6, 6)),
+    "transposed": (
+        nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1),
+        (4, 5, 4),
+    ),
+    "transposed, grouped, Conv1d": (nn.ConvTranspose1d(4, 6, 4, stride=3, groups=2), (4, 5)),
+    "Linear": (nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), (3, 2, 2)),
+    "Linear on sequences": (Sequence(), (1, 6, 5)),
+    "attention": (Attended(), (1, 5, 6)),
+    "called twice": (Twice(), (3, 8, 8)),
+}
+
+
+def counted(network, shape):
+    """What PyTorch counts for one image, the attention itself apart."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, *shape))
+    counts = counter.get_flop_counts()["Global"]
+    own = ("convolution", "mm", "addmm", "_convolution")
+    return sum(
+        count for operation, count in counts.items() if str(operation).partition(".")[2] in own
+    )
+
+
+@pytest.mark.parametrize("kind", [name for name in NETWORKS if name != "attention"])
+def test_multiply_adds_of_a_layer_are_half_of_the_operations_that_pytorch_counts(kind):
+    network, shape = NETWORKS[kind]
+    network.eval()
+    places = estimate.pixels(network, shape)
+    assert 2 * estimate.multiply_adds(network, places) == counted(network, shape) > 0
+
+
+def test_the_four_projections_of_an_attention_are_counted_as_the_layers_they_become():
+    network, shape = NETWORKS["attention"]
+    places = estimate.pixels(network.eval(), shape)
+    names = {f"attention.{name}_proj" for name in ("q", "k", "v", "out")}
+    assert set(places) == names == {layer.name for layer in plan_layers(network).layers}
+    assert estimate.multiply_adds(network, places) == 4 * 5 * 6 * 6
+
+
+@pytest.mark.parametrize("kind", [name for name in NETWORKS if name != "called twice"])
+@pytest.mark.parametrize("storage", ["memory", "regenerate"])
+def test_operations_of_a_source_layer_are_those_that_pytorch_counts(kind, storage):
+    network, shape = NETWORKS[kind]
+    plan = plan_layers(network.eval(), FeatureSpec("sign", storage=storage))
+    places = estimate.pixels(network, shape)
+    rebuilt = bnrecon.reconstruct(network, FeatureSpec("sign", storage=storage)).network
+    expected = counted(rebuilt, shape)
+    if kind == "attention":  # what it passes on to PyTorch's attention, q, k and v by identities
+        expected -= 2 * 3 * 5 * 6 * 6 + 2 * 5 * 6 * 6
+    assert estimate.source_flops(plan, places) == expected > 0
+
+
+def test_a_network_is_left_as_it_was():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    estimate.pixels(network, (3, 5, 5))
+    assert network.training
+    assert not any(module._forward_hooks for module in network.modules())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_all_groups_of_a_layer_are_counted_in_the_time_to_solve():
+    plans = [plan_layers(nn.Conv2d(64 * g, 64 * g, 3, groups=g).eval(), "sign") for g in (1, 4)]
+    rates = {torch.float32: 1e11, torch.float64: 5e10, torch.bfloat16: 4e11}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "rate", lambda kind, device: rates[kind])
+        (one,), (four,) = (
+            estimate.solving_seconds(plan, "matrix_free", torch.device("cpu")).values()
+            for plan in plans
+        )
+    assert four == pytest.approx(4 * one)

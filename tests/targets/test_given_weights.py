@@ -1,0 +1,123 @@
+"""A target whose weights are given in a file is not trained; the file's content names it."""
+
+import json
+
+import pytest
+import torch
+from processes import SMALLEST
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torchvision.models import resnet18, resnet50
+
+from bnrecon.config.composition import compose
+from bnrecon.data import load
+from bnrecon.run import main_job, naming
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.given_weights import load_given
+from bnrecon.targets.models import resnet
+from bnrecon.targets.store import build_target
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A file of random weights of the smallest target."""
+    config = compose([*SMALLEST, "train.seed=7"])
+    network = build_target(config.target_request, load(config.data))
+    path = tmp_path / "weights.safetensors"
+    save_file(network.state_dict(), path)
+    return path
+
+
+def config(tmp_path, *options):
+    return compose([*SMALLEST, f"outputs={tmp_path / 'outputs'}", *options])
+
+
+def test_a_run_rebuilds_the_network_of_the_file_and_trains_nothing(tmp_path, weights, caplog):
+    caplog.set_level("INFO")
+    chosen = config(tmp_path, f"target.weights={weights}")
+    done = main_job.run(chosen)
+    assert f"no training (weights of {weights})" in caplog.text
+    (stored,) = tmp_path.glob("outputs/targets/*/target.safetensors")
+    held, given = load_file(stored), load_file(weights)
+    assert all(torch.equal(held[name], given[name]) for name in given)
+    about = json.loads(stored.with_name("target.json").read_text())
+    assert (about["log"], about["seconds"]) == ([], 0)
+    assert about["config"]["target"]["weights"] == "weights.safetensors"
+    (record,) = done.result.seeds
+    assert all(layer.converged for layer in record.layers)
+    again = main_job.run(config(tmp_path, f"target.weights={weights}", "train.epochs=3"))
+    assert len(list(tmp_path.glob("outputs/targets/*"))) == 1
+    assert again.folder != done.folder  # of another request, its target the same
+
+
+def test_the_content_of_the_file_names_the_run_not_its_path(tmp_path, weights):
+    def name(path):
+        return naming.run_folder(config(tmp_path, f"target.weights={path}")).name
+
+    first = name(weights)
+    moved = weights.rename(tmp_path / "moved.safetensors")
+    assert name(moved) == first != naming.run_folder(config(tmp_path)).name
+    changed = load_file(moved)
+    changed[next(iter(changed))].add_(1)
+    save_file(changed, moved)
+    assert name(moved) != first
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: None, "there is no such file"),
+        (lambda path: path.mkdir(), "is not a whole safetensors file"),
+        (lambda path: path.write_bytes(b""), "is not a whole safetensors file"),
+        (lambda path: path.write_bytes(b"\xff" * 100), "is not a whole safetensors file"),
+        (lambda path: save_file({}, path), "does not fit the target: it lacks features."),
+    ],
+)
+def test_what_is_no_file_of_weights_is_one_line(tmp_path, make, reason):
+    path = tmp_path / "w.safetensors"
+    make(path)
+    with pytest.raises(UserError) as error:
+        main_job.run(config(tmp_path, f"target.weights={path}"))
+    assert str(error.value).startswith(f"target.weights={path}: {reason}")
+    assert "\n" not in str(error.value)
+
+
+def test_weights_of_another_network_are_named(tmp_path):
+    network = nn.Linear(3, 2)
+    for given, reason in (
+        ({"weight": torch.zeros(2, 3)}, "it lacks bias"),
+        (
+            {"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "extra": torch.zeros(1)},
+            "the target has no extra",
+        ),
+        (
+            {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)},
+            r"weight has the shape \(2, 4\), the target's \(2, 3\)",
+        ),
+    ):
+        save_file(given, tmp_path / "w.safetensors")
+        with pytest.raises(UserError, match=reason):
+            load_given(network, str(tmp_path / "w.safetensors"))
+
+
+def test_a_pickle_is_never_read(tmp_path):
+    path = tmp_path / "resnet50-11ad3fa6.pth"
+    torch.save(nn.Linear(1, 1).state_dict(), path)
+    with pytest.raises(UserError, match="pickles are never read; write its state_dict with"):
+        load_given(nn.Linear(1, 1), str(path))
+
+
+@pytest.mark.parametrize(("depth", "builder"), [(18, resnet18), (50, resnet50)])
+def test_resnets_take_torchvisions_weights(depth, builder):
+    with torch.device("meta"):
+        own, theirs = resnet((3, 224, 224), 1000, depth, 64, "auto"), builder()
+    sizes = [
+        {name: value.shape for name, value in network.state_dict().items()}
+        for network in (own, theirs)
+    ]
+    assert sizes[0] == sizes[1]
+    strides = [
+        {name: part.stride for name, part in network.named_modules() if hasattr(part, "stride")}
+        for network in (own, theirs)
+    ]
+    assert strides[0] == strides[1]
