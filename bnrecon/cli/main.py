@@ -22,6 +22,7 @@ from bnrecon.cli import (
 )
 from bnrecon.cli.parser import Parser
 from bnrecon.runtime import interruption, provenance
+from bnrecon.runtime.environment import environment, short_waits
 from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["main"]
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with (
+        environment(**short_waits()),
         interruption.handle_signals(),
         output.tolerant_streams(),
         output.log_to_stderr(),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from bnrecon.reconstruction.building import build_layer
+from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.folding import layer_label
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.planning import Plan
@@ -13,7 +13,7 @@ from bnrecon.reconstruction.substitution import freeze, replacements, substitute
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.solvers.base import Solution
 
-__all__ = ["assemble", "check_moments"]
+__all__ = ["assemble", "check_moments", "join_layers"]
 
 NOTHING = 1e-6  # inputs that are never larger than this tell no range
 
@@ -43,9 +43,14 @@ def assemble(
     known = check_moments(plan, moments)
     if missing := [layer.label for layer in plan.layers if layer.name not in solutions]:
         raise UserError(f"solutions: missing for {shorten(missing)}; solve_layer computes them")
-    built = [
-        build_layer(layer, solutions[layer.name], known.get(layer.name)) for layer in plan.layers
-    ]
+    return join_layers(
+        plan,
+        [build_layer(layer, solutions[layer.name], known.get(layer.name)) for layer in plan.layers],
+    )
+
+
+def join_layers(plan: Plan, built: Sequence[BuiltLayer]) -> Reconstruction:
+    """The source network of a plan's layers, each built by ``build_layer``, in their order."""
     found = [layer.found for layer in plan.layers]
     network = substitute(plan.model, replacements(found, (part.layer for part in built)))
     notes = list(plan.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,6 +26,8 @@ from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.base import Solution, SolverReport
+from bnrecon.solvers.checkpoint import Checkpoint
+from bnrecon.solvers.pruning import prune
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
 
@@ -52,11 +54,18 @@ class BuiltLayer(NamedTuple):
     recipe: LayerRecipe
 
 
-def solve_layer(layer: PlannedLayer) -> Solution:
+def solve_layer(
+    layer: PlannedLayer,
+    checkpoint: Checkpoint | None = None,
+    pairs: Sequence[Features] | None = None,
+) -> Solution:
     """Draw a layer's features and solve M γ = vec(W) for the scales γ (Burkholz 2024, Lemma 2.1).
 
     Args:
         layer: one of ``Plan.layers``; it holds features, solver and seed.
+        checkpoint: where an iterative solver keeps its state, and goes on from; a grouped layer's
+            groups and layers that are pruned are solved without.
+        pairs: what ``layer.draw_groups()`` gave, where it has been called.
 
     Returns:
         The scales (c1,) in float64, of all groups one after the other, and the solver's report. A
@@ -74,17 +83,32 @@ def solve_layer(layer: PlannedLayer) -> Solution:
     (torch.Size([18]), True)
     """
     problems = (
-        _problem(layer, target, layer.draw(group))
+        _problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
         for group, target in enumerate(layer.found.target.split())
     )
     try:
-        return solve_groups(problems) if layer.groups > 1 else solve(*next(problems))
+        if layer.features.keep is not None:
+            return _prune(layer, problems)
+        if layer.groups > 1:
+            return solve_groups(problems)
+        return solve(*next(problems), checkpoint)
     except (UserError, RunError) as error:
         raise type(error)(f"{layer.label}: {error}") from None
 
 
+def _prune(layer: PlannedLayer, problems: Iterable[tuple[System, SolverSpec]]) -> Solution:
+    """Solve every group with the features that are kept."""
+    count, method = layer.features.kept(layer.width), layer.features.pruning
+    solutions = [prune(system, spec, count, str(method)) for system, spec in problems]
+    scale = torch.cat([solution.scale for solution in solutions])
+    return Solution(scale, weakest([solution.report for solution in solutions]))
+
+
 def build_layer(
-    planned: PlannedLayer, solution: Solution, moments: LayerMoments | None = None
+    planned: PlannedLayer,
+    solution: Solution,
+    moments: LayerMoments | None = None,
+    pairs: Sequence[Features] | None = None,
 ) -> BuiltLayer:
     """Build the source layer of a target layer from its solution.
 
@@ -93,6 +117,7 @@ def build_layer(
         solution: scales (c1,) for it, from ``solve_layer``; the residual that it reports is
             computed again, from this layer's system.
         moments: of images, for its running statistics; mean 0 and variance 1 without them.
+        pairs: what ``planned.draw_groups()`` gave, where it has been called.
 
     Raises:
         UserError: the solution is of another layer.
@@ -105,7 +130,7 @@ def build_layer(
             f"{planned.label}: its solution has {width} scales, the layer has "
             f"{planned.groups * planned.width} features; give the solution of this plan"
         )
-    pairs = [planned.draw(group) for group in range(planned.groups)]
+    pairs = planned.draw_groups() if pairs is None else pairs
     layer = SourceLayer(pairs, found.module, spec.activation)
     layer.folded = found.norm is not None
     reports, maps, regions = [], [], []
@@ -279,13 +304,14 @@ def _report(
         digest=digest,
         solution=dataclasses.replace(solution, diagnosis=diagnosis),
         groups=planned.groups,
+        kept=None if planned.features.keep is None else planned.features.kept(planned.width),
     )
 
 
 def _convolutions(layer: SourceLayer) -> str:
-    if layer.regenerated:
-        return "regenerated"
-    return "implicit" if layer.implicit else "stored"
+    if layer.implicit:
+        return "implicit"
+    return {"regenerate": "regenerated", "disk": "on disk"}.get(layer.pairs[0].storage, "stored")
 
 
 def _name(precision: torch.dtype) -> str:

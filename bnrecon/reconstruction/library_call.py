@@ -11,12 +11,12 @@ from torch import nn
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
-from bnrecon.reconstruction.assembly import assemble, check_moments
-from bnrecon.reconstruction.building import solve_layer
+from bnrecon.reconstruction.assembly import check_moments, join_layers
+from bnrecon.reconstruction.building import BuiltLayer, build_layer, solve_layer
 from bnrecon.reconstruction.comparison import compare
 from bnrecon.reconstruction.images import checked_images
-from bnrecon.reconstruction.moments import gather
-from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.moments import LayerMoments, gather
+from bnrecon.reconstruction.planning import PlannedLayer, plan_layers
 from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.substitution import uncompiled
@@ -95,10 +95,15 @@ def reconstruct(
     moments = None
     if batches is not None:
         moments = gather(plan.model, [layer.found for layer in plan.layers], batches)
-    check_moments(plan, moments)
-    solutions = {layer.name: solve_layer(layer) for layer in plan.layers}
-    rebuilt = assemble(plan, solutions, moments)
+    known = check_moments(plan, moments)
+    rebuilt = join_layers(plan, [_rebuilt(layer, known.get(layer.name)) for layer in plan.layers])
     return rebuilt if first is None else _compare(rebuilt, uncompiled(model), first, spec)
+
+
+def _rebuilt(layer: PlannedLayer, moments: LayerMoments | None) -> BuiltLayer:
+    """Solve and build a layer, its features drawn once for both."""
+    pairs = layer.draw_groups()
+    return build_layer(layer, solve_layer(layer, pairs=pairs), moments, pairs)
 
 
 def _compare(

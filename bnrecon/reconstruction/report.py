@@ -35,11 +35,14 @@ class LayerReport:
         redrawn: features that came out all-zero and were drawn again.
         rank: that of M where strict sparse features may lack it; ``None`` where it was not
             computed.
-        convolutions: ``stored``, ``implicit`` where M = I is not formed, or ``regenerated``.
+        convolutions: ``stored``, ``implicit`` where M = I is not formed, ``regenerated`` or
+            ``on disk``.
         digest: of the frozen weights.
         solution: the solver's report, of several groups that of the one with the largest residual;
             its ``diagnosis`` says why the layer did not converge, where a reason was found.
         groups: of a grouped convolution, each rebuilt from features of its own.
+        kept: how many of the features may have a scale that is not 0, of each group; ``None``
+            without pruning.
     """
 
     name: str
@@ -55,6 +58,7 @@ class LayerReport:
     digest: str
     solution: SolverReport
     groups: int = 1
+    kept: int | None = None
 
     @property
     def oversampling(self) -> float:
@@ -127,6 +131,7 @@ class LayerReport:
             "diagnosis": solution.diagnosis,
             **({"at_limit": True} if solution.at_limit else {}),
             **({"groups": self.groups} if self.groups > 1 else {}),
+            **({} if self.kept is None else {"kept": self.kept}),
         }
 
     @classmethod
@@ -134,8 +139,8 @@ class LayerReport:
         """Read such a row; keys that a layer does not have are passed over.
 
         Old rows lack ``norm`` and what follows; ``at_limit`` is there only where it is true,
-        ``groups`` where there are several. There is no ``memory`` of the solver's report, whose
-        ``converged`` is taken to be the layer's.
+        ``groups`` where there are several, ``kept`` where features were pruned. There is no
+        ``memory`` of the solver's report, whose ``converged`` is taken to be the layer's.
 
         Raises ``KeyError`` or ``TypeError`` for anything else.
         """
@@ -165,6 +170,7 @@ class LayerReport:
             digest=row["digest"],
             solution=solution,
             groups=row.get("groups", 1),
+            kept=row.get("kept"),
         )
 
 

@@ -44,7 +44,7 @@ KINDS = {
     "benchmarks": rf"solvers/{NAME}/bench\.(json|md|csv)|training/{NAME}\.txt",
     "seeds": rf"runs/{NAME}/seed-\d+/result\.json",
     "interrupted trainings": rf"targets/{NAME}/checkpoint\.safetensors",
-    "solved layers": rf"runs/{NAME}/seed-\d+/layer-{NAME}\.safetensors",
+    "solved layers": rf"runs/{NAME}/seed-\d+/(layer|unfinished)-{NAME}\.safetensors",
 }
 FINISHED = ("targets", "runs")
 STATE = ("seeds", "interrupted trainings", "solved layers")  # of use until there is a result

@@ -14,6 +14,7 @@ from bnrecon.data import Images, load
 from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import table_files
+from bnrecon.run.layer_checkpoint import solved_layers
 from bnrecon.runtime import files, locks
 from bnrecon.runtime.errors import UserError
 
@@ -53,8 +54,9 @@ def restore_tables(config: RunConfig, folder: Path, result: RunResult) -> None:
                     files.write_text(folder / name, text)
             if not figures.is_whole(folder / "layers.png"):
                 draw_layers(folder, result)
-            for leftover in folder.glob("seed-*/layer-*.safetensors"):
-                leftover.unlink()
+            for place in folder.glob("seed-*"):
+                for leftover in solved_layers(place):
+                    leftover.unlink()
     except (UserError, OSError) as error:
         logger.warning("the tables beside the result were not updated: %s", error)
 

@@ -8,7 +8,7 @@ import importlib.metadata
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,11 +17,12 @@ from torch import nn
 from bnrecon.config.composition import option_names, rename_fields
 from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images
-from bnrecon.reconstruction.assembly import assemble, check_moments
-from bnrecon.reconstruction.building import solve_layer
+from bnrecon.features.pair import Features
+from bnrecon.reconstruction.assembly import check_moments, join_layers
+from bnrecon.reconstruction.building import BuiltLayer, build_layer, solve_layer
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.planning import Plan, plan_layers
+from bnrecon.reconstruction.planning import Plan, PlannedLayer, plan_layers
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.reporting.progress import layer_line, seed_line
@@ -30,6 +31,7 @@ from bnrecon.reporting.trackers.events import log_layer, log_seed
 from bnrecon.run import estimate
 from bnrecon.run.announcement import source_images
 from bnrecon.run.evaluation import evaluate_source
+from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.run.naming import code_of_run
 from bnrecon.runtime import digests, files
 from bnrecon.runtime.errors import RunError
@@ -77,14 +79,12 @@ def run_seed(
     started = time.monotonic()
     with option_names("features"):
         plan = plan_layers(trained.network, config.features, config.solver, seed=seed)
-        check_moments(plan, moments)  # before hours of solving
-        solutions = _solve_layers(plan, seed, place, key, tracked)
-        rebuilt = assemble(plan, solutions, moments)
+        seen = check_moments(plan, moments)  # before hours of solving
+        rebuilt = join_layers(plan, _rebuild_layers(plan, seen, seed, place, key, tracked))
     path = rebuilt.save(place / "source.safetensors")
     reports, notes = rebuilt.layers, rebuilt.notes
     del rebuilt  # the network that is evaluated is the one that comes back from the file
-    storage = "regenerate" if plan.regenerated else "memory"
-    source = load_source(path, trained.network, storage)
+    source = load_source(path, trained.network, plan.storage)
     layers = [_with_option_names(report) for report in _verify(source, reports, plan)]
     for report in layers:
         logger.log(logging.DEBUG if report.converged else logging.WARNING, layer_line(seed, report))
@@ -188,30 +188,45 @@ def _with_option_names(report: LayerReport) -> LayerReport:
     )
 
 
-def _solve_layers(
-    plan: Plan, seed: int, place: Path, key: str, tracked: TrackedRun
-) -> dict[str, Solution]:
-    """Solve the layers of a plan; each solution is stored when it is found."""
-    solutions = _read_solutions(place, seed, key)
+def _rebuild_layers(
+    plan: Plan,
+    moments: Mapping[str, LayerMoments],
+    seed: int,
+    place: Path,
+    key: str,
+    tracked: TrackedRun,
+) -> list[BuiltLayer]:
+    """Solve and build the layers of a plan; each solution is stored when it is found."""
+    solutions, built = _read_solutions(place, seed, key), []
     if solutions:
         logger.info("seed %d: %d layers were solved before", seed, len(solutions))
     for number, layer in enumerate(plan.layers, start=1):
-        if layer.name in solutions:
-            log_layer(tracked, seed, number, solutions[layer.name].report)
-            continue
-        solution = solve_layer(layer)
-        about = {"name": layer.name, "key": key, "seed": seed}
-        about |= {"report": dataclasses.asdict(solution.report)}
-        name = f"layer-{layer.name.replace('.', '_')}.safetensors"
-        files.write_tensors(place / name, {"scale": solution.scale}, about)
-        solutions[layer.name] = solution
-        report = solution.report
-        logger.info(
-            f"  seed {seed}  {layer.name:<24} n={layer.shape.equations:<8} c1={layer.width:<8} "
-            f"{report.solver:<12} residual {report.relative_residual:.1e}  {report.seconds:.1f} s"
-        )
-        log_layer(tracked, seed, number, report)
-    return solutions
+        pairs = layer.draw_groups()
+        solution = solutions.get(layer.name)
+        if solution is None:
+            solution = _solve_and_store(layer, pairs, seed, place, key)
+        log_layer(tracked, seed, number, solution.report)
+        built.append(build_layer(layer, solution, moments.get(layer.name), pairs))
+    return built
+
+
+def _solve_and_store(
+    layer: PlannedLayer, pairs: Sequence[Features], seed: int, place: Path, key: str
+) -> Solution:
+    """Solve a layer, from where it was interrupted before."""
+    about: dict[str, object] = {"name": layer.name, "key": key, "seed": seed}
+    name = f"{layer.name.replace('.', '_')}.safetensors"
+    unfinished = LayerCheckpoint(place / f"unfinished-{name}", about)
+    solution = solve_layer(layer, unfinished, pairs)
+    report = solution.report
+    about |= {"report": dataclasses.asdict(report)}
+    files.write_tensors(place / f"layer-{name}", {"scale": solution.scale}, about)
+    unfinished.path.unlink(missing_ok=True)
+    logger.info(
+        f"  seed {seed}  {layer.name:<24} n={layer.shape.equations:<8} c1={layer.width:<8} "
+        f"{report.solver:<12} residual {report.relative_residual:.1e}  {report.seconds:.1f} s"
+    )
+    return solution
 
 
 def _read_solutions(place: Path, seed: int, key: str) -> dict[str, Solution]:
@@ -234,7 +249,7 @@ def _read_solutions(place: Path, seed: int, key: str) -> dict[str, Solution]:
 
 def _remove_solutions(place: Path) -> None:
     """Remove the solved layers of a seed that is done."""
-    for file in place.glob("layer-*.safetensors"):
+    for file in solved_layers(place):
         file.unlink()
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-__all__ = ["environment"]
+__all__ = ["environment", "short_waits"]
 
 
 @contextlib.contextmanager
@@ -27,3 +27,16 @@ def environment(**given: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def short_waits(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variable by which threads that wait for others sleep soon, unless the user chose.
+
+    libgomp's threads otherwise spin for milliseconds. Where other processes take the processors
+    they then keep those that they wait for from computing. Torch reads it when it is loaded.
+
+    >>> short_waits({}), short_waits({"OMP_WAIT_POLICY": "active"})
+    ({'GOMP_SPINCOUNT': '1000'}, {})
+    """
+    chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(given)
+    return {} if chosen else {"GOMP_SPINCOUNT": "1000"}

@@ -28,8 +28,12 @@ __all__ = [
     "keep_freed_memory",
     "processor_count",
     "resolve_device",
+    "threads_for",
     "use_threads",
 ]
+
+# Multiply-adds of a product that are worth a thread of their own: below a millisecond's work.
+THREAD_OPERATIONS = 3 * 10**7
 
 
 def resolve_device(name: str) -> torch.device:
@@ -88,6 +92,21 @@ def use_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def threads_for(operations: int) -> contextlib.AbstractContextManager[None]:
+    """Run a block of products with no more threads than each has work for.
+
+    Threads that share a small product wait for each other longer than they compute, and far longer
+    where other processes take their processors.
+
+    Args:
+        operations: multiply-adds of one product.
+    """
+    count = max(1, operations // THREAD_OPERATIONS)
+    if count >= torch.get_num_threads():
+        return contextlib.nullcontext()
+    return use_threads(min(count, processor_count()))
 
 
 def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ) -> int:

@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory, format_bytes
-from bnrecon.solvers.spec import SolverSpec
 
 __all__ = [
     "Answer",
@@ -42,7 +40,7 @@ class Answer(NamedTuple):
     at_limit: bool = False
 
 
-Solve = Callable[[System, SolverSpec], Answer]
+Solve = Callable[..., Answer]  # (system, spec), and a checkpoint where it can go on from one
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # missing in torch's stubs
 
 

@@ -15,6 +15,7 @@ from bnrecon.operators.base import Operator, Products
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, TF32, precision_schedule
 from bnrecon.solvers.base import Answer, Unsuitable
+from bnrecon.solvers.checkpoint import Checkpoint, Corrected
 from bnrecon.solvers.krylov import cgls, craig
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
@@ -55,7 +56,7 @@ def memory(rows: int, columns: int) -> int:
     return 8 * (6 * columns + 6 * rows) + 2**25
 
 
-def matrix_free(system: System, spec: SolverSpec) -> Answer:
+def matrix_free(system: System, spec: SolverSpec, checkpoint: Checkpoint | None = None) -> Answer:
     """Solve by CGLS in the fastest precision of the device, corrected in float64.
 
     From zero, plain CGLS gives the scales of minimum norm. Rounded factors span slightly different
@@ -67,11 +68,12 @@ def matrix_free(system: System, spec: SolverSpec) -> Answer:
     """
     rows, columns = system.operator.shape
     if columns < rows:
-        return refine(system, spec, cgls, "near least squares")
+        return refine(system, spec, cgls, "near least squares", checkpoint=checkpoint)
     norms = system.operator.column_norms()
     spread = float(norms.std(correction=0) / norms.mean())
     if not spread > SPREAD:
-        return refine(system, spec, cgls, "near the minimum norm of the scales")
+        norm = "near the minimum norm of the scales"
+        return refine(system, spec, cgls, norm, checkpoint=checkpoint)
     scaling = torch.where(
         norms > 0, 1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), torch.zeros_like(norms)
     )
@@ -81,6 +83,7 @@ def matrix_free(system: System, spec: SolverSpec) -> Answer:
         cgls,
         "near the minimum norm of the scales times their columns' norms",
         scaling,
+        checkpoint=checkpoint,
     )
 
 
@@ -94,7 +97,7 @@ def check_wide(rows: int, columns: int, _orthogonal: bool = False) -> None:
         )
 
 
-def minimum_norm(system: System, spec: SolverSpec) -> Answer:
+def minimum_norm(system: System, spec: SolverSpec, checkpoint: Checkpoint | None = None) -> Answer:
     """The solution of smallest ‖x‖, whatever precision the inner solves run in.
 
     Craig's method: conjugate gradients on M M^T y = b. Inner solves only give corrections of y; x
@@ -102,7 +105,8 @@ def minimum_norm(system: System, spec: SolverSpec) -> Answer:
     size ε costs ε κ² here and ε κ in CGLS: bf16 suffices down to an oversampling of about 1.1,
     then the precision goes up a step.
     """
-    return refine(system, spec, craig, "minimum norm of the scales", dual=True)
+    norm = "minimum norm of the scales"
+    return refine(system, spec, craig, norm, dual=True, checkpoint=checkpoint)
 
 
 def refine(
@@ -112,6 +116,7 @@ def refine(
     norm: str,
     scaling: torch.Tensor | None = None,
     dual: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> Answer:
     """Correct in float64 what ``inner`` finds in lower precision (iterative refinement).
 
@@ -127,28 +132,29 @@ def refine(
         norm: which of many solutions this gives, for the report.
         scaling: (c1,), by which inner solves see the columns of M scaled.
         dual: whether inner solves give corrections of y, with d = M^T y.
+        checkpoint: where the state is kept between corrections, and found.
     """
     exact, rhs = system.operator, system.rhs
     schedule = precision_schedule(rhs.device)
     if exact.shape[0] * exact.shape[1] < SMALL:
         schedule = [precision for precision in schedule if precision is not BFLOAT16]
     limit = spec.max_iterations or 50_000
-    x = torch.zeros(exact.shape[1], dtype=rhs.dtype, device=rhs.device)
-    residual, whole = rhs, float(rhs.norm())
-    size, spent = whole, 0
-    used: list[str] = []
-    names: list[str] = []
+    start = None if checkpoint is None else checkpoint.load()
+    start = start or Corrected(torch.zeros(exact.shape[1]), rhs)
+    x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
+    level, gain, names = start.level, start.gain, start.names
+    whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
+    rounded: _Scaled | None = None
     with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", spec.tolerance) as bar:
-        while schedule and size > target and spent < limit:
-            if not used or used[-1] != schedule[0].name:
-                used.append(schedule[0].name)
-                rounded = _Scaled(exact.to(schedule[0]), scaling)
+        while level < len(schedule) and size > target and spent < limit:
+            if rounded is None:
+                rounded = _Scaled(exact.to(schedule[level]), scaling)
                 # Operators that gain nothing by bf16 stay in float32.
                 name = rounded.operator.precision.name
-                names += [name] if name not in names else []
-                gain = GAIN.get(schedule[0].name, 0.0)
-            wanted, before = max(gain, 0.8 * target / size), size
+                names += (name,) if name not in names else ()
+            usual = GAIN.get(schedule[level].name, 0.0) if gain is None else gain
+            wanted, before = max(usual, 0.8 * target / size), size
 
             def show(
                 iterations: int, part: float, before: float = before, done: int = spent
@@ -163,21 +169,30 @@ def refine(
                 direction = exact.rmatvec(found.to(rhs.dtype))
             else:
                 direction = found.to(rhs.dtype) if scaling is None else scaling * found
-            image = exact.matvec(direction)
-            step = torch.dot(image, residual) / torch.dot(image, image)
-            if bool(torch.isfinite(step)):
-                x = x + step * direction
-                residual = residual - step * image
+            x, residual = _corrected(exact, x, residual, direction)
             size = float(residual.norm())
             if size <= target:  # an updated residual is recomputed before it counts
                 residual = rhs - exact.matvec(x)
                 size = float(residual.norm())
             gained = size / before
             if gained > 0.5:
-                schedule.pop(0)
+                level, gain, rounded = level + 1, None, None
             elif gained > 2 * wanted:
                 gain = min(0.25, gained)
+            if checkpoint is not None and size > target:
+                checkpoint.save(Corrected(x, residual, spent, level, gain, names))
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
+
+
+def _corrected(
+    exact: Operator, x: torch.Tensor, residual: torch.Tensor, direction: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The next x + α d and the residual r - α M d, where α minimizes its norm."""
+    image = exact.matvec(direction)
+    step = torch.dot(image, residual) / torch.dot(image, image)
+    if not bool(torch.isfinite(step)):
+        return x, residual
+    return x + step * direction, residual - step * image
 
 
 class _Scaled:

@@ -32,13 +32,15 @@ class Solver:
 
     Args:
         name: what ``SolverSpec.name`` calls it.
-        solve: ``solve(system, spec)`` returns an ``Answer``.
+        solve: ``solve(system, spec)`` returns an ``Answer``; ``solve(system, spec, checkpoint)``
+            where it is ``resumable``.
         memory: ``memory(rows, columns)``: bytes it needs beside the operator.
         registered: the function and who registered it.
         check: ``check(rows, columns, orthogonal)`` raises ``Unsuitable`` where the solver does not
             apply.
         norm: which of many solutions it finds.
         square: whether c1 = n is the width that is taken where none is given.
+        resumable: whether it goes on from a ``Checkpoint`` of another process.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Solver:
     check: Callable[[int, int, bool], None] = _any_system
     norm: str = SQUARE
     square: bool = False
+    resumable: bool = False
 
     @property
     def code(self) -> str | None:
@@ -67,13 +70,17 @@ SOLVERS = {
         _built_in(dense.lu, dense.lu_memory, check=dense.check_dense, square=True),
         _built_in(dense.refined, dense.refined_memory, check=dense.check_dense, square=True),
         _built_in(
-            iterative.matrix_free, iterative.memory, norm="near the minimum norm of the scales"
+            iterative.matrix_free,
+            iterative.memory,
+            norm="near the minimum norm of the scales",
+            resumable=True,
         ),
         _built_in(
             iterative.minimum_norm,
             iterative.memory,
             check=iterative.check_wide,
             norm="minimum norm of the scales",
+            resumable=True,
         ),
         _built_in(least_squares.least_squares, least_squares.memory, norm="least squares"),
         _built_in(lbfgs.lbfgs, lbfgs.lbfgs_memory, norm="the one LBFGS reaches from zero"),

@@ -12,8 +12,14 @@ from bnrecon.operators.generated import Generated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import available_memory, exact_float32, format_bytes
+from bnrecon.runtime.hardware import (
+    available_memory,
+    exact_float32,
+    format_bytes,
+    threads_for,
+)
 from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory
+from bnrecon.solvers.checkpoint import Checkpoint
 from bnrecon.solvers.dense import LARGEST
 from bnrecon.solvers.diagnosis import diagnose
 from bnrecon.solvers.iterative import expected_iterations
@@ -100,7 +106,9 @@ def choose(
     return Choice(direct, f"{why}, and an LU is the right tool", rows)
 
 
-def solve(system: System, spec: SolverSpec | None = None) -> Solution:
+def solve(
+    system: System, spec: SolverSpec | None = None, checkpoint: Checkpoint | None = None
+) -> Solution:
     """Solve a system and report the residual, recomputed from the operator in float64.
 
     ``auto`` uses the solver that ``choose`` picks; scales of features that it leaves out are 0. A
@@ -110,6 +118,8 @@ def solve(system: System, spec: SolverSpec | None = None) -> Solution:
     Args:
         system: ``operator`` x = ``rhs``, (n, c1) and (n,), in float64.
         spec: solver, tolerance and iterations; ``auto`` and 1e-10 by default.
+        checkpoint: where iterative solvers keep their state between corrections, and go on from;
+            the others do without.
 
     Returns:
         The scales (c1,) in float64 and the report.
@@ -134,8 +144,8 @@ def solve(system: System, spec: SolverSpec | None = None) -> Solution:
         report = SolverReport(spec.name, 0.0, 0, 0.0, True, "0", reason="no equation is left")
         return Solution(scale, report)
     if spec.name == "auto":
-        return _solve_as_chosen(_choose_for(system, spec), system, spec)
-    return _solve_with(lookup(spec.name), system, spec)
+        return _solve_as_chosen(_choose_for(system, spec), system, spec, checkpoint)
+    return _solve_with(lookup(spec.name), system, spec, checkpoint)
 
 
 def _check_finite(system: System) -> None:
@@ -150,7 +160,9 @@ def _check_finite(system: System) -> None:
         )
 
 
-def _solve_with(solver: Solver, system: System, spec: SolverSpec) -> Solution:
+def _solve_with(
+    solver: Solver, system: System, spec: SolverSpec, checkpoint: Checkpoint | None
+) -> Solution:
     """Check that a solver applies, solve, and recompute the residual."""
     rows, columns = system.operator.shape
     solver.check(rows, columns, system.orthogonal)
@@ -158,9 +170,10 @@ def _solve_with(solver: Solver, system: System, spec: SolverSpec) -> Solution:
     instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
     require_memory(need, system.rhs.device, solver.name, instead)
     started = time.perf_counter()
+    resumed = (checkpoint,) if solver.resumable else ()
     try:
-        with exact_float32():
-            answer = solver.solve(system, spec)
+        with exact_float32(), threads_for(rows * columns):
+            answer = solver.solve(system, spec, *resumed)
     except LinAlgError:
         raise RunError(_singular(system)) from None
     if answer.x.is_cuda:
@@ -197,12 +210,14 @@ def _choose_for(system: System, spec: SolverSpec) -> Choice:
     return choice
 
 
-def _solve_as_chosen(choice: Choice, system: System, spec: SolverSpec) -> Solution:
+def _solve_as_chosen(
+    choice: Choice, system: System, spec: SolverSpec, checkpoint: Checkpoint | None
+) -> Solution:
     """Solve as chosen, with the first features only where the choice leaves some out."""
     columns = system.operator.shape[1]
     spec = dataclasses.replace(spec, name=choice.solver)
     if choice.features == columns:
-        solution = solve(system, spec)
+        solution = solve(system, spec, checkpoint)
         return Solution(solution.scale, dataclasses.replace(solution.report, reason=choice.reason))
     matrix, operator = (part.leading(choice.features) for part in (system.matrix, system.operator))
     solution = solve(dataclasses.replace(system, operator=operator, matrix=matrix), spec)

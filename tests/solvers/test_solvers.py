@@ -11,6 +11,7 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.precision import FLOAT64
 from bnrecon.solvers import SOLVERS, Unsuitable, choose, solve
 from bnrecon.solvers.spec import SolverSpec
 
@@ -320,7 +321,7 @@ def deficient(width):
     transposed, first = system.matrix.transposed.clone(), system.matrix.first.clone()
     transposed[:3] = 0
     transposed[40:70], first[40:70] = 2 * transposed[10:40], -first[10:40]
-    return target, features, linear_system(KhatriRao(transposed, first), target.rows())
+    return target, features, linear_system(KhatriRao(transposed, first, FLOAT64), target.rows())
 
 
 def test_large_least_squares_run_without_the_dense_form(monkeypatch):
@@ -354,7 +355,7 @@ def test_features_that_are_not_finite_are_refused():
     first[7, 1] = float("inf")
     with pytest.raises(UserError, match="features are not all finite"):
         solve(
-            linear_system(KhatriRao(system.matrix.transposed, first), system.weight),
+            linear_system(KhatriRao(system.matrix.transposed, first, FLOAT64), system.weight),
             SolverSpec("auto"),
         )
 

@@ -1,0 +1,71 @@
+"""What a seed keeps of its layers until it is done: those solved, and the one being solved."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bnrecon.runtime import files
+from bnrecon.solvers.checkpoint import Corrected
+
+__all__ = ["LayerCheckpoint", "solved_layers"]
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 60.0  # between two states that are written: small layers take less, and write none
+
+
+class LayerCheckpoint:
+    """A ``Checkpoint`` in a file: the state of a layer that takes minutes or hours to solve.
+
+    Args:
+        path: of the file.
+        about: what the state belongs to: layer, seed and the seed's key. One of another is ignored.
+        seconds: between two states that are written.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, object], seconds: float | None = None):
+        self.path, self.about = path, dict(about)
+        self.seconds = SECONDS if seconds is None else seconds
+        self._saved = time.monotonic()
+
+    def load(self) -> Corrected | None:
+        """The state that was saved last; a damaged file is set aside."""
+        try:
+            tensors, about = files.read_tensors(self.path)
+            state = Corrected(
+                tensors["x"],
+                tensors["residual"],
+                about.pop("iterations"),
+                about.pop("level"),
+                about.pop("gain"),
+                tuple(about.pop("names")),
+            )
+        except FileNotFoundError:
+            return None
+        except files.Damaged as error:
+            files.quarantine(self.path, error)
+            return None
+        except KeyError:
+            files.quarantine(self.path, f"{self.path} was written by another version of bnrecon")
+            return None
+        if about != self.about:
+            return None
+        logger.info("%s: goes on after %d iterations", about.get("name"), state.iterations)
+        return state
+
+    def save(self, state: Corrected) -> None:
+        """Write a state, unless the last one is recent."""
+        if time.monotonic() - self._saved < self.seconds:
+            return
+        about = {name: getattr(state, name) for name in ("iterations", "level", "gain", "names")}
+        tensors = {"x": state.x, "residual": state.residual}
+        files.write_tensors(self.path, tensors, self.about | about)
+        self._saved = time.monotonic()
+
+
+def solved_layers(place: Path) -> list[Path]:
+    """The files of layers in a seed's folder, solved and unfinished."""
+    return [*place.glob("layer-*.safetensors"), *place.glob("unfinished-*.safetensors")]

@@ -1,0 +1,77 @@
+"""A layer that is interrupted while it is solved goes on from its last correction."""
+
+import logging
+
+import pytest
+import torch
+from processes import SMALLEST
+
+from bnrecon.config.composition import compose
+from bnrecon.run import layer_checkpoint, main_job
+from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
+from bnrecon.solvers.checkpoint import Corrected
+
+ABOUT = {"name": "conv", "key": "k", "seed": 0}
+STATE = Corrected(torch.arange(3.0).double(), torch.ones(2).double(), 7, 1, 0.25, ("bfloat16",))
+
+
+def at(folder, about=ABOUT, seconds=0.0):
+    return LayerCheckpoint(folder / "unfinished-conv.safetensors", about, seconds)
+
+
+def test_a_state_comes_back_as_it_was_saved(tmp_path):
+    assert at(tmp_path).load() is None
+    at(tmp_path).save(STATE)
+    back = at(tmp_path).load()
+    assert torch.equal(back.x, STATE.x)
+    assert torch.equal(back.residual, STATE.residual)
+    assert back.__dict__ | {"x": 0, "residual": 0} == STATE.__dict__ | {"x": 0, "residual": 0}
+
+
+def test_a_layer_that_takes_less_than_a_minute_writes_nothing(tmp_path):
+    at(tmp_path, seconds=layer_checkpoint.SECONDS).save(STATE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_of_another_solve_is_ignored(tmp_path):
+    at(tmp_path).save(STATE)
+    for other in ({"name": "other"}, {"key": "other"}, {"seed": 1}):
+        assert at(tmp_path, ABOUT | other).load() is None
+    assert at(tmp_path).load() is not None
+
+
+def test_a_damaged_state_is_set_aside(tmp_path, caplog):
+    at(tmp_path).save(STATE)
+    path = at(tmp_path).path
+    path.write_bytes(path.read_bytes()[:-1])
+    assert at(tmp_path).load() is None
+    assert not path.exists()
+    assert path.with_name(path.name + ".damaged").exists()
+    assert str(path) in caplog.text
+
+
+def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(layer_checkpoint, "SECONDS", 0.0)
+    options = [*SMALLEST, "solver=matrix_free", f"targets={tmp_path / 'targets'}"]
+    whole = main_job.run(compose([*options, f"outputs={tmp_path / 'whole'}"])).result
+    resumed = [*options, f"outputs={tmp_path / 'resumed'}"]
+    save = LayerCheckpoint.save
+
+    def stopped(self, state):
+        save(self, state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LayerCheckpoint, "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        main_job.run(compose(resumed))
+    (place,) = (tmp_path / "resumed").glob("runs/*/seed-0")
+    assert [path.name[:11] for path in solved_layers(place)] == ["unfinished-"]
+    monkeypatch.setattr(LayerCheckpoint, "save", save)
+    result = main_job.run(compose(resumed)).result
+    assert "goes on after" in caplog.text
+    assert solved_layers(place) == []
+    for first, second in zip(whole.seeds[0].layers, result.seeds[0].layers, strict=True):
+        assert first.relative_error == second.relative_error
+        assert first.iterations == second.iterations
+    assert whole.seeds[0].accuracy == result.seeds[0].accuracy

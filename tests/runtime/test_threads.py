@@ -1,0 +1,35 @@
+"""How many threads a product is given, and how they wait for each other."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bnrecon.runtime.hardware import THREAD_OPERATIONS, processor_count, threads_for, use_threads
+
+
+@pytest.mark.skipif(processor_count() < 2, reason="needs two processors")
+def test_a_small_product_is_given_one_thread_and_a_large_one_all():
+    with use_threads(2):
+        for operations, threads in ((1, 1), (THREAD_OPERATIONS, 1), (2 * THREAD_OPERATIONS, 2)):
+            with threads_for(operations):
+                assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
+        with threads_for(100 * THREAD_OPERATIONS):
+            assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5")])
+def test_the_command_lets_waiting_threads_sleep_unless_the_user_chose(given, found):
+    code = (
+        "import os; from bnrecon.cli import main; "
+        "main._run_command = lambda words: print(os.environ['GOMP_SPINCOUNT']) or 0; main.main([])"
+    )
+    names = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
+    left = {name: value for name, value in os.environ.items() if name not in names}
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=left | given, capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == found
