@@ -63,6 +63,10 @@ class Features:
     draws: tuple[Draws, Draws] | None = None
     storage: str = "memory"
 
+    def __deepcopy__(self, _memo: dict) -> Features:
+        """These features themselves: a copied network would have a file's content in memory."""
+        return self
+
     @property
     def identity(self) -> bool:
         """Whether M is the identity."""

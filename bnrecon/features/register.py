@@ -12,6 +12,7 @@ import torch
 from bnrecon.features import distributions
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape, named_width
+from bnrecon.features.spec import STORAGES
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.user_code import Registered
 
@@ -74,9 +75,12 @@ class Distribution:
             )
 
     def check_storage(self, storage: str) -> None:
-        """Raise ``UserError`` for a storage that the features cannot have."""
+        """Raise ``UserError`` for a storage that the features cannot have, or that there is not."""
         if storage in self.storages:
             return
+        possible = [name for name in STORAGES if name != "auto"]
+        if storage not in possible:
+            raise UserError(f"storage={storage}: {nearest(storage, possible)}")
         why = {
             "regenerate": "cannot be made part by part",
             "disk": "follows a pattern, of which there is nothing to be stored",

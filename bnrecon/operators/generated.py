@@ -60,7 +60,7 @@ class Generated:
         if self.device.type == "cpu":
             rows = max(TILE_ROWS, TILE // numbers)
         else:
-            rows = CHUNK_BYTES[self.device.type] // (numbers * dtype.itemsize)
+            rows = max(1, CHUNK_BYTES[self.device.type] // (numbers * dtype.itemsize))
         rows = self.tile_rows or rows
         pairs = zip(
             self.transposed.tiles(rows, dtype, self.device),

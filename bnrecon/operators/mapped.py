@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import format_bytes
 
 __all__ = ["allocate_mapped", "disk_folder", "disk_room", "mapped_tensor"]
@@ -21,18 +21,32 @@ IN_MEMORY = ("tmpfs", "ramfs")  # file systems that take memory, not disk
 
 
 def disk_folder() -> Path:
-    """Where such files are: the system's temporary folder, which ``TMPDIR`` chooses."""
+    """Where such files are: the system's temporary folder, which ``TMPDIR`` chooses.
+
+    Raises:
+        UserError: ``TMPDIR`` is no folder that can be written to; Python would take another one.
+    """
+    chosen = os.environ.get("TMPDIR")
+    if chosen and not (Path(chosen).is_dir() and os.access(chosen, os.W_OK | os.X_OK)):
+        raise UserError(
+            f"TMPDIR={chosen}: not a folder that can be written to; create it, or set TMPDIR to "
+            "another one"
+        )
     return Path(tempfile.gettempdir())
 
 
 def disk_room() -> int:
     """Free bytes of that folder's disk; 0 where it is kept in memory."""
     folder = disk_folder()
+    return 0 if _kept_in_memory(folder) else shutil.disk_usage(folder).free
+
+
+def _kept_in_memory(folder: Path) -> bool:
+    """Whether the file system of a folder takes memory."""
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     resolved = folder.resolve()
     mount = next((place for place in (resolved, *resolved.parents) if place in mounts), None)
-    in_memory = mount is not None and mounts[mount] in IN_MEMORY
-    return 0 if in_memory else shutil.disk_usage(folder).free
+    return mount is not None and mounts[mount] in IN_MEMORY
 
 
 def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -41,19 +55,24 @@ def mapped_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     Its disk is free again when the tensor is, or the process ends in whatever way.
 
     Raises:
-        RunError: the disk is full.
+        UserError: ``TMPDIR`` is no folder that can be written to.
+        RunError: the disk is full, or the folder is kept in memory.
 
     >>> mapped_tensor((2, 3), torch.float32).fill_(2).sum()
     tensor(12.)
     """
-    size = math.prod(shape) * dtype.itemsize
+    size, folder = math.prod(shape) * dtype.itemsize, disk_folder()
+    if _kept_in_memory(folder):
+        raise RunError(
+            f"storage=disk: {folder} is kept in memory; set TMPDIR to a folder on a disk"
+        )
     try:
-        with tempfile.TemporaryFile(prefix="bnrecon-") as file:
+        with tempfile.TemporaryFile(prefix="bnrecon-", dir=folder) as file:
             _reserve(file.fileno(), size)
             content = mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise RunError(
-            f"storage=disk: no room for {format_bytes(size)} of features in {disk_folder()}: "
+            f"storage=disk: no room for {format_bytes(size)} of features in {folder}: "
             f"{error.strerror}; set TMPDIR to a folder on a larger disk"
         ) from None
     return torch.frombuffer(content, dtype=dtype).reshape(shape)

@@ -39,6 +39,7 @@ from bnrecon.reconstruction.storage import (
 from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.hardware import available_memory, format_bytes
+from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
 
@@ -211,6 +212,8 @@ def plan_layers(
     check_model(model)
     check_seed(seed)
     check_unsupported(unsupported)
+    if features.pruning is not None:
+        check_solver(features.pruning, solver)
     whole, model = model, uncompiled(model)
     _check_tensors(model)
     model = unpack(model, substitute)
@@ -288,6 +291,12 @@ def _check_layer(layer: PlannedLayer) -> None:
             f"(Burkholz 2024, {source}) from which a target can be rebuilt; take more, or set "
             "allow_below_minimum=True"
         )
+    if (
+        features.keep is not None
+        and features.skip != "inner"
+        and least <= c1 < layer.shape.equations
+    ):
+        raise UserError(f"{layer.label}: {none_to_spare(layer.shape.equations, c1)}")
     if c1 < 1:
         raise UserError(f"{layer.label}: {count(c1)} features; at least one is needed")
     target = layer.found.target

@@ -13,6 +13,7 @@ from torch import nn
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import distribution
+from bnrecon.features.spec import STORAGES
 from bnrecon.operators.mapped import disk_room
 from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.attention import unpack
@@ -22,7 +23,7 @@ from bnrecon.reconstruction.kernels import LAYERS, group_shape
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import RunError, UserError, shorten
+from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
 from bnrecon.runtime.hardware import available_memory
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
@@ -150,6 +151,8 @@ def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
 
 def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> str:
     """Where features are; ``auto`` takes memory unless they would fill half of it."""
+    if storage not in STORAGES:
+        raise UserError(f"storage={storage}: {nearest(storage, STORAGES)}")
     if storage != "auto":
         return storage
     known = [(recipe, modules.get(recipe.name)) for recipe in recipes]

@@ -179,9 +179,9 @@ class SourceLayer(nn.Module):
     def _blocks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[slice]]]:
         """Runs of groups, and of features of each, of which one intermediate map is formed."""
         count, width = len(self.pairs), self.features.width
-        numbers = len(x) * x.shape[2:].numel()  # a feature
+        numbers, shape = len(x) * x.shape[2:].numel(), self.features.shape  # a feature
         if not self.features.in_memory:
-            numbers = max(numbers, self.features.shape.outputs * self.features.shape.taps)
+            numbers = max(numbers, shape.inputs, shape.outputs * shape.taps)
         room = CHUNK_BYTES // max(1, x.element_size() * numbers)
         step = max(16, room)
         many = max(1, room // min(width, step))

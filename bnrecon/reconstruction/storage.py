@@ -11,6 +11,7 @@ import torch
 from bnrecon.features.register import distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
+from bnrecon.operators.base import CHUNK_BYTES as PRODUCT_BYTES
 from bnrecon.operators.generated import TILE_ROWS
 from bnrecon.operators.mapped import disk_folder, disk_room
 from bnrecon.operators.rows import TILE
@@ -43,6 +44,7 @@ DRAWN_SECONDS = 12e-9  # a number, on one core of a Zen 4 processor (scripts/ben
 DISK_RATE = 1e9  # bytes a second, of a disk that was not measured
 PASSES = 20  # over exact features: corrections and checks of the solve, errors, digests
 TILES = 10  # of TILE float64 numbers: two tiles, what they are drawn from, their products
+GPU_TILES = 3  # rows of B^T and of A, and their product with the vector
 FORWARD = 4 * CHUNK_BYTES  # of a source layer: weights, the intermediate map, both normalized
 DRAWING = 3  # times the features, while they pass through a matrix factorization
 
@@ -70,9 +72,10 @@ def store(wanted: list[PlannedLayer], features: FeatureSpec, free: int) -> list[
             raise RunError(f"storage=disk: {shortage}")
         return chosen
     ways = [_all(wanted, way) for way in kind.storages]
-    possible = [chosen for chosen in ways if not disk_shortage(chosen)]
-    fitting = [chosen for chosen in possible if together(chosen) <= free]
-    return fitting[0] if fitting else min(possible, key=together)
+    for chosen in ways:  # the disk is looked at only where nothing before it fits
+        if together(chosen) <= free and not disk_shortage(chosen):
+            return chosen
+    return min((chosen for chosen in ways if not disk_shortage(chosen)), key=together)
 
 
 def _all(layers: list[PlannedLayer], storage: str) -> list[PlannedLayer]:
@@ -88,14 +91,20 @@ def solving_bytes(layer: PlannedLayer) -> int:
     """
     shape, width, kind = layer.shape, layer.width, distribution(layer.features.name)
     numbers = shape.inputs + shape.outputs * shape.taps
-    vectors = lookup("matrix_free").memory(shape.equations, width)
-    work = vectors + 8 * max(TILES * TILE, 4 * TILE_ROWS * numbers)
+    work = lookup("matrix_free").memory(shape.equations, width) + _tile_bytes(layer, numbers)
     if layer.storage == "disk":
         drawn = 0 if "regenerate" in kind.storages else DRAWING * shape.feature_bytes(width)
         return max(work, FORWARD, drawn)
     if layer.features.name == "sign":
         return max(work + min(width * numbers // 8, 2 * HELD_BYTES), FORWARD)
     return max(work + rounded_bytes(shape, width, layer.device), FORWARD)
+
+
+def _tile_bytes(layer: PlannedLayer, numbers: int) -> int:
+    """Bytes of a float64 product's tiles, for ``numbers`` numbers a feature."""
+    if layer.device.type == "cpu":
+        return 8 * max(TILES * TILE, 4 * TILE_ROWS * numbers)
+    return GPU_TILES * min(PRODUCT_BYTES[layer.device.type], 8 * layer.width * numbers)
 
 
 def rounded_bytes(shape: LayerShape, width: int, device: torch.device) -> int:

@@ -55,9 +55,12 @@ def _advice(result: RunResult) -> str:
     """What to change so that the layers converge."""
     features, tolerance = result.config["features"], result.config["solver"]["tolerance"]
     if features.get("pruning") == "magnitude":
-        return "Keep all features, or solve again for those kept (features.pruning=refit)"
+        return (
+            "Keep all features (features.keep=null), or n of them or more and solve again "
+            "(features.pruning=refit)"
+        )
     if features.get("keep") is not None:
-        return "Keep more features (features.keep): with n of them or more a new solve is exact"
+        return "Keep n features or more (features.keep): a new solve is exact from there on"
     if all(layer.relative_error <= tolerance for layer in result.unconverged):
         return (
             "Take more features (features.oversampling=1.1): "

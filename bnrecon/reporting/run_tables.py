@@ -166,6 +166,8 @@ def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
             "seconds": mean_interval([layer.seconds for layer in group]).mean,
             "converged": f"{sum(layer.converged for layer in group)} of {len(group)}",
         }
+        if first.kept is not None:
+            row["kept"] = first.kept
         ranks = [layer.rank for layer in group if layer.rank is not None]
         rows.append(row | ({"rank": f"{min(ranks)} of {first.equations}"} if ranks else {}))
     return pd.DataFrame(rows)

@@ -26,7 +26,7 @@ from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["least_l1", "prune", "prune_to", "refit", "shrink"]
+__all__ = ["check_solver", "least_l1", "none_to_spare", "prune", "prune_to", "refit", "shrink"]
 
 FLAT = 1e-5  # of the gradient at a refit: the residual is above the least one by some 1e-6 of it
 # The share of the features that is left by a round of ``iterative``. Smaller steps gain little: at
@@ -45,8 +45,9 @@ def prune(system: System, spec: SolverSpec, count: int, method: str) -> Solution
     - ``refit``: the same features, with new scales by least squares.
     - ``iterative``: in rounds, each of which leaves 95% of the features and refits, as lottery
       tickets are pruned (Frankle and Carbin 2019).
-    - ``l1``: the largest contributions of the solution of least Σ |x_l| ‖m_l‖, refitted. It has at
-      most n nonzeros (a linear program has a basic solution).
+    - ``l1``: the largest contributions of the solution of least Σ |x_l| ‖m_l‖, found approximately
+      (``least_l1``), refitted. That solution has at most n nonzeros, being a basic solution of a
+      linear program.
 
     From ``count`` = n on a refit is exact; below, M x = b has no solution in general, and the
     report does not say ``converged``. With all features this is ``solve``.
@@ -102,23 +103,34 @@ def prune_to(
             solution = _keep(system, spec, whole, order[:count])
         else:
             solution = refit(system, spec, order[:count])
-        reason = f"{method} keeps {count} of {columns} features"
-        seconds = time.perf_counter() - started
-        diagnosis = "" if solution.report.converged else f"approximated: {reason}"
-        report = dataclasses.replace(
-            solution.report, seconds=seconds, reason=reason, diagnosis=diagnosis
-        )
+        report = dataclasses.replace(solution.report, seconds=time.perf_counter() - started)
+        approximated = method == "magnitude" or count < system.operator.shape[0]
+        if approximated and not report.converged:
+            kept = f"approximated: {method} keeps {count} of {columns} features"
+            report = dataclasses.replace(report, diagnosis=kept)
         yield Solution(solution.scale, report)
 
 
 def _check(system: System, spec: SolverSpec, method: str) -> None:
     """Raise ``UserError`` for a system or a solver that does not go with pruning."""
     if isinstance(system.operator, Eliminated):
-        rows, columns = system.matrix.shape
-        raise UserError(
-            f"keep: {columns} features for {rows} equations have none to spare; take "
-            "oversampling=1.5"
-        )
+        raise UserError(none_to_spare(*system.matrix.shape))
+    check_solver(method, spec)
+
+
+def none_to_spare(equations: int, features: int) -> str:
+    """Why a layer between the minimum width and n cannot be pruned."""
+    return (
+        f"keep: {features} features for {equations} equations have none to spare; take "
+        "oversampling=1.5"
+    )
+
+
+def check_solver(method: str, spec: SolverSpec) -> None:
+    """Raise ``UserError`` for a solver that a method would not use.
+
+    >>> check_solver("refit", SolverSpec("minimum_norm"))
+    """
     if method in ("l1", "iterative") and spec.name != "auto":
         raise UserError(
             f"pruning={method} does not use solver={spec.name}; take solver=auto, or pruning=refit"
@@ -150,7 +162,10 @@ def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:
             operator, system.rhs / size, spec.tolerance, limit, bar.show, FLAT, math.inf
         )
     scale = _spread(system, kept, size * operator.scaling * y)
-    report = SolverReport("least_squares", 0.0, steps, 0.0, False, "least squares", "float64")
+    reason = "fewer features than equations"
+    report = SolverReport(
+        "least_squares", 0.0, steps, 0.0, False, "least squares", "float64", reason
+    )
     return _reported(system, spec, scale, dataclasses.replace(report, at_limit=steps >= limit))
 
 
@@ -173,13 +188,18 @@ def shrink(system: System, count: int) -> torch.Tensor:
 
 
 def least_l1(operator: Operator, rhs: torch.Tensor) -> torch.Tensor:
-    """What each feature counts in the solution of least L1 norm (basis pursuit), (c1,).
+    """What each feature counts in the solution of least L1 norm, nearly (basis pursuit), (c1,).
 
     With the columns scaled to norm 1 and contributions y, minimize ½ ‖M y - b‖² + θ ‖y‖₁ for
     penalties θ that are halved from the one that leaves nothing, max |M^T b|, down to a thousandth
     of it, each from the solution before. The minimizer has y_l ≠ 0 only where |m_l^T (b - M y)| =
     θ; |y_l + m_l^T (b - M y)| therefore ranks these by |y_l| and before all others, which follow by
     how near they are to entering.
+
+    It approximates: steps and penalties end before the last features are decided. Compared with
+    linear programming at n = 144 to 576 and c1 = 1.5 n, 98% of the first n features are the same;
+    the errors with 0.975 n kept features were 1.4 to 3.1 times, with 0.9 n 0.95 to 1.4 times those
+    of linear programming's features.
 
     Args:
         operator: M (n, c1).

@@ -76,9 +76,10 @@ def test_a_wrong_option_of_pruning_is_named(options, named):
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_pruned_is_refused_with_the_layers_name():
+def test_what_cannot_be_pruned_is_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr("bnrecon.reconstruction.building.prune", lambda *_: pytest.fail("solved"))
     with pytest.raises(UserError, match="layer 0: keep: 105 features for 108 equations"):
         reconstruct(network(), FeatureSpec(width=105, keep=0.5, pruning="refit"))
     spec = FeatureSpec(keep=0.5, pruning="l1")
-    with pytest.raises(UserError, match="layer 0: pruning=l1 does not use solver=minimum_norm"):
+    with pytest.raises(UserError, match=r"^pruning=l1 does not use solver=minimum_norm"):
         reconstruct(network(), spec, solver=SolverSpec("minimum_norm"))

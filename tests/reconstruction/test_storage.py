@@ -1,5 +1,6 @@
 """Features that are not in memory: the same network as with stored ones, in less of it."""
 
+import copy
 import gc
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import bnrecon
 from bnrecon.features import DISTRIBUTIONS, FeatureSpec, LayerShape, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.portable_random import Stream
+from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
@@ -112,6 +114,29 @@ def test_where_the_solver_forms_the_matrix_scales_are_equal_to_the_last_digit():
         assert torch.equal(one.first_norm.weight, other.first_norm.weight)
 
 
+@pytest.mark.parametrize(
+    ("layer", "sides"),
+    [
+        (nn.ConvTranspose2d(6, 4, 3, stride=2, output_padding=1, groups=2), (5, 5)),
+        (nn.ConvTranspose1d(4, 6, 3, stride=2), (7,)),
+        (nn.Conv1d(4, 6, 3, groups=2, padding=1), (7,)),
+        (nn.Conv3d(2, 3, 2), (4, 4, 4)),
+        (nn.Conv2d(4, 4, 3, groups=4), (5, 5)),
+    ],
+    ids=repr,
+)
+def test_every_kind_of_layer_computes_with_features_not_in_memory(layer, sides, monkeypatch):
+    """A few features at a time."""
+    monkeypatch.setattr("bnrecon.reconstruction.source_layer.CHUNK_BYTES", 1)
+    layer = layer.double().eval()
+    x = torch.randn(3, layer.in_channels, *sides, dtype=torch.float64)
+    for storage in ("regenerate", "disk"):
+        spec = FeatureSpec("he_normal", storage=storage, activation="relu", skip="outer")
+        rebuilt = reconstruct(layer, spec, images=x)
+        with torch.no_grad():
+            assert torch.allclose(rebuilt.network(x), layer(x), rtol=1e-8, atol=1e-8), storage
+
+
 @pytest.mark.parametrize("room", [1, 50_000])
 def test_the_same_scales_compute_the_same_function_stored_and_regenerated(
     room, monkeypatch, tmp_path
@@ -132,12 +157,17 @@ def test_the_same_scales_compute_the_same_function_stored_and_regenerated(
         assert torch.allclose(collapsed[3].weight, bnrecon.collapse(stored)[3].weight, atol=1e-13)
 
 
-def test_few_pixels_do_not_make_more_features_at_once_than_their_weights_allow(monkeypatch):
-    layer = reconstruct(nn.Linear(16, 16).eval(), FeatureSpec("sign", storage="regenerate")).network
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (16, 4), (4, 16)])
+def test_few_pixels_do_not_make_more_features_at_once_than_their_weights_allow(
+    inputs, outputs, monkeypatch
+):
+    """Neither A's numbers nor B's of one part take more than the room."""
+    linear = nn.Linear(inputs, outputs).eval()
+    layer = reconstruct(linear, FeatureSpec("sign", storage="regenerate")).network
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.CHUNK_BYTES", 4 * 16 * 32)
-    ((_, parts),) = layer._blocks(torch.zeros(1, 16))
+    ((_, parts),) = layer._blocks(torch.zeros(1, inputs))
     assert {part.stop - part.start for part in parts} == {32}
-    assert len(parts) == 384 / 32
+    assert len(parts) == 1.5 * inputs * outputs / 32
 
 
 def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):
@@ -225,7 +255,45 @@ def test_a_full_disk_is_refused_before_work_starts(monkeypatch):
         plan_layers(model, FeatureSpec(storage="disk"))
 
 
-def test_storage_that_a_distribution_cannot_have_is_refused():
+def test_a_folder_that_there_is_not_is_refused_where_the_disk_is_needed(monkeypatch, tmp_path):
+    """Python would take another folder without a word."""
+    model = nn.Conv2d(64, 64, 3).eval()
+    path = reconstruct(nn.Linear(3, 4).eval()).save(tmp_path / "source.safetensors")
+    free = plan_layers(model, FeatureSpec(storage="disk")).memory
+    (tmp_path / "file").touch()
+    for wrong in ("missing", "file"):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / wrong))
+        refused = pytest.raises(UserError, match=rf"^TMPDIR=.*{wrong}: not a folder that can be wr")
+        assert plan_layers(model).storage == "memory"
+        with refused:
+            plan_layers(model, FeatureSpec(storage="disk"))
+        with refused:
+            bnrecon.load_source(path, nn.Linear(3, 4), "disk")
+        with monkeypatch.context() as little:
+            little.setattr(planning_module, "available_memory", lambda _: free)
+            with refused:
+                plan_layers(model)
+
+
+def test_a_plan_counts_the_large_tiles_of_a_gpu(monkeypatch):
+    """A product there works through as many features as take 1 GiB; fewer are one tile."""
+    spec = FeatureSpec("sign", storage="regenerate")  # never short of memory
+    (small,) = plan_layers(nn.Linear(30, 3).eval(), spec).layers
+    (large,) = plan_layers(nn.Conv2d(256, 256, 3).eval(), spec).layers
+    monkeypatch.setattr(type(small), "device", torch.device("cuda"))
+    assert storage_module.solving_bytes(small) < 2**30
+    assert storage_module.solving_bytes(large) > 3 * CHUNK_BYTES["cuda"]
+
+
+def test_a_copied_network_shares_its_features_on_disk():
+    network = reconstruct(nn.Conv2d(4, 6, 3).eval(), FeatureSpec(storage="disk")).network
+    copied, x = copy.deepcopy(network), torch.randn(2, 4, 5, 5)
+    assert copied.features.first.data_ptr() == network.features.first.data_ptr()
+    copied.first_norm.weight.data.mul_(2)
+    assert not torch.equal(copied(x), network(x))
+
+
+def test_storage_that_a_distribution_cannot_have_is_refused(tmp_path):
     linear = nn.Linear(3, 4).eval()
     with pytest.raises(UserError, match=r"orthogonal cannot be made part by part; take storage=m"):
         plan_layers(linear, FeatureSpec("orthogonal", storage="regenerate"))
@@ -233,6 +301,11 @@ def test_storage_that_a_distribution_cannot_have_is_refused():
         plan_layers(linear, FeatureSpec("id_cond", storage="disk"))
     with pytest.raises(UserError, match=r"storage=regenrate: did you mean 'regenerate'"):
         FeatureSpec("sign", storage="regenrate")
+    with pytest.raises(UserError, match=r"storage=dsk: did you mean 'disk'"):
+        draw("he_normal", LayerShape(2, 3), 9, 0, 0, storage="dsk")
+    path = reconstruct(linear).save(tmp_path / "source.safetensors")
+    with pytest.raises(UserError, match=r"storage=dsk: did you mean 'disk'\? Allowed: auto, "):
+        bnrecon.load_source(path, linear, "dsk")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit counts so on Linux")
@@ -265,6 +338,15 @@ def test_a_disk_that_fills_up_while_features_are_drawn_is_one_line():
             draw("he_normal", LayerShape(16, 16, (3, 3)), 3456, 0, 0, storage="disk")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a folder in memory")
+def test_features_are_not_put_on_a_disk_that_is_kept_in_memory(monkeypatch, tmp_path):
+    linear = nn.Linear(3, 4).eval()
+    path = reconstruct(linear).save(tmp_path / "source.safetensors")
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
+    with pytest.raises(RunError, match=r"storage=disk: /dev/shm is kept in memory; set TMPDIR to"):
+        bnrecon.load_source(path, linear, "disk")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

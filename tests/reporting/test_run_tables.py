@@ -59,6 +59,19 @@ def test_a_run_that_did_not_converge_says_so_last_and_in_its_table(unsolved):
     assert warning in run_tables.table_files(unsolved)["table.md"]
 
 
+def test_a_pruned_run_says_how_many_features_are_kept_and_what_would_be_exact(results):
+    whole = results[0]
+    layers = tuple(dataclasses.replace(r, kept=7, converged=False) for r in whole.seeds[0].layers)
+    seeds = (dataclasses.replace(whole.seeds[0], layers=layers),)
+    assert "kept" not in run_tables.layer_summary(whole.layers)
+    assert set(run_tables.layer_summary(layers)["kept"]) == {7}
+    for pruning, advice in (("magnitude", "and solve again"), ("l1", "Keep n features or more")):
+        features = whole.config["features"] | {"keep": 0.5, "pruning": pruning}
+        config = whole.config | {"features": features}
+        (warning,) = warnings(dataclasses.replace(whole, config=config, seeds=seeds))
+        assert advice in warning
+
+
 def test_the_headline_of_a_run_fits_a_terminal(results):
     for result in results:
         lines = run_tables.run_text(result).splitlines()

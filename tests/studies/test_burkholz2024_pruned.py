@@ -72,6 +72,33 @@ def test_pruning_by_magnitude_leaves_the_error_that_is_derived(share):
         assert after == pytest.approx(refit_error(share, 1.5), rel=0.15)
 
 
+@pytest.mark.parametrize("oversampling", [1.25, 1.5, 3.0])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.1])
+def test_derived_errors_are_those_of_independent_normal_entries(share, oversampling):
+    generator, n = np.random.default_rng(0), 200
+    target = np.eye(n)[0]
+    squares = []
+    for _ in range(24):
+        matrix = generator.normal(size=(n, round(oversampling * n))) / math.sqrt(n)
+        x = np.linalg.lstsq(matrix, target, rcond=None)[0]
+        kept = np.argsort(-abs(x) * np.linalg.norm(matrix, axis=0))[: round(share * n)]
+        again = np.linalg.lstsq(matrix[:, kept], target, rcond=None)[0]
+        left = [matrix[:, kept] @ scale - target for scale in (x[kept], again)]
+        squares.append(np.square(left).sum(1))
+    magnitude, refitted = np.sqrt(np.mean(squares, axis=0))
+    assert magnitude == pytest.approx(magnitude_error(share, oversampling), rel=0.07)
+    assert refitted == pytest.approx(refit_error(share, oversampling), rel=0.07)
+
+
+def test_derived_errors_have_their_limits():
+    for error in (
+        random_error,
+        *(lambda k, e=e: e(k, 1.5) for e in (magnitude_error, refit_error)),
+    ):
+        assert error(1e-9) == pytest.approx(1, abs=1e-3)  # nothing is kept
+    assert refit_error(1.0, 1.5) == magnitude_error(1.5, 1.5) == 0
+
+
 @pytest.mark.parametrize(("share", "oversampling"), [(0.9, 1.5), (0.5, 1.5), (0.3, 2.0)])
 def test_at_the_least_error_one_choice_is_expected(share, oversampling):
     n = 400
@@ -105,20 +132,45 @@ def test_a_single_finished_task_is_summarized_and_drawn(method, tmp_path):
         assert image(pruned.draw(rows), "png")[1:4] == b"PNG"
 
 
-def test_the_answer_is_the_smallest_share_from_which_on_the_loss_stays_small():
+def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
     rows = pd.concat(
         [
             finished("l1", {1.0: 0.0, 0.9: 0.098, 0.8: 0.3, 0.6: 0.0}),
             finished("random", {1.0: 0.2, 0.9: 0.0}),
-            finished("weights", {0.9: 0.01}, seeds=1),
+            finished("weights", {0.9: 0.01, 0.8: 0.2}, seeds=1),
         ]
     )
     before, _, answer = pruned.caption(rows).rpartition("Smallest share")
-    assert "instead of drawing 0.9 n: -0.10 ± 0.00 (n=3) by least L1 norm, refit. " in before
-    assert "least L1 norm, refit 0.9 n (1 n)" in answer
-    assert "random" not in answer
-    assert "the target's own weights 0.9 n." in answer
+    assert "leaves an accuracy of 90.00 ± 0.00 (n=3)" in before
+    assert "seed by seed: -0.10 ± 0.00 (n=3) by least L1 norm, refit. " in before
+    assert "least L1 norm, refit 1 n (open down to 0.9 n, where the mean" in answer
+    assert "random, refit none;" in answer
+    assert answer.endswith("the target's own weights 0.9 n.")
+    table = pruned.summary(rows).set_index(["kept by", "kept / n"])["loss at most 0.1"]
+    assert table["least L1 norm, refit"].to_dict() == {
+        1.0: "yes",
+        0.9: "open",
+        0.8: "no",
+        0.6: "yes",
+    }
+    assert table["the target's own weights"].to_dict() == {0.9: "yes", 0.8: "no"}
+
+
+def test_one_seed_or_scattered_ones_decide_nothing():
+    rows = finished("refit", {0.9: 0.05}, seeds=1)
+    assert pruned.summary(rows)["loss at most 0.1"].tolist() == ["open"]
+    assert "magnitude, refit none (open down to 0.9 n" in pruned.caption(rows)
+    rows = finished("refit", {0.9: 0.05})
+    rows["accuracy"] -= [0.0, 0.0, 3.0]
+    assert pruned.summary(rows)["loss at most 0.1"].tolist() == ["open"]
+
+
+def test_measured_errors_are_compared_with_those_derived():
+    rows = finished("random", {1.0: 0.0, 0.9: 0.1, 0.5: 0.1})
+    rows["median_error"] = 0.5
+    written = pruned.caption(rows)
+    assert "Median errors are these times 0.71 to 1.58 (random, refit). " in written
 
 
 def test_without_a_small_loss_the_answer_says_so():
-    assert "none of those tried" in pruned.caption(finished("refit", {0.9: 5.0}))
+    assert pruned.caption(finished("refit", {0.9: 5.0})).endswith("magnitude, refit none.")

@@ -25,32 +25,51 @@ def random_error(share: float) -> float:
 
 
 def magnitude_error(share: float, oversampling: float) -> float:
-    """An estimate for the largest contributions of the minimum-norm solution, as they are.
+    """With the largest contributions of the minimum-norm solution x, as they are, n → ∞.
 
-    With columns of norm 1 and ‖b‖ = 1 it has ‖x‖² = bᵀ (M Mᵀ)⁻¹ b = 1 / (λ - 1), λ = c1 / n, by the
-    Marchenko-Pastur law. Its entries are taken to be normal, and the columns of those left out to
-    add up as independent ones: e² is the share of ‖x‖² that the smallest entries hold, over λ - 1.
+    Let b have norm 1, columns of M mean square 1, and λ = c1 / n. By the Marchenko-Pastur law
+    ‖x‖² = bᵀ (M Mᵀ)⁻¹ b = s = 1 / (λ - 1). Given ‖x‖, all directions of x are equally likely, so
+    that its entries are normal and the smallest, which are left out, hold the share f of ‖x‖²
+    (``_left_out``). The kept part of x is (1 - f) x + v with v ⟂ x and ‖v‖² = f (1 - f) s. The
+    first gives (1 - f) b; M v is nearly perpendicular to b, and as long as v. Hence
+    e² = f² + f (1 - f) s.
 
     >>> round(magnitude_error(1.35, 1.5), 3), round(magnitude_error(0.9, 1.5), 3)
-    (0.032, 0.266)
+    (0.032, 0.263)
     """
-    used = min(1.0, share / oversampling)
-    threshold = -float(ndtri(used / 2))
-    density = math.exp(-(threshold**2) / 2) / math.sqrt(2 * math.pi)
-    left_out = max(0.0, 1 - used - 2 * threshold * density)
-    return math.sqrt(left_out / (oversampling - 1))
+    left_out = _left_out(share / oversampling)
+    return math.sqrt(left_out**2 + left_out * (1 - left_out) / (oversampling - 1))
 
 
 def refit_error(share: float, oversampling: float) -> float:
-    """The same with new scales: √(1 - κ) times as large.
+    """The same features with scales by least squares, n → ∞; 0 from n features on.
 
-    What was left out is taken to be independent of the columns kept, whose span takes κ of its
-    square away.
+    Given x, M = b xᵀ / s + N with N x = 0, and u = (M Mᵀ)⁻¹ b is perpendicular to the columns of N,
+    which are otherwise independent and normal. By the same law (bᵀu / ‖u‖)² = (λ - 1) / λ. Scales y
+    of the kept features, with t = xᵀy / s, leave (1 - t) b - N y: of it (1 - t)² (λ - 1) / λ along
+    u. N y is -t times N on what was left out of x, plus N on kept columns: what these must hold
+    for y to fit t is t f x / (1 - f) on the kept part of x, the rest is free and takes κ of the
+    squares across u away. Hence, with A = 1 - κ / λ and B = (1 - κ) s f / (1 - f), e² is the least
+    of (1 - t)² A + t² B, which is A B / (A + B). Where f is small it is (1 - κ) times the square of
+    ``magnitude_error``.
 
-    >>> round(refit_error(0.9, 1.5), 3)
-    0.084
+    >>> round(refit_error(0.9, 1.5), 3), refit_error(1.2, 1.5)
+    (0.085, 0.0)
     """
-    return magnitude_error(share, oversampling) * random_error(share)
+    if share >= 1:
+        return 0.0
+    left_out = _left_out(share / oversampling)
+    of_target = 1 - share / oversampling
+    of_rest = (1 - share) * left_out / ((1 - left_out) * (oversampling - 1))
+    return math.sqrt(of_target * of_rest / (of_target + of_rest))
+
+
+def _left_out(used: float) -> float:
+    """The share of the sum of squares of normal numbers that all but the largest ``used`` hold."""
+    used = min(1.0, used)
+    threshold = -float(ndtri(used / 2))
+    density = math.exp(-(threshold**2) / 2) / math.sqrt(2 * math.pi)
+    return max(0.0, 1 - used - 2 * threshold * density)
 
 
 def least_error(share: float, oversampling: float) -> float:
