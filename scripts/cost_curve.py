@@ -152,7 +152,9 @@ def run_rows(folder: Path) -> list[dict]:
         layers = [layer for seed in result.seeds for layer in seed.layers]
         found = [(each.width, each.seconds, each.iterations, each.residual) for each in layers]
     else:
-        found = list(map(solved_layer, sorted(folder.glob("seed-*/layer-*.safetensors"))))
+        paths = sorted(folder.glob("seed-*/layer-*.safetensors"))
+        read = [files.read_if_valid(path, solved_layer) for path in paths]
+        found = [layer for layer in read if layer is not None]  # others ended, or are damaged
     if not found:
         raise UserError(f"--run {folder}: holds no result and no solved layer")
     rows = []

@@ -214,9 +214,10 @@ def plan_layers(
     check_unsupported(unsupported)
     if features.pruning is not None:
         check_solver(features.pruning, solver)
-    whole, model = model, uncompiled(model)
-    _check_tensors(model)
-    model = unpack(model, substitute)
+    own = uncompiled(model)
+    compiled = own is not model
+    _check_tensors(own)
+    model = unpack(own, substitute)
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
     free = available_memory(device)
     inventory = find_layers(model, images)
@@ -248,7 +249,7 @@ def plan_layers(
         raise_nothing_left(refused)
     kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
     notes = [*inventory.notes, *kept, *_slow(planned), *fast_path_notes(model)]
-    if whole is not model:
+    if compiled:
         notes.append("the model is compiled, the source network is not: torch.compile it again")
     check_copy(model, [layer.found for layer in planned])
     return Plan(planned, notes, model, features, refused)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def compare(
     return "\n\n".join(
         [
             heading,
-            _options(differing_options(one.config, other.config)),
+            _options(one, other),
             f"{_table(results)}\n{INTERVALS}",
             _recomputed(predicted) if predicted else _between(one, other),
             _layers(one, other),
@@ -62,15 +62,19 @@ def compare(
     )
 
 
-def _options(differing: Mapping[str, tuple[Any, Any]]) -> str:
+def _options(one: RunResult, other: RunResult) -> str:
     """The options that change results as a table, and the others in a line."""
-    changing = {name: pair for name, pair in differing.items() if name not in VOLATILE}
+    differing = differing_options(one.config, other.config)
+    unimportant = VOLATILE
+    if one.target.checksum != other.target.checksum:  # files of other weights
+        unimportant -= {"target.weights"}
+    changing = {name: pair for name, pair in differing.items() if name not in unimportant}
     rows = [{"option": name, "A": _value(a), "B": _value(b)} for name, (a, b) in changing.items()]
     text = _table(pd.DataFrame(rows)) if rows else "No option that changes results differs."
     others = [
         f"{name} ({_value(a)}, {_value(b)})"
         for name, (a, b) in differing.items()
-        if name in VOLATILE
+        if name in unimportant
     ]
     if others:
         text += f"\nDiffer too, and change no result: {', '.join(others)}."

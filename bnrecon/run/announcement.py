@@ -104,7 +104,7 @@ def _expect(
     images, seeds = data.sizes[1], len(config.seeds)
     tested = source_images(config, flops, images, device)
     single = rates[torch.float32]
-    solving = estimate.solving_seconds(plan, config.solver.name, device)
+    solving = estimate.solving_seconds(plan, config.solver, device)
     layers = [solving[layer.name] + storage_seconds(layer) for layer in plan.layers]
     return _Expected(
         estimate.training_seconds(target, config.train.epochs * data.sizes[0], rates[dtype]),

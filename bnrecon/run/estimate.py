@@ -18,7 +18,7 @@ from bnrecon.reconstruction.planning import Plan, PlannedLayer
 from bnrecon.reconstruction.substitution import substitute, uncompiled
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.precision import precision_schedule
-from bnrecon.solvers import choose
+from bnrecon.solvers import SolverSpec, choose
 from bnrecon.solvers.iterative import expected_iterations
 
 __all__ = [
@@ -73,27 +73,27 @@ def rate(dtype: torch.dtype, device: torch.device, side: int = 1024) -> float:
 def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, Positions]:
     """Where each layer that can be rebuilt is applied, for one image: by its name in the source.
 
-    The positions of a layer that is called several times are added up.
+    The positions of a layer that is called several times are added up; one that is not called has
+    none.
 
     >>> network = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1))
     >>> pixels(network, (3, 8, 8))
     {'0': Positions(inside=100, out=16, applied=16)}
     """
     network = unpack(uncompiled(network), substitute)
-    found: dict[str, Positions] = {}
+    layers = {name: part for name, part in network.named_modules() if isinstance(part, LAYERS)}
+    found = dict.fromkeys(layers, Positions(0, 0, 0))
 
     def watch(name: str) -> Callable[..., None]:
         def hook(module: Layer, inputs: tuple, named: dict, output: torch.Tensor) -> None:
             seen = _positions(module, inputs[0] if inputs else named["input"], output)
-            before = found.get(name, Positions(0, 0, 0))
-            found[name] = Positions(*(sum(pair) for pair in zip(before, seen, strict=True)))
+            found[name] = Positions(*(sum(pair) for pair in zip(found[name], seen, strict=True)))
 
         return hook
 
     handles = [
         module.register_forward_hook(watch(name), with_kwargs=True)
-        for name, module in network.named_modules()
-        if isinstance(module, LAYERS)
+        for name, module in layers.items()
     ]
     training = network.training
     first = next(network.parameters())
@@ -164,20 +164,20 @@ def training_seconds(per_image: int, images: int, operations: float) -> float:
     return images * (6 * per_image / (0.85 * operations) + 1e-4)
 
 
-def solving_seconds(plan: Plan, solver: str, device: torch.device) -> dict[str, float]:
+def solving_seconds(plan: Plan, spec: SolverSpec, device: torch.device) -> dict[str, float]:
     """Seconds to solve, build and verify each layer of a plan."""
     rates = {
         kind: rate(kind, device)
         for kind in {torch.float32, torch.float64, precision_schedule(device)[0].factors}
     }
     return {
-        layer.name: layer.groups * _group_seconds(layer, solver, device, rates)
+        layer.name: layer.groups * _group_seconds(layer, spec, device, rates)
         for layer in plan.layers
     }
 
 
 def _group_seconds(
-    layer: PlannedLayer, solver: str, device: torch.device, rates: Mapping[torch.dtype, float]
+    layer: PlannedLayer, spec: SolverSpec, device: torch.device, rates: Mapping[torch.dtype, float]
 ) -> float:
     """Seconds for one group of a layer.
 
@@ -186,15 +186,16 @@ def _group_seconds(
     shape, c1 = layer.shape, layer.width
     n = shape.equations if c1 >= shape.equations else shape.minimum_width
     orthogonal = distribution(layer.features.name).orthogonal
-    name = solver
-    if solver == "auto":
-        name = choose(n, c1, orthogonal, available_memory(device)).solver
+    name = spec.name
+    if name == "auto":
+        name = choose(n, c1, orthogonal, available_memory(device), spec.tolerance).solver
     single = rates[torch.float32]
     exact = EXACT_PRODUCTS * 2 * n * c1 / (0.9 * rates[torch.float64])
     if name == "closed_form":
         return 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
     if name in ("matrix_free", "minimum_norm", "lbfgs"):
-        iterations = min(50_000, expected_iterations(c1 / n, 1e-10))
+        limit = spec.max_iterations or 50_000
+        iterations = min(limit, expected_iterations(c1 / n, spec.tolerance))
         products = 4 * n * c1 * (REGENERATION if layer.regenerated else 1)
         fast = single if name == "lbfgs" else rates[precision_schedule(device)[0].factors]
         return exact + iterations * products / (0.65 * fast)

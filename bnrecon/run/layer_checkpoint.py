@@ -24,12 +24,16 @@ class LayerCheckpoint:
         path: of the file.
         about: what the state belongs to: layer, seed and the seed's key. One of another is ignored.
         seconds: between two states that are written.
+
+    Attributes:
+        before: seconds that were spent on the state that was loaded.
     """
 
     def __init__(self, path: Path, about: Mapping[str, object], seconds: float | None = None):
         self.path, self.about = path, dict(about)
         self.seconds = SECONDS if seconds is None else seconds
-        self._saved = time.monotonic()
+        self.before = 0.0
+        self._started = self._saved = time.monotonic()
 
     def load(self) -> Corrected | None:
         """The state that was saved last; a damaged file is set aside."""
@@ -39,10 +43,11 @@ class LayerCheckpoint:
                 tensors["x"],
                 tensors["residual"],
                 about.pop("iterations"),
-                about.pop("level"),
+                about.pop("left"),
                 about.pop("gain"),
                 tuple(about.pop("names")),
             )
+            before = about.pop("seconds")
         except FileNotFoundError:
             return None
         except files.Damaged as error:
@@ -53,6 +58,7 @@ class LayerCheckpoint:
             return None
         if about != self.about:
             return None
+        self.before = before
         logger.info("%s: goes on after %d iterations", about.get("name"), state.iterations)
         return state
 
@@ -60,7 +66,8 @@ class LayerCheckpoint:
         """Write a state, unless the last one is recent."""
         if time.monotonic() - self._saved < self.seconds:
             return
-        about = {name: getattr(state, name) for name in ("iterations", "level", "gain", "names")}
+        about = {name: getattr(state, name) for name in ("iterations", "left", "gain", "names")}
+        about["seconds"] = self.before + time.monotonic() - self._started
         tensors = {"x": state.x, "residual": state.residual}
         files.write_tensors(self.path, tensors, self.about | about)
         self._saved = time.monotonic()

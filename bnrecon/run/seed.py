@@ -219,6 +219,7 @@ def _solve_and_store(
     unfinished = LayerCheckpoint(place / f"unfinished-{name}", about)
     solution = solve_layer(layer, unfinished, pairs)
     report = solution.report
+    report = dataclasses.replace(report, seconds=unfinished.before + report.seconds)
     about |= {"report": dataclasses.asdict(report)}
     files.write_tensors(place / f"layer-{name}", {"scale": solution.scale}, about)
     unfinished.path.unlink(missing_ok=True)

@@ -18,7 +18,8 @@ class Corrected:
         x: (c1,), the scales so far.
         residual: (n,), b - M x as it was updated.
         iterations: made so far.
-        level: which precision of the schedule comes next.
+        left: how many precisions are left, of which float64 is the last: how many there are depends
+            on the machine.
         gain: the factor by which the next inner solve has to reduce the residual; ``None`` for
             that of its precision.
         names: the precisions that products ran in.
@@ -26,8 +27,8 @@ class Corrected:
 
     x: torch.Tensor
     residual: torch.Tensor
-    iterations: int = 0
-    level: int = 0
+    iterations: int
+    left: int
     gain: float | None = None
     names: tuple[str, ...] = ()
 

@@ -140,9 +140,9 @@ def refine(
         schedule = [precision for precision in schedule if precision is not BFLOAT16]
     limit = spec.max_iterations or 50_000
     start = None if checkpoint is None else checkpoint.load()
-    start = start or Corrected(torch.zeros(exact.shape[1]), rhs)
+    start = start or Corrected(torch.zeros(exact.shape[1]), rhs, 0, len(schedule))
     x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
-    level, gain, names = start.level, start.gain, start.names
+    level, gain, names = max(0, len(schedule) - start.left), start.gain, start.names
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
     rounded: _Scaled | None = None
@@ -180,7 +180,8 @@ def refine(
             elif gained > 2 * wanted:
                 gain = min(0.25, gained)
             if checkpoint is not None and size > target:
-                checkpoint.save(Corrected(x, residual, spent, level, gain, names))
+                left = len(schedule) - level
+                checkpoint.save(Corrected(x, residual, spent, left, gain, names))
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
 
 

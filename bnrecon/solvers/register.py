@@ -41,6 +41,7 @@ class Solver:
         norm: which of many solutions it finds.
         square: whether c1 = n is the width that is taken where none is given.
         resumable: whether it goes on from a ``Checkpoint`` of another process.
+        products: whether it only multiplies by M; others factorize it, which is more work.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Solver:
     norm: str = SQUARE
     square: bool = False
     resumable: bool = False
+    products: bool = False
 
     @property
     def code(self) -> str | None:
@@ -66,7 +68,9 @@ def _built_in(function: Solve, memory: Callable[[int, int], int], **traits: Any)
 SOLVERS = {
     solver.name: solver
     for solver in (
-        _built_in(closed_form.closed_form, closed_form.memory, check=closed_form.check),
+        _built_in(
+            closed_form.closed_form, closed_form.memory, check=closed_form.check, products=True
+        ),
         _built_in(dense.lu, dense.lu_memory, check=dense.check_dense, square=True),
         _built_in(dense.refined, dense.refined_memory, check=dense.check_dense, square=True),
         _built_in(
@@ -74,6 +78,7 @@ SOLVERS = {
             iterative.memory,
             norm="near the minimum norm of the scales",
             resumable=True,
+            products=True,
         ),
         _built_in(
             iterative.minimum_norm,
@@ -81,9 +86,15 @@ SOLVERS = {
             check=iterative.check_wide,
             norm="minimum norm of the scales",
             resumable=True,
+            products=True,
         ),
         _built_in(least_squares.least_squares, least_squares.memory, norm="least squares"),
-        _built_in(lbfgs.lbfgs, lbfgs.lbfgs_memory, norm="the one LBFGS reaches from zero"),
+        _built_in(
+            lbfgs.lbfgs,
+            lbfgs.lbfgs_memory,
+            norm="the one LBFGS reaches from zero",
+            products=True,
+        ),
         _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, check=dense.check_dense, square=True),
         _built_in(lbfgs.svd_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
         _built_in(lbfgs.svd_lu_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),

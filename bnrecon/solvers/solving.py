@@ -171,8 +171,9 @@ def _solve_with(
     require_memory(need, system.rhs.device, solver.name, instead)
     started = time.perf_counter()
     resumed = (checkpoint,) if solver.resumable else ()
+    operations = rows * columns * (1 if solver.products else min(rows, columns))
     try:
-        with exact_float32(), threads_for(rows * columns):
+        with exact_float32(), threads_for(operations):
             answer = solver.solve(system, spec, *resumed)
     except LinAlgError:
         raise RunError(_singular(system)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from bnrecon.data.image_file import printable
 from bnrecon.runtime.digests import tensor_digest
 from bnrecon.runtime.errors import UserError, shorten
 from bnrecon.runtime.files import require_regular
@@ -29,7 +31,7 @@ def load_given(network: nn.Module, path: str) -> None:
     """
     weights = _read(path)
     if reason := _misfit(network.state_dict(), weights):
-        raise UserError(f"target.weights={path}: does not fit the target: {reason}")
+        raise UserError(f"target.weights={path}: does not fit the target: {printable(reason)}")
     network.load_state_dict(weights, strict=False)
 
 
@@ -40,8 +42,8 @@ def given_digest(path: str) -> str:
         UserError: they cannot be read.
     """
     try:
-        about = Path(path).stat()
-    except OSError:
+        about = _place(path).stat()
+    except (OSError, ValueError):
         return tensor_digest(_read(path))  # which says why
     return _digest(path, about.st_mtime_ns, about.st_size)
 
@@ -51,17 +53,22 @@ def _digest(path: str, _changed: int, _size: int) -> str:
     return tensor_digest(_read(path))
 
 
+def _place(path: str) -> Path:
+    return Path(os.path.expanduser(path))  # shells leave ~ behind a = as it is
+
+
 def _read(path: str) -> dict[str, torch.Tensor]:
     """The tensors of a file by name."""
     given = f"target.weights={path}"
-    if Path(path).suffix in PICKLES:
+    place = _place(path)
+    if place.suffix.lower() in PICKLES:
         raise UserError(
             f"{given}: pickles are never read; write its state_dict with "
             "safetensors.torch.save_file, and give that file"
         )
     try:
-        require_regular(Path(path))
-        return load_file(path)
+        require_regular(place)
+        return load_file(place)
     except FileNotFoundError:
         raise UserError(f"{given}: there is no such file") from None
     except (OSError, ValueError, SafetensorError) as error:
@@ -81,4 +88,8 @@ def _misfit(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) 
         if value.shape != own[name].shape:
             sizes = tuple(value.shape), tuple(own[name].shape)
             return f"{name} has the shape {sizes[0]}, the target's {sizes[1]}"
+        wanted = own[name].dtype
+        if wanted.is_floating_point and not value.is_floating_point():  # such as quantized ones
+            kinds = (str(kind).removeprefix("torch.") for kind in (value.dtype, wanted))
+            return "{} is of {} numbers, the target's of {}".format(name, *kinds)
     return None

@@ -281,9 +281,23 @@ def _train_and_save(
     network = build_target(request, data)
     if request.target.weights is not None:
         load_given(network, request.target.weights)
-        _test_and_save(request, data, device, folder, network.to(device), {"seconds": 0, "log": []})
-        return
-    checkpoint = folder / CHECKPOINT
+        network, about = network.to(device), {"seconds": 0, "log": []}
+    else:
+        about = _train(network, request, data, device, folder, tracked)
+    distributed.run_on_first_rank(
+        lambda: _test_and_save(request, data, device, folder, network, about)
+    )
+
+
+def _train(
+    network: nn.Module,
+    request: TargetRequest,
+    data: Images,
+    device: torch.device,
+    folder: Path,
+    tracked: TrackedRun,
+) -> dict[str, Any]:
+    """Train a network, from its last checkpoint on; the seconds and the log."""
     plan = training_plan(request, device)
     limit = None if request.train.time_limit is None else parse_duration(request.train.time_limit)
     with StopRequest(limit) as stop:
@@ -293,11 +307,9 @@ def _train_and_save(
 
         starts = initialize if request.target.initialization in INITIALIZED_FROM_DATA else None
         log_row = functools.partial(log_epoch, tracked)
+        checkpoint = folder / CHECKPOINT
         log, spent = train(network, data, plan, device, checkpoint, stop, starts, log_row)
-    about = {"seconds": spent, "log": log}
-    distributed.run_on_first_rank(
-        lambda: _test_and_save(request, data, device, folder, network, about)
-    )
+    return {"seconds": spent, "log": log}
 
 
 def _options(request: TargetRequest) -> dict[str, Any]:

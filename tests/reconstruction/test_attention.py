@@ -265,3 +265,8 @@ def test_the_model_itself_keeps_its_attention_and_its_weights():
     assert type(model.self_attn) is nn.MultiheadAttention
     assert model.activation_relu_or_gelu == 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_network_with_attention_is_not_taken_for_a_compiled_one():
+    plan = plan_layers(nn.Sequential(nn.MultiheadAttention(4, 2)).eval())
+    assert not any("compiled" in note for note in plan.notes)

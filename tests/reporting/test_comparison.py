@@ -90,6 +90,19 @@ def test_layers_stand_side_by_side_with_the_largest_ratio(pair):
     assert f"They differ most in {most}, by a factor of {ratios[most]:.2g}." in text
 
 
+def test_files_of_other_weights_change_results_and_a_moved_file_does_not(pair):
+    (folder, result), _ = pair
+
+    def given(path, checksum):
+        config = result.config | {"target": result.config["target"] | {"weights": path}}
+        target = dataclasses.replace(result.target, checksum=checksum)
+        return folder, dataclasses.replace(result, config=config, target=target)
+
+    same = "No option that changes results differs."
+    assert same in compare(given("one", "a"), given("moved", "a"))
+    assert same not in compare(given("one", "a"), given("other", "b"))
+
+
 def counted(result, **differ):
     """The result with these numbers of predictions that differ from the target's, by seed."""
     seeds = [

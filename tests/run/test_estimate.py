@@ -9,6 +9,7 @@ import bnrecon
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run import estimate
+from bnrecon.solvers import SolverSpec
 
 
 class Sequence(nn.Module):
@@ -133,7 +134,39 @@ def test_all_groups_of_a_layer_are_counted_in_the_time_to_solve():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimate, "rate", lambda kind, device: rates[kind])
         (one,), (four,) = (
-            estimate.solving_seconds(plan, "matrix_free", torch.device("cpu")).values()
+            estimate.solving_seconds(plan, SolverSpec("matrix_free"), torch.device("cpu")).values()
             for plan in plans
         )
     assert four == pytest.approx(4 * one)
+
+
+class Unused(nn.Module):
+    """Beside what it calls it has a layer for training alone, such as an auxiliary classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.auxiliary = nn.Conv2d(3, 4, 3), nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_a_layer_that_is_not_called_costs_nothing():
+    networks = Unused().eval(), nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
+    whole, called = (
+        estimate.source_flops(plan_layers(network, "sign"), estimate.pixels(network, (3, 5, 5)))
+        for network in networks
+    )
+    assert whole == called > 0
+
+
+def test_a_looser_tolerance_and_fewer_iterations_take_less_time(monkeypatch):
+    plan = plan_layers(nn.Conv2d(64, 64, 3).eval(), "sign")
+    monkeypatch.setattr(estimate, "rate", lambda kind, device: 1e11)
+
+    def seconds(**options):
+        spec = SolverSpec("matrix_free", **options)
+        return sum(estimate.solving_seconds(plan, spec, torch.device("cpu")).values())
+
+    assert seconds(tolerance=1e-5) < seconds()
+    assert seconds(max_iterations=10) < seconds()

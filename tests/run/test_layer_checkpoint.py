@@ -28,6 +28,22 @@ def test_a_state_comes_back_as_it_was_saved(tmp_path):
     assert back.__dict__ | {"x": 0, "residual": 0} == STATE.__dict__ | {"x": 0, "residual": 0}
 
 
+def test_the_time_before_an_interruption_counts(tmp_path):
+    first = at(tmp_path)
+    first.save(STATE)
+    second = at(tmp_path)
+    assert second.before == 0
+    second.load()
+    assert second.before > 0
+    second.save(STATE)
+    third = at(tmp_path)
+    third.load()
+    assert third.before > second.before
+    other = at(tmp_path, ABOUT | {"seed": 1})
+    assert other.load() is None
+    assert other.before == 0
+
+
 def test_a_layer_that_takes_less_than_a_minute_writes_nothing(tmp_path):
     at(tmp_path, seconds=layer_checkpoint.SECONDS).save(STATE)
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,10 @@ import sys
 import pytest
 import torch
 
+from bnrecon.construction.two_layer import linear_system
+from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.hardware import THREAD_OPERATIONS, processor_count, threads_for, use_threads
+from bnrecon.solvers import SolverSpec, solving
 
 
 @pytest.mark.skipif(processor_count() < 2, reason="needs two processors")
@@ -19,6 +22,22 @@ def test_a_small_product_is_given_one_thread_and_a_large_one_all():
         assert torch.get_num_threads() == 2
         with threads_for(100 * THREAD_OPERATIONS):
             assert torch.get_num_threads() == 2
+
+
+def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
+    given = []
+
+    def noted(operations):
+        given.append(operations)
+        return threads_for(operations)
+
+    monkeypatch.setattr(solving, "threads_for", noted)
+    draw = torch.Generator().manual_seed(0)
+    second, first = (torch.randn(12, size, generator=draw).double() for size in (4, 3))
+    system = linear_system(KhatriRao(second, first), torch.randn(4, 3, generator=draw).double())
+    for name in ("matrix_free", "lu"):
+        solving.solve(system, SolverSpec(name))
+    assert given == [12**2, 12**3]
 
 
 @pytest.mark.parametrize(("given", "found"), [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5")])

@@ -1,10 +1,14 @@
 """Iterative solves that go on where another process stopped."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
+from bnrecon.solvers import iterative
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
@@ -63,3 +67,22 @@ def test_a_resumed_solve_starts_from_what_was_saved(system):
     again = solve(system, SolverSpec("matrix_free", tolerance=0.5), kept)
     assert again.report.iterations == before
     assert again.report.converged
+
+
+def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there_is(
+    system, monkeypatch
+):
+    monkeypatch.setattr(iterative, "SMALL", 0)
+    monkeypatch.setattr(
+        iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64]
+    )
+    spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(1)
+    with pytest.raises(KeyboardInterrupt):
+        solve(system, spec, kept)
+    monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
+    for left, precisions in ((3, "float32"), (2, "float32"), (1, "float64")):
+        state = Kept(100)
+        state.state = dataclasses.replace(kept.state, left=left, names=())
+        report = solve(system, spec, state).report
+        assert report.converged
+        assert report.precision.startswith(precisions)

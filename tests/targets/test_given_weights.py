@@ -13,7 +13,7 @@ from bnrecon.config.composition import compose
 from bnrecon.data import load
 from bnrecon.run import main_job, naming
 from bnrecon.runtime.errors import UserError
-from bnrecon.targets.given_weights import load_given
+from bnrecon.targets.given_weights import given_digest, load_given
 from bnrecon.targets.models import resnet
 from bnrecon.targets.store import build_target
 
@@ -121,3 +121,33 @@ def test_resnets_take_torchvisions_weights(depth, builder):
         for network in (own, theirs)
     ]
     assert strides[0] == strides[1]
+
+
+def test_numbers_that_are_no_weights_are_refused(tmp_path):
+    path = tmp_path / "w.safetensors"
+    for dtype in (torch.int8, torch.bool, torch.complex64):
+        save_file({"weight": torch.zeros(2, 3).to(dtype), "bias": torch.zeros(2)}, path)
+        with pytest.raises(UserError, match=r"weight is of .* numbers, the target's of float32"):
+            load_given(nn.Linear(3, 2), str(path))
+    half = {"weight": torch.randn(2, 3).half(), "bias": torch.zeros(2).bfloat16()}
+    save_file(half, path)
+    network = nn.Linear(3, 2)
+    load_given(network, str(path))
+    assert torch.equal(network.weight.detach(), half["weight"].float())
+
+
+def test_names_of_tensors_are_printed_on_one_line(tmp_path):
+    path = tmp_path / "w.safetensors"
+    weights = nn.Linear(3, 2).state_dict() | {"odd\n\x1b[31m": torch.zeros(1)}
+    save_file(weights, path)
+    with pytest.raises(UserError) as error:
+        load_given(nn.Linear(3, 2), str(path))
+    assert str(error.value).isprintable()
+
+
+def test_a_file_below_the_home_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    network = nn.Linear(3, 2)
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
+    load_given(nn.Linear(3, 2), "~/w.safetensors")
+    assert given_digest("~/w.safetensors") == given_digest(str(tmp_path / "w.safetensors"))
