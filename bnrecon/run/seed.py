@@ -218,8 +218,8 @@ def _solve_and_store(
     name = f"{layer.name.replace('.', '_')}.safetensors"
     unfinished = LayerCheckpoint(place / f"unfinished-{name}", about)
     solution = solve_layer(layer, unfinished, pairs)
-    report = solution.report
-    report = dataclasses.replace(report, seconds=unfinished.before + report.seconds)
+    seconds = unfinished.before + solution.report.seconds
+    report = dataclasses.replace(solution.report, seconds=seconds)
     about |= {"report": dataclasses.asdict(report)}
     files.write_tensors(place / f"layer-{name}", {"scale": solution.scale}, about)
     unfinished.path.unlink(missing_ok=True)
@@ -227,7 +227,7 @@ def _solve_and_store(
         f"  seed {seed}  {layer.name:<24} n={layer.shape.equations:<8} c1={layer.width:<8} "
         f"{report.solver:<12} residual {report.relative_residual:.1e}  {report.seconds:.1f} s"
     )
-    return solution
+    return Solution(solution.scale, report)
 
 
 def _read_solutions(place: Path, seed: int, key: str) -> dict[str, Solution]:

@@ -84,6 +84,15 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
     (place,) = (tmp_path / "resumed").glob("runs/*/seed-0")
     assert [path.name[:11] for path in solved_layers(place)] == ["unfinished-"]
     monkeypatch.setattr(LayerCheckpoint, "save", save)
+    load = LayerCheckpoint.load
+
+    def loaded(self):
+        state = load(self)
+        if state is not None:
+            self.before += 1000
+        return state
+
+    monkeypatch.setattr(LayerCheckpoint, "load", loaded)
     result = main_job.run(compose(resumed)).result
     assert "goes on after" in caplog.text
     assert solved_layers(place) == []
@@ -91,3 +100,4 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
         assert first.relative_error == second.relative_error
         assert first.iterations == second.iterations
     assert whole.seeds[0].accuracy == result.seeds[0].accuracy
+    assert max(layer.seconds for layer in result.seeds[0].layers) > 1000  # those before count
