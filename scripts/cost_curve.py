@@ -57,6 +57,9 @@ def main() -> int:
     if found:
         rows = [row for row in rows if row["name"] != "run"] + found
         files.write_json(path, {"rows": rows})
+    if not rows:
+        print("cost_curve: no rows; give --widths, --lu or --run", file=sys.stderr)
+        return 2
     print(write_report(sorted(rows, key=lambda row: (row["name"], row["n"])), args.outputs))
     return 0
 

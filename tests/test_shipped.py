@@ -16,7 +16,7 @@ from bnrecon.config import composition, schema
 from bnrecon.reporting.result import RunResult
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
-from bnrecon.targets.store import target_folder
+from bnrecon.targets.location import target_folder
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "golden"

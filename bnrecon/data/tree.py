@@ -48,7 +48,11 @@ def list_split(
         UserError: where the classes are not the expected ones, or one is empty.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is missing; root=FOLDER must hold {TREE}")
+        tested = "test" if folder.name == "train" else folder.name
+        raise UserError(
+            f"{folder} is missing; root=FOLDER must hold train/<class>/* and "
+            f"{tested}/<class>/* images"
+        )
     classes = sorted(
         entry.name
         for entry in folder.iterdir()
@@ -77,8 +81,8 @@ def require_classes(folder: Path, classes: Sequence[str], expected: Sequence[str
 
 
 def held_out_split(folder: Path) -> str:
-    """The split to test on, by ImageNet's convention: ``val`` where there is one, or ``test``."""
-    return "val" if (folder / "val").is_dir() else "test"
+    """The split to test on: ``val``, as ImageNet calls it, or ``test`` where there is only that."""
+    return "test" if (folder / "test").is_dir() and not (folder / "val").is_dir() else "val"
 
 
 def _squash(picture: Image.Image, side: int) -> Image.Image:

@@ -73,11 +73,12 @@ class TargetEntry:
         name: of the folder.
         folder: the folder.
         state: ``trained``, ``computing``, ``unfinished``, ``damaged`` or ``empty``.
-        detail: who computes it, or what is wrong with it.
+        detail: who computes it, what is wrong with it, or the file of weights it was given.
         accuracy: test accuracy in percent.
         images: number of test images.
-        epochs_done: epochs that are behind the trained target or its checkpoint.
-        epochs: epochs of the whole training; ``None`` where the checkpoint does not say.
+        epochs_done: epochs that are behind the trained target or its checkpoint; ``None`` where it
+            was given its weights.
+        epochs: epochs of the whole training; ``None`` where the checkpoint does not say, too.
         size: bytes of all files.
     """
 
@@ -211,12 +212,15 @@ def _requested_seeds(folder: Path) -> int | None:
 def _target(folder: Path) -> Mapping[str, Any]:
     try:
         content = files.read_json(folder / "target.json")
-        found = {
-            "accuracy": float(content["accuracy"]),
-            "images": int(content["images"]),
-            "epochs_done": len(content["log"]),
-            "epochs": int(content["config"]["train"]["epochs"]),
-        }
+        found = {"accuracy": float(content["accuracy"]), "images": int(content["images"])}
+        config = content["config"]
+        if (weights := config["target"].get("weights")) is None:
+            found |= {
+                "epochs_done": len(content["log"]),
+                "epochs": int(config["train"]["epochs"]),
+            }
+        else:
+            found["detail"] = f"weights of {weights}"
         _weights_metadata(folder / "target.safetensors")
         return {"state": "trained"} | found
     except FileNotFoundError as error:

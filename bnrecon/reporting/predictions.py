@@ -18,8 +18,8 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.targets.accuracy import finite_logits
+from bnrecon.targets.building import build_target
 from bnrecon.targets.spec import TargetRequest, TrainSpec
-from bnrecon.targets.store import build_target
 
 __all__ = ["Disagreement", "disagreements"]
 

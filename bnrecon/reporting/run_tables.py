@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -101,7 +102,7 @@ def _predicted(result: RunResult) -> dict[str, Any]:
 
 
 def target_name(target: Mapping[str, Any]) -> str:
-    """Name, width, activation where it is not relu, and what the weights are trained behind.
+    """Name, width, activation where it is not relu, what its weights are trained behind or from.
 
     >>> target_name({"name": "vgg18", "width": 16, "activation": "tanh", "density": 0.5})
     'vgg18 (16, tanh, density=0.5)'
@@ -110,6 +111,8 @@ def target_name(target: Mapping[str, Any]) -> str:
     factors = {"κ": target.get("condition"), "density": target.get("density")}
     parts = [str(target["width"])] + ([] if activation == "relu" else [activation])
     parts += [f"{name}={value:g}" for name, value in factors.items() if value is not None]
+    if (weights := target.get("weights")) is not None:
+        parts.append(f"weights={Path(weights).name}")
     return f"{target['name']} ({', '.join(parts)})"
 
 

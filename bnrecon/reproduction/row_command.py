@@ -14,7 +14,7 @@ import torch
 from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.options import option_name
-from bnrecon.targets.store import target_folder
+from bnrecon.targets.location import target_folder
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.run_table import Cell

@@ -15,7 +15,7 @@ from bnrecon.run import main_job
 from bnrecon.runtime import hardware
 from bnrecon.runtime.digests import content_key, json_values
 from bnrecon.runtime.errors import UserError
-from bnrecon.targets.store import is_trained
+from bnrecon.targets.location import is_trained
 
 __all__ = ["TargetWork", "not_tried", "shared_targets", "target_key"]
 

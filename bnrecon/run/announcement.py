@@ -18,11 +18,12 @@ from bnrecon.reconstruction.storage import storage_seconds
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware
 from bnrecon.runtime.user_code import attribute_errors
+from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_given
+from bnrecon.targets.location import is_trained, training_plan
 from bnrecon.targets.models import minimum_width_count, parameter_count, skipped_poolings
 from bnrecon.targets.register import FAMILIES
 from bnrecon.targets.spec import VggTarget
-from bnrecon.targets.store import build_target, is_trained, training_plan
 
 __all__ = ["announce", "source_images"]
 

@@ -63,13 +63,16 @@ class LayerCheckpoint:
         return state
 
     def save(self, state: Corrected) -> None:
-        """Write a state, unless the last one is recent."""
+        """Write a state, unless the last one is recent; where it cannot be, the solve goes on."""
         if time.monotonic() - self._saved < self.seconds:
             return
         about = {name: getattr(state, name) for name in ("iterations", "left", "gain", "names")}
         about["seconds"] = self.before + time.monotonic() - self._started
         tensors = {"x": state.x, "residual": state.residual}
-        files.write_tensors(self.path, tensors, self.about | about)
+        try:
+            files.write_tensors(self.path, tensors, self.about | about)
+        except OSError as error:
+            logger.warning("%s: its state cannot be kept (%s)", self.about.get("name"), error)
         self._saved = time.monotonic()
 
 

@@ -37,10 +37,11 @@ from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.provenance import command, commit, host, now, versions
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.solvers.register import lookup
+from bnrecon.targets.location import is_trained
 from bnrecon.targets.models import minimum_width_count, parameter_count
 from bnrecon.targets.register import check_family
 from bnrecon.targets.reparameterization import trained_parameters
-from bnrecon.targets.store import Trained, is_trained, obtain_target
+from bnrecon.targets.store import Trained, obtain_target
 
 __all__ = ["Run", "TrainedTarget", "check_names", "run", "train_only"]
 

@@ -10,7 +10,7 @@ from bnrecon.data import Images, load
 from bnrecon.features.register import distribution
 from bnrecon.runtime import digests
 from bnrecon.solvers.register import AUTO, lookup
-from bnrecon.targets.store import user_code
+from bnrecon.targets.location import user_code
 
 __all__ = ["USER_IMAGES", "code_of_run", "run_folder"]
 

@@ -8,6 +8,7 @@ import importlib.metadata
 import logging
 import math
 import time
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -80,17 +81,18 @@ def run_seed(
     with option_names("features"):
         plan = plan_layers(trained.network, config.features, config.solver, seed=seed)
         seen = check_moments(plan, moments)  # before hours of solving
-        rebuilt = join_layers(plan, _rebuild_layers(plan, seen, seed, place, key, tracked))
+        built, before = _rebuild_layers(plan, seen, seed, place, key, tracked)
+        rebuilt = join_layers(plan, built)
     path = rebuilt.save(place / "source.safetensors")
     reports, notes = rebuilt.layers, rebuilt.notes
-    del rebuilt  # the network that is evaluated is the one that comes back from the file
+    del rebuilt, built  # the network that is evaluated is the one that comes back from the file
     source = load_source(path, trained.network, plan.storage)
     layers = [_with_option_names(report) for report in _verify(source, reports, plan)]
     for report in layers:
         logger.log(logging.DEBUG if report.converged else logging.WARNING, layer_line(seed, report))
     flops = estimate.source_flops(plan, estimate.pixels(trained.network, data.shape))
     tested = source_images(config, flops, data.sizes[1], device)
-    solved = time.monotonic() - started
+    solved = before + time.monotonic() - started
     outcome = evaluate_source(
         source, collapse(source), trained.network, data, device, tested, f"testing seed {seed}"
     )
@@ -99,7 +101,7 @@ def run_seed(
         seed=seed,
         accuracy=outcome.percent,
         layers=tuple(layers),
-        seconds=time.monotonic() - started,
+        seconds=before + time.monotonic() - started,
         solving_seconds=solved,
         images=outcome.images,
         source_images=outcome.source_images,
@@ -195,27 +197,33 @@ def _rebuild_layers(
     place: Path,
     key: str,
     tracked: TrackedRun,
-) -> list[BuiltLayer]:
-    """Solve and build the layers of a plan; each solution is stored when it is found."""
+) -> tuple[list[BuiltLayer], float]:
+    """Solve and build the layers of a plan; each solution is stored when it is found.
+
+    Returns:
+        The layers, and the seconds of solving before an interruption.
+    """
     solutions, built = _read_solutions(place, seed, key), []
+    before = math.fsum(solution.report.seconds for solution in solutions.values())
     if solutions:
         logger.info("seed %d: %d layers were solved before", seed, len(solutions))
     for number, layer in enumerate(plan.layers, start=1):
         pairs = layer.draw_groups()
         solution = solutions.get(layer.name)
         if solution is None:
-            solution = _solve_and_store(layer, pairs, seed, place, key)
+            solution, spent = _solve_and_store(layer, pairs, seed, place, key)
+            before += spent
         log_layer(tracked, seed, number, solution.report)
         built.append(build_layer(layer, solution, moments.get(layer.name), pairs))
-    return built
+    return built, before
 
 
 def _solve_and_store(
     layer: PlannedLayer, pairs: Sequence[Features], seed: int, place: Path, key: str
-) -> Solution:
-    """Solve a layer, from where it was interrupted before."""
+) -> tuple[Solution, float]:
+    """Solve a layer, from where it was interrupted before; the seconds until then beside it."""
     about: dict[str, object] = {"name": layer.name, "key": key, "seed": seed}
-    name = f"{layer.name.replace('.', '_')}.safetensors"
+    name = f"{urllib.parse.quote(layer.name, safe='')}.safetensors"
     unfinished = LayerCheckpoint(place / f"unfinished-{name}", about)
     solution = solve_layer(layer, unfinished, pairs)
     seconds = unfinished.before + solution.report.seconds
@@ -227,7 +235,7 @@ def _solve_and_store(
         f"  seed {seed}  {layer.name:<24} n={layer.shape.equations:<8} c1={layer.width:<8} "
         f"{report.solver:<12} residual {report.relative_residual:.1e}  {report.seconds:.1f} s"
     )
-    return Solution(solution.scale, report)
+    return Solution(solution.scale, report), unfinished.before
 
 
 def _read_solutions(place: Path, seed: int, key: str) -> dict[str, Solution]:

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import itertools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,50 +15,31 @@ import torch
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.features.register import DISTRIBUTIONS
-from bnrecon.runtime import digests, distributed, files, locks, provenance
+from bnrecon.runtime import distributed, files, locks, provenance
 from bnrecon.runtime.errors import Diverged, RunError, UserError
-from bnrecon.runtime.hardware import can_compile
 from bnrecon.runtime.interruption import StopRequest, parse_duration
-from bnrecon.runtime.options import name_fields
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.runtime.user_code import attribute_errors
 from bnrecon.targets.accuracy import measure_accuracy
-from bnrecon.targets.given_weights import given_digest, load_given
-from bnrecon.targets.normalization import change_normalization, initialize_statistics
-from bnrecon.targets.plan import TrainingPlan, autocast_dtype
+from bnrecon.targets.building import build_target
+from bnrecon.targets.given_weights import load_given
+from bnrecon.targets.location import (
+    CHECKPOINT,
+    is_trained,
+    own_folder,
+    target_folder,
+    training_plan,
+)
+from bnrecon.targets.normalization import initialize_statistics
 from bnrecon.targets.progress import log_epoch, log_training
-from bnrecon.targets.register import FAMILIES, build, target_code
-from bnrecon.targets.reparameterization import reparameterize
-from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest, TargetSpec
+from bnrecon.targets.register import FAMILIES, target_code
+from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
 from bnrecon.targets.trainer import train
 
-__all__ = [
-    "Trained",
-    "build_target",
-    "is_trained",
-    "obtain_target",
-    "target_folder",
-    "training_plan",
-    "user_code",
-]
+__all__ = ["Trained", "obtain_target"]
 
 logger = logging.getLogger(__name__)
 
-# Options that say how a target is trained, and not what it becomes. What the precision is resolved
-# to is in the name already.
-HOW = frozenset(
-    {
-        "target.name",
-        "target.weights",
-        "train.time_limit",
-        "train.checkpoint_seconds",
-        "train.precision",
-    }
-)
-CHECKPOINT = "checkpoint.safetensors"
-DEVICES = ("cpu", "cuda")  # the kinds that a target may have been trained on
-DTYPES = (torch.float32, torch.bfloat16)
 METADATA = frozenset({"accuracy", "images", "seconds", "log", "config"})
 
 
@@ -70,87 +50,6 @@ class Trained:
     network: nn.Module
     folder: Path
     about: dict[str, Any]
-
-
-def build_target(request: TargetRequest, data: Images) -> nn.Module:
-    """Build the target untrained, its initial weights drawn from ``train.seed``."""
-    target, seed = request.target, request.train.seed
-    options = {field.name: getattr(target, field.name) for field in dataclasses.fields(target)}
-    for shared in dataclasses.fields(TargetSpec):
-        if shared.name != "width":  # of which each family makes what it will
-            del options[shared.name]
-    options |= options.pop("options", {})
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        with name_fields("target.", vars(target)):
-            network = build(target.family, data.shape, len(data.classes), **options)
-    network = change_normalization(network, target, seed)
-    return reparameterize(network, target.condition, target.density, seed, target.spectrum)
-
-
-def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
-    """Resolve what ``train`` leaves to the machine: precision and compilation."""
-    spec = request.train
-    alone = distributed.rank_and_world_size()[1] == 1
-    if spec.compile == "on" and not alone:
-        raise UserError(
-            "train.compile=on: is for one process; leave it at auto with several (torchrun)"
-        )
-    compiled = spec.compile == "on" or (spec.compile == "auto" and alone and can_compile(device))
-    return TrainingPlan(spec, autocast_dtype(spec.precision, device), compiled)
-
-
-def target_folder(request: TargetRequest, data: Images, device: torch.device) -> Path:
-    """Where a target lies: the folder of one that is trained, or the one that it will have.
-
-    The name holds a hash of the network, of how, on what kind of device and in what precision it
-    is trained, of a user's own code, and of the pixels it is trained on. A target that another
-    kind of device trained, or in another precision where ``train.precision`` is ``auto``, is found
-    where this device and precision have none: ``target.json`` says which it is.
-    """
-    own = training_plan(request, device).dtype
-    folder = _folder(request, data, device.type, own)
-    if any((folder / name).exists() for name in ("target.json", CHECKPOINT)):
-        return folder
-    dtypes = DTYPES if request.train.precision == "auto" else (own,)
-    for kind, dtype in itertools.product(DEVICES, dtypes):
-        other = _folder(request, data, kind, dtype)
-        if (other / "target.json").exists():
-            return other
-    return folder
-
-
-def _folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtype) -> Path:
-    """The folder of a target that this kind of device trains in this precision."""
-    spec = request.data
-    content: dict[str, Any] = {"pixels": data.checksum(), "device": device, "dtype": str(dtype)}
-    content |= digests.differences_from_defaults(request.target, HOW, "target.")
-    if request.target.weights is None:
-        content |= digests.differences_from_defaults(request.train, HOW, "train.")
-    content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
-    content |= user_code(request)
-    key = digests.content_key(content)
-    return request.store / f"{spec.name}-{request.target.name}-{key}"
-
-
-def user_code(request: TargetRequest) -> dict[str, str]:
-    """What of the user's own the target depends on, by option.
-
-    Fingerprints of code (its family, features) and of weights that are given.
-    """
-    target = request.target
-    options = vars(target) | getattr(target, "options", {})
-    found = {"target.code": target_code(target.family)}
-    if (features := str(options.get("features"))) in DISTRIBUTIONS:
-        found["target.features.code"] = DISTRIBUTIONS[features].code
-    if target.weights is not None:
-        found["target.weights"] = given_digest(target.weights)
-    return {name: code for name, code in found.items() if code is not None}
-
-
-def is_trained(request: TargetRequest, data: Images, device: torch.device) -> bool:
-    """Whether the store has this target."""
-    return (target_folder(request, data, device) / "target.json").exists()
 
 
 def obtain_target(
@@ -179,7 +78,7 @@ def obtain_target(
         Interrupted: where training is stopped; it is saved before.
     """
     folder = target_folder(request, data, device)
-    own = _folder(request, data, device.type, training_plan(request, device).dtype)
+    own = own_folder(request, data, device.type, training_plan(request, device).dtype)
     network, about = build_target(request, data), None
     if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
         about = distributed.run_on_first_rank_before_others(lambda: _read_stored(folder, network))

@@ -241,6 +241,9 @@ def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):
     assert torch.equal(rest[0][0], first[2][0])
     assert sum(len(y) for _, y in data.test_batches(4, CPU)) == 6
     assert len(data.checksum()) == 64
+    shutil.rmtree(tmp_path / "val")
+    with pytest.raises(UserError, match=r"val is missing; .* train/<class>/\* and val/<class>/\*"):
+        load(DataSpec("imagenet", str(tmp_path)))
 
 
 def problem(tmp_path, what):

@@ -13,7 +13,7 @@ from bnrecon.data import DataSpec, load
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
-from bnrecon.targets.store import target_folder
+from bnrecon.targets.location import target_folder
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from bnrecon.reporting.predictions import disagreements
 from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError
-from bnrecon.targets.store import build_target
+from bnrecon.targets.building import build_target
 
 RUNS = sorted((Path(__file__).parents[2] / "outputs" / "runs").glob("*/result.json"))
 MLP = ("target=mlp", "target.width=8")

@@ -1,13 +1,16 @@
 """A layer that is interrupted while it is solved goes on from its last correction."""
 
 import logging
+from collections import OrderedDict
 
 import pytest
 import torch
 from processes import SMALLEST
+from torch import nn
 
+import bnrecon
 from bnrecon.config.composition import compose
-from bnrecon.run import layer_checkpoint, main_job
+from bnrecon.run import layer_checkpoint, main_job, seed
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.solvers.checkpoint import Corrected
 
@@ -101,3 +104,27 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
         assert first.iterations == second.iterations
     assert whole.seeds[0].accuracy == result.seeds[0].accuracy
     assert max(layer.seconds for layer in result.seeds[0].layers) > 1000  # those before count
+    assert result.seeds[0].solving_seconds > 1000
+    assert result.seeds[0].seconds > 1000
+
+
+def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):
+    class Alike(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Sequential(OrderedDict(b=nn.Linear(4, 4)))
+            self.a_b = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.a_b(self.a(x))
+
+    plan = bnrecon.plan_layers(Alike().eval(), "he_normal")
+    for layer in plan.layers:
+        seed._solve_and_store(layer, layer.draw_groups(), 0, tmp_path, "key")
+    assert set(seed._read_solutions(tmp_path, 0, "key")) == {"a.b", "a_b"}
+
+
+def test_a_state_that_cannot_be_written_does_not_end_the_solve(tmp_path, caplog):
+    (tmp_path / "folder").write_text("a file where the folder should be")
+    at(tmp_path / "folder").save(STATE)
+    assert "conv: its state cannot be kept" in caplog.text

@@ -19,7 +19,7 @@ from bnrecon.run import main_job
 from bnrecon.runtime import files, provenance
 from bnrecon.runtime.digests import tensor_digest
 from bnrecon.solvers import SOLVERS
-from bnrecon.targets import store
+from bnrecon.targets import location
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -131,7 +131,7 @@ def test_a_target_that_a_gpu_trained_is_taken_and_the_result_says_so(two_seeds, 
     config = compose([*TWO_SEEDS, f"outputs={tmp_path}"])
     request = config.target_request
     (here,) = (tmp_path / "targets").iterdir()
-    there = store._folder(request, load(config.data), "cuda", torch.bfloat16)
+    there = location.own_folder(request, load(config.data), "cuda", torch.bfloat16)
     about = {"device": "cuda", "precision": "bfloat16"}
     files.write_json(here / "target.json", files.read_json(here / "target.json") | about)
     here.rename(there)

@@ -26,8 +26,8 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.register import SOLVERS
+from bnrecon.targets.location import target_folder
 from bnrecon.targets.register import build
-from bnrecon.targets.store import target_folder
 
 SMOKE = ["scale=smoke", "target.groups=[1]", "train.epochs=1"]
 CPU = torch.device("cpu")

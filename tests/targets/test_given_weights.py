@@ -11,11 +11,13 @@ from torchvision.models import resnet18, resnet50
 
 from bnrecon.config.composition import compose
 from bnrecon.data import load
+from bnrecon.reporting import inventory
+from bnrecon.reporting.run_tables import target_name
 from bnrecon.run import main_job, naming
 from bnrecon.runtime.errors import UserError
+from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import given_digest, load_given
 from bnrecon.targets.models import resnet
-from bnrecon.targets.store import build_target
 
 
 @pytest.fixture
@@ -43,6 +45,9 @@ def test_a_run_rebuilds_the_network_of_the_file_and_trains_nothing(tmp_path, wei
     about = json.loads(stored.with_name("target.json").read_text())
     assert (about["log"], about["seconds"]) == ([], 0)
     assert about["config"]["target"]["weights"] == "weights.safetensors"
+    (listed,) = inventory.targets(tmp_path / "outputs")
+    assert (listed.epochs, listed.detail) == (None, "weights of weights.safetensors")
+    assert "weights=weights.safetensors" in target_name(done.result.config["target"])
     (record,) = done.result.seeds
     assert all(layer.converged for layer in record.layers)
     again = main_job.run(config(tmp_path, f"target.weights={weights}", "train.epochs=3"))

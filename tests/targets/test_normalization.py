@@ -13,6 +13,7 @@ from bnrecon.data import DataSpec
 from bnrecon.partition import set_statistics
 from bnrecon.runtime.errors import Diverged, Interrupted, UserError
 from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets.building import build_target
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
 from bnrecon.targets.normalization import change_normalization, initialize_statistics
 from bnrecon.targets.plan import TrainingPlan
@@ -25,7 +26,7 @@ from bnrecon.targets.spec import (
     TargetRequest,
     TrainSpec,
 )
-from bnrecon.targets.store import build_target, obtain_target
+from bnrecon.targets.store import obtain_target
 from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")

@@ -93,7 +93,7 @@ from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d
 from bnrecon.targets.normalization import initialize_statistics
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
-from bnrecon.targets.store import build_target
+from bnrecon.targets.building import build_target
 from bnrecon.targets.trainer import train
 
 cpu, folder = torch.device("cpu"), Path(sys.argv[1])
@@ -204,8 +204,8 @@ def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
 
 @pytest.mark.slow
 def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_processes, digits):
+    from bnrecon.targets.building import build_target
     from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
-    from bnrecon.targets.store import build_target
 
     (first, about), (second, _) = in_two_processes["frozen0"], in_two_processes["frozen1"]
     assert first.keys() == second.keys()

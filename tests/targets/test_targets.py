@@ -10,8 +10,9 @@ from bnrecon.config import composition
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
+from bnrecon.targets import location
 from bnrecon.targets import plan as plans
-from bnrecon.targets import store
+from bnrecon.targets.location import is_trained, target_folder
 from bnrecon.targets.models import (
     ACTIVATIONS,
     make_activation,
@@ -35,7 +36,7 @@ from bnrecon.targets.spec import (
     TrainSpec,
     VggTarget,
 )
-from bnrecon.targets.store import is_trained, obtain_target, target_folder
+from bnrecon.targets.store import obtain_target
 from bnrecon.targets.trainer import train
 
 CPU = torch.device("cpu")
@@ -296,7 +297,7 @@ def stored(digits, tmp_path):
     overrides = ("target.width=2", "target.groups=[1]", "train.epochs=1", f"targets={tmp_path}")
     request = composition.compose(overrides).target_request
     here = obtain_target(request, digits, CPU).folder
-    there = store._folder(request, digits, "cuda", torch.bfloat16)
+    there = location.own_folder(request, digits, "cuda", torch.bfloat16)
     assert there != here
     about = files.read_json(here / "target.json") | {"device": "cuda", "precision": "bfloat16"}
     files.write_json(here / "target.json", about)

@@ -19,7 +19,7 @@ from bnrecon.partition import (
 )
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS
-from bnrecon.targets.store import build_target
+from bnrecon.targets.building import build_target
 
 __all__ = [
     "KINDS",

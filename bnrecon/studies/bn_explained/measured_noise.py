@@ -15,7 +15,7 @@ from bnrecon.config import composition
 from bnrecon.data import Images, load
 from bnrecon.reporting.figures import PALETTE
 from bnrecon.runtime import hardware
-from bnrecon.targets.store import build_target
+from bnrecon.targets.building import build_target
 
 __all__ = ["SOURCES", "STATISTICS", "describe_factors", "draw_factors", "measure_noise"]
 

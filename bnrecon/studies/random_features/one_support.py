@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from bnrecon.config import composition
 from bnrecon.data import load
-from bnrecon.targets.store import build_target
+from bnrecon.targets.building import build_target
 
 __all__ = ["compare_steps"]
 

@@ -1,0 +1,101 @@
+"""Where a trained target lies: its folder is named after all that it depends on."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnrecon.data import Images
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.runtime import digests, distributed
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.hardware import can_compile
+from bnrecon.targets.given_weights import given_digest
+from bnrecon.targets.plan import TrainingPlan, autocast_dtype
+from bnrecon.targets.register import target_code
+from bnrecon.targets.spec import TargetRequest
+
+__all__ = ["CHECKPOINT", "is_trained", "own_folder", "target_folder", "training_plan", "user_code"]
+
+# Options that say how a target is trained, and not what it becomes. What the precision is resolved
+# to is in the name already.
+HOW = frozenset(
+    {
+        "target.name",
+        "target.weights",
+        "train.time_limit",
+        "train.checkpoint_seconds",
+        "train.precision",
+    }
+)
+CHECKPOINT = "checkpoint.safetensors"
+DEVICES = ("cpu", "cuda")  # the kinds that a target may have been trained on
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def training_plan(request: TargetRequest, device: torch.device) -> TrainingPlan:
+    """Resolve what ``train`` leaves to the machine: precision and compilation."""
+    spec = request.train
+    alone = distributed.rank_and_world_size()[1] == 1
+    if spec.compile == "on" and not alone:
+        raise UserError(
+            "train.compile=on: is for one process; leave it at auto with several (torchrun)"
+        )
+    compiled = spec.compile == "on" or (spec.compile == "auto" and alone and can_compile(device))
+    return TrainingPlan(spec, autocast_dtype(spec.precision, device), compiled)
+
+
+def target_folder(request: TargetRequest, data: Images, device: torch.device) -> Path:
+    """Where a target lies: the folder of one that is trained, or the one that it will have.
+
+    The name holds a hash of the network, of how, on what kind of device and in what precision it
+    is trained, of a user's own code, and of the pixels it is trained on. A target that another
+    kind of device trained, or in another precision where ``train.precision`` is ``auto``, is found
+    where this device and precision have none: ``target.json`` says which it is.
+    """
+    own = training_plan(request, device).dtype
+    folder = own_folder(request, data, device.type, own)
+    if any((folder / name).exists() for name in ("target.json", CHECKPOINT)):
+        return folder
+    dtypes = DTYPES if request.train.precision == "auto" else (own,)
+    for kind, dtype in itertools.product(DEVICES, dtypes):
+        other = own_folder(request, data, kind, dtype)
+        if (other / "target.json").exists():
+            return other
+    return folder
+
+
+def own_folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtype) -> Path:
+    """The folder of a target that this kind of device trains in this precision."""
+    spec = request.data
+    content: dict[str, Any] = {"pixels": data.checksum(), "device": device, "dtype": str(dtype)}
+    content |= digests.differences_from_defaults(request.target, HOW, "target.")
+    if request.target.weights is None:
+        content |= digests.differences_from_defaults(request.train, HOW, "train.")
+    content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
+    content |= user_code(request)
+    key = digests.content_key(content)
+    return request.store / f"{spec.name}-{request.target.name}-{key}"
+
+
+def user_code(request: TargetRequest) -> dict[str, str]:
+    """What of the user's own the target depends on, by option.
+
+    Fingerprints of code (its family, features) and of weights that are given.
+    """
+    target = request.target
+    options = vars(target) | getattr(target, "options", {})
+    found = {"target.code": target_code(target.family)}
+    if (features := str(options.get("features"))) in DISTRIBUTIONS:
+        found["target.features.code"] = DISTRIBUTIONS[features].code
+    if target.weights is not None:
+        found["target.weights"] = given_digest(target.weights)
+    return {name: code for name, code in found.items() if code is not None}
+
+
+def is_trained(request: TargetRequest, data: Images, device: torch.device) -> bool:
+    """Whether the store has this target."""
+    return (target_folder(request, data, device) / "target.json").exists()
