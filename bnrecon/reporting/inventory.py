@@ -212,7 +212,10 @@ def _requested_seeds(folder: Path) -> int | None:
 def _target(folder: Path) -> Mapping[str, Any]:
     try:
         content = files.read_json(folder / "target.json")
-        found = {"accuracy": float(content["accuracy"]), "images": int(content["images"])}
+        found: dict[str, Any] = {
+            "accuracy": float(content["accuracy"]),
+            "images": int(content["images"]),
+        }
         config = content["config"]
         if (weights := config["target"].get("weights")) is None:
             found |= {
