@@ -57,7 +57,7 @@ AGAINST_TARGET = (
 AGAINST_PAPER = (
     "Against the paper: its loss may be anywhere within the reported one ± its half-width and the "
     'rounding of all that is printed. "Loss reproduced" if that excludes 0 and our whole interval '
-    'lies within it, so that a wider interval of ours is never more agreement; "no loss, as '
+    'lies within it, so that a wider interval of ours is never more agreement; "no more than '
     'reported" if it contains 0 and our whole interval lies within it; "different (smaller)" or '
     '"(larger)" if the two do not meet; else "cannot tell", as for one seed.'
 )
