@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Damaged",
     "has_text",
+    "partial_files",
     "quarantine",
     "read_if_valid",
     "read_json",
@@ -79,6 +80,14 @@ def _host() -> str:
 
 
 DAY = 86_400  # seconds after which a partial file of any machine is taken to be abandoned
+PARTIAL = re.compile(r"\..+\.(\w*)-(\d+)\.\w{8}\.part")  # as write_bytes calls them: host, process
+
+
+def partial_files(folder: Path) -> Iterator[tuple[Path, str, int]]:
+    """The files below a folder that ``write_bytes`` began, with the host and process of each."""
+    for path in folder.rglob(".*.part"):
+        if writer := PARTIAL.fullmatch(path.name):
+            yield path, writer[1], int(writer[2])
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -86,10 +95,8 @@ def remove_leftovers(folder: Path) -> None:
 
     Those of this machine are removed when their writer has ended, those of others after a day.
     """
-    for left in folder.rglob(".*.part"):
-        writer = re.search(r"\.([^.]*)-(\d+)\.[^.]*\.part$", left.name)
-        here = writer is not None and writer[1] == _host()
-        ended = writer is not None and here and not psutil.pid_exists(int(writer[2]))
+    for left, host, process in partial_files(folder):
+        ended = host == _host() and not psutil.pid_exists(process)
         # Another process may remove the same file, or it may not be ours to remove.
         with contextlib.suppress(OSError):
             if ended or time.time() - left.stat().st_mtime > DAY:

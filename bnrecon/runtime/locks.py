@@ -15,7 +15,7 @@ import filelock
 
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.files import Damaged, require_regular, write_text
+from bnrecon.runtime.files import Damaged, partial_files, require_regular, write_text
 
 __all__ = ["claim", "left_out", "lock_file", "lock_folder"]
 
@@ -129,7 +129,7 @@ def lock_folder(folder: Path, purpose: str) -> Iterator[None]:
 
     with lock_file(folder / ".lock", waiting):
         # Left by a process that was killed while it wrote; only the holder writes here.
-        for left in folder.rglob(".*.part"):
+        for left, _, _ in partial_files(folder):
             left.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
             write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")

@@ -74,14 +74,26 @@ def test_the_same_tensors_and_metadata_give_the_same_bytes(tmp_path):
 
 def test_partial_files_are_removed_when_their_writer_has_ended(tmp_path):
     host = files._host()
-    kept = [f".a.{host}-{os.getpid()}.x.part", ".a.elsewhere-1.x.part"]
-    for name in (*kept, f".a.{host}-99999999.x.part"):
+    users = ".video.mp4.part"
+    kept = [f".a.{host}-{os.getpid()}.abcdefg8.part", ".a.elsewhere-1.abcdefg8.part", users]
+    for name in (*kept, f".a.{host}-99999999.abcdefg8.part"):
         (tmp_path / name).write_text("")
-    old = tmp_path / ".b.elsewhere-1.x.part"
+    old = tmp_path / ".b.elsewhere-1.abcdefg8.part"
     old.write_text("")
-    os.utime(old, (0, 0))
+    for path in (old, tmp_path / users):
+        os.utime(path, (0, 0))
     files.remove_leftovers(tmp_path)
     assert sorted(place.name for place in tmp_path.iterdir()) == sorted(kept)
+    with locks.lock_folder(tmp_path, "a test"):
+        left = {place.name for place in tmp_path.iterdir()} - {".lock", ".holder"}
+    assert left == {users}
+
+
+def test_partial_files_are_recognized_by_the_name_they_are_written_under(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "replace", lambda *_: seen.extend(files.partial_files(tmp_path)))
+    files.write_bytes(tmp_path / "a.b.json", b"")
+    assert [(host, process) for _, host, process in seen] == [(files._host(), os.getpid())]
 
 
 def test_a_claim_is_held_by_one_at_a_time_and_by_name(tmp_path):
