@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from places import ROOT
 from scipy import integrate
 
 from bnrecon.config import composition
 from bnrecon.reproduction.document import document
 from bnrecon.studies import registry
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     {
         ROOT / "README.md",
@@ -111,9 +111,9 @@ def test_the_tables_of_the_main_job_are_those_that_ship(name):
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_every_room_is_named(name):
-    rooms = {path.parent.name for path in (ROOT / "bnrecon").glob("*/__init__.py")}
-    _, section = re.split(r"\n## (?:Rooms|Where things are)\n", text_of(ROOT / name))
-    assert rooms <= set(re.findall(r"`(\w+)`", section.partition("\n## ")[0]))
+    packages = {path.parent.name for path in (ROOT / "bnrecon").glob("*/__init__.py")}
+    _, section = re.split(r"\n## (?:Package layout|Where things are)\n", text_of(ROOT / name))
+    assert packages <= set(re.findall(r"`(\w+)`", section.partition("\n## ")[0]))
 
 
 def test_the_readme_is_short():
