@@ -20,9 +20,10 @@ import argparse
 import json
 import math
 import subprocess
-import sys
 import time
 from pathlib import Path
+
+from bench_rows import in_process, memory_status, read_rows
 
 SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole")
 
@@ -85,14 +86,7 @@ def key(row: dict) -> tuple:
 def peak_reset() -> int:
     """Start counting peak memory anew; return what is held now, in bytes."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {name} in /proc/self/status")
+    return memory_status("VmRSS")
 
 
 def measure(row: dict) -> dict:
@@ -147,13 +141,14 @@ def layer_system(row: dict, device):
 def shortage(row: dict, device) -> str | None:
     """Why a dense solver cannot run here, if it cannot."""
     from bnrecon.runtime import hardware
+    from bnrecon.runtime.units import format_bytes
 
     entry = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}
     need = entry.get(row["method"], 0) * row["n"] * row["c1"]
     free = hardware.available_memory(device)
     if need <= 0.95 * free:
         return None
-    needed, there = hardware.format_bytes(need), hardware.format_bytes(free)
+    needed, there = format_bytes(need), format_bytes(free)
     return f"not run: {needed} needed, {there} free"
 
 
@@ -173,7 +168,7 @@ def timed_solve(row: dict, system, device) -> tuple:
     if on_gpu:
         torch.cuda.synchronize()
     row["seconds"] = time.perf_counter() - started
-    peak = torch.cuda.max_memory_allocated() if on_gpu else _status("VmHWM")
+    peak = torch.cuda.max_memory_allocated() if on_gpu else memory_status("VmHWM")
     row["memory"] = peak - before
     return x, found
 
@@ -356,176 +351,6 @@ def whole(row: dict, device) -> dict:
     }
 
 
-# Tables and pictures.
-
-
-def table(rows: list[dict]):
-    """All rows as one table; ratios are to the section's first row of the same size, ours."""
-    import pandas as pd
-
-    from bnrecon.runtime.hardware import format_bytes
-
-    lines = []
-    for row in rows:
-        first = next(
-            r for r in rows if (r["section"], r.get("n")) == (row["section"], row.get("n"))
-        )
-        ratio = row["section"] in ("oversampled", "square") and "seconds" in row
-        lines.append(
-            {
-                "section": row["section"],
-                "n": row.get("n", ""),
-                "oversampling": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
-                "method": row["method"],
-                "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
-                "times_ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
-                "iterations": row.get("iterations", ""),
-                "memory": format_bytes(row["memory"]) if "memory" in row else "",
-                "residual": f"{row['residual']:.1e}" if "residual" in row else "",
-                "note": row.get("note", ""),
-            }
-        )
-    return pd.DataFrame(lines)
-
-
-def takeover(rows: list[dict]) -> list[str]:
-    """Which method wins at each oversampling of the frontier."""
-    points = [
-        row for row in rows if row["section"] == "frontier" and row.get("residual", 1) <= 1e-10
-    ]
-    if not points:
-        return []
-    direct = [
-        r
-        for r in rows
-        if r["section"] == "square"
-        and r["method"] == "refined"
-        and r["n"] == points[0]["n"]
-        and "seconds" in r
-    ]
-    if not direct:
-        return []
-    lu = direct[0]["seconds"]
-    faster = sorted(row["oversampling"] for row in points if row["seconds"] < lu)
-    slower = sorted(row["oversampling"] for row in points if row["seconds"] >= lu)
-    line = (
-        f"n = {points[0]['n']:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
-        f"oversampling of {faster[0]} on"
-    )
-    return (
-        [
-            line
-            + (f", the LU at {slower[-1]} and below." if slower else ", the lowest that was tried.")
-        ]
-        if faster
-        else []
-    )
-
-
-def exponent(points: list[tuple[float, float]]) -> float:
-    """Slope of a straight line through the logarithms."""
-    import numpy as np
-
-    x, y = np.log(np.array(points)).T
-    return float(np.polyfit(x, y, 1)[0])
-
-
-def frontier_picture(rows: list[dict]):
-    """Seconds against oversampling, with the LU beside it; crosses did not reach the tolerance."""
-    from bnrecon.reporting import figures
-
-    points = [row for row in rows if row["section"] == "frontier" and "seconds" in row]
-    if not points:
-        return None
-    excess = [row["c1"] / row["n"] - 1 for row in points]
-    size = points[0]["n"]
-    with figures.style():
-        figure, axes = figures.new_figure(size=(figures.PAGE, 4))
-        label = "matrix_free, bf16 inside where that suffices"
-        seconds = [row["seconds"] for row in points]
-        axes.loglog(excess, seconds, "o-", color=figures.PALETTE[0], label=label)
-        for place, row in zip(excess, points, strict=True):
-            if row["residual"] > 1e-10:
-                axes.plot(place, row["seconds"], "kx", markersize=10)
-        for row in rows:
-            if row["section"] == "square" and row["method"] == "refined" and row["n"] == size:
-                label = "refined: LU in float32 of the first n features, corrected"
-                axes.axhline(row["seconds"], color=figures.PALETTE[3], label=label)
-        axes.set_xticks(excess, [f"{row['oversampling']:g}" for row in points])
-        axes.minorticks_off()
-        axes.set_xlabel("oversampling c1/n, spaced by the logarithm of c1/n - 1")
-        axes.set_ylabel("seconds to a residual of 1e-10")
-        axes.set_title(f"n = {size:,}, {points[0]['device']}")
-        axes.legend(loc="lower left")
-    return figure
-
-
-def scaling_picture(rows: list[dict]):
-    """Seconds and memory against n, with the fitted exponents."""
-    from bnrecon.reporting import figures
-
-    points = [row for row in rows if row["section"] == "scaling" and "seconds" in row]
-    if len(points) < 2:
-        return None
-    with figures.style():
-        figure, both = figures.new_figure(1, 2, (figures.PAGE, 3.2))
-        for axes, what, scale, unit in zip(
-            both, ("seconds", "memory"), (1, 1e-9), ("seconds", "GB beyond the system"), strict=True
-        ):
-            pairs = [(row["n"], row[what] * scale) for row in points]
-            label = f"n^{exponent(pairs[-3:]):.2f} over the last three"
-            axes.loglog(*zip(*pairs, strict=True), "o-", color=figures.PALETTE[0], label=label)
-            axes.set_xlabel("equations n")
-            axes.set_ylabel(unit)
-            axes.legend()
-        figure.suptitle(f"matrix_free, oversampling 1.5, to 1e-10, {points[0]['device']}")
-    return figure
-
-
-def report(rows: list[dict], folder: Path, command: str) -> str:
-    """Write the table and the pictures; return what to print."""
-    from bnrecon.reporting import figures, tables
-    from bnrecon.runtime import files
-
-    frame = table(rows)
-    lines = [tables.markdown(frame), ""]
-    for row in rows:
-        if "bare" in row:
-            share = row["seconds"] / (row["iterations"] * row["bare"])
-            lines.append(
-                f"{row['method']} takes {share:.2f} times the bare {row['arithmetic']} products of "
-                f"its {row['iterations']} iterations "
-                f"({1e3 * row['bare']:.1f} ms a pair, timed right after it)."
-            )
-        if "LU seconds" in row and row["method"] == "refined":
-            lines.append(
-                f"refined, n = {row['n']:,}: {row['seconds'] / row['LU seconds']:.2f} times "
-                "its own float32 LU."
-            )
-    lines += takeover(rows)
-    scaling = [row for row in rows if row["section"] == "scaling" and "seconds" in row]
-    if len(scaling) > 2:
-        seconds = exponent([(row["n"], row["seconds"]) for row in scaling[-3:]])
-        memory = exponent([(row["n"], row["memory"]) for row in scaling[-3:]])
-        lines.append(
-            f"Over the three largest sizes, seconds grow as n^{seconds:.2f} and memory as "
-            f"n^{memory:.2f}."
-        )
-    devices = sorted({f"{row['device']}, torch {row['torch']}" for row in rows})
-    lines += [
-        "",
-        f"Command: `{command}`. Device: {'; '.join(devices)}. Memory: peak beyond the system "
-        "itself (float64 factors).",
-        "",
-    ]
-    files.write_text(folder / "bench.md", "\n".join(lines))
-    files.write_text(folder / "bench.csv", tables.csv(frame))
-    for name, figure in (("frontier", frontier_picture(rows)), ("scaling", scaling_picture(rows))):
-        for kind in ("png", "svg") if figure is not None else ():
-            files.write_bytes(folder / f"{name}.{kind}", figures.image(figure, kind))
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measure what is missing, then write the table."""
     args = read_arguments()
@@ -533,6 +358,7 @@ def main() -> None:
         print(json.dumps(measure(json.loads(args.row))))
         return
     import torch
+    from bench_solvers_report import report
 
     on_gpu = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
     folder = Path(args.outputs) / ("quick" if args.quick else "") / ("cuda" if on_gpu else "cpu")
@@ -564,12 +390,7 @@ def measure_missing(args: argparse.Namespace, path: Path) -> list[dict]:
     """Measure the rows that ``path`` lacks, each stored when it is there; return all in order."""
     from bnrecon.runtime import files
 
-    known = []
-    if path.exists() and not args.fresh:
-        try:
-            known = files.read_json(path)["rows"]
-        except ValueError as error:
-            files.quarantine(path, error)
+    known = [] if args.fresh else read_rows(path)
     done = {key(row): row for row in known}
     order = plan(args.quick)
     for row in order:
@@ -589,13 +410,11 @@ def measure_apart(row: dict) -> dict | None:
         end="",
         flush=True,
     )
-    child = subprocess.run(
-        [sys.executable, __file__, "--row", json.dumps(row)], stdout=subprocess.PIPE, text=True
-    )
-    if child.returncode:
-        print(f"   failed with exit code {child.returncode}", flush=True)
+    try:
+        measured = in_process(__file__, row)
+    except subprocess.CalledProcessError as error:
+        print(f"   failed with exit code {error.returncode}", flush=True)
         return None
-    measured = json.loads(child.stdout.splitlines()[-1])
     print(
         f"   {measured.get('seconds', math.nan):.3g} s, "
         f"residual {measured.get('residual', math.nan):.1e}, {measured.get('note', '')}",

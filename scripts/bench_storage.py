@@ -16,14 +16,15 @@ features were drawn; what it maps from a file is not part of that. Prints both a
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+
+from bench_rows import in_process, memory_status
 
 LARGEST_SLICE = 65_536  # features of which products are measured
 ROUNDS = 9
@@ -89,11 +90,11 @@ def solve(name: str, width: int, storage: str) -> dict:
     torch.manual_seed(0)
     weight = torch.randn(shape.outputs, shape.inputs, *shape.kernel, dtype=torch.float64)
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
-    before, peak = status("RssAnon"), [0]
+    before, peak = memory_status("RssAnon"), [0]
 
     def watch() -> None:
         while True:
-            peak[0] = max(peak[0], status("RssAnon"))
+            peak[0] = max(peak[0], memory_status("RssAnon"))
             time.sleep(0.01)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -111,82 +112,65 @@ def solve(name: str, width: int, storage: str) -> dict:
     }
 
 
-def status(name: str) -> int:
-    """A number of bytes that Linux tells about this process."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {name} in /proc/self/status")
+def products_table(features: list[str], widths: list[int], precisions: list[str]) -> str:
+    """The table of products."""
+    lines = []
+    for name, width, precision in itertools.product(features, widths, precisions):
+        row = in_process(__file__, ("products", name, width, precision), threads=1)
+        part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
+        for storage in storages_of(name):
+            cpu, wall = (row[f"{storage} {by}"] / row[f"memory {by}"] for by in ("cpu", "wall"))
+            line = {
+                "features": name,
+                "width": width,
+                "n": f"{row['n']:,}",
+                "c1": f"{row['c1']:,}{part}",
+                "precision": precision,
+                "storage": storage,
+                "processor": f"{1e3 * row[f'{storage} cpu']:.0f} ms",
+                "ratio": f"{cpu:.2f}",
+                "by the clock": f"{wall:.2f}",
+            }
+            lines.append(shown(line))
+    return markdown(lines)
 
 
-def in_process(section: str, *arguments: object) -> dict:
-    """Measure one row in a process of its own, on one thread."""
-    command = [sys.executable, __file__, "--row", json.dumps([section, *arguments])]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def solves_table(features: list[str], widths: list[int]) -> str:
+    """The table of solves."""
+    from bnrecon.runtime.units import format_bytes
+
+    lines = []
+    for name, width in itertools.product(features, widths):
+        for storage in storages_of(name):
+            row = in_process(__file__, ("solves", name, width, storage), threads=1)
+            line = {
+                "features": name,
+                "width": width,
+                "n": f"{row['n']:,}",
+                "storage": storage,
+                "processor": f"{row['cpu']:.1f} s",
+                "clock": f"{row['wall']:.1f} s",
+                "iterations": row["iterations"],
+                "residual": f"{row['residual']:.1e}",
+                "memory": format_bytes(row["memory"]),
+            }
+            lines.append(shown(line))
+    return markdown(lines)
 
 
-def products_table(features: list[str], widths: list[int], precisions: list[str]) -> list[str]:
-    """Lines of the table of products."""
-    lines = [
-        "| features | width | n | c1 | precision | storage | processor | ratio | by the clock |",
-        "|:---|---:|---:|---:|:---|:---|---:|---:|---:|",
-    ]
-    for name in features:
-        for width in widths:
-            for precision in precisions:
-                row = in_process("products", name, width, precision)
-                part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
-                for storage in storages_of(name):
-                    ratios = (
-                        row[f"{storage} {by}"] / row[f"memory {by}"] for by in ("cpu", "wall")
-                    )
-                    cells = [
-                        name,
-                        f"{width}",
-                        f"{row['n']:,}",
-                        f"{row['c1']:,}{part}",
-                        precision,
-                        storage,
-                        f"{1e3 * row[f'{storage} cpu']:.0f} ms",
-                        *(f"{ratio:.2f}" for ratio in ratios),
-                    ]
-                    add(lines, cells)
-    return lines
+def shown(line: dict) -> dict:
+    """A line of a table, which is shown as soon as it is measured."""
+    print(*line.values(), sep=" | ", file=sys.stderr, flush=True)
+    return line
 
 
-def solves_table(features: list[str], widths: list[int]) -> list[str]:
-    """Lines of the table of solves."""
-    from bnrecon.runtime.hardware import format_bytes
+def markdown(lines: list[dict]) -> str:
+    """The lines as a table."""
+    import pandas as pd
 
-    lines = [
-        "| features | width | n | storage | processor | clock | iterations | residual | memory |",
-        "|:---|---:|---:|:---|---:|---:|---:|---:|---:|",
-    ]
-    for name in features:
-        for width in widths:
-            for storage in storages_of(name):
-                row = in_process("solves", name, width, storage)
-                cells = [
-                    name,
-                    f"{width}",
-                    f"{row['n']:,}",
-                    storage,
-                    f"{row['cpu']:.1f} s",
-                    f"{row['wall']:.1f} s",
-                    str(row["iterations"]),
-                    f"{row['residual']:.1e}",
-                    format_bytes(row["memory"]),
-                ]
-                add(lines, cells)
-    return lines
+    from bnrecon.reporting import tables
 
-
-def add(lines: list[str], cells: list[str]) -> None:
-    """Add a row, and show it as soon as it is measured."""
-    lines.append(f"| {' | '.join(cells)} |")
-    print(lines[-1], file=sys.stderr, flush=True)
+    return tables.markdown(pd.DataFrame(lines))
 
 
 def main() -> None:
@@ -206,10 +190,10 @@ def main() -> None:
     print(f"One thread of {os.cpu_count()}, load {load:.1f} when it started.\n")
     asked = arguments.features, arguments.widths
     if "products" in arguments.sections:
-        print("\n".join(products_table(*asked, arguments.precisions)), "\n")
+        print(products_table(*asked, arguments.precisions), "\n")
     if "solves" in arguments.sections:
         smaller = [width for width in arguments.widths if width < 256]
-        print("\n".join(solves_table(arguments.features, smaller)))
+        print(solves_table(arguments.features, smaller))
 
 
 if __name__ == "__main__":

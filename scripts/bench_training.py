@@ -45,11 +45,9 @@ def vgg18(width: int):
 
 def pairs(args: argparse.Namespace, collapsed: bool) -> float:
     """Images a second of training normalizations alone, in float32."""
-    from bnrecon.runtime import hardware
-
-    hardware.keep_freed_memory()
     import torch
 
+    from bnrecon.runtime import hardware
     from bnrecon.targets.collapsed_pair import CollapsedPair
     from bnrecon.targets.plan import TrainingPlan
     from bnrecon.targets.register import build
@@ -78,9 +76,6 @@ def pairs(args: argparse.Namespace, collapsed: bool) -> float:
 def project_loop(args: argparse.Namespace) -> float:
     """Images a second of the project's own trainer."""
     from bnrecon.runtime import hardware
-
-    hardware.keep_freed_memory()
-
     from bnrecon.targets.plan import TrainingPlan, autocast_dtype
     from bnrecon.targets.spec import TrainSpec
     from bnrecon.targets.step import Step
@@ -94,6 +89,8 @@ def project_loop(args: argparse.Namespace) -> float:
 def train_steps(step_class, network, plan, args: argparse.Namespace, device) -> float:
     """Images a second of the project's own steps."""
     import torch
+
+    from bnrecon.runtime.malloc import keep_freed_memory
 
     spec, data = plan.spec, random_images()
     network = network.to(device, memory_format=torch.channels_last).train()
@@ -115,7 +112,8 @@ def train_steps(step_class, network, plan, args: argparse.Namespace, device) -> 
         nonlocal sums
         sums += step(x, y, spec.lr)
 
-    return throughput(one_step, batches(), args, device)
+    with keep_freed_memory():
+        return throughput(one_step, batches(), args, device)
 
 
 def plain_loop(args: argparse.Namespace) -> float:

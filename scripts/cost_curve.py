@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from bench_rows import in_process, read_rows
 
 WIDTHS = (16, 32, 64, 128)
 LARGEST_LU = 9_216  # in seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB
@@ -47,7 +47,7 @@ def main() -> int:
         about = {"name": name, "size": size, "threads": args.threads}
         if any(all(row.get(of) == value for of, value in about.items()) for row in rows):
             continue
-        rows.append(about | in_process(name, size, args.threads))
+        rows.append(about | measure(name, size, args.threads))
         files.write_json(path, {"rows": rows})
     try:
         found = run_rows(args.run) if args.run else []
@@ -79,25 +79,9 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def read_rows(path: Path) -> list[dict]:
-    """The rows that were measured before; a damaged file is set aside."""
-    from bnrecon.runtime import files
-
-    if not path.exists():
-        return []
-    try:
-        return files.read_json(path)["rows"]
-    except ValueError as error:
-        files.quarantine(path, error)
-        return []
-
-
-def in_process(name: str, size: int, threads: int) -> dict:
+def measure(name: str, size: int, threads: int) -> dict:
     """Measure one row in a process of its own."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    line = [sys.executable, __file__, "--row", json.dumps([name, size])]
-    done = subprocess.run(line, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    row = json.loads(done.stdout)
+    row = in_process(__file__, (name, size), threads)
     print(f"{name} n = {row['n']:,}: {row['seconds']:.3g} s", file=sys.stderr, flush=True)
     return row
 
@@ -197,36 +181,35 @@ def solved_layer(path: Path) -> tuple[int, float, int, float]:
 
 def write_report(rows: list[dict], folder: Path) -> str:
     """Write the table and the figure; the table."""
+    import pandas as pd
     import torch
 
-    from bnrecon.reporting import figures
+    from bnrecon.reporting import figures, tables
     from bnrecon.runtime import files
     from bnrecon.runtime.hardware import describe_device
 
-    lines = [
-        "| what | n | c1 | seconds | processor | iterations | residual |",
-        "|:---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        what = {"layer": "a layer", "LU": "LU, float64"}.get(row["name"])
-        what = what or f"a layer of {row['run']} (median of {row['layers']})"
-        cells = [
-            what,
-            f"{row['n']:,}",
-            f"{row['c1']:,}" if "c1" in row else "",
-            f"{row['seconds']:.3g}",
-            f"{row['processor_seconds']:.3g}" if "processor_seconds" in row else "",
-            str(row.get("iterations", "")),
-            f"{row['residual']:.1e}" if "residual" in row else "",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+    names = {"layer": "a layer", "LU": "LU, float64"}
+    frame = pd.DataFrame(
+        {
+            "what": names.get(row["name"])
+            or f"a layer of {row['run']} (median of {row['layers']})",
+            "n": f"{row['n']:,}",
+            "c1": f"{row['c1']:,}" if "c1" in row else "",
+            "seconds": f"{row['seconds']:.3g}",
+            "processor": f"{row['processor_seconds']:.3g}" if "processor_seconds" in row else "",
+            "iterations": row.get("iterations"),
+            "residual": f"{row['residual']:.1e}" if "residual" in row else "",
+        }
+        for row in rows
+    ).astype(object)
     device = describe_device(torch.device("cpu"))
-    lines += ["", f"Features sign, regenerated, 1.5 n of them, to 1e-10. Device: {device}.", ""]
-    files.write_text(folder / "cost_curve.md", "\n".join(lines))
+    about = f"Features sign, regenerated, 1.5 n of them, to 1e-10. Device: {device}."
+    text = f"{tables.markdown(frame)}\n\n{about}\n"
+    files.write_text(folder / "cost_curve.md", text)
     picture = draw(rows)
     for kind in ("png", "svg"):
         files.write_bytes(folder / f"cost_curve.{kind}", figures.image(picture, kind))
-    return "\n".join(lines)
+    return text
 
 
 def draw(rows: list[dict]):

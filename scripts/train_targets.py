@@ -14,8 +14,8 @@ import sys
 from bnrecon.cli import exit_codes, main
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.request import read
+from bnrecon.reproduction.shared_targets import target_key
 from bnrecon.reproduction.work import RunWork
-from bnrecon.runtime.digests import content_key, differences_from_defaults, json_values
 from bnrecon.studies import registry
 
 
@@ -26,12 +26,7 @@ def targets(words: list[str]) -> list[tuple[str, ...]]:
     for part in engine.plan(registry.find(words[0]), request):
         for work in part.work:
             if isinstance(work, RunWork):
-                config = work.config
-                wanted = {
-                    name: differences_from_defaults(getattr(config, name))
-                    for name in ("data", "target", "train")
-                }
-                found.setdefault(content_key(json_values(wanted)), work.row.overrides)
+                found.setdefault(target_key(work.config), work.row.overrides)
     return list(found.values())
 
 

@@ -117,3 +117,8 @@ def make_known(folder, monkeypatch, steps=30):
     monkeypatch.setattr(registry, "STUDIES", (*registry.STUDIES, STUDY.name))
     for name in [name for name in sys.modules if name.startswith("bnrecon.studies.made")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+def jobs_folders(asked):
+    """The folders of a request's submissions, in their order."""
+    return sorted((asked.folder / "jobs").iterdir())

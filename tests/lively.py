@@ -5,7 +5,7 @@ from torch import nn
 
 from bnrecon.targets.register import build
 
-__all__ = ["NETWORKS", "Residual", "enliven", "outputs"]
+__all__ = ["NETWORKS", "Residual", "enliven", "outputs", "small_vgg"]
 
 
 def enliven(network, shape, seed=0):
@@ -24,6 +24,12 @@ def enliven(network, shape, seed=0):
 def outputs(network, shape, seed=5):
     with torch.no_grad():
         return network(torch.randn(6, *shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def small_vgg(seed=0):
+    """A VGG of two convolutions for the digits."""
+    torch.manual_seed(seed)
+    return build("vgg", (1, 8, 8), 10, width=4, groups=[1, 1], activation="relu")
 
 
 class Residual(nn.Module):

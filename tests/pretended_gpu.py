@@ -32,12 +32,12 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from places import ROOT
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 DEVICE = torch.device("cuda", 0)
-ROOT = Path(__file__).resolve().parent.parent
 MEMORY = 2**33
 
 READ = {

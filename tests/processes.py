@@ -10,8 +10,9 @@ from bnrecon.runtime import files
 
 SMALLEST = ("scale=smoke", "target.groups=[1]", "train.epochs=1")
 TWO_SEEDS = ("scale=smoke", "seeds=[0,1]")
-# One thread: processes that each want all cores wait for each other's threads most of the time.
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+# Processes that each want all cores wait for each other's threads most of the time.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+ENVIRONMENT = os.environ | ONE_THREAD
 
 
 def folder_of(out):
@@ -24,10 +25,11 @@ def result_of(out):
 
 
 def start(*words, command="run"):
-    """Start ``bnrecon run WORDS`` in a process of its own."""
+    """Start ``bnrecon COMMAND WORDS`` in a process of its own."""
     line = [sys.executable, "-m", "bnrecon", command, *words]
+    environment = os.environ | ONE_THREAD  # as a test may have changed it
     return subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
 
 

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from lively import enliven
+from lively import enliven, small_vgg
 from pretended_gpu import PretendedGpu, on_device
 from torch import nn
 
@@ -121,13 +121,8 @@ def same(network, other):
     return all(torch.equal(held.cpu(), wanted[name]) for name, held in network.state_dict().items())
 
 
-def small(seed=0):
-    torch.manual_seed(seed)
-    return build("vgg", (1, 8, 8), 10, width=4, groups=[1, 1], activation="relu")
-
-
 def trained(digits, tmp_path, plan=PLAN, device=CPU):
-    network = small()
+    network = small_vgg()
     log, _ = train(network, digits, plan, device, tmp_path / "checkpoint", StopRequest())
     (tmp_path / "checkpoint").unlink()
     return network, log
@@ -420,7 +415,7 @@ def test_deep_sources_are_solved_on_the_targets_device_from_the_same_draws(gpu):
 @pytest.mark.parametrize("features", list(DISTRIBUTIONS))
 @pytest.mark.parametrize("options", [{}, {"activation": "relu"}, {"skip": "inner"}], ids=str)
 def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options):
-    target = enliven(small(), (1, 8, 8)).to(gpu.device)
+    target = enliven(small_vgg(), (1, 8, 8)).to(gpu.device)
     images, _ = next(iter(digits.test_batches(100, gpu.device)))
     source = reconstruct(target, FeatureSpec(features, **options), images=images).network
     assert all(on_device(tensor) for tensor in (*source.parameters(), *source.buffers()))
@@ -436,7 +431,7 @@ def test_features_that_are_not_in_memory_are_moved_to_the_device_by_tiles(
     gpu, features, storage, monkeypatch
 ):
     monkeypatch.setattr("bnrecon.operators.rows.TILE", 50)
-    target = enliven(small(), (1, 8, 8)).to(gpu.device)
+    target = enliven(small_vgg(), (1, 8, 8)).to(gpu.device)
     rebuilt = reconstruct(target, FeatureSpec(features, storage=storage))
     assert all(layer.converged for layer in rebuilt.layers)
     x = torch.randn(8, 1, 8, 8).to(gpu.device)

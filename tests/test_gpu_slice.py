@@ -1,17 +1,19 @@
 """`make gpu-slice`: what travels to a machine without network and git, and what comes home."""
 
 import importlib.metadata
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
+import pack_for_gpu
+import parts
+import pieces
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from places import SCRIPTS
 
 from bnrecon.config.composition import compose
 from bnrecon.data import DataSpec, load
@@ -21,8 +23,6 @@ from bnrecon.reproduction.request import read
 from bnrecon.runtime import provenance
 from bnrecon.studies import registry
 
-ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "scripts"
 SIZE = 20 * 2**20  # bytes of a part, so that the packages take several
 OPTIONS = ("seeds=[0]", "target.groups=[1]")
 NO_NETWORK = """
@@ -30,18 +30,6 @@ import socket
 def refuse(*_): raise OSError("there is no network")
 socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
 """
-
-
-def script(name):
-    """A script as a module."""
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-parts, pieces = script("parts"), script("pieces")
 
 
 # Parts.
@@ -98,13 +86,15 @@ def test_the_pieces_are_commands_that_there_are():
         assert name == "study" or (SCRIPTS / name).is_file()
 
 
-def test_an_unknown_piece_is_one_line(tmp_path):
-    for name, options in (("gpu_slice", ()), ("pack_for_gpu", ("--out", str(tmp_path / "out")))):
-        line = [sys.executable, str(SCRIPTS / f"{name}.py"), "--pieces", "table3", *options]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"{name}: piece table3: there is none; allowed: table1-targ")
-        assert len(done.stderr.splitlines()) == 1
+def test_an_unknown_piece_is_one_line(tmp_path, capsys):
+    line = [sys.executable, str(SCRIPTS / "gpu_slice.py"), "--pieces", "table3"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+    packed = pack_for_gpu.main(["--pieces", "table3", "--out", str(tmp_path / "out")])
+    assert done.returncode == packed == 2
+    said = {"gpu_slice": done.stderr, "pack_for_gpu": capsys.readouterr().err}
+    for name, lines in said.items():
+        assert lines.startswith(f"{name}: piece table3: there is none; allowed: table1-targets, ")
+        assert len(lines.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,9 +205,8 @@ def images(tmp_path_factory):
 def pack(images, tmp_path_factory):
     """What travels."""
     folder = tmp_path_factory.mktemp("pack")
-    line = [sys.executable, str(SCRIPTS / "pack_for_gpu.py"), "--out", str(folder)]
-    line += ["--data", str(images), "--pieces", "table1-targets", "table1-exact"]
-    subprocess.run([*line, "--part-mb", str(SIZE / 2**20)], check=True, stdout=subprocess.PIPE)
+    words = ["--out", str(folder), "--data", str(images), "--part-mb", str(SIZE / 2**20)]
+    assert pack_for_gpu.main([*words, "--pieces", "table1-targets", "table1-exact"]) == 0
     return folder
 
 

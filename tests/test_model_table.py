@@ -1,28 +1,12 @@
 """The script that makes docs/models.md: small models of torchvision, resumed, and written down."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import model_table
 import pytest
 import torch
 import torchvision
 from torch import nn
 
-ROOT = Path(__file__).parents[1]
 KNOWN = set(torchvision.models.list_models(module=torchvision.models))
-
-
-@pytest.fixture(scope="module")
-def table():
-    sys.path.insert(0, str(ROOT / "scripts"))  # as for a script that is run
-    spec = importlib.util.spec_from_file_location("model_table", ROOT / "scripts/model_table.py")
-    module = sys.modules["model_table"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(ROOT / "scripts"))
-    for name in ("model_table", "small_models"):
-        del sys.modules[name]
 
 
 @pytest.mark.parametrize(
@@ -37,12 +21,10 @@ def table():
         ("vit_b_16", 10**5),
     ],
 )
-def test_models_are_made_small_by_their_arguments_and_torchvision_stays_as_it_was(
-    table, name, limit
-):
+def test_models_are_made_small_by_their_arguments_and_torchvision_stays_as_it_was(name, limit):
     before = torchvision.models.get_model_builder(name)
-    kinds = {kind: getattr(torchvision.models, kind) for kind in table.SMALLER}
-    model, small = table.build(name)
+    kinds = {kind: getattr(torchvision.models, kind) for kind in model_table.SMALLER}
+    model, small = model_table.build(name)
     assert sum(parameter.numel() for parameter in model.parameters()) < limit
     model.eval()(torch.randn(1, 3, small.side, small.side))
     assert torchvision.models.get_model_builder(name) is before
@@ -50,40 +32,40 @@ def test_models_are_made_small_by_their_arguments_and_torchvision_stays_as_it_wa
 
 
 @pytest.fixture
-def small_model(table, monkeypatch):
+def small_model(monkeypatch):
     """A network in place of torchvision's; how often it was built."""
     built = []
 
     def build(name):
         built.append(name)
         layers = [nn.Conv2d(3, 4, 3, groups=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()]
-        return nn.Sequential(*layers, nn.Linear(4 * 6 * 6, 3)), table.Small("", side=8)
+        return nn.Sequential(*layers, nn.Linear(4 * 6 * 6, 3)), model_table.Small("", side=8)
 
-    monkeypatch.setattr(table, "build", build)
+    monkeypatch.setattr(model_table, "build", build)
     return built
 
 
-def test_a_finished_model_is_not_computed_again_and_a_cut_line_is(table, small_model, tmp_path):
+def test_a_finished_model_is_not_computed_again_and_a_cut_line_is(small_model, tmp_path):
     file = tmp_path / "folder" / "rows.jsonl"
-    table.compute(["a", "b"], file, 1e9)
-    rows = table.read_rows(file)
+    model_table.compute(["a", "b"], file, 1e9)
+    rows = model_table.read_rows(file)
     assert rows["a"]["id_cond"]["rebuilt"] == 2
     assert rows["a"]["he_normal"]["difference"] < 1e-8
     lines = file.read_text().splitlines()
     file.write_text(f"{lines[0]}\n{lines[1][:40]}")
-    table.compute(["a", "b"], file, 1e9)
+    model_table.compute(["a", "b"], file, 1e9)
     assert small_model == ["a", "b", "a", "b", "b", "b"]  # for id_cond and he_normal
-    assert set(table.read_rows(file)) == {"a", "b"}
+    assert set(model_table.read_rows(file)) == {"a", "b"}
 
 
-def test_layers_beyond_the_number_of_operations_are_kept_and_said(table, small_model, tmp_path):
-    table.compute(["a"], tmp_path / "rows.jsonl", 4 * 130 * 108 * 162 + 1)
-    found = table.read_rows(tmp_path / "rows.jsonl")["a"]["he_normal"]
+def test_layers_beyond_the_number_of_operations_are_kept_and_said(small_model, tmp_path):
+    model_table.compute(["a"], tmp_path / "rows.jsonl", 4 * 130 * 108 * 162 + 1)
+    found = model_table.read_rows(tmp_path / "rows.jsonl")["a"]["he_normal"]
     assert (found["rebuilt"], found["layers"]) == (1, 2)
     assert found["kept"] == {"too large for this table": 1}
 
 
-def test_the_page_has_a_line_for_each_model_and_each_reason(table, tmp_path):
+def test_the_page_has_a_line_for_each_model_and_each_reason(tmp_path):
     found = {
         "layers": 5, "rebuilt": 4, "converged": 4, "kept": {"read by linear": 1},
         "layer_error": 0.0, "difference": 2e-9, "seconds": 3.2,
@@ -95,25 +77,25 @@ def test_the_page_has_a_line_for_each_model_and_each_reason(table, tmp_path):
     }
     for entry in rows.values():
         entry |= {"torch": "1", "torchvision": "2", "threads": 1}
-    page = table.page(rows)
+    page = model_table.page(rows)
     assert "| one | 5 | 4 | 2e-09 | 3 | 4 | 2e-09 | 3 |" in page
     assert "| two | 5 | 4 | 2e-09 | 3 | refused: a/b |  |  |" in page
     assert "| six | 5 | 4 | 2e-09 | 3 | not computed |  |  |" in page
     assert "| read by linear | one (1), six (1), two (1) |" in page
 
 
-def test_mistakes_in_the_call_are_said_in_one_line(table, tmp_path, monkeypatch, capsys):
+def test_mistakes_in_the_call_are_said_in_one_line(tmp_path, monkeypatch, capsys):
     for arguments, said in (
         (["--only", "resnet19"], "torchvision has no resnet19"),
         (["--write", "--rows", str(tmp_path / "none")], "no model in it; run without --write"),
     ):
         monkeypatch.setattr("sys.argv", ["model_table.py", *arguments])
-        assert table.main() == 2
+        assert model_table.main() == 2
         assert said in capsys.readouterr().err
 
 
-def test_the_page_that_ships_knows_its_models_and_their_outputs_agree(table):
-    lines = table.PAGE.read_text().splitlines()
+def test_the_page_that_ships_knows_its_models_and_their_outputs_agree():
+    lines = model_table.PAGE.read_text().splitlines()
     rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]
     models = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in rows}
     found = {name: cells for name, cells in models.items() if name in KNOWN}

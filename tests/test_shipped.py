@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import ROOT
 from torch import nn
 
 import bnrecon
@@ -18,7 +19,6 @@ from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 from bnrecon.targets.location import target_folder
 
-ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 # Written down when results began to ship; entries are added, never changed.
 SHIPPED = json.loads((GOLDEN / "shipped.json").read_text(encoding="utf-8"))

@@ -5,12 +5,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
+from places import ROOT
 from processes import ENVIRONMENT
 
-ROOT = Path(__file__).parent.parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 OWN = "outputs/runs/digits-vgg_small-he_normal-0123456789/result.json"
 MOST = 5_000_000  # bytes

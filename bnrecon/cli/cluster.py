@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Parser
+from bnrecon.cli.words import given_folder, split_studies
 from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["OPTIONS", "add_commands"]
@@ -31,16 +31,10 @@ def add_commands(commands: Any, shared: Parser) -> None:
 
 def _cancel(given: argparse.Namespace) -> int:
     """Cancel what is queued or running; print what it was, or that there was nothing."""
-    names = [word for word in given.words if "=" not in word]
+    names, options = split_studies(given.words, OPTIONS)
     if not names:
         raise UserError("cancel: give a study's name, as in: bnrecon cancel burkholz2024")
-    options = _options([word for word in given.words if "=" in word])
-    outputs = Path(options.get("outputs", "outputs"))
-    if "outputs" in options and not outputs.is_dir():
-        raise UserError(f"outputs={outputs}: no such folder; give the one that the study was given")
-    for name in names:
-        _check_study(name)
-    scale = options.get("scale")
+    outputs, scale = given_folder(options.get("outputs")), options.get("scale")
     from bnrecon.reproduction.study import SCALES
 
     if scale is not None and scale not in SCALES:
@@ -55,22 +49,3 @@ def _cancel(given: argparse.Namespace) -> int:
         if not cancelled:
             output.write(f"no job of {name} is known that waits or runs ({folder})")
     return exit_codes.DONE
-
-
-def _options(words: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in OPTIONS:
-            raise UserError(f"{word}: {nearest(f'{key}=', [f'{name}=' for name in OPTIONS])}")
-        if not value or key in found:
-            raise UserError(f"{word}: give {key}= once, with a value")
-        found[key] = value
-    return found
-
-
-def _check_study(name: str) -> None:
-    from bnrecon.studies.registry import STUDIES
-
-    if name not in STUDIES:
-        raise UserError(f"study={name}: {nearest(name, STUDIES)}")

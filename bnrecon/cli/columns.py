@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Column", "format_size", "layout", "line_width", "one_line"]
+__all__ = ["Column", "layout", "line_width", "one_line"]
 
 GAP = "  "
 SHORTEST = {"end": 12, "middle": 20}  # letters that a column keeps when it is shortened
@@ -122,15 +122,3 @@ def one_line(text: str) -> str:
     größe\n\x1b[2J
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def format_size(size: int) -> str:
-    """A number of bytes, in powers of 1000.
-
-    >>> format_size(46796), format_size(724556), format_size(2_160_000_000)
-    ('47 kB', '0.7 MB', '2.2 GB')
-    """
-    for unit, limit in (("GB", 1e9), ("MB", 1e6)):
-        if size >= limit / 10:
-            return f"{size / limit:.1f} {unit}"
-    return f"{size / 1e3:.0f} kB"

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.listing import given_folder
 from bnrecon.cli.parser import Parser
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.cli.words import given_folder, split
+from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
 
-__all__ = ["add_commands"]
+__all__ = ["OPTIONS", "add_commands"]
+
+OPTIONS = ("outputs", "data.root")
 
 
 def add_commands(commands: Any, shared: Parser) -> None:
@@ -64,23 +66,12 @@ def _compare(given: argparse.Namespace) -> int:
 
 def _read_comparison(words: Sequence[str]) -> tuple[list[str], Path, str | None]:
     """The names of two runs, the outputs folder, and the folder of the images."""
-    options: dict[str, str] = {}
-    names = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or Path(word).exists():
-            names.append(word)
-        elif name not in ("outputs", "data.root"):
-            raise UserError(f"{word}: {nearest(name, ('outputs', 'data.root'))}")
-        elif name in options:
-            raise UserError(f"{name}= is given twice")
-        else:
-            options[name] = value
+    names, options = split(words, OPTIONS)
     if len(names) != 2:
         listed = f"{', '.join(names)}: " if names else ""
         raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
-    outputs = f"outputs={options['outputs']}" if "outputs" in options else None
-    return names, _folder_of_runs(outputs, names), options.get("data.root")
+    folder = _folder_of_runs(options.get("outputs"), names)
+    return names, folder, options.get("data.root")
 
 
 def _folder_of_runs(outputs: str | None, names: Sequence[str]) -> Path:

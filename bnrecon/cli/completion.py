@@ -7,21 +7,24 @@ the words that fit, one on each line. Nothing here loads torch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.resources
 import itertools
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bnrecon.cli import exit_codes, output
-from bnrecon.cli.listing import KINDS
+from bnrecon.cli import cluster, compare, exit_codes, export, listing, output, status
 from bnrecon.cli.parser import Parser
+from bnrecon.runtime import tracker_libraries
 
 __all__ = ["add_commands", "complete"]
+
+Completer = Callable[[str], list[str]]  # from the beginning of a value to all that it can be
 
 logger = logging.getLogger(__name__)
 
@@ -115,25 +118,23 @@ def complete(line: str, commands: dict[str, Parser]) -> list[str]:
     command, *before = before
     if command not in commands:
         return []
-    if word.startswith("-") and "=" not in word:
+    name, equals, value = word.partition("=")
+    if name in FLAGS and equals:
+        return [f"{name}={path}" for path in FLAGS[name](value)]
+    if word.startswith("-"):
         return _starting(word, commands[command].flags)
-    if before and before[-1] in ("--config-dir", "-cd"):
-        return folders(word)
-    if word.startswith("--config-dir="):
-        return [f"--config-dir={folder}" for folder in folders(word.partition("=")[2])]
-    if before and before[-1] == "--import":
-        return archives(word)
-    if word.startswith("--import="):
-        return [f"--import={found}" for found in archives(word.partition("=")[2])]
-    if command == "completion":
-        return _starting(word, SCRIPTS)
-    own: dict[str, Callable[[str, list[str], str], list[str]]] = {}
-    own |= dict.fromkeys(("study", "tables", "figures"), _complete_study)
-    own |= dict.fromkeys(("ls", "compare", "status"), _complete_look) | {"export": _complete_export}
-    own |= {"cancel": _complete_cancel, "report": _complete_report}
-    if command in own:
-        return own[command](command, before, word)
-    return _complete_option(before, word, sweep=command == "run")
+    if before and before[-1] in FLAGS:
+        return FLAGS[before[-1]](word)
+    taken = _taken(command, before)
+    options = _options(taken, before)
+    if equals and (known := options.get(name.lstrip("+"))) is not None:
+        done, comma, last = value.rpartition(",") if command == "run" else ("", "", value)
+        return [f"{name}={done}{comma}{found}" for found in known(last)]
+    names = [other for other in taken.names if other not in before]
+    # Before anything is typed, the options that are not part of a group will do.
+    shown = [option for option in options if word or "." not in option or option in taken.options]
+    found = _starting(word, names) + _starting(word, [f"{option}=" for option in shown])
+    return found + (folders(word) if taken.folders else [])
 
 
 def _words(line: str) -> list[str]:
@@ -151,15 +152,16 @@ def _starting(prefix: str, words: Iterable[str]) -> list[str]:
 
 def folders(prefix: str) -> list[str]:
     """The folders that a path can go on to, each with a slash behind it."""
-    return [path for path in _paths(prefix) if path.endswith("/")]
+    return [path for path in paths(prefix) if path.endswith("/")]
 
 
 def archives(prefix: str) -> list[str]:
     """The folders and zip files that a path can go on to."""
-    return [path for path in _paths(prefix) if path.endswith(("/", ".zip"))]
+    return [path for path in paths(prefix) if path.endswith(("/", ".zip"))]
 
 
-def _paths(prefix: str) -> list[str]:
+def paths(prefix: str) -> list[str]:
+    """The folders, each with a slash behind it, and files that a path can go on to."""
     parent = prefix.rpartition("/")[0] + "/" if "/" in prefix else ""
     try:
         found = list(Path(parent or ".").expanduser().iterdir())
@@ -170,125 +172,103 @@ def _paths(prefix: str) -> list[str]:
     return _starting(prefix, [name for name in names if hidden or "/." not in f"/{name}"])
 
 
-def _complete_look(command: str, before: list[str], word: str) -> list[str]:
-    """What `ls`, `compare` and `status` take: kinds of results, runs, studies; and folders."""
-    if word.startswith("outputs="):
-        return [f"outputs={folder}" for folder in folders(word.partition("=")[2])]
+# Flags whose value is a path, given behind an equals sign or as the next word.
+FLAGS: dict[str, Completer] = {
+    "--config-dir": folders,
+    "-cd": folders,
+    "--import": archives,
+    "--output": paths,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Taken:
+    """What a command takes next.
+
+    Args:
+        names: words without an equals sign.
+        options: options of its own.
+        of_runs: whether it takes those of runs as well.
+        folders: whether it takes a folder.
+    """
+
+    names: Iterable[str] = ()
+    options: Sequence[str] = ()
+    of_runs: bool = False
+    folders: bool = False
+
+
+def _taken(command: str, before: Sequence[str]) -> _Taken:
+    """What a command takes behind the words that are there."""
     from bnrecon.studies.registry import STUDIES
 
-    outputs = [other.partition("=")[2] for other in before if other.startswith("outputs=")]
-    known = {
-        "ls": KINDS,
-        "compare": folder_names(Path(*(outputs[-1:] or ["outputs"]), "runs")),
-        "status": STUDIES,
-    }[command]
-    names = [name for name in known if name not in before]
-    return _starting(word, [*names, "outputs="]) + (folders(word) if command != "status" else [])
+    match command:
+        case "study" | "tables" | "figures":
+            return _taken_of_study(command, before)
+        case "report":
+            return _Taken(STUDIES, ("scale",), of_runs=True)
+        case "status":
+            return _Taken(STUDIES, status.OPTIONS)
+        case "cancel":
+            return _Taken(STUDIES, cluster.OPTIONS)
+        case "ls":
+            return _Taken(listing.KINDS, listing.OPTIONS, folders=True)
+        case "compare":
+            return _Taken(_stored(before, "runs"), compare.OPTIONS, folders=True)
+        case "export" if before:
+            return _Taken(_stored(before, "runs", "targets"), export.OPTIONS, folders=True)
+        case "export":
+            return _Taken(tracker_libraries.NAMES)
+        case "completion":
+            return _Taken(SCRIPTS)
+    return _Taken(of_runs=True)
 
 
-def _complete_report(command: str, before: list[str], word: str) -> list[str]:
-    """Studies and options of `report`, and the file that it writes."""
-    from bnrecon.studies.registry import STUDIES
-
-    if before and before[-1] == "--output":
-        return _paths(word)
-    if word.startswith("--output="):
-        return [f"--output={found}" for found in _paths(word.partition("=")[2])]
-    if "=" in word:
-        return _complete_study(command, [STUDIES[0]], word)
-    names = _starting(word, [name for name in STUDIES if name not in before])
-    return names + _complete_option(before, word, False, ["scale="])
-
-
-def folder_names(parent: Path) -> list[str]:
-    """The names of the folders in a folder; none where it cannot be read."""
-    try:
-        return [place.name for place in parent.iterdir() if place.is_dir()]
-    except OSError:
-        return []
-
-
-def _complete_study(command: str, before: list[str], word: str) -> list[str]:
+def _taken_of_study(command: str, before: Sequence[str]) -> _Taken:
     """A study's name, then its parts, its own options and those of its runs."""
-    from bnrecon.reproduction.study import SCALES
+    from bnrecon.config import cluster_settings
     from bnrecon.studies import registry
 
-    names = [name for other in before if (name := other.removeprefix("study=")) in registry.STUDIES]
-    if not names:
-        found = _starting(word, registry.STUDIES)
-        return found + (folders(word) if command == "tables" else [])
-    if "=" in word:
-        own = {"scale": SCALES, "jobs": ("1", "2", "4"), "cluster": ("local", "slurm")}
-        name, _, value = word.partition("=")
-        if name in own:
-            return [f"{name}={known}" for known in _starting(value, own[name])]
-        return _complete_option(before, word, sweep=False)
-    study = registry.find(names[0])
-    parts = [part for part in (*study.parts, *study.solvers) if part not in before]
-    own_options = ["scale="]
-    if command == "study":
-        own_options += ["jobs=", *_cluster_options(before)]
-    return _starting(word, parts) + _complete_option(before, word, False, own_options)
+    words = [word.removeprefix("study=") for word in before]
+    study = next((registry.find(word) for word in words if word in registry.STUDIES), None)
+    if study is None:
+        return _Taken(registry.STUDIES, folders=command == "tables")
+    own = ["scale"]
+    if command == "study" and "cluster=slurm" in before:
+        own += ["jobs", "minutes_per_job", *(f"slurm.{name}" for name in cluster_settings.NAMES)]
+    elif command == "study":
+        own += ["jobs", "cluster"]
+    return _Taken((*study.parts, *study.solvers), own, of_runs=True)
 
 
-def _cluster_options(before: list[str]) -> list[str]:
-    """What a study takes of a cluster; Slurm's settings once it is named."""
-    if "cluster=slurm" not in before:
-        return ["cluster="]
-    from bnrecon.config.cluster_settings import NAMES
+def _stored(before: Sequence[str], *kinds: str) -> list[str]:
+    """The names of runs or targets in the outputs folder; none where it cannot be read."""
+    outputs = [word.partition("=")[2] for word in before if word.startswith("outputs=")]
+    found: list[str] = []
+    for kind in kinds:
+        with contextlib.suppress(OSError):
+            places = Path(*(outputs[-1:] or ["outputs"]), kind).iterdir()
+            found += [place.name for place in places if place.is_dir()]
+    return found
 
-    return ["minutes_per_job=", *(f"slurm.{name}=" for name in NAMES)]
 
-
-def _complete_cancel(_: str, before: list[str], word: str) -> list[str]:
-    """The names of studies, a scale, and the folder of outputs."""
+def _options(taken: _Taken, before: Sequence[str]) -> dict[str, Completer]:
+    """The options that a command takes, each with what completes its value."""
     from bnrecon.reproduction.study import SCALES
-    from bnrecon.studies.registry import STUDIES
 
-    if word.startswith("outputs="):
-        return [f"outputs={folder}" for folder in folders(word.partition("=")[2])]
-    if word.startswith("scale="):
-        return _starting(word, [f"scale={scale}" for scale in SCALES])
-    return _starting(
-        word, [name for name in STUDIES if name not in before] + ["scale=", "outputs="]
-    )
-
-
-def _complete_export(_: str, before: list[str], word: str) -> list[str]:
-    """A tracker's name, then folders, the names of runs and targets, and the few options."""
-    from bnrecon.cli.export import OPTIONS
-    from bnrecon.runtime.tracker_libraries import NAMES
-
-    if not before:
-        return _starting(word, NAMES)
-    if "=" in word:
-        return _complete_option(before, word, sweep=False)
-    given = [option.partition("=")[2] for option in before if option.startswith("outputs=")]
-    places = [Path(given[0] if given else "outputs") / kind for kind in ("runs", "targets")]
-    names = [found.name for place in places if place.is_dir() for found in place.iterdir()]
-    options = [f"{name}=" for name in OPTIONS]
-    return _starting(word, options) + folders(word) + _starting(word, names) * bool(word)
+    of_runs = _options_of_runs(before)
+    of_studies = {
+        "scale": _one_of(SCALES),
+        "jobs": _one_of(("1", "2", "4")),
+        "cluster": _one_of(("local", "slurm")),
+    }
+    known = of_runs | of_studies
+    own = {name: known.get(name, _one_of(())) for name in taken.options}
+    return (of_runs if taken.of_runs else {}) | own
 
 
-def _complete_option(
-    before: list[str], word: str, sweep: bool, further: Iterable[str] = ()
-) -> list[str]:
-    """An option's name with its equals sign, or its value; in a sweep, values after a comma."""
-    values = _values(before)
-    name, equals, value = word.partition("=")
-    if not equals:
-        # Before anything is typed, the options that are not part of a group will do.
-        names = (name for name in values if word or "." not in name)
-        return _starting(word, {*(f"{name}=" for name in names), *further})
-    known = values.get(name.lstrip("+"))
-    if known is None:
-        return []
-    done, comma, last = value.rpartition(",") if sweep else ("", "", value)
-    return [f"{name}={done}{comma}{found}" for found in known(last)]
-
-
-def _values(before: list[str]) -> dict[str, Callable[[str], list[str]]]:
-    """What completes each option's value, by the option's name."""
+def _options_of_runs(before: Sequence[str]) -> dict[str, Completer]:
+    """The options of a run, each with what completes its value."""
     from bnrecon.config import schema
 
     choices = {group: _yaml_names(group, before) for group in schema.GROUPS}
@@ -305,12 +285,12 @@ def _values(before: list[str]) -> dict[str, Callable[[str], list[str]]]:
     return found | {name: own[name] for name in own.keys() - found.keys()}
 
 
-def _field_values(spec: type) -> dict[str, Callable[[str], list[str]]]:
+def _field_values(spec: type) -> dict[str, Completer]:
     """What completes the value of each of a spec's fields."""
     from bnrecon.runtime.options import field_types
 
     kinds = field_types(spec)
-    found: dict[str, Callable[[str], list[str]]] = {}
+    found: dict[str, Completer] = {}
     for field in dataclasses.fields(spec):
         allowed = list(map(str, field.metadata.get("allowed", ())))
         if bool in kinds[field.name]:
@@ -319,12 +299,12 @@ def _field_values(spec: type) -> dict[str, Callable[[str], list[str]]]:
     return found
 
 
-def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+def _one_of(names: Iterable[str]) -> Completer:
     names = list(names)
     return lambda prefix: _starting(prefix, names)
 
 
-def _yaml_names(group: str, before: list[str]) -> list[str]:
+def _yaml_names(group: str, before: Sequence[str]) -> list[str]:
     """The choices of a group: yaml files of the package, and of ``--config-dir``."""
     places = [importlib.resources.files("bnrecon.configs") / group]
     for word, following in itertools.zip_longest(before, before[1:], fillvalue=""):

@@ -1,6 +1,6 @@
 """From an exception to an exit code and one line.
 
-0 done, 1 failed, 2 a mistake in what was given, 130 interrupted, 141 nobody reads the output.
+0 done, 1 failed, 2 a mistake in what was given, 130 interrupted, 141 output pipe closed.
 """
 
 from __future__ import annotations

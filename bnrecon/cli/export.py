@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Parser
+from bnrecon.cli.words import split
 from bnrecon.runtime.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -78,13 +79,10 @@ def _read(given: list[str]) -> tuple[RunConfig, list[str]]:
     from bnrecon.runtime.tracker_libraries import NAMES, require_libraries
 
     tracker, *rest = given
-    options = [word for word in rest if "=" in word and word.partition("=")[0].isidentifier()]
-    for option in options:
-        name = option.partition("=")[0]
-        if name not in OPTIONS:
-            raise UserError(f"{name} is not an option of export: {nearest(name, OPTIONS)}")
+    words, options = split(rest, OPTIONS)
     if "=" in tracker or not set(tracker.split(",")) <= set(NAMES):
         raise UserError(f"export {tracker}: {nearest(tracker, NAMES)}")
-    config = composition.compose([f"tracker={tracker}", *options])
+    chosen = [f"{name}={value}" for name, value in options.items()]
+    config = composition.compose([f"tracker={tracker}", *chosen])
     require_libraries(config.tracker)
-    return config, [word for word in rest if word not in options]
+    return config, words

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.columns import Column, format_size, layout, line_width
+from bnrecon.cli.columns import Column, layout, line_width
 from bnrecon.cli.parser import Parser
-from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.shipped import USUAL, shipped_outputs
+from bnrecon.cli.words import given_folder, split
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.shipped import shipped_outputs
+from bnrecon.runtime.units import format_bytes
 
 if TYPE_CHECKING:
     from bnrecon.reporting.inventory import RunEntry, TargetEntry
     from bnrecon.reproduction.study_status import StudyStatus
 
-__all__ = ["KINDS", "add_commands", "given_folder"]
+__all__ = ["KINDS", "OPTIONS", "add_commands"]
 
+OPTIONS = ("outputs",)
 KINDS = ("runs", "targets", "studies")
 
 RUN_COLUMNS = (
@@ -88,43 +91,12 @@ def _list(given: argparse.Namespace) -> int:
 
 def _read_listing(words: Sequence[str]) -> tuple[Sequence[str], Path]:
     """The kinds to list, and the folder."""
-    kinds = [word for word in words if word in KINDS]
-    folders = [word for word in words if word not in KINDS]
+    names, options = split(words, OPTIONS)
+    kinds = [name for name in names if name in KINDS]
+    folders = [*(name for name in names if name not in KINDS), *options.values()]
     if len(folders) > 1:
         raise UserError(f"ls {' '.join(words)}: give one folder; bnrecon ls --help says more")
-    for word in folders:
-        if "=" in word and not word.startswith("outputs=") and not Path(word).is_dir():
-            raise UserError(f"{word}: ls takes a folder, or outputs=FOLDER, and no other option")
     return kinds or KINDS, given_folder(folders[0] if folders else None, KINDS)
-
-
-def given_folder(word: str | None, others: Sequence[str] = ()) -> Path:
-    """An outputs folder that there is, given by name, as ``outputs=FOLDER``, or not at all.
-
-    Args:
-        word: what was given.
-        others: what else might have been meant.
-
-    Raises:
-        UserError: there is no such folder.
-    """
-    if word is None:
-        if not USUAL.is_dir() and shipped_outputs(USUAL) == USUAL:
-            raise UserError(f"there is no folder {USUAL} here; give the one that outputs= was")
-        return USUAL
-    given, shown = word.removeprefix("outputs="), repr(word[:200])
-    try:
-        folder = Path(given).expanduser()
-        found = bool(given) and folder.is_dir()
-        next(folder.iterdir() if found else iter(()), None)
-    except OSError as error:
-        raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
-    except (ValueError, RuntimeError):  # a NUL, or the home of a user that there is not
-        found = False
-    if not found:
-        meant = f"; to list one kind: {nearest(word, others)}" if others else ""
-        raise UserError(f"{shown}: no such folder; give the one that outputs= was{meant}")
-    return folder
 
 
 def _find(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:
@@ -174,7 +146,7 @@ def _section(kind: str, entries: Sequence[Any]) -> str:
     columns = {"runs": RUN_COLUMNS, "targets": TARGET_COLUMNS, "studies": STUDY_COLUMNS}[kind]
     size = sum({entry.folder: entry.size for entry in entries}.values())
     return (
-        f"{kind}: {_count_states(entries)}; {format_size(size)}\n"
+        f"{kind}: {_count_states(entries)}; {format_bytes(size)}\n"
         f"{layout(columns, [ROWS[kind](entry) for entry in entries], line_width())}"
     )
 
@@ -197,7 +169,7 @@ def _run_row(run: RunEntry) -> list[str]:
         f"{run.seeds_done}/{'?' if run.seeds is None else run.seeds}",
         _percent(run.target_accuracy),
         _percent(run.loss),
-        format_size(run.size),
+        format_bytes(run.size),
         "shipped" if run.shipped else "",
     ]
 
@@ -211,7 +183,7 @@ def _target_row(target: TargetEntry) -> list[str]:
         _state(target),
         _percent(target.accuracy),
         epochs,
-        format_size(target.size),
+        format_bytes(target.size),
     ]
 
 
@@ -227,7 +199,7 @@ def _study_row(study: StudyStatus) -> list[str]:
         f"{study.parts_begun}/{'?' if study.parts is None else study.parts}",
         f"{study.tasks}{aside}",
         last,
-        format_size(study.size),
+        format_bytes(study.size),
         "shipped" if study.shipped else "",
     ]
 
@@ -242,7 +214,7 @@ def _percent(value: float | None) -> str:
     >>> _percent(92.305), _percent(-0.0000001), _percent(None)
     ('92.31', '0.00', '')
     """
-    return "" if value is None else f"{round(value, 2) + 0.0:.2f}"
+    return "" if value is None else f"{value:z.2f}"
 
 
 ROWS: dict[str, Callable[[Any], list[str]]] = {

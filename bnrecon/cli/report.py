@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Parser
+from bnrecon.cli.words import given_folder
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import shipped_outputs
+from bnrecon.runtime.units import format_bytes
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.request import StudyRequest
@@ -47,7 +49,7 @@ def add_commands(commands: Any, shared: Parser) -> None:
         "--output", type=Path, metavar="FILE", help="the file; report.html in outputs by default"
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="also in the place of a file that is no report"
+        "--overwrite", action="store_true", help="overwrite FILE even if it is not a report"
     )
     parser.set_defaults(function=_report)
 
@@ -94,8 +96,8 @@ def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
     if first.scale not in SCALES:
         raise UserError(f"scale={first.scale}: {nearest(first.scale, SCALES)}")
     composition.compose(first.options)
-    if not (first.outputs.is_dir() or shipped_outputs(first.outputs).is_dir()):
-        raise UserError(f"outputs={first.outputs}: no such folder; give the one with the results")
+    if not shipped_outputs(first.outputs).is_dir():
+        given_folder(str(first.outputs))
     return asked
 
 
@@ -112,6 +114,6 @@ def _write(asked: list[tuple[Study, StudyRequest]], place: Path, overwrite: bool
     complete = sum(not part.incomplete for part in report.parts)
     output.write(
         f"{place}\nclaims: {found}; parts complete: {complete} of {len(report.parts)}; "
-        f"runs: {report.runs.count}; {len(content) / 1e6:.1f} MB"
+        f"runs: {report.runs.count}; {format_bytes(len(content))}"
     )
     return exit_codes.DONE

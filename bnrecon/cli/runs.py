@@ -194,7 +194,6 @@ def _load_libraries(config: RunConfig) -> None:
     for name in config.imports:
         import_user_module(name)
     import bnrecon.run.main_job  # noqa: F401 (for its libraries)
-    from bnrecon.runtime import hardware, interruption
+    from bnrecon.runtime.interruption import finish_loading
 
-    hardware.keep_freed_memory()
-    interruption.finish_loading()
+    finish_loading()

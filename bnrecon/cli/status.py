@@ -12,33 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.columns import one_line
-from bnrecon.cli.listing import given_folder
 from bnrecon.cli.parser import Parser
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.cli.words import given_folder, split_studies
 from bnrecon.runtime.interruption import finish_loading
 from bnrecon.runtime.shipped import shipped_outputs
+from bnrecon.runtime.units import format_duration
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.progress import Progress
     from bnrecon.reproduction.study_status import StudyStatus
 
-__all__ = ["add_commands"]
+__all__ = ["OPTIONS", "add_commands"]
+
+OPTIONS = ("outputs",)
 
 EVERY = 5.0  # seconds from one look to the next, with --watch
 MOST = 10  # pieces of work that are named
 CLEAR = "\x1b[H\x1b[2J"  # to the upper left of a terminal, and all of it erased
 GOING_ON = ("running", "unclear", "detached")
-BY_JOBS = ("detached", "jobs ended")  # whose progress the jobs know, and no command
+BY_JOBS = ("detached", "results not collected")  # whose progress the jobs know, and no command
 
 STATES = {
     "running": "in progress",
-    "unclear": "in progress, unless its process ended without a word",
+    "unclear": "in progress, unless its process ended without reporting",
     "detached": "in progress on a cluster; its command waits for it and makes the tables",
-    "jobs ended": "its jobs have ended and stored their results; its command makes the tables",
+    "results not collected": "its jobs have ended and stored their results; "
+    "its command makes the tables",
     "finished": "finished",
     "failed": "finished, with failures",
     "interrupted": "interrupted",
-    "killed": "its process ended without a word: killed, or the machine was",
+    "killed": "its process ended without reporting (killed, or the machine went down)",
 }
 
 
@@ -56,14 +59,15 @@ def add_commands(commands: Any, shared: Parser) -> None:
     parser.add_argument(
         "--watch",
         action="store_true",
-        help=f"tell it again every {EVERY:g} seconds, until nothing is in progress",
+        help=f"refresh every {EVERY:g} seconds, until nothing is in progress",
     )
     parser.set_defaults(function=_tell)
 
 
 def _tell(given: argparse.Namespace) -> int:
     """Print the state of studies, once or until they have ended."""
-    names, folder = _read(given.words)
+    names, options = split_studies(given.words, OPTIONS)
+    folder = given_folder(options.get("outputs"))
     look = _look(folder, names)
     if not given.watch:
         output.write(_text(look, folder, names))
@@ -72,22 +76,6 @@ def _tell(given: argparse.Namespace) -> int:
     with contextlib.suppress(KeyboardInterrupt):  # how one stops watching; nothing is interrupted
         _watch(folder, names)
     return exit_codes.DONE
-
-
-def _read(words: Sequence[str]) -> tuple[list[str], Path]:
-    """The studies that are named, and the outputs folder."""
-    from bnrecon.studies.registry import STUDIES
-
-    folders = [word for word in words if word.startswith("outputs=")]
-    names = [word.removeprefix("study=") for word in words if word not in folders]
-    if len(folders) > 1:
-        raise UserError("outputs= is given twice")
-    for name in names:
-        if "=" in name:
-            raise UserError(f"{one_line(name)}: status takes studies and outputs=FOLDER")
-        if name not in STUDIES:
-            raise UserError(f"{one_line(name)}: {nearest(name, STUDIES)}")
-    return names, given_folder(folders[0] if folders else None)
 
 
 def _look(folder: Path, names: Sequence[str]) -> list[StudyStatus]:
@@ -140,7 +128,7 @@ def _study_text(study: StudyStatus) -> str:
     lines = [f"{heading}: {one_line(study.problem or STATES.get(study.state, study.state))}"]
     facts = [] if study.progress is None else _facts(study, study.progress)
     for name, text in (*facts, *_jobs(study)):
-        lines.append(f"  {name:<12}{one_line(text)}")
+        lines.append(f"  {name:<13}{one_line(text)}")
     return "\n".join(lines)
 
 
@@ -158,7 +146,7 @@ def _facts(study: StudyStatus, progress: Progress) -> Iterator[tuple[str, str]]:
     if study.state in ("running", "unclear"):
         yield from _time_left(study, progress)
     elif study.state not in ("finished", *BY_JOBS):
-        yield "go on with", progress.command
+        yield "resume with", progress.command
 
 
 def _leader(study: StudyStatus, progress: Progress) -> str:
@@ -167,12 +155,13 @@ def _leader(study: StudyStatus, progress: Progress) -> str:
 
     leader = f"process {progress.pid} on {progress.host}"
     who = leader if progress.processes == 1 else f"{progress.executor}, led by {leader}"
-    began = f"began {_duration(seconds_since(progress.started))} ago"
-    wrote = f"{_duration(seconds_since(progress.updated))} ago"
+    began = f"began {format_duration(seconds_since(progress.started))} ago"
+    wrote = f"{format_duration(seconds_since(progress.updated))} ago"
     if study.state == "running":
         return f"{who}, {began}"
     if study.state == "unclear":
-        return f"{who}, {began}, last heard of {wrote}; from here it cannot be seen at work"
+        unseen = "whether it still runs cannot be checked from this machine"
+        return f"{who}, {began}, last heard of {wrote}; {unseen}"
     if study.state == "killed":
         return f"{who}, {began}, last heard of {wrote}"
     left = "left it to its jobs" if study.state in BY_JOBS else "ended"
@@ -196,7 +185,7 @@ def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
         state = found.problem or jobs or "all have ended"
         yield given.cluster, f"tasks: {', '.join(told)}; jobs: {state}; logs in {given.folder}"
     if study.jobs and (study.state in BY_JOBS or study.progress is None):
-        yield "go on with", study.jobs[0].submission.command
+        yield "resume with", study.jobs[0].submission.command
 
 
 def _at_work(study: StudyStatus) -> str:
@@ -212,7 +201,7 @@ def _running(study: StudyStatus, progress: Progress) -> Iterator[tuple[str, str]
     for number, item in enumerate(progress.running[:MOST]):
         seen = progress.seconds_by_part.get(item.part, ())
         usual = f" ({len(seen)} of {item.part} took {_range(min(seen), max(seen))})" if seen else ""
-        spent = _duration(seconds_since(item.since))
+        spent = format_duration(seconds_since(item.since))
         told = f"for {spent}{usual}" if study.state in GOING_ON else f"{spent} ago"
         yield "" if number else _at_work(study), f"{item.label}, {told}"
     if len(progress.running) > MOST:
@@ -252,17 +241,5 @@ def _range(low: float, high: float) -> str:
     >>> _range(70, 200), _range(61, 62)
     ('70 s to 3 min', '61 s to 62 s')
     """
-    ends = dict.fromkeys((_duration(low), _duration(high)))
+    ends = dict.fromkeys((format_duration(low), format_duration(high)))
     return " to ".join(ends)
-
-
-def _duration(seconds: float) -> str:
-    """A length of time in two digits or so.
-
-    >>> _duration(0.4), _duration(95), _duration(4000), _duration(90000), _duration(1e6)
-    ('0 s', '95 s', '67 min', '25 h', '12 days')
-    """
-    for unit, length, least in (("days", 86400, 3), ("h", 3600, 3), ("min", 60, 2)):
-        if seconds >= least * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

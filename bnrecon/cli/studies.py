@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Parser
+from bnrecon.cli.words import given_folder
 from bnrecon.runtime.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def add_commands(commands: Any, shared: Parser) -> None:
             parser.add_argument(
                 "--detach",
                 action="store_true",
-                help="with cluster=, leave once the jobs are given; the same command collects",
+                help="with cluster=: exit once the jobs are submitted; run the same command again "
+                "to collect the results",
             )
             parser.add_argument(
                 "--config-dir",
@@ -196,22 +198,15 @@ def _read(
 
 def _finish_loading() -> None:
     """Torch is loaded by now; from here on an interruption is an exception."""
-    from bnrecon.runtime import hardware
     from bnrecon.runtime.interruption import finish_loading
 
-    hardware.keep_freed_memory()
     finish_loading()
 
 
 def _tables_of_folder(name: str) -> int:
     """Print one table of all finished runs in a folder, given by name or as ``outputs=FOLDER``."""
-    from bnrecon.config import composition
     from bnrecon.reporting.overview import overview
 
-    is_option = name.startswith("outputs=")
-    folder = Path(composition.compose([name]).outputs if is_option else name)
-    if not name or not folder.is_dir():
-        raise UserError(f"{name!r}: no such folder; give the one that outputs= was")
-    next(folder.iterdir(), None)  # raises OSError where the folder cannot be read
+    folder = given_folder(name.removeprefix("outputs="))
     output.write(overview(folder))
     return exit_codes.DONE

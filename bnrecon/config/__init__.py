@@ -1,1 +1,1 @@
-"""Everything a user can set, typed and checked; with the command line the rooms that know Hydra."""
+"""Everything a user can set, typed and checked; it and the command line alone know Hydra."""

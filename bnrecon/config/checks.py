@@ -11,6 +11,7 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.options import check_folder, check_utf8
 from bnrecon.runtime.tracker_libraries import require_libraries
+from bnrecon.runtime.units import format_bytes
 
 __all__ = ["check_machine", "require_folder"]
 
@@ -55,7 +56,7 @@ def check_machine(config: RunConfig) -> None:
     device = hardware.resolve_device(config.device)
     free, needed = hardware.available_memory(device), config.target.training_bytes()
     if needed > free:
-        memory = f"{hardware.format_bytes(needed)}, and {hardware.format_bytes(free)} are free"
+        memory = f"{format_bytes(needed)}, and {format_bytes(free)} are free"
         raise UserError(
             f"target.width={config.target.width}: training {config.target.name} of this width "
             f"takes about {memory}; give a smaller width"

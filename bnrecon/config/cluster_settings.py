@@ -51,17 +51,6 @@ class ClusterSettings:
     requeues: int = 10
     file: Path | None = None
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """``mem`` in bytes.
-
-        >>> ClusterSettings(mem="2G").memory_bytes
-        2147483648
-        """
-        if self.mem is None:
-            return None
-        return int(self.mem[:-1]) * 1024 ** ("KMGT".index(self.mem[-1]) + 1)
-
 
 NAMES = tuple(each.name for each in dataclasses.fields(ClusterSettings) if each.name != "file")
 

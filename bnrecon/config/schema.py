@@ -1,4 +1,4 @@
-"""Everything a user can set: the rooms' specs, and what is a run's own."""
+"""Everything a user can set: the packages' specs, and what is a run's own."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class RunConfig:
     tracker: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "what shows epochs, layers, seeds and results; several as in "
-            "[tensorboard,wandb]; none: nothing",
+            "help": "experiment trackers to log to; several as in [tensorboard,wandb]; none: "
+            "no tracking",
             "allowed": ("none", *TRACKERS),
         },
     )

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.hardware import available_memory, format_bytes
+from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.units import format_bytes
 
 __all__ = ["real_number", "require_memory", "whole_number"]
 

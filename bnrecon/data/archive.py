@@ -9,7 +9,7 @@ import numpy as np
 
 from bnrecon.data.published import Arrays, first_line
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.hardware import format_bytes
+from bnrecon.runtime.units import format_bytes
 
 __all__ = ["read_archive"]
 

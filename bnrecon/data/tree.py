@@ -14,7 +14,8 @@ from PIL import Image
 from bnrecon.data.image_file import IMAGE_SUFFIXES, read_image
 from bnrecon.data.spec import DataSpec
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.hardware import available_memory, format_bytes
+from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.units import format_bytes
 
 __all__ = [
     "TREE",

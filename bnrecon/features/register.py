@@ -211,7 +211,7 @@ def choose_width(
     if width is not None:
         return named_width(shape, str(width)) or int(width)
     if excess is not None:
-        return n + excess
+        return n + int(excess)  # which may be NumPy's
     if oversampling is None:
         kind = distribution(name)
         oversampling = 1.0 if kind.orthogonal or kind.at_most_n else default

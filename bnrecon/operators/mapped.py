@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import format_bytes
+from bnrecon.runtime.units import format_bytes
 
 __all__ = ["allocate_mapped", "disk_folder", "disk_room", "mapped_tensor"]
 

@@ -14,7 +14,16 @@ from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["check_model", "check_seed", "check_unsupported", "feature_spec", "solver_spec"]
+__all__ = [
+    "check_model",
+    "check_parameters",
+    "check_seed",
+    "check_unsupported",
+    "feature_spec",
+    "solver_spec",
+]
+
+DEVICES = {"cpu", "cuda", "meta"}  # of meta another check says what to do
 
 
 def check_model(model: object) -> None:
@@ -30,6 +39,23 @@ def check_model(model: object) -> None:
         raise UserError(
             "the model is in training mode, its normalization not yet fixed; "
             "call model.eval() before reconstruct"
+        )
+    check_parameters(model)
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Raise ``UserError`` unless parameters are of a dtype and on a device that can be computed on.
+
+    >>> check_parameters(nn.Linear(2, 2).half())
+    Traceback (most recent call last):
+    ...
+    bnrecon.runtime.errors.UserError: the model holds float16 parameters; ... call model.float()
+    """
+    devices = {value.device.type for value in model.parameters()}
+    if others := devices - DEVICES:
+        raise UserError(
+            f"the model is on {', '.join(sorted(others))}; "
+            "reconstruct works on cpu and cuda: call model.cpu()"
         )
     types = {str(value.dtype).removeprefix("torch.") for value in model.parameters()}
     if others := types - {"float32", "float64"}:

@@ -160,7 +160,9 @@ def build_layer(
         spec.skip,
         None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1],
     )
-    return BuiltLayer(layer, _report(layer, planned, weakest(reports), recipe.digest), recipe)
+    # Each group's report has the seconds of all of them.
+    report = dataclasses.replace(weakest(reports), seconds=solution.report.seconds)
+    return BuiltLayer(layer, _report(layer, planned, report, recipe.digest), recipe)
 
 
 def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[System, SolverSpec]:
@@ -281,7 +283,7 @@ def _report(
     rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
     diagnosis = solution.diagnosis
     if solution.converged and exact > tolerance:
-        if planned.width < planned.shape.equations and layer.features.skip != "inner":
+        if planned.width < planned.shape.equations:
             diagnosis = UNREACHED_PIVOT
     elif solution.converged and assembled > rounding:
         diagnosis = (

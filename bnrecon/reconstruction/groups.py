@@ -17,7 +17,7 @@ from bnrecon.solvers.base import LinAlgError, Solution, SolverReport
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["group_number", "joined", "joined_digest", "solve_groups", "weakest"]
+__all__ = ["group_number", "joined", "joined_digest", "solve_groups", "together_bytes", "weakest"]
 
 TOGETHER_BYTES = 32 * 2**20  # of the matrices that are solved in one call
 SMALL_BYTES = 2**20  # of one group's matrix, up to which a call for it alone costs more than it
@@ -72,6 +72,13 @@ def solve_groups(problems: Iterable[Problem]) -> Solution:
         solutions += _solve_block(block, len(solutions))
     scale = torch.cat([solution.scale for solution in solutions])
     return Solution(scale, weakest([solution.report for solution in solutions]))
+
+
+def together_bytes(rows: int, columns: int, groups: int) -> int:
+    """Bytes of the systems that are solved in one call: one by one, stacked, and factorized."""
+    size = 8 * rows * columns
+    small = rows <= columns and size <= SMALL_BYTES
+    return 3 * min(groups * size, TOGETHER_BYTES + size) if small else 0
 
 
 def _solve_block(block: list[Problem], before: int) -> list[Solution]:

@@ -29,6 +29,8 @@ LINE = 120  # characters of another's error that a message repeats
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
     """The first batch of ``images``, and all batches, the first included, on the model's device.
 
+    Batches without an image are left out.
+
     Args:
         images: a tensor (N, C, H, W), or whatever the model takes, or an iterable of such; of
             batches that are pairs (images, labels), as a DataLoader gives them, the first part is
@@ -53,8 +55,9 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
             f"images={_described(images)}: give a tensor, or an iterable of tensors such as a "
             "DataLoader"
         )
-    checked = (_batch(batch, parameter) for batch in _given(images))
-    first = next((batch for batch in checked if len(batch)), None)
+    given = (_batch(batch, parameter) for batch in _given(images))
+    checked = (batch for batch in given if len(batch))
+    first = next(checked, None)
     if first is None:
         raise UserError("images: there is no image in it; at least one is needed")
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +24,7 @@ from bnrecon.reconstruction.arguments import (
 )
 from bnrecon.reconstruction.attention import fast_path_notes, unpack
 from bnrecon.reconstruction.folding import FoundLayer, find_layers, layer_label
-from bnrecon.reconstruction.groups import group_number
+from bnrecon.reconstruction.groups import group_number, together_bytes
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
 from bnrecon.reconstruction.storage import (
@@ -31,22 +32,27 @@ from bnrecon.reconstruction.storage import (
     count,
     disk_bytes,
     fit_together,
+    give_room,
+    held_bytes,
+    host_bytes,
     memory_shortage,
+    solver_shortage,
     solving_bytes,
     store,
     together,
 )
 from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
 from bnrecon.runtime.errors import RunError, UserError, shorten
-from bnrecon.runtime.hardware import available_memory, format_bytes
+from bnrecon.runtime.hardware import available_memory
 from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
+from bnrecon.solvers.solving import Choice, choose
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["Plan", "PlannedLayer", "RefusedLayers", "plan_layers"]
 
 FILE_BYTES = 24  # a feature's scale and shift in float64 and statistics in float32
-PARAMETER_BYTES = 48  # a feature's scale, shift and statistics, in float64 and as BatchNorm's
+MAP_BYTES = 32  # a feature's scale, shift and statistics in float64; BatchNorm has them too
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class PlannedLayer:
         solver: how the layer is solved.
         seed: what features are drawn from.
         storage: where they are: ``memory``, ``disk``, or ``regenerate`` for nowhere.
+        room: bytes of memory that are left to the solver; ``auto`` chooses by it.
     """
 
     found: FoundLayer
@@ -70,6 +77,7 @@ class PlannedLayer:
     solver: SolverSpec = field(default_factory=SolverSpec)
     seed: int = 0
     storage: str = "memory"
+    room: float = math.inf
 
     @property
     def name(self) -> str:
@@ -126,16 +134,45 @@ class PlannedLayer:
         return identity and self.groups * self.shape.feature_bytes(self.width) > IMPLICIT_FROM
 
     @property
+    def rows(self) -> int:
+        """How many equations are solved: n, or fewer where second scales are eliminated."""
+        n, least = self.shape.equations, minimum_width(self.shape, self.features.skip)
+        return least if least <= self.width < n else n
+
+    @property
+    def choice(self) -> Choice:
+        """The solver that was named, or the one that ``auto`` chooses."""
+        return self._choose(self.solver.name, self.width)
+
+    def _choose(self, name: str, columns: int) -> Choice:
+        if name != "auto":
+            return Choice(name, "", columns)
+        orthogonal = distribution(self.features.name).orthogonal
+        return choose(self.rows, columns, orthogonal, self.room, self.solver.tolerance)
+
+    @property
+    def solver_memory(self) -> int:
+        """Bytes that the solver needs beside the operator, for one group after the other."""
+        choices, kept = [self.choice], self.features.kept(self.width)
+        if self.rows <= kept < self.width:
+            choices.append(self._choose("auto", kept))  # solves again with these features alone
+        needs = [lookup(choice.solver).memory(self.rows, choice.features) for choice in choices]
+        if self.groups > 1 and self.solver.name == "auto":
+            needs.append(together_bytes(self.rows, self.width, self.groups))
+        return max(needs)
+
+    @property
     def stored(self) -> int:
         """Bytes of memory that the source layer takes."""
-        unstored = self.implicit or self.storage != "memory"
-        weights = 0 if unstored else self.shape.feature_bytes(self.width)
-        return self.groups * (weights + PARAMETER_BYTES * self.width)
+        module, numbers = self.found.module, 0
+        if self.storage == "memory" and not self.implicit:
+            numbers = held_bytes(self.features.name, self.shape, self.width, module)
+        return numbers + self.groups * self.width * (MAP_BYTES + 4 * module.weight.itemsize)
 
     @property
     def work(self) -> int:
-        """Bytes it takes besides while it is solved: the operator's factors, and rounded ones."""
-        return 2 * self.stored if self.storage == "memory" else solving_bytes(self)
+        """Bytes it takes besides while it is solved: the operator's, and the solver's own."""
+        return solving_bytes(self)
 
 
 @dataclass(frozen=True)
@@ -155,6 +192,11 @@ class Plan:
     def memory(self) -> int:
         """Bytes that all layers take together, and solving the largest of them."""
         return together(self.layers)
+
+    @property
+    def host_memory(self) -> int:
+        """Bytes of the host's memory that layers on a GPU take; 0 for those on a processor."""
+        return host_bytes(self.layers)
 
     @property
     def disk(self) -> int:
@@ -219,20 +261,22 @@ def plan_layers(
     _check_tensors(own)
     model = unpack(own, substitute)
     device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
-    free = available_memory(device)
+    free, host = available_memory(device), available_memory(torch.device("cpu"))
     inventory = find_layers(model, images)
     wanted = [
         PlannedLayer(
-            found, _width(found.target.shape, features, solver), number, features, solver, seed
+            found, _width(found.target.shape, features, solver), number, features, solver, int(seed)
         )
         for number, found in enumerate(inventory.layers)
     ]
-    wanted = store(wanted, features, free)
+    wanted = store(wanted, features, free, host)
+    stored = sum(layer.stored for layer in wanted)
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
     for layer in wanted:
         _check_layer(layer)
-        shortage = _solver_shortage(layer, device, free)
+        beside = stored if unsupported == "raise" else layer.stored
+        shortage = solver_shortage(layer, beside, free)
         if shortage and unsupported == "raise":
             instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
             raise RunError(f"{layer.label}: {shortage}; {instead}")
@@ -244,7 +288,8 @@ def plan_layers(
     if refused and unsupported == "raise":
         instead = f"; {advice(wanted, features)}" if too_large else ""
         raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{instead}", refused)
-    refused |= fit_together(planned, free, unsupported, device)
+    refused |= fit_together(planned, free, host, unsupported)
+    planned = give_room(planned, free)  # of those that are left
     if not planned:
         raise_nothing_left(refused)
     kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
@@ -292,11 +337,7 @@ def _check_layer(layer: PlannedLayer) -> None:
             f"(Burkholz 2024, {source}) from which a target can be rebuilt; take more, or set "
             "allow_below_minimum=True"
         )
-    if (
-        features.keep is not None
-        and features.skip != "inner"
-        and least <= c1 < layer.shape.equations
-    ):
+    if features.keep is not None and least <= c1 < layer.shape.equations:
         raise UserError(f"{layer.label}: {none_to_spare(layer.shape.equations, c1)}")
     if c1 < 1:
         raise UserError(f"{layer.label}: {count(c1)} features; at least one is needed")
@@ -307,24 +348,10 @@ def _check_layer(layer: PlannedLayer) -> None:
                 f"{layer.label}: its {what}, normalization folded in, are not all finite; "
                 "nothing can be rebuilt from them"
             )
-    distribution(features.name).check_width(layer.shape, c1)
-
-
-def _solver_shortage(layer: PlannedLayer, device: torch.device, free: int) -> str | None:
-    """Check that a solver named by the user applies; the memory that it lacks, if it does."""
-    name, n = layer.solver.name, layer.shape.equations
-    if name == "auto":
-        return None
-    least = minimum_width(layer.shape, layer.features.skip)
-    rows = least if least <= layer.width < n else n
-    solver = lookup(name)
-    solver.check(rows, layer.width, distribution(layer.features.name).orthogonal)
-    need = solver.memory(rows, layer.width)
-    if need <= free:
-        return None
-    return (
-        f"solver {name} needs {format_bytes(need)} on {device.type}, {format_bytes(free)} are free"
-    )
+    kind = distribution(features.name)
+    kind.check_width(layer.shape, c1)
+    if layer.solver.name != "auto":
+        lookup(layer.solver.name).check(layer.rows, c1, kind.orthogonal)
 
 
 def _slow(planned: list[PlannedLayer]) -> list[str]:

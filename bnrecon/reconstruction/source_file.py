@@ -16,11 +16,13 @@ from bnrecon.features.register import distribution
 from bnrecon.features.spec import STORAGES
 from bnrecon.operators.mapped import disk_room
 from bnrecon.reconstruction.affine_map import AffineMap
+from bnrecon.reconstruction.arguments import check_parameters
 from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.groups import group_number, joined_digest
 from bnrecon.reconstruction.kernels import LAYERS, group_shape
 from bnrecon.reconstruction.source_layer import SourceLayer
+from bnrecon.reconstruction.storage import held_bytes
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
@@ -106,19 +108,28 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
 
     Frozen weights are drawn again from the seed and compared with the saved digest. Raises
-    ``RunError`` where they differ (an orthogonal kind on another machine), ``ValueError`` where the
-    file is damaged.
+    ``RunError`` where they differ (an orthogonal kind on another machine) or the file holds
+    something else, ``UserError`` for a model in half precision, ``ValueError`` where the file is
+    damaged.
 
     Args:
         path: of the file.
         model: the architecture.
         storage: of features, as in ``FeatureSpec``.
     """
+    check_parameters(model)
     tensors, about = files.read_tensors(Path(path))
+    if "layers" not in about:
+        raise RunError(f"{path} holds no source network; give a file that rebuilt.save wrote")
     model = unpack(uncompiled(model), substitute, lambda name: _holds_packed(tensors, name))
     modules = dict(model.named_modules())
     replaced: dict[int, nn.Module] = {}
     recipes = [LayerRecipe(**entry) for entry in about["layers"]]
+    if any(f"{recipe.name}|first.gamma" not in tensors for recipe in recipes):
+        raise RunError(
+            f"{path} was written with full=True: its tensors are for load_state_dict of a source "
+            "network; save without full to load it here"
+        )
     storage = _storage(recipes, modules, storage)
     for recipe in recipes:
         module = modules.get(recipe.name)
@@ -157,12 +168,16 @@ def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: st
         return storage
     known = [(recipe, modules.get(recipe.name)) for recipe in recipes]
     layers = [(recipe, module) for recipe, module in known if isinstance(module, LAYERS)]
+    held = sum(
+        held_bytes(recipe.features, group_shape(module), recipe.width, module)
+        for recipe, module in layers
+    )
+    if not layers or 2 * held <= available_memory(layers[0][1].weight.device):
+        return "memory"
     size = sum(
         getattr(module, "groups", 1) * group_shape(module).feature_bytes(recipe.width)
         for recipe, module in layers
     )
-    if not layers or 2 * size <= available_memory(layers[0][1].weight.device):
-        return "memory"
     ways = set.intersection(*(set(distribution(recipe.features).storages) for recipe in recipes))
     if "regenerate" in ways:
         return "regenerate"

@@ -14,8 +14,8 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
 from bnrecon.reporting.predictions import Disagreement
 from bnrecon.reporting.result import Predictions, RunResult, SeedResult
-from bnrecon.reporting.run_tables import description, evaluated_on
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.run_tables import by_name, description, evaluated_on, target_accuracy
+from bnrecon.reporting.statistics import mean_interval
 
 __all__ = ["compare", "prediction_bounds"]
 
@@ -93,7 +93,7 @@ def _results(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
     """Rows of name and two values; where both runs are from, only as far as that differs."""
     both = (one, other)
     rows: list[tuple[str, ...]] = [
-        ("target accuracy", *(f"{_counted(run)}" for run in both)),
+        ("target accuracy", *(f"{target_accuracy(run)}" for run in both)),
         ("source accuracy", *(f"{run.accuracy}" for run in both)),
         ("loss", *(f"{run.loss}" for run in both)),
         *_predicted(both),
@@ -105,10 +105,6 @@ def _results(one: RunResult, other: RunResult) -> list[tuple[str, ...]]:
         ("training the target, s", *(f"{run.target.seconds:.0f}" for run in both)),
     ]
     return [*rows, *_provenance(one, other)]
-
-
-def _counted(run: RunResult) -> Interval:
-    return Interval(run.target.accuracy, None, run.target.images)
 
 
 def _seconds(run: RunResult, name: str) -> str:
@@ -230,7 +226,7 @@ def _common(one: RunResult, other: RunResult) -> Iterator[tuple[SeedResult, Seed
 
 def _layers(one: RunResult, other: RunResult) -> str:
     """The layers side by side, with the largest error over seeds, and where they differ most."""
-    groups = [_by_name(run.layers) for run in (one, other)]
+    groups = [by_name(run.layers) for run in (one, other)]
     names = dict.fromkeys(name for group in groups for name in group)
     rows = [_layer_row(name, *(group.get(name, []) for group in groups)) for name in names]
     ratios = {row["layer"]: row["ratio B/A"] for row in rows if row["ratio B/A"] is not None}
@@ -239,13 +235,6 @@ def _layers(one: RunResult, other: RunResult) -> str:
         return text
     most = max(ratios, key=lambda name: max(ratios[name], 1 / ratios[name]))
     return f"{text}\nThey differ most in {most}, by a factor of {_factor(ratios[most])}."
-
-
-def _by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
-    found: dict[str, list[LayerReport]] = {}
-    for layer in layers:
-        found.setdefault(layer.name, []).append(layer)
-    return found
 
 
 def _layer_row(name: str, one: list[LayerReport], other: list[LayerReport]) -> dict[str, Any]:

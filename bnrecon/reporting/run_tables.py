@@ -15,6 +15,7 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval, mean_interval
 
 __all__ = [
+    "by_name",
     "description",
     "evaluated_on",
     "feature_name",
@@ -23,6 +24,7 @@ __all__ = [
     "run_text",
     "summary",
     "table_files",
+    "target_accuracy",
     "target_name",
 ]
 
@@ -150,13 +152,18 @@ def evaluated_on(result: RunResult) -> str:
     return images
 
 
+def by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
+    """The reports of each layer, one a seed."""
+    found: dict[str, list[LayerReport]] = {}
+    for layer in layers:
+        found.setdefault(layer.name, []).append(layer)
+    return found
+
+
 def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
     """One row a layer: its widths, and the largest errors over seeds."""
-    by_name: dict[str, list[LayerReport]] = {}
-    for layer in layers:
-        by_name.setdefault(layer.name, []).append(layer)
     rows = []
-    for name, group in by_name.items():
+    for name, group in by_name(layers).items():
         first = group[0]
         row = {
             "layer": name,
@@ -179,7 +186,7 @@ def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
 def run_text(result: RunResult) -> str:
     """What a run prints at its end: the layers, the accuracies, and what needs attention."""
     headline = {
-        "target accuracy": _counted(result.target.accuracy, result.target.images),
+        "target accuracy": target_accuracy(result),
         "source accuracy": result.accuracy,
         "loss": result.loss,
         "max. logit difference": result.evaluation.largest_difference_to_target,
@@ -191,9 +198,9 @@ def run_text(result: RunResult) -> str:
     return "\n\n".join([*parts, *warnings(result)])
 
 
-def _counted(percent: float, images: int) -> Interval:
-    """An accuracy with the number of images."""
-    return Interval(percent, None, images)
+def target_accuracy(result: RunResult) -> Interval:
+    """The target's accuracy, with the number of images."""
+    return Interval(result.target.accuracy, None, result.target.images)
 
 
 def description(result: RunResult) -> str:

@@ -22,23 +22,60 @@ class Interval:
     half_width: float | None
     n: int
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lower and upper end; infinite without a half-width, since one value bounds nothing.
+
+        >>> Interval(2.0, 0.5, 3).ends, Interval(2.0, None, 1).ends
+        ((1.5, 2.5), (-inf, inf))
+        """
+        half = math.inf if self.half_width is None else self.half_width
+        return self.mean - half, self.mean + half
+
+    @property
+    def sign(self) -> int:
+        """1 above 0, -1 below 0, and 0 where the interval contains 0.
+
+        >>> Interval(2.0, 1.0, 3).sign, Interval(-2.0, 1.0, 3).sign, Interval(2.0, 3.0, 3).sign
+        (1, -1, 0)
+        """
+        low, high = self.ends
+        return (low > 0) - (high < 0)
+
+    def __neg__(self) -> Interval:
+        """The interval of the negated values.
+
+        >>> -Interval(2.0, 0.5, 3)
+        Interval(mean=-2.0, half_width=0.5, n=3)
+        """
+        return Interval(-self.mean, self.half_width, self.n)
+
+    def __add__(self, shift: float) -> Interval:
+        """The interval of the values plus a constant; ``-`` subtracts one, on either side.
+
+        >>> one = Interval(2.0, 0.5, 3)
+        >>> (one + 1).ends, (one - 1).ends, (1 - one).ends
+        ((2.5, 3.5), (0.5, 1.5), (-1.5, -0.5))
+        """
+        return Interval(self.mean + shift, self.half_width, self.n)
+
+    def __sub__(self, shift: float) -> Interval:
+        return self + -shift
+
+    def __rsub__(self, minuend: float) -> Interval:
+        return -self + minuend
+
     def __format__(self, spec: str) -> str:
-        """Write mean and half-width by one format, two digits by default.
+        """Write mean and half-width by one format, two digits by default; a sign is the mean's.
 
         >>> f"{Interval(90.711, 0.024, 3)}", f"{Interval(90.711, 0.024, 3):.1f}"
         ('90.71 ± 0.02 (n=3)', '90.7 ± 0.0 (n=3)')
+        >>> f"{Interval(-0.001, 0.56, 3)}", f"{Interval(1.234, 0.56, 3):+.2f}"
+        ('0.00 ± 0.56 (n=3)', '+1.23 ± 0.56 (n=3)')
         """
-        spec = spec or ".2f"
-        spread = "" if self.half_width is None else f" ± {self.half_width:{spec}}"
+        spec = spec or "z.2f"
+        spread = "" if self.half_width is None else f" ± {self.half_width:{spec.lstrip('+')}}"
         return f"{self.mean:{spec}}{spread} (n={self.n})"
-
-    def format(self, digits: int = 2) -> str:
-        """Write the interval as in the papers, with n.
-
-        >>> Interval(90.711, 0.024, 3).format()
-        '90.71 ± 0.02 (n=3)'
-        """
-        return f"{self:.{digits}f}"
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:

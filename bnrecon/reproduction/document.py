@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 
@@ -49,7 +49,7 @@ def document(
         "print are in [the errata](../errata.md).",
     ]
     if claims := claims_of(study, outputs, scale):
-        lines += ["## Claims", _claims_table(claims)]
+        lines += ["## Claims", _claims_table(claims), _meanings(claims)]
     for name in study.parts:
         part = study.part(name)
         lines.append(f"## {part.where}: {part.title}")
@@ -71,3 +71,9 @@ def _claims_table(claims: list[Claim]) -> str:
         cells = (claim.where, claim.statement, claim.verdict, claim.evidence)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
+
+
+def _meanings(claims: list[Claim]) -> str:
+    """What the verdicts in the table mean."""
+    used = {claim.verdict for claim in claims}
+    return "\n".join(f"- *{name}*: {text}" for name, text in VERDICTS.items() if name in used)

@@ -25,9 +25,9 @@ from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.shared_targets import shared_targets
 from bnrecon.reproduction.study import SCALES, Study
 from bnrecon.reproduction.work import RunWork, TaskWork, Work
-from bnrecon.run.estimate import duration
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError, nearest
+from bnrecon.runtime.units import format_duration
 
 __all__ = ["ExperimentPlan", "Records", "TablePlan", "compute_missing", "plan"]
 
@@ -177,7 +177,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
             ended += 1
             gist = event.gist if event.kind == "done" else f"failed: {event.gist}"
             left = _left(ended, len(known), time.monotonic() - started)
-            logger.info("%s: %s, %s; %s", event.label, gist, duration(event.seconds), left)
+            logger.info("%s: %s, %s; %s", event.label, gist, format_duration(event.seconds), left)
             if event.kind == "mistake":
                 mistakes[event.gist] += 1
             elif event.kind == "failed":
@@ -234,7 +234,7 @@ def _left(ended: int, total: int, seconds: float) -> str:
     left = total - ended
     if not left:
         return "none is left"
-    return f"{left} of {total} left, about {duration(seconds / ended * left)}"
+    return f"{left} of {total} left, about {format_duration(seconds / ended * left)}"
 
 
 def _raise_failures(failures: list[str], mistakes: Counter[str], among: str) -> None:

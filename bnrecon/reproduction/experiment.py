@@ -42,7 +42,16 @@ class Task:
         return self.function(**self.arguments, **given)
 
 
-VERDICTS = ("confirmed", "not confirmed", "wrong in print", "open")
+VERDICTS = {
+    "confirmed": "What was computed agrees with the claim. That says nothing of other sizes, data "
+    "or trainings.",
+    "not confirmed": "What was computed speaks against the claim as it is stated, for the sizes, "
+    "data and trainings that were computed.",
+    "false as stated": "The statement as it is printed fails in an example or contradicts a "
+    "derivation. Where a repair is known, the evidence or an erratum names it; the paper's other "
+    "statements may hold without it.",
+    "open": "Not decided: the intervals allow for both answers, or too little was computed.",
+}
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.row_numbers import (
     at_limit,
     mcnemar_p,
@@ -17,7 +15,7 @@ from bnrecon.reproduction.row_numbers import (
     without_empty,
 )
 from bnrecon.reproduction.run_table import Cell, Grid
-from bnrecon.reproduction.verdicts import against_paper, against_target
+from bnrecon.reproduction.verdicts import against_target, counted
 
 __all__ = ["FORMATS", "grids", "overview"]
 
@@ -44,7 +42,7 @@ def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
     """The grids by name: in each cell the reproduced loss, the reported one, and a mark.
 
     "a ± b / c ± d =" is a loss that is reproduced, (0) none where none is reported, ≠ a different
-    one, ? where nothing can be told.
+    one, ? where nothing can be told; without a mark it is not compared.
 
     A cell that is not run says so; one that the table does not have is empty.
     """
@@ -76,10 +74,7 @@ def _losses(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
 def _compared(cell: Cell) -> str:
     """The reproduced loss, the reported one, and the mark of the verdict."""
     text = _over(_loss(cell), _reported_loss(cell))
-    if cell.result is None:
-        return text
-    verdict = against_paper(cell.result.loss, cell.row.reported, cell.row.possible)
-    return " ".join(filter(None, (text, MARKS.get(verdict.partition(" (")[0]))))
+    return " ".join(filter(None, (text, MARKS.get(cell.against_paper.partition(" (")[0]))))
 
 
 def _over(reproduced: str, reported: str) -> str:
@@ -99,7 +94,7 @@ def _loss(cell: Cell) -> str:
         return NOT_RUN
     loss = cell.result.loss
     spread = "" if loss.half_width is None else f" ± {loss.half_width:.2f}"
-    return f"{_unsigned_zero(loss.mean):.2f}{spread}"
+    return f"{loss.mean:z.2f}{spread}"
 
 
 def _reported_loss(cell: Cell) -> str:
@@ -108,12 +103,7 @@ def _reported_loss(cell: Cell) -> str:
         return ""
     if not cell.row.possible:
         return "impossible"
-    return f"{_unsigned_zero(reported.loss):.2f} ± {reported.half_width:g}"
-
-
-def _unsigned_zero(value: float) -> float:
-    """The value to two digits, without the sign of a zero."""
-    return round(value, 2) + 0.0
+    return f"{reported.loss:z.2f} ± {reported.half_width:g}"
 
 
 def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
@@ -137,7 +127,7 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     limits = [found for _, result in done if (found := at_limit(result)) is not None]
     return line | {
         "c1/n": oversampling(cells),
-        "largest loss": Interval(_unsigned_zero(largest.mean), largest.half_width, largest.n),
+        "largest loss": largest,
         "images predicted otherwise": predicted_otherwise(cells),
         "McNemar p": mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),
@@ -145,18 +135,12 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
         "most iterations": max(result.iterations for _, result in done) or None,
         "layers at the LBFGS limit": f"{sum(limits)} of {len(layers)}" if limits else None,
         "features redrawn": sum(result.redrawn for _, result in done) or None,
-        TARGET: _counted(
-            against_target(result.loss, [seed.predictions for seed in result.seeds])
-            for _, result in done
+        TARGET: counted(
+            (
+                against_target(result.loss, [seed.predictions for seed in result.seeds])
+                for _, result in done
+            ),
+            "; ",
         ),
-        PAPER: _counted(
-            against_paper(result.loss, cell.row.reported, cell.row.possible)
-            for cell, result in done
-        ),
+        PAPER: counted((cell.against_paper for cell, _ in done), "; "),
     }
-
-
-def _counted(verdicts: Any) -> str:
-    """How often each verdict came out, the most frequent first."""
-    counts = Counter(verdict for verdict in verdicts if verdict)
-    return "; ".join(f"{count} {verdict}" for verdict, count in counts.most_common())

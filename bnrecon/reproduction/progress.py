@@ -7,7 +7,6 @@ A last line that was cut off is left out.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bnrecon.reproduction.executors import Executor
+from bnrecon.reproduction.executors.reports import utc
 from bnrecon.reproduction.outcome import Detached, Outcome, Started
 from bnrecon.reproduction.work import Work
 from bnrecon.runtime import files
@@ -173,7 +173,7 @@ class _Keeper:
     def write(self, **content: object) -> None:
         """Add a line, with the time."""
         with contextlib.suppress(OSError):  # a full disk is for the results to report
-            self._file.write(json.dumps({"at": _utc(), **content}) + "\n")
+            self._file.write(json.dumps({"at": utc(), **content}) + "\n")
             self._file.flush()
 
 
@@ -199,7 +199,7 @@ def keep(path: Path, command: str, executor: Executor, work: Iterable[Work]) -> 
             pid=os.getpid(),
             executor=executor.name,
             processes=executor.processes,
-            started=_utc(),
+            started=utc(),
             left_by_part=Counter(item.part for item in work),
         )
         try:
@@ -226,7 +226,3 @@ def _new_file(path: Path) -> Iterator[TextIO]:
     finally:
         with contextlib.suppress(OSError):  # what a full disk has not taken
             file.close()
-
-
-def _utc() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -11,7 +11,7 @@ from bnrecon.reporting.result import Predictions, RunResult, SeedResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.verdicts import against_paper, against_target
+from bnrecon.reproduction.verdicts import against_target
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
         "accuracy: rebuilt": result.accuracy,
         "loss": result.loss,
     }
-    if reported is not None and cell.row.possible:
+    if reported is not None and cell.compared:
         line["loss, reproduced minus reported"] = result.loss.mean - reported.loss
         if absolute:
             difference = result.accuracy.mean - reported.rebuilt
@@ -97,7 +97,7 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
         line["values outside the linear range"] = result.outside_linear_region
     line[TARGET] = against_target(result.loss, [seed.predictions for seed in result.seeds])
     if reported is not None:
-        line[PAPER] = against_paper(result.loss, reported, cell.row.possible)
+        line[PAPER] = cell.against_paper
     return line | {"run": cell.folder.name, "command": command_of(cell)}
 
 

@@ -59,7 +59,8 @@ AGAINST_PAPER = (
     'rounding of all that is printed. "Loss reproduced" if that excludes 0 and our whole interval '
     'lies within it, so that a wider interval of ours is never more agreement; "no more than '
     'reported" if it contains 0 and our whole interval lies within it; "different (smaller)" or '
-    '"(larger)" if the two do not meet; else "cannot tell", as for one seed.'
+    '"(larger)" if the two do not meet; else "cannot tell", as for one seed. "Not compared" where '
+    "the paper's target is of another width: its solver's error grows with n."
 )
 SMALLER = "At this scale accuracies themselves are not compared: the targets are smaller."
 
@@ -99,7 +100,7 @@ def run_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
 
 def _compared(done: Sequence[Cell]) -> str:
     """How many comparisons with the paper are made, and with how many of its numbers."""
-    cells = [cell for cell in done if cell.row.reported is not None and cell.row.possible]
+    cells = [cell for cell in done if cell.compared]
     if not cells:
         return ""
     printed = {
@@ -123,8 +124,8 @@ def _latex_rows(cells: Sequence[Cell], absolute: bool, caption: str, label: str)
 
 LOSSES = (
     "In the cells: loss of accuracy, reproduced / reported, and the verdict against the paper: "
-    '= "loss reproduced"; (0) "no more than reported"; ≠ "different"; ? "cannot tell". Accuracy of '
-    "the target: reproduced / reported."
+    '= "loss reproduced"; (0) "no more than reported"; ≠ "different"; ? "cannot tell"; none where '
+    "the paper's target is of another width. Accuracy of the target: reproduced / reported."
 )
 
 

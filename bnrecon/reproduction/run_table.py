@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.verdicts import Reported
+from bnrecon.reproduction.verdicts import Reported, against_paper
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,6 +48,22 @@ class Cell:
     def name(self) -> str:
         """What tells the row from the others."""
         return ", ".join(filter(None, self.row.labels.values()))
+
+    @property
+    def compared(self) -> bool:
+        """Whether the paper has a loss for this row, of a target as wide."""
+        reported = self.row.reported
+        if reported is None or not self.row.possible:
+            return False
+        return reported.width in (None, self.config.target.width)
+
+    @property
+    def against_paper(self) -> str:
+        """What the run's loss says of the paper's; nothing where there is none yet."""
+        if self.result is None:
+            return ""
+        row, width = self.row, self.config.target.width
+        return against_paper(self.result.loss, row.reported, row.possible, width)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class StudyStatus:
         shipped: whether it is what ships with bnrecon, which is only read.
         state: ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``, of the last
             command; ``unclear`` where that ran on another machine and has not ended; ``detached``
-            where jobs of a cluster go on without it, ``jobs ended`` where these have ended;
-            ``damaged`` where its progress file is; ``stored`` where there is none.
+            where jobs of a cluster go on without it, ``results not collected`` where these have
+            ended; ``damaged`` where its progress file is; ``stored`` where there is none.
         parts: number of the study's parts; ``None`` for a study that bnrecon does not have.
         parts_begun: how many of them have a result or a table.
         tasks: number of finished tasks that are stored. Runs are stored elsewhere, and not counted.
@@ -95,7 +95,7 @@ def with_jobs(study: StudyStatus) -> StudyStatus:
             given = submission.all_submissions(study.folder)
             left = [each for each in given if _is_left(each, study.scale, study.progress)]
             if left:
-                state, jobs = "jobs ended", [submission.state(each) for each in left]
+                state, jobs = "results not collected", [submission.state(each) for each in left]
             elif state == "detached":  # and its jobs were cancelled since
                 state = "interrupted"
     return dataclasses.replace(study, jobs=tuple(jobs), state=state)

@@ -11,9 +11,10 @@ from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.data import Images, load
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.trackers.registry import open_trackers
 from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.runtime import hardware
 from bnrecon.targets.store import Trained, obtain_target
@@ -21,10 +22,7 @@ from bnrecon.targets.store import Trained, obtain_target
 __all__ = [
     "Look",
     "compare_settings",
-    "differences_by_seed",
     "obtain",
-    "paired_difference",
-    "sign",
     "train_one",
     "train_setting",
     "training_tasks",
@@ -127,7 +125,8 @@ def compare_settings(
     differences = {
         name: found
         for name in groups
-        if name in baselines and (found := paired_difference(rows, name, baselines[name]))
+        if name in baselines
+        and (found := paired_difference_by(rows, "setting", name, baselines[name]))
     }
     column = f"difference, paired by seed ({len(differences)} in all)"
     lines = []
@@ -144,33 +143,3 @@ def compare_settings(
             line |= {"compared with": baselines[name], column: differences[name]}
         lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
     return pd.DataFrame(lines).fillna("")
-
-
-def paired_difference(rows: pd.DataFrame, one: str, other: str) -> Interval | None:
-    """The mean difference of two settings' test accuracies over the seeds that both have.
-
-    ``None`` where there is none.
-    """
-    differences = differences_by_seed(rows, one, other)
-    return mean_interval(list(differences)) if len(differences) else None
-
-
-def differences_by_seed(rows: pd.DataFrame, one: str, other: str) -> pd.Series:
-    """Test accuracy of one setting less that of another, by seed; empty where no seed has both."""
-    first, second = (
-        rows[rows["setting"] == name].set_index("seed")["accuracy"] for name in (one, other)
-    )
-    return (first - second).dropna()
-
-
-def sign(difference: Interval | None) -> int:
-    """Of a difference whose interval leaves out 0; 0 where it is open.
-
-    >>> sign(Interval(2.0, 1.0, 3)), sign(Interval(-2.0, 1.0, 3)), sign(Interval(2.0, 3.0, 3))
-    (1, -1, 0)
-    """
-    if difference is None or difference.half_width is None:
-        return 0
-    if abs(difference.mean) <= difference.half_width:
-        return 0
-    return 1 if difference.mean > 0 else -1

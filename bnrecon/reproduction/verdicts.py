@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,15 @@ from bnrecon.reporting.statistics import Interval
 if TYPE_CHECKING:
     from bnrecon.reporting.result import Predictions
 
-__all__ = ["EQUIVALENT", "RESERVE", "SIGNIFICANT", "Reported", "against_paper", "against_target"]
+__all__ = [
+    "EQUIVALENT",
+    "RESERVE",
+    "SIGNIFICANT",
+    "Reported",
+    "against_paper",
+    "against_target",
+    "counted",
+]
 
 EQUIVALENT = 0.05  # percentage points: five of 10,000 test images
 RESERVE = 2.0  # that untested images need, see ``Predictions.reserve``
@@ -29,6 +38,7 @@ class Reported:
         half_width: half-width of its interval over three source networks.
         rounding: what all three may be off together, half a unit of each one's last printed digit.
         text: ``rebuilt`` and ``half_width`` as printed.
+        width: of the target; ``None`` where it does not matter.
     """
 
     target: float
@@ -36,16 +46,20 @@ class Reported:
     half_width: float
     rounding: float = 0.0
     text: str = ""
+    width: int | None = None
 
     @classmethod
-    def printed(cls, target: float, rebuilt: str, half_width: str) -> Reported:
+    def printed(
+        cls, target: float, rebuilt: str, half_width: str, width: int | None = None
+    ) -> Reported:
         """Read numbers as they are printed.
 
         >>> round(Reported.printed(94.12, "94.0", "0.1").rounding, 9)
         0.105
         """
         rounding = sum(_half_unit(text) for text in (str(target), rebuilt, half_width))
-        return cls(target, float(rebuilt), float(half_width), rounding, f"{rebuilt} ± {half_width}")
+        text = f"{rebuilt} ± {half_width}"
+        return cls(target, float(rebuilt), float(half_width), rounding, text, width)
 
     @property
     def loss(self) -> float:
@@ -101,7 +115,9 @@ def _is_settled(seed: Predictions) -> bool:
     return seed.reserve is None or seed.reserve >= RESERVE  # None: no logit differed at all
 
 
-def against_paper(loss: Interval, reported: Reported | None, possible: bool = True) -> str:
+def against_paper(
+    loss: Interval, reported: Reported | None, possible: bool = True, width: int | None = None
+) -> str:
     """Whether the loss of accuracy is the paper's.
 
     The paper's is anywhere within its half-width and the rounding of all that is printed.
@@ -110,12 +126,14 @@ def against_paper(loss: Interval, reported: Reported | None, possible: bool = Tr
         loss: the reproduced one with its interval over source seeds.
         reported: the paper's numbers.
         possible: whether they can be right.
+        width: of the reproduced target. The error of the papers' solver grows with it, so that the
+            losses of another width are not compared.
 
     Returns:
         "loss reproduced": what the paper's loss may be excludes 0, and the reproduced interval lies
         wholly within it, so that a wider interval is never more agreement. "no more than reported":
         the same where the paper's may be 0. "different": the two do not meet. "cannot tell": all
-        else, as one seed without an interval.
+        else, as one seed without an interval. "not compared": the widths differ.
 
     >>> against_paper(Interval(0.3, 0.05, 3), Reported.printed(94.37, "94.1", "0.1"))
     'loss reproduced'
@@ -130,6 +148,8 @@ def against_paper(loss: Interval, reported: Reported | None, possible: bool = Tr
         return ""
     if not possible:
         return "impossible in print"
+    if reported.width not in (None, width):
+        return f"not compared (width {reported.width} in print)"
     if loss.half_width is None:
         return "cannot tell"
     apart = abs(loss.mean - reported.loss)
@@ -139,3 +159,13 @@ def against_paper(loss: Interval, reported: Reported | None, possible: bool = Tr
     if apart > loss.half_width + reported.reach + CLOSE:
         return f"different ({'smaller' if loss.mean < reported.loss else 'larger'})"
     return "cannot tell"
+
+
+def counted(verdicts: Iterable[str], separator: str = ", ") -> str:
+    """How often each verdict came out, the most frequent first.
+
+    >>> counted(["different", "cannot tell", "", "different"])
+    '2 different, 1 cannot tell'
+    """
+    found = Counter(verdict for verdict in verdicts if verdict)
+    return separator.join(f"{count} {name}" for name, count in found.most_common())

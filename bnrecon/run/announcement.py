@@ -17,7 +17,9 @@ from bnrecon.reconstruction.planning import Plan, plan_layers
 from bnrecon.reconstruction.storage import storage_seconds
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware
+from bnrecon.runtime.units import format_bytes, format_duration
 from bnrecon.runtime.user_code import attribute_errors
+from bnrecon.solvers.register import lookup
 from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_given
 from bnrecon.targets.location import is_trained, training_plan
@@ -134,27 +136,32 @@ def _known(config: RunConfig, data: Images, device: torch.device) -> str | None:
 
 
 def _in_words(expected: _Expected, known: str | None) -> str:
-    training = f"about {estimate.duration(expected.training)} training,"
-    return (
-        f"{training if known is None else f'no training ({known}), about'} "
-        f"{estimate.duration(expected.solving)} solving, "
-        f"{estimate.duration(expected.testing)} testing"
+    training, solving, testing = (
+        format_duration(max(1, seconds))
+        for seconds in (expected.training, expected.solving, expected.testing)
     )
+    trained = f"about {training} training," if known is None else f"no training ({known}), about"
+    return f"{trained} {solving} solving, {testing} testing"
 
 
 def _needs(plan: Plan, seeds: int) -> str:
-    """Memory and disk, and where features are."""
+    """Memory and disk, and where features are; of the memory, what a solver has that factorizes."""
     weights = {
         "memory": "features in memory",
         "regenerate": "features regenerated tile by tile",
         "disk": "features in a temporary file",
     }[plan.storage]
-    memory, disk = hardware.format_bytes(plan.memory), hardware.format_bytes(seeds * plan.disk)
+    largest = max(plan.layers, key=lambda layer: layer.work)
+    solver = lookup(largest.choice.solver)
+    if not solver.products:
+        weights += f", {format_bytes(largest.solver_memory)} of it for solver {solver.name}"
+    memory, disk = format_bytes(plan.memory), format_bytes(seeds * plan.disk)
     beside = ""
     if plan.storage == "disk":
-        size = hardware.format_bytes(plan.temporary_disk)
+        size = format_bytes(plan.temporary_disk)
         beside = f", and {size} in {disk_folder()} while it runs (TMPDIR chooses the folder)"
-    return f"about {memory} of memory for the source ({weights}), {disk} of disk{beside}"
+    host = f", {format_bytes(plan.host_memory)} of the host's" if plan.host_memory else ""
+    return f"about {memory} of memory for the source ({weights}){host}, {disk} of disk{beside}"
 
 
 def _description(
@@ -203,7 +210,7 @@ def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
         )
     if expected.solving >= LONG:
         notes.append(
-            f"the largest layer takes about {estimate.duration(expected.largest)}; what is "
+            f"the largest layer takes about {format_duration(expected.largest)}; what is "
             "solved is kept: stop this at any time, and rerun the command to go on"
         )
     return notes

@@ -10,20 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from bnrecon.features.register import distribution
 from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.geometry import geometry_of, pad
 from bnrecon.reconstruction.kernels import LAYERS, Layer
 from bnrecon.reconstruction.planning import Plan, PlannedLayer
 from bnrecon.reconstruction.substitution import substitute, uncompiled
-from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.precision import precision_schedule
-from bnrecon.solvers import SolverSpec, choose
+from bnrecon.solvers import SolverSpec
 from bnrecon.solvers.iterative import expected_iterations
 
 __all__ = [
     "Positions",
-    "duration",
     "multiply_adds",
     "pixels",
     "rate",
@@ -184,11 +181,8 @@ def _group_seconds(
     Matrix-free: ln(1/tol) / (½ ln(c1/n)) iterations of two products; otherwise an LU of (2/3) n³.
     """
     shape, c1 = layer.shape, layer.width
-    n = shape.equations if c1 >= shape.equations else shape.minimum_width
-    orthogonal = distribution(layer.features.name).orthogonal
-    name = spec.name
-    if name == "auto":
-        name = choose(n, c1, orthogonal, available_memory(device), spec.tolerance).solver
+    n = layer.rows
+    name = layer.choice.solver if spec.name == "auto" else spec.name
     single = rates[torch.float32]
     exact = EXACT_PRODUCTS * 2 * n * c1 / (0.9 * rates[torch.float64])
     if name == "closed_form":
@@ -202,14 +196,3 @@ def _group_seconds(
     if name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
         return exact + 12 * n * n * c1 / (0.3 * single)
     return exact + 2 / 3 * n**3 / ((0.35 if name == "lu" else 0.7) * single)
-
-
-def duration(seconds: float) -> str:
-    """Write a length of time for a person.
-
-    >>> duration(95), duration(4000)
-    ('2 min', '67 min')
-    """
-    if seconds < 60:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

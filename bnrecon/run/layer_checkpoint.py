@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bnrecon.runtime import files
-from bnrecon.solvers.checkpoint import Corrected
+from bnrecon.solvers.checkpoint import Corrected, KrylovState
 
 __all__ = ["LayerCheckpoint", "solved_layers"]
 
 logger = logging.getLogger(__name__)
 
 SECONDS = 60.0  # between two states that are written: small layers take less, and write none
+VECTORS = ("x", "residual", "direction", "energy", "reference")  # of a KrylovState
 
 
 class LayerCheckpoint:
@@ -39,6 +40,7 @@ class LayerCheckpoint:
         """The state that was saved last; a damaged file is set aside."""
         try:
             tensors, about = files.read_tensors(self.path)
+            inner = about.pop("inner", None)  # states of an earlier version lack it
             state = Corrected(
                 tensors["x"],
                 tensors["residual"],
@@ -46,6 +48,7 @@ class LayerCheckpoint:
                 about.pop("left"),
                 about.pop("gain"),
                 tuple(about.pop("names")),
+                inner and KrylovState(**inner | {v: tensors[f"inner.{v}"] for v in VECTORS}),
             )
             before = about.pop("seconds")
         except FileNotFoundError:
@@ -59,7 +62,8 @@ class LayerCheckpoint:
         if about != self.about:
             return None
         self.before = before
-        logger.info("%s: goes on after %d iterations", about.get("name"), state.iterations)
+        made = state.iterations + (state.inner.step if state.inner else 0)
+        logger.info("%s: goes on after %d iterations", about.get("name"), made)
         return state
 
     def save(self, state: Corrected) -> None:
@@ -69,6 +73,10 @@ class LayerCheckpoint:
         about = {name: getattr(state, name) for name in ("iterations", "left", "gain", "names")}
         about["seconds"] = self.before + time.monotonic() - self._started
         tensors = {"x": state.x, "residual": state.residual}
+        if state.inner is not None:
+            inner = state.inner._asdict()
+            tensors |= {f"inner.{name}": inner.pop(name) for name in VECTORS}
+            about["inner"] = inner
         try:
             files.write_tensors(self.path, tensors, self.about | about)
         except OSError as error:

@@ -15,8 +15,8 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.data import Images, load
 from bnrecon.data.loading import refuse_unused_root
 from bnrecon.features.register import distribution
-from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.moments import gather
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reporting.result import (
     DataSummary,
     Evaluation,
@@ -33,7 +33,7 @@ from bnrecon.run.naming import USER_IMAGES, run_folder
 from bnrecon.run.seed import read_seed, run_seed, seed_key
 from bnrecon.runtime import distributed, files, hardware, locks
 from bnrecon.runtime.digests import json_values, tensor_digest
-from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.provenance import command, commit, host, now, versions
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
 from bnrecon.solvers.register import lookup
@@ -183,7 +183,12 @@ def _read_or_compute(config: RunConfig) -> Run:
 def _compute(config: RunConfig, folder: Path, data: Images) -> RunResult:
     """Do the run; ``result.json`` is written last and makes it count."""
     device = hardware.resolve_device(config.device)
-    announce(config, data, device)
+    if len(data.classes) < 2:
+        raise UserError(
+            f"data={config.data.name}: all images are of one class, {data.classes[0]}; "
+            "a run compares predictions, and needs two classes or more"
+        )
+    storage = announce(config, data, device).storage
     finished_run.write_config(config, folder)
     trackers = _announced_trackers(config)
     trained = obtain_target(config.target_request, data, device, trackers)
@@ -195,24 +200,29 @@ def _compute(config: RunConfig, folder: Path, data: Images) -> RunResult:
         trained.folder,
     )
     with trackers.track(f"runs/{folder.name}", tracked_options(config)) as tracked:
-        result = _rebuild(config, folder, data, device, trained, tracked)
+        result = _rebuild(config, storage, folder, data, device, trained, tracked)
         log_run(tracked, result)
     return result
 
 
 def _rebuild(
     config: RunConfig,
+    storage: str,
     folder: Path,
     data: Images,
     device: torch.device,
     trained: Trained,
     tracked: TrackedRun,
 ) -> RunResult:
-    """Rebuild the target from each seed, and write the result."""
+    """Rebuild the target from each seed, features where they were announced; write the result."""
+    features = dataclasses.replace(config.features, storage=storage)
+    announced = dataclasses.replace(config, features=features)
+    with option_names("features"):
+        plan = plan_layers(trained.network, features, config.solver)
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
-    moments = gather(trained.network, find_layers(trained.network).layers, images)
+    moments = gather(plan.model, [layer.found for layer in plan.layers], images)
     records = [
-        run_seed(config, seed, folder, trained, moments, data, device, tracked)
+        run_seed(announced, seed, folder, trained, moments, data, device, tracked)
         for seed in config.seeds
     ]
     result = _result(config, data, device, trained, records)

@@ -229,7 +229,11 @@ def _solve_and_store(
     seconds = unfinished.before + solution.report.seconds
     report = dataclasses.replace(solution.report, seconds=seconds)
     about |= {"report": dataclasses.asdict(report)}
-    files.write_tensors(place / f"layer-{name}", {"scale": solution.scale}, about)
+    try:
+        files.write_tensors(place / f"layer-{name}", {"scale": solution.scale}, about)
+    except OSError as error:
+        what = f"{layer.label} is solved and its solution cannot be kept, {error.strerror}"
+        raise OSError(error.errno, what, error.filename) from None
     unfinished.path.unlink(missing_ok=True)
     logger.info(
         f"  seed {seed}  {layer.name:<24} n={layer.shape.equations:<8} c1={layer.width:<8} "

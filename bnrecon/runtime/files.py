@@ -50,8 +50,12 @@ class Damaged(ValueError):
     """A file that is not what was written; the message names it and the evidence."""
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
     """Write a temporary file, flush it to disk, rename it: readers see the old or the new file.
+
+    Args:
+        path: the file.
+        parts: its content, one after the other.
 
     Raises:
         OSError: with the name of ``path``, not of the temporary file.
@@ -62,7 +66,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=name, suffix=".part")
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -189,21 +193,29 @@ def write_tensors(
     """
     from safetensors.torch import save as to_bytes  # loads torch, for seconds
 
-    # A copy each: tied weights share memory, which safetensors does not write.
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    own: dict[str, torch.Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        # Tied weights share memory, which safetensors does not write.
+        own[name] = tensor.clone() if place in places else tensor
+        places.add(place)
     text = json.dumps(about, sort_keys=True)
-    digest = hashlib.sha256((tensor_digest(tensors) + text).encode()).hexdigest()
-    write_bytes(path, _with_sorted_metadata(to_bytes(tensors, {"about": text, "digest": digest})))
-
-
-def _with_sorted_metadata(content: bytes) -> bytes:
-    """The same safetensors file, its metadata sorted: the library's order differs by process."""
+    digest = hashlib.sha256((tensor_digest(own) + text).encode()).hexdigest()
+    content = to_bytes(own, {"about": text, "digest": digest})
     data = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:data])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    # A view of the tensors: the weights of a large network are copied as seldom as possible.
+    write_bytes(path, _sorted_header(content[8:data]), memoryview(content)[data:])
+
+
+def _sorted_header(header: bytes) -> bytes:
+    """A safetensors header behind its size, its metadata sorted: by process their order differs."""
+    content = json.loads(header)
+    content["__metadata__"] = dict(sorted(content["__metadata__"].items()))
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
-    return len(text).to_bytes(8, "little") + text + content[data:]
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import platform
@@ -23,9 +22,7 @@ __all__ = [
     "describe_device",
     "exact_float32",
     "float32_products",
-    "format_bytes",
     "has_fast_bfloat16",
-    "keep_freed_memory",
     "processor_count",
     "resolve_device",
     "threads_for",
@@ -122,17 +119,6 @@ def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] =
     return min([count, *limits, *control_groups.processor_limits(proc)])
 
 
-def format_bytes(size: float) -> str:
-    """Write a number of bytes for a reader, in powers of 1000.
-
-    >>> format_bytes(10.87e9)
-    '10.9 GB'
-    """
-    if size >= 1e15:  # more than any machine holds
-        return f"{size / 1e9:.3g} GB"
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
-
-
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Whether this device computes in bf16 (tensor cores, AMX, AVX-512 BF16, Arm BF16)."""
     if device.type == "cuda":
@@ -154,26 +140,6 @@ def can_compile(device: torch.device) -> bool:
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     )
     return bool(compiler) and importlib.util.find_spec("triton") is not None
-
-
-def keep_freed_memory() -> bool:
-    """Have glibc's malloc keep freed memory for the next step; return whether that was possible.
-
-    A training step frees and allocates the same large blocks again. By default they go back to the
-    kernel each time, and much time goes into page faults: on two cores (Zen 4), VGG18 of width 64
-    trained at 381 instead of 272 images/s in float32, and at 668 instead of 632 in bf16. Call it
-    before the first large allocation: one arena (-8), never mmap (-4), never trim (-1).
-    """
-    if platform.system() != "Linux":
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return False
-    settings = {-8: 1, -4: 0, -1: 2**31 - 1}
-    return all(
-        mallopt(ctypes.c_int(key), ctypes.c_int(value)) == 1 for key, value in settings.items()
-    )
 
 
 def exact_float32() -> contextlib.AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from bnrecon.runtime import control_groups
+from bnrecon.runtime.malloc import return_freed_memory
 
 __all__ = ["available_host_memory"]
 
@@ -22,11 +23,12 @@ def available_host_memory(
     These are the machine's available memory; the limits of the process's control group and of all
     groups above it (versions 1 and 2; cached files not in use count as free); ``ulimit -v`` and
     ``ulimit -d``; and what Slurm granted the job on this node, of which only this process's own
-    share is known to be taken.
+    share is known to be taken. Memory that was freed is given back first: it counts as free.
 
     >>> available_host_memory() > 0
     True
     """
+    return_freed_memory()
     used = psutil.Process().memory_info()
     groups = [left for folder in control_groups.groups("memory", proc) for left in _group(folder)]
     limits = [*groups, *_process_limits(used), *_slurm(used.rss, environment)]

@@ -1,6 +1,6 @@
 """One option of a spec: its default, its meaning and what it allows, checked when a spec is made.
 
-The rooms' specs are plain dataclasses whose fields are made by ``option``. Its metadata is read by
+The specs are plain dataclasses whose fields are made by ``option``. Its metadata is read by
 ``check_fields`` (in ``__post_init__``) and by the command line's help and completion.
 """
 

@@ -1,7 +1,7 @@
 """What a run sends to trackers (TensorBoard, trackio, wandb) while it works, each thing once.
 
-The rooms that work know a ``TrackedRun``: they log an epoch, a layer, a seed, a result. What a
-library makes of that is a ``Tracker``, written higher up and handed down. Nothing that goes wrong
+The packages that compute know a ``TrackedRun``: they log an epoch, a layer, a seed, a result. What
+a library makes of that is a ``Tracker``, written higher up and handed down. Nothing that goes wrong
 in one of them ends the work: it is warned of once, and that tracker is left out from there on.
 """
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.runtime.hardware import available_memory, format_bytes
+from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.units import format_bytes
 
 __all__ = [
     "Answer",

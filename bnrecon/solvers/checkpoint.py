@@ -1,13 +1,42 @@
-"""Where an iterative solve stands between two corrections, so that it can go on elsewhere."""
+"""Where an iterative solve stands between two iterations, so that it can go on elsewhere."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import torch
 
-__all__ = ["Checkpoint", "Corrected"]
+__all__ = ["Checkpoint", "Corrected", "InnerCheckpoint", "KrylovState"]
+
+
+class KrylovState(NamedTuple):
+    """The state of CGLS or Craig's method between two iterations; with it, the rest is determined.
+
+    Args:
+        x: what is found so far, (c1,) by CGLS, (n,) by Craig's method.
+        residual: (n,), as it was updated.
+        direction: of the next step, of the size of ``x``.
+        energy: (), the squared norm that the next step is computed from.
+        reference: (), what energies are compared with: the first one of CGLS, the lowest of Craig.
+        step: iterations made so far.
+        marked: the residual's norm when it last fell notably.
+        marked_at: the iteration of that.
+    """
+
+    x: torch.Tensor
+    residual: torch.Tensor
+    direction: torch.Tensor
+    energy: torch.Tensor
+    reference: torch.Tensor
+    step: int = 0
+    marked: float = 1.0
+    marked_at: int = 0
+
+    def on(self, like: torch.Tensor) -> KrylovState:
+        """The same with its tensors on another's device."""
+        x, residual, direction, energy, reference = (part.to(like.device) for part in self[:5])
+        return KrylovState(x, residual, direction, energy, reference, *self[5:])
 
 
 @dataclass(frozen=True)
@@ -23,6 +52,7 @@ class Corrected:
         gain: the factor by which the next inner solve has to reduce the residual; ``None`` for
             that of its precision.
         names: the precisions that products ran in.
+        inner: where the next inner solve stands, in the last of these precisions, if it has begun.
     """
 
     x: torch.Tensor
@@ -31,6 +61,7 @@ class Corrected:
     left: int
     gain: float | None = None
     names: tuple[str, ...] = ()
+    inner: KrylovState | None = None
 
 
 class Checkpoint(Protocol):
@@ -40,4 +71,27 @@ class Checkpoint(Protocol):
         """The state that was saved last; ``None`` where there is none of this solve."""
 
     def save(self, state: Corrected) -> None:
-        """Keep a state; called after every correction that is not the last one."""
+        """Keep a state, or do not: this is called after every iteration.
+
+        The next iteration changes tensors of ``state.inner`` in place.
+        """
+
+
+class InnerCheckpoint:
+    """The checkpoint of one inner solve: its state is kept beside that of the last correction.
+
+    Args:
+        outer: keeps both.
+        corrected: the state after the last correction; ``inner`` is where this solve goes on from.
+    """
+
+    def __init__(self, outer: Checkpoint, corrected: Corrected):
+        self.outer, self.corrected = outer, corrected
+
+    def load(self) -> KrylovState | None:
+        """Where the inner solve stood; ``None`` where it has not begun."""
+        return self.corrected.inner
+
+    def save(self, state: KrylovState) -> None:
+        """Keep where it stands."""
+        self.outer.save(replace(self.corrected, inner=state))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
@@ -15,12 +16,12 @@ from bnrecon.operators.base import Operator, Products
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, TF32, precision_schedule
 from bnrecon.solvers.base import Answer, Unsuitable
-from bnrecon.solvers.checkpoint import Checkpoint, Corrected
+from bnrecon.solvers.checkpoint import Checkpoint, Corrected, InnerCheckpoint
 from bnrecon.solvers.krylov import cgls, craig
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["expected_iterations", "matrix_free", "minimum_norm", "refine"]
+__all__ = ["expected_iterations", "matrix_free", "minimum_norm", "refine", "rounded_itemsize"]
 
 # The factor by which an inner solve has to reduce the residual. Less than the precision allows:
 # each restart loses what Krylov methods have learned of the spectrum, and digits beyond the
@@ -29,15 +30,29 @@ GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
 # Entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s in
 # bf16, 0.06 s in float32).
 SMALL = 3 * 10**7
+# c1 / n from which on bf16 suffices: rounding of size ε costs ε κ in CGLS, ε κ² in Craig's method.
+ENOUGH = {"matrix_free": 1.02, "minimum_norm": 1.1}
 
 # Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1
 # pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs
 # they spread by 0.09, with 3 by 0.4.
 SPREAD = 0.25
 
-Inner = Callable[
-    [Products, torch.Tensor, float, int, Callable[[int, float], None]], tuple[torch.Tensor, int]
-]
+
+class Inner(Protocol):
+    """``cgls`` or ``craig``."""
+
+    def __call__(
+        self,
+        operator: Products,
+        rhs: torch.Tensor,
+        gain: float,
+        max_iterations: int,
+        show: Callable[[int, float], None],
+        *,
+        checkpoint: InnerCheckpoint | None,
+    ) -> tuple[torch.Tensor, int]:
+        """A rough solution, and the iterations."""
 
 
 def expected_iterations(oversampling: float, tolerance: float) -> float:
@@ -53,7 +68,20 @@ def expected_iterations(oversampling: float, tolerance: float) -> float:
 
 def memory(rows: int, columns: int) -> int:
     """Vectors and temporaries; the rounded copies of the factors are counted with the layer."""
-    return 8 * (6 * columns + 6 * rows) + 2**25
+    return 8 * (6 * columns + 6 * rows) + min(2**25, 8 * rows * columns)
+
+
+def rounded_itemsize(solver: str, rows: int, columns: int, device: torch.device) -> int:
+    """Bytes of each number of the factors that a solver's products read.
+
+    Four in float32, which every solver but the matrix-free ones takes, and these for small systems
+    and near-square ones; two in bf16.
+
+    >>> rounded_itemsize("minimum_norm", 36_864, 38_000, torch.device("cpu"))
+    4
+    """
+    enough = columns >= ENOUGH.get(solver, math.inf) * rows and rows * columns >= SMALL
+    return (precision_schedule(device)[0] if enough else FLOAT32).factors.itemsize
 
 
 def matrix_free(system: System, spec: SolverSpec, checkpoint: Checkpoint | None = None) -> Answer:
@@ -132,7 +160,7 @@ def refine(
         norm: which of many solutions this gives, for the report.
         scaling: (c1,), by which inner solves see the columns of M scaled.
         dual: whether inner solves give corrections of y, with d = M^T y.
-        checkpoint: where the state is kept between corrections, and found.
+        checkpoint: where the state is kept between iterations, and found.
     """
     exact, rhs = system.operator, system.rhs
     schedule = precision_schedule(rhs.device)
@@ -143,6 +171,7 @@ def refine(
     start = start or Corrected(torch.zeros(exact.shape[1]), rhs, 0, len(schedule))
     x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
     level, gain, names = max(0, len(schedule) - start.left), start.gain, start.names
+    begun = start.inner
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
     rounded: _Scaled | None = None
@@ -152,6 +181,8 @@ def refine(
                 rounded = _Scaled(exact.to(schedule[level]), scaling)
                 # Operators that gain nothing by bf16 stay in float32.
                 name = rounded.operator.precision.name
+                if names[-1:] != (name,):
+                    begun = None  # it ran in a precision of another machine
                 names += (name,) if name not in names else ()
             usual = GAIN.get(schedule[level].name, 0.0) if gain is None else gain
             wanted, before = max(usual, 0.8 * target / size), size
@@ -161,8 +192,15 @@ def refine(
             ) -> None:
                 bar.show(done + iterations, part * before / whole)
 
+            at = Corrected(x, residual, spent, len(schedule) - level, gain, names, begun)
+            begun = None
             found, steps = inner(
-                rounded, (residual / size).to(rounded.dtype), wanted, limit - spent, show
+                rounded,
+                (residual / size).to(rounded.dtype),
+                wanted,
+                limit - spent,
+                show,
+                checkpoint=None if checkpoint is None else InnerCheckpoint(checkpoint, at),
             )
             spent += steps
             if dual:
@@ -179,9 +217,6 @@ def refine(
                 level, gain, rounded = level + 1, None, None
             elif gained > 2 * wanted:
                 gain = min(0.25, gained)
-            if checkpoint is not None and size > target:
-                left = len(schedule) - level
-                checkpoint.save(Corrected(x, residual, spent, left, gain, names))
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
 
 

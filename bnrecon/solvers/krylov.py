@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bnrecon.operators.base import Products
+from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 
 __all__ = ["LOOK_EVERY", "cgls", "craig"]
 
@@ -23,6 +24,7 @@ def cgls(
     show: Callable[[int, float], None] = lambda *_: None,
     flat: float | None = None,
     patience: float = 100,
+    checkpoint: InnerCheckpoint | None = None,
 ) -> tuple[torch.Tensor, int]:
     """Conjugate gradients on M^T M x = M^T b for ‖b‖ = 1, in the operator's precision.
 
@@ -38,21 +40,24 @@ def cgls(
             least-squares solution; by default when it vanishes.
         patience: stop when the residual has not fallen by a hundredth for so many iterations,
             which is the limit of the precision.
+        checkpoint: is given the state after every iteration; one that it has is gone on from.
 
     Returns:
         x (c1,) and the iterations.
     """
-    x = torch.zeros(operator.shape[1], dtype=rhs.dtype, device=rhs.device)
-    residual = rhs.clone()
-    gradient = operator.rmatvec(residual)
-    direction = gradient.clone()
-    energy = first = torch.dot(gradient, gradient)
-    marked, marked_at, step = 1.0, 0, 0
+    state = None if checkpoint is None else checkpoint.load()
+    if state is None:
+        gradient = operator.rmatvec(rhs)
+        energy = torch.dot(gradient, gradient)
+        x = torch.zeros(operator.shape[1], dtype=rhs.dtype, device=rhs.device)
+        state = KrylovState(x, rhs.clone(), gradient.clone(), energy, energy)
+    x, residual, direction, energy, first, done, marked, marked_at = state.on(rhs)
+    step = done
     tiny = (torch.finfo(rhs.dtype).eps if flat is None else flat) ** 2
     every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
     if not energy > 0:
-        return x, 0  # b is orthogonal to M's range
-    for step in range(1, max_iterations + 1):
+        return x, step  # b is orthogonal to M's range
+    for step in range(done + 1, max_iterations + 1):
         looking = step % every == 0
         image = operator.matvec(direction)
         length = _ratio(energy, torch.dot(image, image))
@@ -72,6 +77,10 @@ def cgls(
         if looking and not energy > tiny * first:
             break
         direction = gradient + _ratio(energy, previous) * direction
+        if checkpoint is not None:
+            checkpoint.save(
+                KrylovState(x, residual, direction, energy, first, step, marked, marked_at)
+            )
     return x, step
 
 
@@ -81,6 +90,7 @@ def craig(
     gain: float,
     max_iterations: int,
     show: Callable[[int, float], None] = lambda *_: None,
+    checkpoint: InnerCheckpoint | None = None,
 ) -> tuple[torch.Tensor, int]:
     """Craig's method: conjugate gradients on M M^T y = b, in the operator's precision.
 
@@ -95,17 +105,20 @@ def craig(
         gain: stop when the recursive residual has fallen to this.
         max_iterations: products with M and M^T, at most.
         show: called with iterations and residual.
+        checkpoint: is given the state after every iteration; one that it has is gone on from.
 
     Returns:
         y (n,) and the iterations.
     """
-    y = torch.zeros_like(rhs)
-    residual, direction = rhs.clone(), rhs.clone()
-    energy = lowest = torch.dot(residual, residual)
-    marked, marked_at, step = 1.0, 0, 0
+    state = None if checkpoint is None else checkpoint.load()
+    if state is None:
+        energy = torch.dot(rhs, rhs)
+        state = KrylovState(torch.zeros_like(rhs), rhs.clone(), rhs.clone(), energy, energy)
+    y, residual, direction, energy, lowest, done, marked, marked_at = state.on(rhs)
+    step = done
     patience = max(200, len(rhs)) if rhs.dtype == torch.float64 else 200
     every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
-    for step in range(1, max_iterations + 1):
+    for step in range(done + 1, max_iterations + 1):
         image = operator.rmatvec(direction)
         length = _ratio(energy, torch.dot(image, image))
         y.addcmul_(length, direction)
@@ -124,6 +137,10 @@ def craig(
             elif step - marked_at >= patience:
                 break
         direction = residual + _ratio(energy, previous) * direction
+        if checkpoint is not None:
+            checkpoint.save(
+                KrylovState(y, residual, direction, energy, lowest, step, marked, marked_at)
+            )
     return y, step
 
 

@@ -23,10 +23,10 @@ def memory(rows: int, columns: int) -> int:
 def least_squares(system: System, spec: SolverSpec) -> Answer:
     """Minimize ‖M x - b‖, and among those x its norm.
 
-    By singular values (LAPACK's gelsd) up to 4,000 equations, else by CGLS. gelsd works at any
-    rank; it runs on the CPU, as GPUs only have ``gels``, which is silently wrong for a
-    rank-deficient M. CGLS runs in float64 from zero, unscaled, until the gradient M^T r has fallen
-    to 1e-10 of its first size.
+    By singular values (LAPACK's gelsd) where M has up to 4,000 rows or up to 4,000 columns, else
+    by CGLS. gelsd works at any rank; it runs on the CPU, as GPUs only have ``gels``, which is
+    silently wrong for a rank-deficient M. CGLS runs in float64 from zero, unscaled, until the
+    gradient M^T r has fallen to 1e-10 of its first size.
     """
     operator, rhs = system.operator, system.rhs
     if min(operator.shape) > LARGEST:

@@ -15,9 +15,9 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import (
     available_memory,
     exact_float32,
-    format_bytes,
     threads_for,
 )
+from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory
 from bnrecon.solvers.checkpoint import Checkpoint
 from bnrecon.solvers.dense import LARGEST
@@ -44,7 +44,7 @@ class Choice:
 
 
 def choose(
-    rows: int, columns: int, orthogonal: bool, memory: int, tolerance: float = 1e-10
+    rows: int, columns: int, orthogonal: bool, memory: float, tolerance: float = 1e-10
 ) -> Choice:
     """Pick the solver for a system.
 
@@ -118,7 +118,7 @@ def solve(
     Args:
         system: ``operator`` x = ``rhs``, (n, c1) and (n,), in float64.
         spec: solver, tolerance and iterations; ``auto`` and 1e-10 by default.
-        checkpoint: where iterative solvers keep their state between corrections, and go on from;
+        checkpoint: where iterative solvers keep their state between iterations, and go on from;
             the others do without.
 
     Returns:

@@ -50,7 +50,7 @@ BYTES_PER_WEIGHT = 12  # weight, gradient and momentum in float32
 class TargetSpec:
     """What all target networks share; each family has a subclass with its own fields."""
 
-    name: str = option(help="what tables and folders call the network", file_name=True)
+    name: str = option(help="name of the network in tables and folder names", file_name=True)
     family: str = option(help="the registered family of networks")
     width: int = option(64, "channels of a layer (a ResNet's first stage)", above=0, at_most=10**6)
     condition: float | None = option(
@@ -261,7 +261,7 @@ class CustomTarget(TargetSpec):
     """A user's own registered family: its builder is called with ``width`` and these options."""
 
     options: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "what the builder is called with, by name"}
+        default_factory=dict, metadata={"help": "keyword arguments of the builder function"}
     )
 
 

@@ -16,6 +16,7 @@ from bnrecon.data import Images
 from bnrecon.runtime import distributed, files
 from bnrecon.runtime.errors import Diverged, Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
+from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.schedule import WarmupCosine
@@ -294,7 +295,7 @@ def train(
     try:
         # Each step seeds the generators of PyTorch; a caller's own go on where they were.
         on_gpu = device.type == "cuda" and torch.cuda.is_available()
-        with torch.random.fork_rng([device] if on_gpu else []):
+        with torch.random.fork_rng([device] if on_gpu else []), keep_freed_memory():
             trainer.run(checkpoint, stop)
     finally:
         trainer.optimizer.zero_grad(set_to_none=True)

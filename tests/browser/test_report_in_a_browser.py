@@ -7,11 +7,11 @@ import json
 import os
 import shutil
 import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from made_study import study_of
+from places import OUTPUTS
 
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
@@ -32,7 +32,6 @@ webdriver = pytest.importorskip("selenium.webdriver")
 By = pytest.importorskip("selenium.webdriver.common.by").By
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "</td><script>document.title='broken'</script><img src=x onerror=\"document.title='x'\">"
 TABLE = "giannou2023-theorem1-0"
 LIMIT = 120  # seconds, for a busy machine
@@ -61,7 +60,7 @@ def browser():
 def report(tmp_path_factory):
     """The shipped results of a paper, as a file."""
     study = registry.find("giannou2023")
-    made = gather([(study, read("giannou2023", [f"outputs={ROOT / 'outputs'}"]))])
+    made = gather([(study, read("giannou2023", [f"outputs={OUTPUTS}"]))])
     place = tmp_path_factory.mktemp("report") / "report.html"
     place.write_bytes(render(made))
     return place

@@ -110,6 +110,24 @@ def test_folders_are_completed_for_options_that_take_one(completed):
     assert completed("bnrecon run --config-dir do") == ["docs/"]
     assert completed("bnrecon run --config-dir=do") == ["--config-dir=docs/"]
     assert completed("bnrecon tables do") == ["docs/"]
+    assert completed("bnrecon compare one two data.root=do") == ["data.root=docs/"]
+    for line in ("report --output data", "report --output=data"):
+        flag = "--output=" * ("=" in line)
+        assert completed(f"bnrecon {line}") == [f"{flag}data.txt", f"{flag}data/"]
+
+
+def test_studies_to_cancel_are_completed(completed):
+    assert completed("bnrecon cancel g") == ["giannou2023"]
+    assert completed("bnrecon cancel giannou2023 g") == []
+    assert completed("bnrecon cancel giannou2023 s") == ["scale="]
+    assert completed("bnrecon cancel scale=s") == ["scale=smoke"]
+    assert completed("bnrecon cancel data.root=") == []
+
+
+def test_settings_of_slurm_are_completed_once_it_is_named(completed):
+    assert completed("bnrecon study burkholz2024 cl") == ["cluster="]
+    assert "slurm.partition=" in completed("bnrecon study burkholz2024 cluster=slurm slurm.")
+    assert completed("bnrecon study burkholz2024 slurm.") == []
 
 
 def test_studies_and_their_parts_are_completed(completed):

@@ -1,21 +1,18 @@
 """Sweeps in other processes: jobs that fail, die, are cancelled or requeued lose nothing."""
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from processes import ENVIRONMENT, finish, wait_until
+from processes import finish, wait_until
+from submitted_sweep import FOLDER, SWEEP, jobs_of, log_of, started_sweeps
 
 from bnrecon.runtime import files
 
-SWEEP = ("-m", "scale=smoke", "target.groups=[1]", "outputs=out", "hydra.sweep.dir=out/sweeps/one")
 LOCAL = "hydra/launcher=submitit_local"
-FOLDER = Path("out/sweeps/one")
 
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
 
@@ -27,20 +24,8 @@ pytestmark = [
 
 @pytest.fixture
 def start():
-    """Start a sweep as a terminal does: in a group of processes, which ends with the test."""
-    started = []
-
-    def run(*words):
-        line = [sys.executable, "-P", "-m", "bnrecon", "run", *SWEEP, *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(line, **pipes, env=ENVIRONMENT, start_new_session=True)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    with started_sweeps() as run:
+        yield run
 
 
 def task_of(job):
@@ -56,16 +41,6 @@ def has_ended(process):
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def log_of(job):
-    path = FOLDER / "jobs" / f"{job}_0_log.out"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def jobs_of(process):
-    """The numbers of the jobs that a sweep prints when it submits them."""
-    return process.stderr.readline().rpartition(": ")[2].split()
 
 
 def test_a_job_that_fails_and_one_that_is_killed_cost_the_table_nothing(start):

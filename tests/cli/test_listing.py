@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import OUTPUTS
 from processes import ENVIRONMENT
 
 from bnrecon.cli.columns import Column, layout
@@ -16,7 +17,6 @@ from bnrecon.cli.completion import complete
 from bnrecon.cli.main import make_parsers
 from bnrecon.runtime import files
 
-OUTPUTS = Path(__file__).parents[2] / "outputs"
 RUNS = sorted(folder.name for folder in (OUTPUTS / "runs").iterdir())
 
 
@@ -80,7 +80,7 @@ MISTAKES = [
     (["ls", "a" * 300], "cannot be read (File name too long)"),
     (["ls", "file"], "'file': no such folder"),
     (["ls", "a", "b"], "ls a b: give one folder"),
-    (["ls", "seeds=[0]"], "ls takes a folder, or outputs=FOLDER"),
+    (["ls", "seeds=[0]"], "seeds=[0]: Allowed: outputs"),
     (["ls", "--jsn"], "did you mean '--json'?"),
     (["ls", "empty"], "empty holds no runs and no targets and no studies; to make some: bnrecon"),
     (["ls", "empty", "studies"], "empty holds no studies; to make some: bnrecon study NAME"),

@@ -38,7 +38,7 @@ def test_without_a_study_in_progress_it_says_so_and_what_was_last(command, outpu
         "giannou2023 scale=smoke: finished, with failures",
         "0 of 2 done, 1 failed, 1 left",
         "theorem1 number 0: the matrix\\nis singular; see smoke.log",
-        "go on with  bnrecon study giannou2023 scale=smoke",
+        "resume with  bnrecon study giannou2023 scale=smoke",
     ):
         assert text in out
     assert "burkholz2024" not in out
@@ -66,7 +66,7 @@ def test_a_study_in_progress_tells_what_is_done_running_failed_and_left(command,
         "not known for 2 of theorem2: none finished",
     ):
         assert text in out
-    assert "go on with" not in out
+    assert "resume with" not in out
 
 
 def test_many_running_and_failed_pieces_are_counted(command, outputs):
@@ -95,7 +95,11 @@ def test_a_study_whose_process_was_killed_is_not_in_progress(command, outputs):
     assert done.returncode == -signal.SIGKILL
     out = command("status")[1]
     assert out.startswith("No study is in progress in outputs. The last one:")
-    for text in ("its process ended without a word", "0 of 2 done, 1 begun, 1 left", "go on with"):
+    for text in (
+        "its process ended without reporting",
+        "0 of 2 done, 1 begun, 1 left",
+        "resume with",
+    ):
         assert text in out
     assert "time left" not in out
 
@@ -105,9 +109,9 @@ def test_a_study_on_another_machine_is_told_with_what_is_not_known(command, outp
     with kept(outputs, pieces(theorem1=2)):
         monkeypatch.setattr("socket.gethostname", lambda: "here")
         out = command("status")[1]
-    assert "in progress, unless its process ended without a word" in out
+    assert "in progress, unless its process ended without reporting" in out
     assert "on elsewhere, began" in out
-    assert " s ago; from here it cannot be seen at work" in out
+    assert " s ago; whether it still runs cannot be checked from this machine" in out
 
 
 def test_a_damaged_progress_file_is_named_and_stops_nothing(command, outputs):
@@ -136,7 +140,7 @@ def test_a_label_cannot_write_to_the_terminal(command, outputs):
     ("words", "line"),
     [
         (["giannou"], "giannou: did you mean 'giannou2023'?"),
-        (["scale=smoke"], "scale=smoke: status takes studies and outputs=FOLDER"),
+        (["scale=smoke"], "scale=smoke: Allowed: outputs"),
         (["outputs=nowhere"], "no such folder; give the one that outputs= was"),
         (["outputs=a", "outputs=b"], "outputs= is given twice"),
         (["--wach"], "did you mean '--watch'?"),
@@ -171,7 +175,7 @@ def test_jobs_that_go_on_without_their_command_are_in_progress(command, outputs,
     for text in (
         "giannou2023 scale=smoke: in progress on a cluster; its command waits",
         "tasks: 3 finished, 0 failed, 0 running, 5 queued; jobs: 1 running, 2 queued; logs in ",
-        "go on with  bnrecon study giannou2023\n",
+        "resume with  bnrecon study giannou2023\n",
     ):
         assert text in out
 
@@ -187,7 +191,7 @@ def test_jobs_that_have_ended_wait_for_their_command(command, outputs, monkeypat
     for text in (
         "its jobs have ended and stored their results; its command makes the tables",
         "tasks: 8 finished, 0 failed, 0 running, 0 queued; jobs: all have ended; logs in ",
-        "go on with  bnrecon study giannou2023\n",
+        "resume with  bnrecon study giannou2023\n",
     ):
         assert text in out
     assert "0 of 8 done" not in out

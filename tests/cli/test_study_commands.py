@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from bnrecon.cli.completion import complete
 from bnrecon.cli.main import make_parsers
@@ -53,7 +54,7 @@ def test_a_study_has_a_folder_of_any_letters():
 
 
 def test_make_reproduces_the_tables_of_every_study():
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert f"STUDIES := {' '.join(registry.STUDIES)}\n" in makefile
     assert "$(foreach study,$(STUDIES),$(BIN)/bnrecon study $(study) " in makefile
 

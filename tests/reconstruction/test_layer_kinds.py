@@ -10,7 +10,14 @@ from torch import nn
 import bnrecon
 from bnrecon.features import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.reconstruction import LayerReport, RefusedLayers, plan_layers, reconstruct
+from bnrecon.reconstruction import (
+    LayerReport,
+    RefusedLayers,
+    plan_layers,
+    reconstruct,
+    solve_layer,
+)
+from bnrecon.reconstruction.building import build_layer
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.kernels import LAYERS
 from bnrecon.reconstruction.source_file import source_layers
@@ -243,6 +250,14 @@ def test_a_layer_of_many_groups_has_one_row_and_the_largest_of_their_errors():
     with torch.no_grad():
         rebuilt.network.first_norm.weight[14 * 500] *= 1.5
     assert layer_errors(rebuilt.network, model.weight.double())[1] > 1e-2
+
+
+def test_the_seconds_of_a_layer_of_groups_are_those_of_solving_it():
+    model, _ = make(nn.Conv2d, "grouped", True)
+    (layer,) = plan_layers(model).layers
+    solution = solve_layer(layer)
+    assert layer.groups > 1
+    assert build_layer(layer, solution).report.seconds == solution.report.seconds > 0
 
 
 def test_one_group_that_cannot_be_solved_is_said_for_the_layer():

@@ -8,6 +8,7 @@ from torch import nn
 
 from bnrecon import FeatureSpec, SolverSpec, load_source, reconstruct
 from bnrecon.features.spec import PRUNINGS
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import UserError
@@ -80,6 +81,10 @@ def test_what_cannot_be_pruned_is_refused_before_any_work(monkeypatch):
     monkeypatch.setattr("bnrecon.reconstruction.building.prune", lambda *_: pytest.fail("solved"))
     with pytest.raises(UserError, match="layer 0: keep: 105 features for 108 equations"):
         reconstruct(network(), FeatureSpec(width=105, keep=0.5, pruning="refit"))
+    for skip in ("inner", "outer"):
+        spec = FeatureSpec(width=15, skip=skip, keep=0.5, pruning="refit")
+        with pytest.raises(UserError, match="keep: 15 features for 16 equations have none to"):
+            plan_layers(nn.Linear(4, 4).eval(), spec)
     spec = FeatureSpec(keep=0.5, pruning="l1")
     with pytest.raises(UserError, match=r"^pruning=l1 does not use solver=minimum_norm"):
         reconstruct(network(), spec, solver=SolverSpec("minimum_norm"))

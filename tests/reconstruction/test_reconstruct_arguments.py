@@ -1,9 +1,11 @@
 """Arguments of `reconstruct`: wrong ones are named, and numbers that overflow are no success."""
 
 import itertools
+import json
 import re
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bnrecon
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
+from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.spec import SolverSpec
 
@@ -117,6 +120,53 @@ def test_an_argument_that_is_not_possible_is_named(arguments, named):
 def test_a_field_of_a_spec_that_is_not_possible_is_named(spec, options, named):
     with pytest.raises(UserError, match=f"^{named}"):
         spec(**options)
+
+
+def test_numbers_of_numpy_are_taken_and_saved(tmp_path):
+    model, spec = small(), FeatureSpec(excess=np.int64(3))
+    rebuilt = bnrecon.reconstruct(model, spec, seed=np.int64(2))
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    assert torch.equal(loaded(some()), rebuilt.network(some()))
+    assert json.loads(json.dumps(rebuilt.layers[0].to_json()))["width"] == 4 * 2 * 9 + 3
+
+
+def test_a_model_on_another_device_is_refused_with_those_that_are_supported():
+    class Elsewhere(nn.Module):
+        def parameters(self, recurse=True):
+            yield SimpleNamespace(device=torch.device("mps"), dtype=torch.float32)
+
+    with pytest.raises(UserError, match="the model is on mps; reconstruct works on cpu and cuda"):
+        bnrecon.reconstruct(Elsewhere().eval())
+
+
+def test_a_file_or_a_model_that_no_source_can_be_loaded_from_is_named(tmp_path):
+    model = nn.Linear(3, 4).eval()
+    rebuilt = bnrecon.reconstruct(model)
+    path = rebuilt.save(tmp_path / "source.safetensors")
+    with pytest.raises(UserError, match="the model holds float16 parameters"):
+        bnrecon.load_source(path, nn.Linear(3, 4).half().eval())
+    full = rebuilt.save(tmp_path / "full.safetensors", full=True)
+    with pytest.raises(RunError, match=f"{full} was written with full=True"):
+        bnrecon.load_source(full, model)
+    files.write_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {"target": "vgg"})
+    with pytest.raises(RunError, match=r"other\.safetensors holds no source network"):
+        bnrecon.load_source(tmp_path / "other.safetensors", model)
+
+
+def test_an_empty_batch_anywhere_is_left_out():
+    whole = bnrecon.reconstruct(small(), images=some())
+    parts = bnrecon.reconstruct(small(), images=[some()[:0], some()[:5], some()[:0], some()[5:]])
+    for name, value in whole.network.state_dict().items():
+        torch.testing.assert_close(parts.network.state_dict()[name], value)
+
+
+def test_outputs_beside_zeros_are_noted_and_no_failure():
+    """Zero weights beside a skip connection that has to be cancelled, up to rounding."""
+    model = nn.Conv2d(2, 3, 3, bias=False).eval()
+    nn.init.zeros_(model.weight)
+    rebuilt = bnrecon.reconstruct(model, FeatureSpec(skip="outer"), images=some())
+    assert rebuilt.difference.size == 0 < rebuilt.difference.largest < 1e-4
+    assert any("where they are up to 0.0e+00" in note for note in rebuilt.notes)
 
 
 def test_what_is_no_module_or_holds_no_numbers_is_named():
@@ -399,7 +449,8 @@ def test_at_minimum_width_rounding_to_float32_belongs_to_the_judgement():
 
 def test_as_many_layers_are_kept_in_memory_as_fit_together(monkeypatch):
     model = nn.Sequential(*(nn.Linear(width, width) for width in (24, 8, 24, 8))).eval()
-    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: 700_000)
+    free = plan_layers(model, "he_normal").memory - 1
+    monkeypatch.setattr("bnrecon.reconstruction.planning.available_memory", lambda device: free)
     with pytest.raises(UserError, match="the network's 4 layers need"):
         plan_layers(model, "he_normal")
     plan = plan_layers(model, "he_normal", unsupported="keep")

@@ -200,7 +200,8 @@ def test_auto_keeps_features_in_memory_while_they_fit_and_elsewhere_beyond(
     model = nn.Conv2d(16, 16, 3).eval()
     assert plan_layers(model, name).storage == "memory"
     size = plan_layers(model, FeatureSpec(name, storage="memory")).memory
-    monkeypatch.setattr(planning_module, "solving_bytes", lambda _: 10**6)
+    monkeypatch.setattr(storage_module, "FORWARD", 0)  # which a layer of this size does not need
+    monkeypatch.setattr(storage_module, "_tile_bytes", lambda *_: 10**5)
     monkeypatch.setattr(planning_module, "available_memory", lambda _: size - 1)
     plan = plan_layers(model, name)
     assert plan.storage == elsewhere
@@ -283,6 +284,78 @@ def test_a_plan_counts_the_large_tiles_of_a_gpu(monkeypatch):
     monkeypatch.setattr(type(small), "device", torch.device("cuda"))
     assert storage_module.solving_bytes(small) < 2**30
     assert storage_module.solving_bytes(large) > 3 * CHUNK_BYTES["cuda"]
+
+
+@pytest.mark.parametrize("name", ["he_normal", "sign", "sparse_he_normal"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_plan_counts_the_weights_that_a_source_layer_holds(name, dtype, groups):
+    """Beside the layer's own those that were drawn, where they are not the same."""
+    model = nn.Conv2d(16, 16, 3, groups=groups, dtype=dtype).eval()
+    (planned,) = plan_layers(model, FeatureSpec(name, storage="memory")).layers
+    layer = reconstruct(model, FeatureSpec(name, storage="memory")).network
+    tensors = [*layer.parameters(), *layer.buffers()]
+    tensors += [vector for each in layer.maps for vector in vars(each).values()]
+    tensors += [part for pair in layer.pairs for part in (pair.first, pair.second)]
+    storages = [part.untyped_storage() for part in tensors if part is not None]
+    held = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    outputs = 16 * (storage_module.VECTOR_BYTES + 4 * dtype.itemsize)
+    assert held <= planned.stored + outputs
+    assert planned.stored < 1.1 * held
+
+
+@pytest.mark.parametrize("name", ["he_normal", "sign"])
+def test_a_plan_covers_the_memory_that_was_measured(name):
+    """By ``scripts/bench_storage.py solves --features he_normal --widths 64``."""
+    measured = 446_902_272
+    plan = plan_layers(nn.Conv2d(64, 64, 3).eval(), FeatureSpec(name, storage="memory"))
+    assert measured < plan.memory < 1.1 * measured
+
+
+def test_a_loaded_network_in_float64_takes_three_times_the_memory(monkeypatch, tmp_path):
+    model = nn.Linear(6, 4).eval()
+    path = reconstruct(model, "he_normal").save(tmp_path / "source.safetensors")
+    numbers = 36 * (6 + 4)
+    monkeypatch.setattr(source_file_module, "available_memory", lambda _: 2 * 4 * numbers)
+    assert bnrecon.load_source(path, nn.Linear(6, 4)).features.in_memory
+    monkeypatch.setattr(source_file_module, "available_memory", lambda _: 2 * 12 * numbers - 1)
+    assert not bnrecon.load_source(path, nn.Linear(6, 4).double()).features.in_memory
+
+
+def test_features_of_a_gpu_have_to_fit_into_its_hosts_memory_too(monkeypatch):
+    """There they stay as they were drawn."""
+    monkeypatch.setattr("bnrecon.solvers.iterative.precision_schedule", lambda _: [BFLOAT16])
+    monkeypatch.setattr(planning_module.PlannedLayer, "device", torch.device("cuda"))
+    model = nn.Conv2d(64, 64, 3).eval()
+
+    def planned(host, **options):
+        free = {"cuda": 10**11, "cpu": host}
+        with monkeypatch.context() as patch:
+            patch.setattr(planning_module, "available_memory", lambda device: free[device.type])
+            return plan_layers(model, FeatureSpec(**options), device=torch.device("cuda"))
+
+    plan = planned(10**9)
+    assert plan.storage == "memory"
+    assert plan.host_memory == 3 * plan.layers[0].shape.feature_bytes(plan.layers[0].width)
+    assert planned(plan.host_memory).storage == "memory"
+    assert planned(plan.host_memory - 1).storage == "regenerate"
+    with pytest.raises(UserError, match=r"need 0.4 GB .*, 0.4 GB are free on the GPU's host; use"):
+        planned(plan.host_memory - 1, storage="memory")
+
+
+def test_where_bf16_does_not_suffice_rounded_features_take_twice_the_memory(monkeypatch):
+    """That depends on the solver: rounding costs κ² in Craig's method."""
+    monkeypatch.setattr("bnrecon.solvers.iterative.precision_schedule", lambda _: [BFLOAT16])
+
+    def rounded(solver, oversampling):
+        spec = FeatureSpec(oversampling=oversampling, storage="disk")
+        (layer,) = plan_layers(nn.Linear(90, 90).eval(), spec, solver).layers
+        numbers = layer.width * 180
+        return storage_module.disk_bytes([layer]) / numbers - 4
+
+    assert [rounded("matrix_free", c) for c in (1.5, 1.05, 1.01)] == [2, 2, 4]
+    assert [rounded("minimum_norm", c) for c in (1.5, 1.15, 1.05)] == [2, 2, 4]
+    assert rounded("lbfgs", 1.5) == 4
 
 
 def test_a_copied_network_shares_its_features_on_disk():

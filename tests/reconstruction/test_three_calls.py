@@ -3,17 +3,18 @@
 import dataclasses
 import inspect
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from lively import NETWORKS, enliven, outputs
+from places import RESULTS
 
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import (
     LayerReport,
     assemble,
+    building,
     gather,
     plan_layers,
     reconstruct,
@@ -23,7 +24,6 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.spec import SolverSpec
 
 SHAPE = NETWORKS["vgg"][1]
-SHIPPED = sorted((Path(__file__).parents[2] / "outputs/runs").glob("*/result.json"))
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,16 @@ def test_a_solution_of_the_same_plan_keeps_its_report(model):
         assert layer.solution == solutions[layer.name].report
 
 
+@pytest.mark.parametrize("skip", ["none", "inner", "outer"])
+def test_an_error_that_elimination_leaves_is_explained(skip, monkeypatch):
+    """Second scales are recovered below n features, with any skip connection."""
+    monkeypatch.setattr(building, "layer_errors", lambda *_: (1e-6, 1e-6))
+    (layer,) = plan_layers(torch.nn.Linear(4, 4).eval(), FeatureSpec(width=14, skip=skip)).layers
+    report = building.build_layer(layer, solve_layer(layer)).report
+    assert not report.converged
+    assert report.diagnosis == building.UNREACHED_PIVOT
+
+
 def test_an_activation_without_moments_is_refused(model):
     plan = plan_layers(model, FeatureSpec(activation="tanh"))
     with pytest.raises(UserError, match="activation=tanh needs images"):
@@ -129,7 +139,7 @@ def test_a_report_is_the_row_that_result_json_holds(model):
 def test_shipped_rows_are_read_and_written_as_they_are():
     rows = [
         {name: value for name, value in row.items() if name != "seed"}
-        for path in SHIPPED
+        for path in RESULTS
         for row in json.loads(path.read_text(encoding="utf-8"))["layers"]
     ]
     assert len(rows) > 1000

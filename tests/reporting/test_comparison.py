@@ -2,10 +2,10 @@
 
 import dataclasses
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
+from places import RESULTS
 
 from bnrecon.config import composition
 from bnrecon.data import load
@@ -18,7 +18,6 @@ from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.building import build_target
 
-RUNS = sorted((Path(__file__).parents[2] / "outputs" / "runs").glob("*/result.json"))
 MLP = ("target=mlp", "target.width=8")
 CONFIG = {"data": {"name": "digits"}, "target": {"name": "mlp", "family": "mlp"}}
 
@@ -41,7 +40,7 @@ def pair(tmp_path_factory):
 
 
 def test_any_two_shipped_runs_can_be_compared():
-    results = [read(path) for path in RUNS]
+    results = [read(path) for path in RESULTS]
     for first, second in itertools.pairwise(results):
         text = compare(first, second)
         for folder, result in (first, second):
@@ -51,7 +50,7 @@ def test_any_two_shipped_runs_can_be_compared():
 
 
 def test_only_options_that_differ_are_shown():
-    first, second = RunResult.read(RUNS[0]), RunResult.read(RUNS[-1])
+    first, second = RunResult.read(RESULTS[0]), RunResult.read(RESULTS[-1])
     differing = differing_options(first.config, second.config)
     assert differing["data.name"] == ("cifar10", "cifar100")
     assert "train.epochs" not in differing
@@ -117,19 +116,19 @@ ZERO = {"only_target_right": 0, "only_source_right": 0}
 
 
 def test_counts_against_one_target_bound_what_two_sources_predict_otherwise():
-    result = RunResult.read(RUNS[0])
+    result = RunResult.read(RESULTS[0])
     one, other = counted(result, differ=(0, 5, 9_000)), counted(result, differ=(0, 2, 8_000))
     assert prediction_bounds(one, other) == {0: (0, 0), 1: (3, 7), 2: (1_000, 10_000)}
 
 
 def test_what_is_not_stored_is_not_known():
-    result = RunResult.read(RUNS[0])
+    result = RunResult.read(RESULTS[0])
     one = counted(result, differ=(0, 0, 0))
     assert prediction_bounds(one, counted(result, differ=(0, 0, 0), checksum="b")) == (
         "their targets differ"
     )
     assert prediction_bounds(result, one) == "the target of older results is not identified"
-    assert prediction_bounds(one, RunResult.read(RUNS[-1])) == (
+    assert prediction_bounds(one, RunResult.read(RESULTS[-1])) == (
         "they were tested on different images"
     )
     lone = dataclasses.replace(one, seeds=one.seeds[:1])
@@ -140,7 +139,7 @@ def test_what_is_not_stored_is_not_known():
     assert prediction_bounds(one, dataclasses.replace(one, seeds=tuple(without))) == (
         "older results do not count them"
     )
-    text = compare((RUNS[0].parent, result), (RUNS[-1].parent, RunResult.read(RUNS[-1])))
+    text = compare((RESULTS[0].parent, result), (RESULTS[-1].parent, RunResult.read(RESULTS[-1])))
     assert "predict otherwise: not known, they were tested on different images." in text
 
 
@@ -169,9 +168,9 @@ def test_predictions_are_computed_again_from_the_saved_sources(pair):
 
 def test_a_run_without_its_sources_or_its_images_is_refused(pair, tmp_path):
     with pytest.raises(UserError, match="has no saved source of seed 0"):
-        disagreements(read(RUNS[0]), read(RUNS[1]))
+        disagreements(read(RESULTS[0]), read(RESULTS[1]))
     with pytest.raises(UserError, match="tested on different images"):
-        disagreements(read(RUNS[0]), pair[0])
+        disagreements(read(RESULTS[0]), pair[0])
     others = dataclasses.replace(
         pair[0][1], data=dataclasses.replace(pair[0][1].data, checksum="other")
     )

@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import filelock
 import pytest
 import torch
+from places import OUTPUTS
 
 from bnrecon.reporting import inventory
 from bnrecon.reporting.result import RunResult
@@ -15,7 +15,6 @@ from bnrecon.reporting.run_names import find_run
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
-OUTPUTS = Path(__file__).parents[2] / "outputs"
 RUNS = sorted((OUTPUTS / "runs").iterdir())
 
 

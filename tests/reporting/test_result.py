@@ -2,18 +2,16 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
+from places import RESULTS
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedRecord, SeedResult
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.runtime import files
 
-RUNS = sorted((Path(__file__).parents[2] / "outputs" / "runs").glob("*/result.json"))
 
-
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
 def test_every_shipped_result_is_read_and_written_to_the_same_text(path):
     content = files.read_json(path)
     result = RunResult.from_json(content)
@@ -22,16 +20,16 @@ def test_every_shipped_result_is_read_and_written_to_the_same_text(path):
 
 
 def test_all_results_ship():
-    assert len(RUNS) == 115
+    assert len(RESULTS) == 115
 
 
 def test_a_written_result_is_the_same_file(tmp_path):
-    RunResult.read(RUNS[0]).write(tmp_path / "result.json")
-    assert (tmp_path / "result.json").read_bytes() == RUNS[0].read_bytes()
+    RunResult.read(RESULTS[0]).write(tmp_path / "result.json")
+    assert (tmp_path / "result.json").read_bytes() == RESULTS[0].read_bytes()
 
 
 def test_statistics_of_a_result_are_those_of_its_seeds():
-    content = files.read_json(RUNS[-1])
+    content = files.read_json(RESULTS[-1])
     result = RunResult.from_json(content)
     target, accuracies = content["target"]["accuracy"], content["source"]["accuracy"]
     assert result.accuracy == mean_interval(accuracies)
@@ -45,7 +43,7 @@ def test_statistics_of_a_result_are_those_of_its_seeds():
 
 def test_when_where_and_by_what_command_a_result_was_made_is_kept(tmp_path):
     made = {"finished": "2026-01-31T09:05:00Z", "host": "node7", "command": "bnrecon run"}
-    old = RunResult.read(RUNS[0])
+    old = RunResult.read(RESULTS[0])
     result = dataclasses.replace(old, **made)
     result.write(tmp_path / "result.json")
     assert RunResult.read(tmp_path / "result.json") == result
@@ -53,7 +51,7 @@ def test_when_where_and_by_what_command_a_result_was_made_is_kept(tmp_path):
 
 
 def test_no_shipped_result_names_a_machine():
-    for path in RUNS:
+    for path in RESULTS:
         content = files.read_json(path)
         assert "host" not in content
         assert content["config"]["outputs"] == "outputs"
@@ -61,14 +59,14 @@ def test_no_shipped_result_names_a_machine():
 
 
 def test_keys_of_a_later_version_are_passed_over():
-    content = files.read_json(RUNS[0])
+    content = files.read_json(RESULTS[0])
     later = content | {"energy": 3, "target": content["target"] | {"color": "red"}}
     assert RunResult.from_json(later) == RunResult.from_json(content)
 
 
 @pytest.mark.parametrize("gone", ["source", "layers", "target", "seeds"])
 def test_a_result_without_a_part_is_of_another_version(tmp_path, gone):
-    content = files.read_json(RUNS[0])
+    content = files.read_json(RESULTS[0])
     del content[gone]
     files.write_json(tmp_path / "result.json", content)
     with pytest.raises(files.Damaged, match="was written by another version of bnrecon"):
@@ -76,7 +74,7 @@ def test_a_result_without_a_part_is_of_another_version(tmp_path, gone):
 
 
 def test_a_seed_is_written_and_read_and_its_part_of_the_result_taken(tmp_path):
-    seed = RunResult.read(RUNS[0]).seeds[1]
+    seed = RunResult.read(RESULTS[0]).seeds[1]
     record = SeedRecord(
         **{field.name: getattr(seed, field.name) for field in dataclasses.fields(SeedResult)},
         images=100,
@@ -101,7 +99,7 @@ def test_a_seed_is_written_and_read_and_its_part_of_the_result_taken(tmp_path):
 
 
 def test_predictions_of_some_or_all_seeds_are_written_and_read(tmp_path):
-    result = RunResult.read(RUNS[0])
+    result = RunResult.read(RESULTS[0])
     counts = [Predictions(10000, 3, 1, 0), Predictions(10000, 5, 0, 2), None]
     path = tmp_path / "result.json"
     for last in (None, Predictions(10000, 4, 2, 2)):
@@ -118,8 +116,8 @@ def test_predictions_of_some_or_all_seeds_are_written_and_read(tmp_path):
 
 
 def test_totals_of_a_result_are_those_of_its_layers():
-    result = RunResult.read(RUNS[-1])
-    rows = files.read_json(RUNS[-1])["layers"]
+    result = RunResult.read(RESULTS[-1])
+    rows = files.read_json(RESULTS[-1])["layers"]
     assert result.redrawn == sum(row["redrawn"] for row in rows) > 0
     assert result.largest_assembled_error == max(row["assembled_error"] for row in rows)
     assert result.iterations == max(row["iterations"] for row in rows) > 0

@@ -4,11 +4,11 @@ import dataclasses
 import io
 import logging
 import shutil
-from pathlib import Path
 
 import matplotlib
 import pandas as pd
 import pytest
+from places import OUTPUTS, RESULTS
 
 from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.convergence import warnings
@@ -17,13 +17,10 @@ from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
-OUTPUTS = Path(__file__).parents[2] / "outputs"
-RUNS = sorted((OUTPUTS / "runs").glob("*/result.json"))
-
 
 @pytest.fixture(scope="module")
 def results():
-    return [RunResult.read(path) for path in RUNS]
+    return [RunResult.read(path) for path in RESULTS]
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +128,7 @@ def listed():
 def test_every_shipped_run_is_listed_within_100_columns(listed):
     assert max(map(len, listed.splitlines())) <= 100
     rows = [line for line in listed.splitlines() if line.endswith(("shipped", "own"))]
-    keys = [path.parent.name.rpartition("-")[2] for path in RUNS]
+    keys = [path.parent.name.rpartition("-")[2] for path in RESULTS]
     assert len(keys) <= len(rows)
     assert all(sum(key in row for row in rows) == 1 for key in keys)
 
@@ -154,24 +151,24 @@ def test_runs_in_the_list_are_told_apart_without_their_folder():
 
 
 def test_ones_own_runs_are_told_from_the_shipped(tmp_path):
-    for path, kind in zip(RUNS[:2], ("shipped", "own"), strict=True):
+    for path, kind in zip(RESULTS[:2], ("shipped", "own"), strict=True):
         shutil.copytree(path.parent, tmp_path / "runs" / path.parent.name)
         if kind == "own":
             (tmp_path / "runs" / path.parent.name / "seed-0").mkdir()
     text = overview(tmp_path)
-    for path, kind in zip(RUNS[:2], ("shipped", "own"), strict=True):
+    for path, kind in zip(RESULTS[:2], ("shipped", "own"), strict=True):
         key = path.parent.name.rpartition("-")[2]
         assert next(line for line in text.splitlines() if key in line).endswith(kind)
 
 
 def test_a_damaged_result_is_left_out_with_a_warning(tmp_path, caplog):
-    for path in RUNS[:2]:
+    for path in RESULTS[:2]:
         shutil.copytree(path.parent, tmp_path / "runs" / path.parent.name)
-    damaged = tmp_path / "runs" / RUNS[0].parent.name / "result.json"
+    damaged = tmp_path / "runs" / RESULTS[0].parent.name / "result.json"
     damaged.write_text("rubbish")
     with caplog.at_level(logging.WARNING):
         text = overview(tmp_path)
-    assert RUNS[0].parent.name.rpartition("-")[2] not in text
+    assert RESULTS[0].parent.name.rpartition("-")[2] not in text
     assert f"left out: {damaged} is damaged" in caplog.text
 
 

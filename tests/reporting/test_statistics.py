@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from bnrecon.reporting.statistics import mcnemar, mean_interval
+from bnrecon.reporting.statistics import Interval, mcnemar, mean_interval
 
 
 def test_intervals_are_students():
@@ -14,9 +14,39 @@ def test_intervals_are_students():
         4.302653 * 0.152753 / 3**0.5, rel=1e-5
     )  # t of 2 degrees of freedom
     assert mean_interval([5.0]).half_width is None
-    assert mean_interval([5.0]).format() == "5.00 (n=1)"
+    assert f"{mean_interval([5.0])}" == "5.00 (n=1)"
     with pytest.raises(ValueError, match="no values"):
         mean_interval([])
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.5, 4.0], [-3.0, -2.5], [0.0, 0.0, 0.0], [7.0]])
+def test_an_interval_moves_and_turns_with_its_values(values):
+    """Shifted and negated as the interval of shifted and negated values."""
+    interval = mean_interval(values)
+    for found, own in (
+        (-interval, [-value for value in values]),
+        (interval + 2, [value + 2 for value in values]),
+        (interval - 2, [value - 2 for value in values]),
+        (2 - interval, [2 - value for value in values]),
+    ):
+        expected = mean_interval(own)
+        assert (*found.ends, found.mean, found.n) == pytest.approx(
+            (*expected.ends, expected.mean, expected.n)
+        )
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "sign"),
+    [(1, 2, 0), (3, 2, 1), (-3, 2, -1), (2, 2, 0), (-2, 2, 0), (1, 0.0, 1), (0, 0.0, 0)],
+)
+def test_a_sign_needs_an_interval_without_0(mean, half, sign):
+    assert Interval(mean, half, 3).sign == sign
+    assert Interval(mean, None, 1).sign == 0
+
+
+@pytest.mark.parametrize("mean", [-0.004, -0.0, 0.0, 0.004])
+def test_a_zero_has_no_minus_sign(mean):
+    assert f"{Interval(mean, 0.1, 3)}" == "0.00 ± 0.10 (n=3)"
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (2, 7), (7, 2), (4, 4), (5, 6)])

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import OUTPUTS
 
 from bnrecon.reproduction.archive import LIMIT, MANIFEST, export_results, import_results
 from bnrecon.runtime import files
 
-SHIPPED = Path(__file__).parents[2] / "outputs"
 TARGET = "targets/cifar10-vgg18-48131a0ce8"
 WIDE = "targets/cifar10-vgg18-4deccc052f"  # of width 64
 STUDY = "burkholz2024"
@@ -26,10 +26,10 @@ CHECKPOINT = "targets/digits-mlp-0123456789/checkpoint.safetensors"
 def outputs(tmp_path):
     """A folder with a target, two runs and two tasks, and files that are no results."""
     folder = tmp_path / "there"
-    shutil.copytree(SHIPPED / TARGET, folder / TARGET)
-    for run in sorted((SHIPPED / "runs").iterdir())[:2]:
+    shutil.copytree(OUTPUTS / TARGET, folder / TARGET)
+    for run in sorted((OUTPUTS / "runs").iterdir())[:2]:
         shutil.copytree(run, folder / "runs" / run.name)
-    for task in sorted((SHIPPED / STUDY / "tasks").glob("layers-laptop/*.json"))[:2]:
+    for task in sorted((OUTPUTS / STUDY / "tasks").glob("layers-laptop/*.json"))[:2]:
         place = folder / "studies" / STUDY / "tasks" / task.parent.name / task.name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(task, place)
@@ -103,7 +103,7 @@ def test_a_file_that_changed_is_packed_again_and_the_others_are_not(outputs, tmp
 
 
 def test_eight_targets_of_width_64_fit_into_one_archive(tmp_path):
-    shutil.copytree(SHIPPED / WIDE, tmp_path / "there" / WIDE)
+    shutil.copytree(OUTPUTS / WIDE, tmp_path / "there" / WIDE)
     export_results(tmp_path / "there", tmp_path / "one.zip")
     hundred_classes = 4 * 90 * 65  # bytes more that a target on CIFAR-100 has
     assert 8 * ((tmp_path / "one.zip").stat().st_size + hundred_classes) < LIMIT < 16 * 2**20

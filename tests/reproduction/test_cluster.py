@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import cluster_study
 import psutil
 import pytest
 from made_tasks import calls, task_work
-from processes import wait_until
+from processes import start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.reproduction import commands, engine, request
@@ -44,15 +43,10 @@ def run(asked):
     return commands.run_study(cluster_study.STUDY, asked)
 
 
-def jobs_folders(asked):
-    return sorted((asked.folder / "jobs").iterdir())
-
-
 def start_command(tmp_path, *words):
     """The command in a process of its own."""
-    line = [sys.executable, "-m", "bnrecon", "study", "made", *words]
-    line += ["scale=smoke", "cluster=local", f"outputs={tmp_path / 'out'}"]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    options = ("scale=smoke", "cluster=local", f"outputs={tmp_path / 'out'}")
+    return start("made", *words, *options, command="study")
 
 
 def rows_of(asked, name):
@@ -69,10 +63,10 @@ def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
     rows = [rows_of(asked, name)[0] for name in "abc"]
     assert len({row["process"] for row in rows}) == 2
     assert os.getsid(0) not in {row["session"] for row in rows}  # Ctrl-C does not reach them
-    [folder] = jobs_folders(asked)
+    [folder] = cluster_study.jobs_folders(asked)
     again = run(asked)
     assert again.text == outcome.text
-    assert jobs_folders(asked) == [folder]
+    assert cluster_study.jobs_folders(asked) == [folder]
 
 
 @pytest.mark.slow
@@ -112,7 +106,7 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(m
         assert wait_until(lambda: calls(tmp_path, "counted"))
         leader.kill()
     assert run(asked).error is None
-    assert len(jobs_folders(asked)) == 1
+    assert len(cluster_study.jobs_folders(asked)) == 1
     assert [calls(tmp_path, name) for name in ("counted", "a")] == [1, 1]
     assert rows_of(asked, "counted") == [{"total": sum(k * k for k in range(31)), "steps": 30}]
 

@@ -1,14 +1,14 @@
 """The example in CONTRIBUTING.md is a part of a paper that can be computed."""
 
 import re
-from pathlib import Path
 
 from made_study import study_of
+from places import ROOT
 
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.request import read
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = ROOT / "CONTRIBUTING.md"
 
 
 def test_the_example_of_a_new_experiment_runs(tmp_path):

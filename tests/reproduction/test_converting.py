@@ -1,8 +1,6 @@
 """The converting script: each number of an earlier CSV is in a task file, and damage is refused."""
 
-import importlib.util
-from pathlib import Path
-
+import convert_study
 import pandas as pd
 import pytest
 from made_study import Counted, counted_experiment, study_of
@@ -10,11 +8,6 @@ from made_study import Counted, counted_experiment, study_of
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.task_store import TaskResult, task_path
-
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("converting", ROOT / "scripts" / "convert_study.py")
-converting = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(converting)
 
 ROWS = """\
 largest error,n,why not,setting,piece,commit,machine,seconds_in_all
@@ -30,7 +23,7 @@ def made(tmp_path):
     path = tmp_path / "part-smoke.csv"
     path.write_text(ROWS)
     rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-    digests = {piece: converting.digest(group) for piece, group in rows.groupby("piece")}
+    digests = {piece: convert_study.digest(group) for piece, group in rows.groupby("piece")}
     rows.assign(digest=rows["piece"].map(digests)).to_csv(path, index=False)
     counted = Counted()
     return counted_experiment(counted, "first", "second", "third"), path, counted
@@ -38,7 +31,7 @@ def made(tmp_path):
 
 def convert(made):
     part, path, _ = made
-    return converting.convert(part, "part", "smoke", path, path.parent)
+    return convert_study.convert(part, "part", "smoke", path, path.parent)
 
 
 def test_every_number_is_in_a_task_file(made):
@@ -68,7 +61,7 @@ def test_what_was_converted_is_not_computed_again(made):
     part, path, counted = made
     request = read("paper", ["scale=smoke", f"outputs={path.parent}"])
     request.folder.mkdir(parents=True)
-    converting.convert(part, "part", "smoke", path, request.folder)
+    convert_study.convert(part, "part", "smoke", path, request.folder)
     run_study(study_of(part=part), request)
     assert counted.calls == ["third"]
 
@@ -92,4 +85,4 @@ def test_a_piece_that_is_no_task_is_refused(made):
     _, path, counted = made
     part = counted_experiment(counted, "first")
     with pytest.raises(ValueError, match="'second' is no task of part"):
-        converting.convert(part, "part", "smoke", path, path.parent)
+        convert_study.convert(part, "part", "smoke", path, path.parent)

@@ -202,18 +202,18 @@ def test_more_processes_than_cores_memory_or_gpus_carry_are_refused(monkeypatch)
     monkeypatch.setattr(local_processes.hardware, "processor_count", lambda: 4)
     monkeypatch.setattr(local_processes.hardware, "available_memory", lambda device: 10**11)
     local_processes.require_room(4, CPU)
-    with pytest.raises(UserError, match=r"jobs=5: this machine carries 4 \(4 cores, 100.0 GB"):
+    with pytest.raises(UserError, match=r"jobs=5: this machine has room for 4 \(4 cores, 100.0 GB"):
         local_processes.require_room(5, CPU)
-    with pytest.raises(UserError, match=r"jobs=100000: this machine carries 4 "):
+    with pytest.raises(UserError, match=r"jobs=100000: this machine has room for 4 "):
         local_processes.require_room(100000, CPU)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match=r"jobs=2: this machine carries 1 .* 1 GPU\)"):
+    with pytest.raises(UserError, match=r"jobs=2: this machine has room for 1 .* 1 GPU\)"):
         local_processes.require_room(2, torch.device("cuda"))
     monkeypatch.setattr(local_processes.hardware, "processor_count", lambda: 1)
     local_processes.require_room(2, CPU)
     monkeypatch.setattr(local_processes.hardware, "available_memory", lambda device: 5 * 10**8)
     local_processes.require_room(1, CPU)
-    with pytest.raises(UserError, match=r"jobs=2: this machine carries 1 "):
+    with pytest.raises(UserError, match=r"jobs=2: this machine has room for 1 "):
         local_processes.require_room(2, CPU)
 
 

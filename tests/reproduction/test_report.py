@@ -9,11 +9,11 @@ import re
 import shutil
 from html import unescape
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from made_study import study_of
+from places import OUTPUTS, RESULTS
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reporting.statistics import Interval
@@ -34,7 +34,6 @@ pytest.importorskip("markdown_it")
 
 from bnrecon.reproduction.report.html import render
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;[a](javascript:x)"
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -83,7 +82,7 @@ def report_on(study, outputs, compute=True):
 def shipped():
     """The report of the paper whose results are read fastest."""
     study = registry.find("giannou2023")
-    return gather([(study, read("giannou2023", [f"outputs={ROOT / 'outputs'}"]))])
+    return gather([(study, read("giannou2023", [f"outputs={OUTPUTS}"]))])
 
 
 class Outline(HTMLParser):
@@ -245,8 +244,8 @@ def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):
 
 def test_damaged_runs_are_named_without_the_place_of_the_folder(tmp_path):
     runs = tmp_path / "runs"
-    source = next((ROOT / "outputs" / "runs").glob("digits-*/result.json"), None)
-    source = source or next((ROOT / "outputs" / "runs").glob("*/result.json"))
+    source = next((OUTPUTS / "runs").glob("digits-*/result.json"), None)
+    source = source or RESULTS[0]
     (runs / "good").mkdir(parents=True)
     shutil.copy(source, runs / "good" / "result.json")
     (runs / "bad <b>").mkdir()
@@ -260,7 +259,7 @@ def test_damaged_runs_are_named_without_the_place_of_the_folder(tmp_path):
 
 
 def test_a_hostile_name_in_a_result_stays_text(tmp_path):
-    source = next((ROOT / "outputs" / "runs").glob("*/result.json"))
+    source = RESULTS[0]
     folder = tmp_path / "runs" / "x"
     folder.mkdir(parents=True)
     content = json.loads(source.read_text(encoding="utf-8"))

@@ -1,21 +1,17 @@
 """The script that ships results: what is brought names neither a machine nor its folders."""
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 
 import pytest
+import ship_study
+from places import RESULTS
 
 from bnrecon.reporting.result import RunResult
 
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("shipping", ROOT / "scripts" / "ship_study.py")
-shipping = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(shipping)
-
 
 def test_a_result_is_brought_without_its_machine():
-    path = next((ROOT / "outputs/runs").glob("*/result.json"))
+    path = RESULTS[0]
     published = RunResult.read(path)
     config = dict(published.config) | {"outputs": "/scratch/me", "targets": "/scratch/targets"}
     config["data"] = dict(config["data"]) | {"root": "/home/me/data"}
@@ -28,7 +24,7 @@ def test_a_result_is_brought_without_its_machine():
         finished="2026-01-31T09:05:00Z",
         command="bnrecon study x scale=laptop outputs=/scratch/me",
     )
-    brought = shipping.without_machine(made)
+    brought = ship_study.without_machine(made)
     assert brought.finished == made.finished
     assert brought.command == "bnrecon study x scale=laptop outputs=FOLDER"
     assert dataclasses.replace(brought, finished=None, command=None) == published
@@ -46,4 +42,4 @@ def test_a_result_is_brought_without_its_machine():
     ],
 )
 def test_folders_in_a_command_are_not_named(command, shown):
-    assert shipping.without_folders(command) == shown
+    assert ship_study.without_folders(command) == shown

@@ -5,17 +5,16 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from made_progress import end, kept, pieces, start
+from places import OUTPUTS
 
 from bnrecon.reproduction import progress, study_status
 from bnrecon.reproduction.study_status import leader_is_alive, seconds_since, studies
 from bnrecon.reproduction.time_left import time_left
 from bnrecon.studies import registry
 
-OUTPUTS = Path(__file__).parents[2] / "outputs"
 KNOWN = {name: registry.find(name).parts for name in registry.STUDIES}
 
 

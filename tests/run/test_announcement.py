@@ -1,6 +1,7 @@
 """What a run says before it starts: how long, which images, and that it can be stopped."""
 
 import logging
+import re
 
 import pytest
 import torch
@@ -51,6 +52,17 @@ def test_no_image_at_all_through_the_source_network_is_refused():
         compose([*SMALLEST, "source_images=0"])
 
 
+def test_a_run_says_what_a_solver_takes_that_factorizes(caplog):
+    assert "solver" not in announced(caplog)["needs"]
+    needs = announced(caplog, "features.width=maximum", "solver=lu")["needs"]
+    total, own = re.match(
+        r"about (\S+) MB of memory for the source \(features in memory, (\S+) MB of it for "
+        r"solver lu\), ",
+        needs,
+    ).groups()
+    assert 64 < float(own) <= float(total)
+
+
 def test_a_run_of_hours_says_that_what_is_solved_is_kept(caplog, monkeypatch):
     assert "note" not in announced(caplog)
     count = 0
@@ -62,5 +74,5 @@ def test_a_run_of_hours_says_that_what_is_solved_is_kept(caplog, monkeypatch):
 
     monkeypatch.setattr(estimate, "solving_seconds", solving_seconds)
     lines = announced(caplog, "seeds=[0,1]")
-    assert f"{4 * count}.0 h solving" in lines["expect"]
-    assert lines["note"].startswith("the largest layer takes about 2.0 h; what is solved is kept")
+    assert f"{4 * count} h solving" in lines["expect"]
+    assert lines["note"].startswith("the largest layer takes about 120 min; what is solved is kept")

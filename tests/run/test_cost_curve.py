@@ -1,10 +1,8 @@
 """The cost curve takes layers from a run, finished or at work."""
 
-import importlib.util
-import subprocess
-import sys
-from pathlib import Path
+import re
 
+import cost_curve
 import pytest
 import torch
 
@@ -12,29 +10,19 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "cost_curve.py"
 
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("cost_curve", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_layers_of_a_finished_run_are_read_from_its_result(script, finished):
+def test_layers_of_a_finished_run_are_read_from_its_result(finished):
     layers = [
         layer for seed in RunResult.read(finished / "result.json").seeds for layer in seed.layers
     ]
-    rows = script.run_rows(finished)
+    rows = cost_curve.run_rows(finished)
     assert sum(row["layers"] for row in rows) == len(layers)
     assert {(row["n"], row["c1"]) for row in rows} == {
         (layer.equations, layer.width) for layer in layers
     }
 
 
-def test_layers_of_a_run_at_work_are_read_from_what_it_solved(script, tmp_path):
+def test_layers_of_a_run_at_work_are_read_from_what_it_solved(tmp_path):
     for number, (seconds, count) in enumerate([(1.0, 54), (7.0, 54), (4.0, 54), (9.0, 216)]):
         about = {"seconds": seconds, "iterations": 10 + number, "relative_residual": 1e-11}
         files.write_tensors(
@@ -44,20 +32,21 @@ def test_layers_of_a_run_at_work_are_read_from_what_it_solved(script, tmp_path):
         )
     found = [
         (row["n"], row["layers"], row["seconds"], row["iterations"])
-        for row in script.run_rows(tmp_path)
+        for row in cost_curve.run_rows(tmp_path)
     ]
     assert found == [(36, 3, 4.0, 11), (144, 1, 9.0, 13)]
     with pytest.raises(UserError, match="holds no result and no solved layer"):
-        script.run_rows(tmp_path / "nowhere")
+        cost_curve.run_rows(tmp_path / "nowhere")
 
 
-@pytest.mark.slow
-def test_rows_that_are_there_are_not_measured_again(tmp_path):
-    line = [sys.executable, str(SCRIPT), "--widths", "2", "--lu", "20", "--outputs", str(tmp_path)]
+def test_rows_that_are_there_are_not_measured_again(tmp_path, monkeypatch, capsys):
+    line = ["cost_curve.py", "--widths", "2", "--lu", "20", "--outputs", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", line)
     for measured in (2, 0):
-        done = subprocess.run(line, capture_output=True, text=True, check=True)
-        assert len([row for row in done.stderr.splitlines() if " s" in row]) == measured
-        assert "| a layer | 36 | 54 |" in done.stdout
+        assert cost_curve.main() == 0
+        out, err = capsys.readouterr()
+        assert len([row for row in err.splitlines() if " s" in row]) == measured
+        assert re.search(r"^\| a layer +\| 36 +\| 54 +\|", out, re.MULTILINE)
     assert {path.name for path in tmp_path.iterdir()} == {
         f"cost_curve.{kind}" for kind in ("json", "md", "png", "svg")
     }

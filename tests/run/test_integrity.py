@@ -149,8 +149,8 @@ def test_what_killed_processes_left_is_removed_when_the_run_is_finished(
 ):
     target = next((tmp_path / "targets").iterdir())
     left = [
-        finished / ".result.json.abc.part",
-        finished / "seed-0" / ".x.part",
+        finished / ".result.json.host-99999999.abcdefg8.part",
+        finished / "seed-0" / ".x.host-99999999.abcdefg8.part",
         finished / "seed-0" / "layer-a.safetensors",
         target / "checkpoint.safetensors",
     ]

@@ -1,5 +1,7 @@
-"""A layer that is interrupted while it is solved goes on from its last correction."""
+"""A layer that is interrupted while it is solved goes on from its last iteration."""
 
+import dataclasses
+import errno
 import logging
 from collections import OrderedDict
 
@@ -12,23 +14,39 @@ import bnrecon
 from bnrecon.config.composition import compose
 from bnrecon.run import layer_checkpoint, main_job, seed
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
-from bnrecon.solvers.checkpoint import Corrected
+from bnrecon.runtime import files
+from bnrecon.solvers.checkpoint import Corrected, KrylovState
 
 ABOUT = {"name": "conv", "key": "k", "seed": 0}
 STATE = Corrected(torch.arange(3.0).double(), torch.ones(2).double(), 7, 1, 0.25, ("bfloat16",))
+ENERGY = torch.tensor(0.1)  # in float32, and twice the same tensor, as after the first iteration
+INNER = KrylovState(torch.arange(3.0), torch.ones(2), torch.ones(3), ENERGY, ENERGY, 5, 0.1, 4)
 
 
 def at(folder, about=ABOUT, seconds=0.0):
     return LayerCheckpoint(folder / "unfinished-conv.safetensors", about, seconds)
 
 
-def test_a_state_comes_back_as_it_was_saved(tmp_path):
+@pytest.mark.parametrize("inner", [None, INNER], ids=["corrected", "within"])
+def test_a_state_comes_back_as_it_was_saved(tmp_path, inner):
     assert at(tmp_path).load() is None
-    at(tmp_path).save(STATE)
+    at(tmp_path).save(dataclasses.replace(STATE, inner=inner))
     back = at(tmp_path).load()
     assert torch.equal(back.x, STATE.x)
     assert torch.equal(back.residual, STATE.residual)
-    assert back.__dict__ | {"x": 0, "residual": 0} == STATE.__dict__ | {"x": 0, "residual": 0}
+    tensors = {"x": 0, "residual": 0, "inner": 0}
+    assert back.__dict__ | tensors == STATE.__dict__ | tensors
+    assert (back.inner is None) == (inner is None)
+    for found, saved in zip(back.inner or (), inner or (), strict=True):
+        torch.testing.assert_close(found, saved, rtol=0, atol=0)
+
+
+def test_a_state_of_the_version_before_is_gone_on_from(tmp_path):
+    at(tmp_path).save(STATE)
+    tensors, about = files.read_tensors(at(tmp_path).path)
+    about.pop("inner", None)
+    files.write_tensors(at(tmp_path).path, tensors, about)
+    assert at(tmp_path).load().iterations == STATE.iterations
 
 
 def test_the_time_before_an_interruption_counts(tmp_path):
@@ -71,15 +89,16 @@ def test_a_damaged_state_is_set_aside(tmp_path, caplog):
 
 def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(layer_checkpoint, "SECONDS", 0.0)
     options = [*SMALLEST, "solver=matrix_free", f"targets={tmp_path / 'targets'}"]
     whole = main_job.run(compose([*options, f"outputs={tmp_path / 'whole'}"])).result
     resumed = [*options, f"outputs={tmp_path / 'resumed'}"]
     save = LayerCheckpoint.save
 
     def stopped(self, state):
-        save(self, state)
-        raise KeyboardInterrupt
+        if state.inner.step == 20:
+            self.seconds = 0.0
+            save(self, state)
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(LayerCheckpoint, "save", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -97,7 +116,7 @@ def test_a_run_goes_on_within_the_layer_that_was_being_solved(tmp_path, monkeypa
 
     monkeypatch.setattr(LayerCheckpoint, "load", loaded)
     result = main_job.run(compose(resumed)).result
-    assert "goes on after" in caplog.text
+    assert "goes on after 20 iterations" in caplog.text
     assert solved_layers(place) == []
     for first, second in zip(whole.seeds[0].layers, result.seeds[0].layers, strict=True):
         assert first.relative_error == second.relative_error
@@ -122,6 +141,20 @@ def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):
     for layer in plan.layers:
         seed._solve_and_store(layer, layer.draw_groups(), 0, tmp_path, "key")
     assert set(seed._read_solutions(tmp_path, 0, "key")) == {"a.b", "a_b"}
+
+
+def test_a_full_disk_names_the_layer_whose_solution_is_lost(tmp_path, monkeypatch):
+    def full(path, *_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    (layer,) = bnrecon.plan_layers(nn.Linear(4, 4).eval()).layers
+    monkeypatch.setattr(files, "write_tensors", full)
+    with pytest.raises(
+        OSError, match="the model is solved and its solution cannot be kept, No"
+    ) as e:
+        seed._solve_and_store(layer, layer.draw_groups(), 0, tmp_path, "key")
+    assert e.value.errno == errno.ENOSPC
+    assert "layer-" in e.value.filename
 
 
 def test_a_state_that_cannot_be_written_does_not_end_the_solve(tmp_path, caplog):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from places import ROOT
 from processes import SMALLEST, TWO_SEEDS, folder_of, result_of
 from safetensors.torch import load_file
 
@@ -20,9 +21,6 @@ from bnrecon.runtime import files, provenance
 from bnrecon.runtime.digests import tensor_digest
 from bnrecon.solvers import SOLVERS
 from bnrecon.targets import location
-
-CONFIGS = Path(__file__).parents[2] / "configs"
-
 
 # The result
 
@@ -323,7 +321,7 @@ def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    "yaml", sorted((CONFIGS / "experiment").glob("*.yaml")), ids=lambda path: path.stem
+    "yaml", sorted((ROOT / "configs/experiment").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_every_experiment_runs_at_smoke_scale(command, tmp_path, yaml):
     """On a few of the embedded digits: an experiment that cannot run at all is found here."""

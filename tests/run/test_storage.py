@@ -1,5 +1,6 @@
 """A run with regenerated features: resumed layer by layer, and the same run as with stored ones."""
 
+import dataclasses
 import logging
 import tempfile
 
@@ -53,8 +54,28 @@ def test_a_run_says_before_it_starts_where_features_are_and_leaves_no_file_there
     chosen = ["features=orthogonal", "features.storage=disk", f"outputs={tmp_path}", stored_targets]
     result = main_job.run(compose([*SMALLEST, *chosen])).result
     assert all(layer.converged for layer in result.seeds[0].layers)
-    assert f"(features in a temporary file), 0.0 MB of disk, and 0.0 MB in {place}" in caplog.text
+    assert f"(features in a temporary file), 3 kB of disk, and 19 kB in {place}" in caplog.text
     assert list(place.iterdir()) == []
+
+
+def test_every_seed_has_its_features_where_they_were_announced(
+    tmp_path, stored_targets, monkeypatch
+):
+    """Although more memory, or less, is free by then."""
+    announce = main_job.announce
+
+    def elsewhere(*given):
+        plan = announce(*given)
+        assert plan.storage == "memory"
+        layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
+        return dataclasses.replace(plan, layers=layers)
+
+    monkeypatch.setattr(main_job, "announce", elsewhere)
+    result = main_job.run(config(tmp_path, "auto", "seeds=[0,1]", stored_targets)).result
+    assert [seed.seed for seed in result.seeds] == [0, 1]
+    for seed in result.seeds:
+        assert {layer.convolutions for layer in seed.layers} == {"regenerated"}
+    assert result.config["features"]["storage"] == "auto"
 
 
 def test_storage_changes_no_name_and_no_count(tmp_path, stored_targets):

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import socket
+import tracemalloc
 
 import pytest
 import torch
@@ -60,6 +61,16 @@ def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_pa
     path.write_bytes(content)
     with pytest.raises(files.Damaged, match="its digest does not match"):
         files.read_tensors(path)
+
+
+def test_a_large_tensor_is_copied_twice_while_it_is_written(tmp_path):
+    large = torch.zeros(2**20)
+    files.write_tensors(tmp_path / "warm", {"a": torch.zeros(1)}, {})  # loads the library
+    tracemalloc.start()
+    files.write_tensors(tmp_path / "large", {"a": large}, {})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2.5 * large.nbytes
 
 
 def test_the_same_tensors_and_metadata_give_the_same_bytes(tmp_path):

@@ -5,15 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from places import ROOT
 from processes import ENVIRONMENT
 
 from bnrecon.reporting import tables
 
-PACKAGE = Path(__file__).parents[2] / "bnrecon"
+PACKAGE = ROOT / "bnrecon"
 MODULES = ("resource", "fcntl", "pwd", "grp", "termios", "tty", "pty")
 SIGNALS = [name for name in dir(signal) if name.startswith("SIG") and "_" not in name]
 OF_WINDOWS = {"SIGINT", "SIGTERM", "SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV"}

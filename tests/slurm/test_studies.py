@@ -3,13 +3,11 @@
 import json
 import logging
 import signal
-import subprocess
-import sys
 
 import cluster_study
 import pytest
 from made_tasks import calls
-from processes import wait_until
+from processes import start, wait_until
 
 from bnrecon.reproduction import commands, request
 from bnrecon.reproduction.executors import submission
@@ -34,10 +32,6 @@ def made(slurm, tmp_path, monkeypatch):
     return read
 
 
-def jobs_folders(asked):
-    return sorted((asked.folder / "jobs").iterdir())
-
-
 def job_of(asked):
     """The number of the only job that was given."""
     [found] = submission.all_submissions(asked.folder)
@@ -59,9 +53,7 @@ def sum_of(steps):
 
 
 def start_command(tmp_path, *words):
-    line = [sys.executable, "-m", "bnrecon", "study", "made", *words, *SLURM]
-    line.append(f"outputs={tmp_path / 'out'}")
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return start("made", *words, *SLURM, f"outputs={tmp_path / 'out'}", command="study")
 
 
 def test_a_study_with_a_shared_target_has_the_same_numbers_as_without(slurm, tmp_path, monkeypatch):
@@ -121,7 +113,7 @@ def test_a_requeued_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_pa
     assert wait_until(lambda: calls(tmp_path, "counted") == 2, 240)
     assert commands.run_study(STUDY, made("long", "slurm.time=4")).error is None
     assert counted(asked) == sum_of(100)
-    assert len(jobs_folders(asked)) == 1
+    assert len(cluster_study.jobs_folders(asked)) == 1
 
 
 def test_a_preempted_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
@@ -151,7 +143,7 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_jobs(made, 
         assert wait_until(lambda: calls(tmp_path, "counted"))
         leader.kill()
     assert commands.run_study(STUDY, asked).error is None
-    assert len(jobs_folders(asked)) == 1
+    assert len(cluster_study.jobs_folders(asked)) == 1
     assert [calls(tmp_path, name) for name in ("counted", "a")] == [1, 1]
     assert counted(asked) == sum_of(30)
 
@@ -189,4 +181,4 @@ def test_what_slurm_refuses_is_one_line_and_leaves_no_jobs(made):
     asked = made("good", "slurm.partition=nowhere")
     error = commands.run_study(STUDY, asked).error
     assert str(error) == "Slurm refused the jobs: invalid partition specified: nowhere"
-    assert jobs_folders(asked) == []
+    assert cluster_study.jobs_folders(asked) == []

@@ -1,20 +1,16 @@
 """Sweeps on a real Slurm: jobs that are cancelled, killed or requeued lose nothing."""
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import ENVIRONMENT, finish, wait_until
+from processes import finish, wait_until
+from submitted_sweep import FOLDER, SWEEP, jobs_of, log_of, started_sweeps
 
 from bnrecon.runtime import files
 
-SWEEP = ("-m", "scale=smoke", "target.groups=[1]", "outputs=out", "hydra.sweep.dir=out/sweeps/one")
 SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.mem_gb=1")
-FOLDER = Path("out/sweeps/one")
 LONG = 300  # seconds that a wait may take: a job waits for others and loads its libraries
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -23,32 +19,10 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 @pytest.fixture
 def start(slurm, tmp_path, monkeypatch):
     """Start a sweep; its process and its jobs end with the test."""
-    started = []
     monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        line = [sys.executable, "-P", "-m", "bnrecon", "run", *SWEEP, *SLURM, *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        environment = ENVIRONMENT | slurm.environment
-        process = subprocess.Popen(line, **pipes, env=environment, start_new_session=True)
-        started.append(process)
-        return process
-
-    yield run
-    slurm.call("scancel", "--name=bnrecon-one", check=False)
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def jobs_of(process):
-    """The numbers of the jobs that a sweep prints when it submits them."""
-    return process.stderr.readline().rpartition(": ")[2].split()
-
-
-def log_of(job):
-    path = FOLDER / "jobs" / f"{job}_0_log.out"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    with started_sweeps(*SLURM, **slurm.environment) as run:
+        yield run
+        slurm.call("scancel", "--name=bnrecon-one", check=False)
 
 
 def test_cancelled_and_killed_jobs_cost_the_table_nothing(slurm, start):

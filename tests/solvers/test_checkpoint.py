@@ -17,18 +17,22 @@ RESUMABLE = [name for name, solver in SOLVERS.items() if solver.resumable]
 
 
 class Kept:
-    """A checkpoint in memory, which interrupts the solve after some corrections."""
+    """A checkpoint in memory, which interrupts the solve at its first state of a kind."""
 
-    def __init__(self, corrections):
-        self.state, self.left = None, corrections
+    def __init__(self, wanted):
+        self.state, self.wanted = None, wanted
 
     def load(self):
         return self.state
 
     def save(self, state):
-        self.state, self.left = state, self.left - 1
-        if self.left == 0:
+        if self.wanted(state):
+            self.state = state
             raise KeyboardInterrupt
+
+
+def corrected(state):
+    return state.iterations > 0
 
 
 @pytest.fixture
@@ -43,27 +47,50 @@ def test_both_matrix_free_solvers_are_resumable():
     assert {"matrix_free", "minimum_norm"} == set(RESUMABLE)
 
 
-@pytest.mark.parametrize("corrections", [1, 2])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        lambda state: state.inner.step == 1,
+        lambda state: state.inner.step == 20,
+        corrected,
+        lambda state: corrected(state) and state.inner.step == 20,
+    ],
+    ids=["at once", "in the first correction", "after it", "in the second"],
+)
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT64], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("name", RESUMABLE)
-def test_an_interrupted_solve_goes_on_to_the_same_numbers(system, name, corrections):
-    spec, kept = SolverSpec(name, tolerance=1e-12), Kept(corrections)
+def test_an_interrupted_solve_goes_on_to_the_same_numbers(
+    system, name, precision, wanted, monkeypatch
+):
+    monkeypatch.setattr(iterative, "precision_schedule", lambda device: [precision, FLOAT64])
+    monkeypatch.setitem(iterative.GAIN, "float64", 1e-6)
+    spec, kept = SolverSpec(name, tolerance=1e-12), Kept(wanted)
     with pytest.raises(KeyboardInterrupt):
         solve(system, spec, kept)
-    assert kept.state is not None
-    assert kept.state.iterations > 0
+    begun, kept.wanted = kept.state, lambda state: state.iterations < begun.iterations
     resumed, whole = solve(system, spec, kept), solve(system, spec)
     assert torch.equal(resumed.scale, whole.scale)
-    assert resumed.report.iterations == whole.report.iterations > kept.state.iterations
+    assert resumed.report.iterations == whole.report.iterations > begun.iterations
     assert resumed.report.precision == whole.report.precision
+
+
+@pytest.mark.parametrize("name", RESUMABLE)
+def test_iterations_before_an_interruption_are_not_repeated(system, name):
+    spec, steps = SolverSpec(name, tolerance=1e-12), []
+    kept = Kept(lambda state: state.inner.step == 20)
+    with pytest.raises(KeyboardInterrupt):
+        solve(system, spec, kept)
+    kept.wanted = lambda state: steps.append(state.inner.step)
+    solve(system, spec, kept)
+    assert steps[0] == 21
 
 
 def test_a_resumed_solve_starts_from_what_was_saved(system):
     """With the solution as its state it has nothing left to do."""
-    spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(2)
+    spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(corrected)
     with pytest.raises(KeyboardInterrupt):
         solve(system, spec, kept)
     before = kept.state.iterations
-    kept.left = 100
     again = solve(system, SolverSpec("matrix_free", tolerance=0.5), kept)
     assert again.report.iterations == before
     assert again.report.converged
@@ -76,13 +103,26 @@ def test_a_state_of_a_machine_with_more_precisions_goes_on_in_the_next_one_there
     monkeypatch.setattr(
         iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64]
     )
-    spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(1)
+    spec, kept = SolverSpec("matrix_free", tolerance=1e-12), Kept(corrected)
     with pytest.raises(KeyboardInterrupt):
         solve(system, spec, kept)
     monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
     for left, precisions in ((3, "float32"), (2, "float32"), (1, "float64")):
-        state = Kept(100)
+        state = Kept(lambda state: False)
         state.state = dataclasses.replace(kept.state, left=left, names=())
         report = solve(system, spec, state).report
         assert report.converged
         assert report.precision.startswith(precisions)
+
+
+def test_an_inner_solve_of_a_precision_that_this_machine_lacks_begins_again(system, monkeypatch):
+    monkeypatch.setattr(iterative, "SMALL", 0)
+    monkeypatch.setattr(iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT64])
+    spec, steps = SolverSpec("matrix_free", tolerance=1e-12), []
+    kept = Kept(lambda state: state.inner.step == 5)
+    with pytest.raises(KeyboardInterrupt):
+        solve(system, spec, kept)
+    monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT32, FLOAT64])
+    kept.wanted = lambda state: steps.append(state.inner.step)
+    assert solve(system, spec, kept).report.converged
+    assert steps[0] == 1

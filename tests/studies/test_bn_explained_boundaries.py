@@ -193,7 +193,7 @@ def made_rows(ratio, gain):
 def test_verdicts_follow_the_intervals(ratio, gain, verdicts):
     variability, sides, margin = figure6.PART.claims(made_rows(ratio, gain))
     assert [variability.verdict, margin.verdict] == verdicts
-    assert sides.verdict == "wrong in print"
+    assert sides.verdict == "false as stated"
     assert "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256" in sides.evidence
 
 

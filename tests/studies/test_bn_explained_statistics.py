@@ -153,7 +153,7 @@ def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alon
 def test_where_noise_hides_the_factor_a_setting_is_undecided():
     rows = enumerate_batches(2)
     claim = proposition2.claims(rows)[1]
-    assert claim.verdict == "wrong in print"
+    assert claim.verdict == "false as stated"
     assert "contradicted in 1 of 1 settings and undecided in 0" in claim.evidence
     noisy = rows_of(rows, rows.assign(variance_error=1.0))
     evidence = proposition2.claims(noisy)[1].evidence

@@ -5,14 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from bnrecon.reporting.statistics import Interval
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained import controlled_noise, figure10, initializations, table1
 from bnrecon.studies.bn_explained.measured_noise import _ratio, _statistics, measure_noise
 from bnrecon.studies.bn_explained.trained_networks import (
-    decide,
     describe_training,
-    paired_difference,
 )
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d, batch_noise
 
@@ -98,37 +95,6 @@ def test_each_task_is_trained_once(part, scale):
     tasks = part.PART.tasks(scale, ())
     assert len({task.name for task in tasks}) == len(tasks)
     assert len({(task.options, str(task.arguments)) for task in tasks}) == len(tasks)
-
-
-def test_differences_are_paired_by_seed():
-    rows = pd.DataFrame(
-        [
-            {"seed": seed, "kind": kind, "accuracy": seed * 10 + (1 + 0.1 * seed) * (kind == "a")}
-            for seed in (0, 1, 2)
-            for kind in ("a", "b")
-        ]
-    )
-    found = paired_difference(rows, "kind", ("a", "b"))
-    assert found.mean == pytest.approx(1.1)
-    # s = 0.1, t_2 = 4.3027: small beside the spread of 10 between seeds.
-    assert found.half_width == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4)
-    assert paired_difference(rows, "kind", ("a", "c")) is None
-
-
-@pytest.mark.parametrize(
-    ("differences", "verdict"),
-    [
-        ([Interval(2.0, 0.5, 3), Interval(1.0, 0.5, 3)], "confirmed"),
-        ([Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3)], "not confirmed"),
-        ([Interval(2.0, 0.5, 3), Interval(0.4, 0.5, 3)], "open"),
-        ([Interval(2.0, 0.5, 3), None], "open"),
-        ([Interval(2.0, None, 1)], "open"),
-        ([Interval(2.0, 0.0, 2)], "open"),
-        ([], "open"),
-    ],
-)
-def test_noise_decides_nothing(differences, verdict):
-    assert decide(differences) == verdict
 
 
 def table1_rows(differences):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from places import OUTPUTS
 
 from bnrecon.config import composition
 from bnrecon.data.cifar import CIFAR10_CLASSES
@@ -27,7 +28,6 @@ STUDY = registry.find("burkholz2024")
 PARTS = {name: STUDY.part(name) for name in STUDY.parts}
 EXPERIMENTS = [name for name, part in PARTS.items() if isinstance(part, Experiment)]
 TABLES = [name for name, part in PARTS.items() if isinstance(part, RunTable)]
-OUTPUTS = Path(__file__).parents[2] / "outputs"
 REPORTED = read_reported("bnrecon.studies.burkholz2024")
 
 

@@ -22,7 +22,7 @@ from bnrecon.studies.burkholz2024 import (
     accuracy_steps,
     excess,
     excess_layers,
-    log_means,
+    power_laws,
     single_layers,
     solver_steps,
     table1,
@@ -184,19 +184,6 @@ def test_a_page_of_one_task_has_a_table_a_figure_and_open_claims(part, layer):
         assert image(part.PART.draw(rows), "png")[1:4] == b"PNG"
 
 
-def test_a_geometric_mean_has_the_t_interval_of_the_logarithms():
-    values = [1e-3, 2e-2, 5e-3, 1e-4]
-    found = log_means.geometric_mean(values)
-    logs = np.log(values)
-    low, high = stats.t.interval(0.95, 3, logs.mean(), stats.sem(logs))
-    assert (found.low, found.mean, found.high) == pytest.approx(
-        tuple(np.exp([low, logs.mean(), high]))
-    )
-    assert f"{log_means.geometric_mean([2e-3]):.1e}" == "2.0e-03"
-    with pytest.raises(ValueError, match=r"math domain|positive"):
-        log_means.geometric_mean([1.0, 0.0])
-
-
 def test_an_exponent_is_the_slope_of_a_seeds_logarithms():
     rows = pd.DataFrame(
         {
@@ -205,7 +192,7 @@ def test_an_exponent_is_the_slope_of_a_seeds_logarithms():
             "error": [1.2, 1.9, 3.0, 4.5, 1.0, 2.0, 7.0],
         }
     )
-    found = log_means.exponents(rows, "size", "error")
+    found = power_laws.exponents(rows, "size", "error")
     expected = [
         stats.linregress(np.log(own["size"]), np.log(own["error"])).slope
         for own in (rows[rows["seed"] == 0], rows[rows["seed"] == 1])

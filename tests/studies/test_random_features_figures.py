@@ -324,7 +324,7 @@ def test_only_sparse_targets_are_fitted_is_decided_by_the_greedy_pass(own, other
 
 def test_products_through_more_channels_than_outputs_have_no_low_rank():
     rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
-    assert decided(alignment.PART.claims(rows), "Low rank targets").verdict == "wrong in print"
+    assert decided(alignment.PART.claims(rows), "Low rank targets").verdict == "false as stated"
     low = rows.assign(rank=20)
     assert decided(alignment.PART.claims(low), "Low rank targets").verdict == "open"
 

@@ -1,19 +1,16 @@
 """Random features for normalization layers: every part, from its tasks to its table and figure."""
 
 import importlib
-import itertools
 import json
 import math
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from places import OUTPUTS
+from processes import finish, start, wait_until
 from scipy import stats
 
 from bnrecon.reporting import figures, tables
@@ -27,26 +24,17 @@ from bnrecon.studies.random_features import averages, conditioned, conditioning
 from bnrecon.studies.random_features.conditioned_claims import quantiles_apart
 
 STUDY = registry.find("random_features")
-SHIPPED = Path(__file__).resolve().parents[2] / "outputs" / "random_features"
+SHIPPED = OUTPUTS / "random_features"
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The whole study at smoke scale: its folder, and what the command printed."""
     outputs = tmp_path_factory.mktemp("outputs")
-    done = subprocess.run(
-        [*study_command("scale=smoke"), f"outputs={outputs}"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return outputs / "studies" / "random_features", done.stdout
-
-
-def study_command(*words):
-    return [sys.executable, "-m", "bnrecon", "study", "random_features", *words]
+    study = start("random_features", "scale=smoke", f"outputs={outputs}", command="study")
+    code, out, err = finish(study, timeout=600)
+    assert code == 0, err
+    return outputs / "studies" / "random_features", out
 
 
 def test_every_module_that_binds_a_part_is_listed():
@@ -139,15 +127,16 @@ def test_tables_and_figures_are_written_again_from_the_task_files(finished, comm
     code, out, error = command("tables", *words)
     assert (code, out) == (0, printed), error
     assert {path: path.read_bytes() for path in folder.glob("*.svg")} == drawn
-    code, out, error = command("figures", *words)
-    figures = [part for part in STUDY.parts if STUDY.part(part).draw is not None]
+    (folder / "descent-smoke.png").unlink()
+    few = ("descent", "minimum_width")
+    assert [STUDY.part(part).draw is not None for part in few] == [True, False]
+    code, out, error = command("figures", words[0], *few, *words[1:])
     assert code == 0, error
-    assert out.count(".png") == len(figures)
+    assert [line.strip() for line in out.splitlines()] == [str(folder / "descent-smoke.png")]
 
 
-def test_geometric_means_and_intervals_by_value():
+def test_intervals_by_value():
     rows = pd.DataFrame({"x": [1, 1, 1, 2], "y": [1.0, 10.0, 100.0, 7.0]})
-    assert averages.geometric_mean(rows["y"][:3]) == pytest.approx(10)
     found = averages.intervals_by(rows, "x", "y")
     expected = mean_interval([1.0, 10.0, 100.0])
     assert tuple(found.loc[1]) == (expected.mean, expected.half_width)
@@ -210,21 +199,17 @@ def test_an_impossible_request_is_one_line(tmp_path, command, name, words, messa
 
 
 @pytest.mark.slow
-def test_processes_share_the_tasks_and_one_may_die(tmp_path):
-    line = [*study_command("conditioning", "scale=smoke"), f"outputs={tmp_path}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        for _ in range(3)
-    ]
-    first = processes.pop()
+def test_processes_share_the_tasks_and_one_may_die(tmp_path, command):
+    """Three: one is killed as soon as it has begun; this one is the third."""
+    words = ("random_features", "conditioning", "scale=smoke", f"outputs={tmp_path}")
+    first, second = (start(*words, command="study") for _ in range(2))
     first.stderr.readline()  # it has begun
     first.kill()
     first.communicate()
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
+    code, _, error = command("study", *words)
+    assert code == 0, error
+    code, _, error = finish(second)
+    assert code == 0, error
     folder = tmp_path / "studies" / "random_features"
     rows = pd.read_csv(folder / "conditioning-smoke.csv")
     tasks = {task.name: task for task in conditioning.PART.tasks("smoke", ())}
@@ -237,33 +222,19 @@ def test_processes_share_the_tasks_and_one_may_die(tmp_path):
 
 
 @pytest.mark.slow
-def test_jobs_share_a_study_and_end_with_the_command(tmp_path):
+def test_jobs_share_a_study_and_end_with_the_command(tmp_path, command):
     """The command is killed once a task is done: its processes end too, and it can be resumed."""
-    line = [*study_command("conditioned", "scale=smoke", "jobs=2"), f"outputs={tmp_path}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        line,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-    )
+    words = ("random_features", "conditioned", "scale=smoke", f"outputs={tmp_path}")
+    process = start(*words, "jobs=2", command="study")
     folder = tmp_path / "studies" / "random_features" / "tasks" / "conditioned-smoke"
-    until(lambda: list(folder.glob("*.json")))
+    assert wait_until(lambda: list(folder.glob("*.json")))
     others = psutil.Process(process.pid).children()
     assert len(others) >= 2
     process.kill()
-    process.wait()
-    until(lambda: not any(other.is_running() for other in others))
-    done = subprocess.run(
-        line, capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    finish(process)
+    assert wait_until(lambda: not any(other.is_running() for other in others))
     tasks = STUDY.part("conditioned").tasks("smoke", ())
+    assert len(list(folder.glob("*.json"))) < len(tasks)
+    code, _, error = command("study", *words)
+    assert code == 0, error
     assert len(list(folder.glob("*.json"))) == len(tasks)
-
-
-def until(condition):
-    """Wait for a condition, for two minutes at most."""
-    for _ in itertools.takewhile(lambda _: not condition(), range(2400)):
-        time.sleep(0.05)
-    assert condition()

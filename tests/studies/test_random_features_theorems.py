@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy import stats
+from scipy import integrate, stats
 
 from bnrecon.features import spectrum
 from bnrecon.features.drawing import draw
@@ -65,7 +65,7 @@ def test_full_rank_factors_do_not_make_m_full_rank():
         assert np.linalg.matrix_rank(np.stack(columns, 1)) == rank
     rows = ranks.examples()
     assert list(rows["smallest_rank"]) == [2, 3, 4]
-    assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "wrong in print"}
+    assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "false as stated"}
     assert verdicts(ranks.PART, rows[2:]) == {"Theorem 2.1": "open"}
     (claim,) = ranks.PART.claims(rows)
     assert "two bases" not in claim.evidence  # that one is no counterexample
@@ -98,12 +98,21 @@ def test_ranks_of_draws_are_those_of_m():
     assert ranks.measure_ranks("He normal", [2, 5], 20)["full_products"].tolist() == [20, 20]
 
 
+def printed_mass(aspect, literal=False):
+    low, high = printed_law.printed_edges(aspect, literal)
+    return integrate.quad(lambda x: printed_law.printed_density(x, aspect, literal), low, high)[0]
+
+
+def test_read_literally_the_printed_density_has_half_the_mass_of_a_density():
+    assert printed_mass(1.0, literal=True) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("aspect", [0.5, 1.0, 1.2, 3.0])
 def test_the_printed_density_is_the_law_without_its_atom_for_more_features_than_equations(aspect):
     """Its mass is n/c1 for c1 ≥ n; for c1 < n it is the law of the inverse aspect."""
-    assert printed_law.printed_mass(aspect) == pytest.approx(min(aspect, 1 / aspect), abs=1e-6)
+    assert printed_mass(aspect) == pytest.approx(min(aspect, 1 / aspect), abs=1e-6)
     x = np.linspace(*spectrum.edges(max(aspect, 1 / aspect)), 52)[1:-1]
-    printed = printed_law.printed_density(x, aspect) / printed_law.printed_mass(aspect)
+    printed = printed_law.printed_density(x, aspect) / printed_mass(aspect)
     np.testing.assert_allclose(printed, spectrum.density(x, max(aspect, 1 / aspect)), rtol=1e-5)
     shares = printed_law.printed_distribution(x, aspect)
     expected = spectrum.distribution(x, max(aspect, 1 / aspect))
@@ -115,7 +124,7 @@ def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equatio
     rows = {
         aspect: spectrum_part.measure_spectrum("orthogonal", aspect, 30, 2) for aspect in (0.8, 1.2)
     }
-    assert verdicts(spectrum_part.PART, rows[0.8])[where] == "wrong in print"
+    assert verdicts(spectrum_part.PART, rows[0.8])[where] == "false as stated"
     assert verdicts(spectrum_part.PART, rows[1.2])[where] == "open"
     blurred = rows[0.8].assign(mean_distance=0.1)
     assert verdicts(spectrum_part.PART, blurred)[where] == "open"
@@ -232,11 +241,11 @@ def test_theorem_4_2s_bound_holds_for_every_small_target(density):
 
 def test_verdicts_follow_the_rows():
     rows = projection.measure_projections(6, 2)
-    assert verdicts(projection.PART, rows) == {"Theorem 4.1": "wrong in print"}
+    assert verdicts(projection.PART, rows) == {"Theorem 4.1": "false as stated"}
     swapped = rows.assign(norm_of_last_r=rows["least_squares_error"])
     assert verdicts(projection.PART, swapped) == {"Theorem 4.1": "confirmed"}
     descended = descent.measure_descent("orthogonal", 8, 6)
-    assert verdicts(descent.PART, descended)["Sect. 2.1, orthogonal weights"] == "wrong in print"
+    assert verdicts(descent.PART, descended)["Sect. 2.1, orthogonal weights"] == "false as stated"
     flat = descended.assign(condition_number=3.0, largest_off_diagonal=1e-9)
     assert verdicts(descent.PART, flat) == {
         "Sect. 2.1, double descent": "open",
@@ -246,7 +255,7 @@ def test_verdicts_follow_the_rows():
     assert enumerated["exact"].iloc[0] == pytest.approx(7 / 16)
     assert verdicts(matching.PART, enumerated) == {"Theorem 4.2": "confirmed"}
     above = enumerated.assign(exact=0.6)
-    assert verdicts(matching.PART, above) == {"Theorem 4.2": "wrong in print"}
+    assert verdicts(matching.PART, above) == {"Theorem 4.2": "false as stated"}
 
 
 def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_does():
@@ -254,7 +263,7 @@ def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_doe
     row = {"setting": "c2 = 5, own inputs, k = 2", "feature_density": 0.8, "draws": 1000}
     row |= {"theorem": "Fig. 1 (e), k in print", "bound": 0.9, "bound_kind": "at least"}
     shares = {"confirmed": (950, 0.93, 0.96), "open": (897, 0.877, 0.915)}
-    shares["wrong in print"] = (109, 0.09, 0.13)
+    shares["false as stated"] = (109, 0.09, 0.13)
     for verdict, (matched, low, high) in shares.items():
         one = row | {"matched": matched, "share_low": low, "share_high": high}
         assert list(verdicts(matching.PART, pd.DataFrame([one])).values()) == [verdict]

@@ -7,7 +7,7 @@ import pytest
 from bnrecon.features.spectrum import log_uniform_quantile
 from bnrecon.reporting import figures as drawing
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.trainings import compare_settings, paired_difference, sign
+from bnrecon.reproduction.trainings import compare_settings
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import scratch
 from bnrecon.studies.random_features import conditioned, conditioned_claims, sparse
@@ -82,7 +82,6 @@ def test_differences_are_paired_by_seed_and_the_heading_counts_them():
     table = compare_settings(rows, "trained", {}, {"b": "a", "c": "a", "d": "a"})
     column = "difference, paired by seed (2 in all)"
     assert table[column].tolist() == ["", mean_interval([1, 1.5, 1]), mean_interval([-1, -2])]
-    assert paired_difference(rows, "a", "d") is None
 
 
 @pytest.mark.parametrize(
@@ -241,8 +240,3 @@ def test_scratch_pairs_the_starts_by_seed_and_takes_rows_without_a_start_for_sca
     assert "comparisons: 1)" in claim.evidence
     assert scratch.PART.summary(rows)["scales start at"].tolist() == list(scratch.STARTS.values())
     assert scratch.PART.claims(pd.DataFrame(old))[0].verdict == "open"
-
-
-def test_an_open_difference_has_no_sign():
-    assert [sign(Interval(m, h, 3)) for m, h in ((1, 2), (3, 2), (-3, 2))] == [0, 1, -1]
-    assert sign(None) == sign(Interval(1.0, None, 1)) == 0

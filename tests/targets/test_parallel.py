@@ -11,76 +11,15 @@ import pytest
 import torch
 from PIL import Image
 from processes import ENVIRONMENT
-from safetensors.torch import load_file
 
 from bnrecon.data import DataSpec, load
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
-SCRIPT = """
-import sys, torch
-from pathlib import Path
-from torch import nn
-from bnrecon.runtime import distributed, files
-from bnrecon.data import DataSpec, load
-from bnrecon.runtime.interruption import StopRequest
-from bnrecon.targets.plan import TrainingPlan
-from bnrecon.targets.spec import TrainSpec
-from bnrecon.targets.trainer import train
-
-with distributed.join_processes(torch.device("cpu")):
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 10))
-    plan = TrainingPlan(TrainSpec(epochs=2, warmup_epochs=1), torch.float32)
-    folder = Path(sys.argv[1])
-    with StopRequest() as stop:
-        data = load(DataSpec("digits", crop_padding=1))
-        log, _ = train(network, data, plan, torch.device("cpu"), folder / "checkpoint", stop)
-    if distributed.rank_and_world_size()[0] == 0:
-        about = {"log": log, "processes": distributed.rank_and_world_size()[1]}
-        files.write_tensors(folder / "end", network.state_dict(), about)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_train_what_one_trains(tmp_path):
-    """Without batch normalization averaged gradients are the whole batch's.
-
-    Its statistics are a process's own.
-    """
-    (tmp_path / "script.py").write_text(SCRIPT)
-    ends, logs = [], []
-    for number, start in enumerate(([sys.executable], TORCHRUN)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        subprocess.run(
-            [*start, str(tmp_path / "script.py"), str(folder)],
-            env=ENVIRONMENT,
-            check=True,
-            timeout=240,
-        )
-        ends.append(load_file(folder / "end"))
-        logs.append(_about(folder / "end")["log"])
-        assert _about(folder / "end")["processes"] == number + 1
-    for name, value in ends[0].items():
-        assert torch.allclose(value, ends[1][name], atol=1e-5), name
-    assert [row["accuracy"] for row in logs[0]] == pytest.approx(
-        [row["accuracy"] for row in logs[1]], abs=0.2
-    )
-    assert [row["loss"] for row in logs[0]] == pytest.approx(
-        [row["loss"] for row in logs[1]], rel=1e-4
-    )
-
-
-def _about(path):
-    from bnrecon.runtime import files
-
-    return files.read_tensors(path)[1]
-
-
 # A network with noise is trained to the end, stopped, and resumed; then one with statistics that
-# are set before the training. Each process writes its own network, its dropout's masks and its log.
-NOISE_SCRIPT = """
+# are set before the training, and a plain one that finds a damaged checkpoint. Each process writes
+# its own network, its dropout's masks and its log.
+SCRIPT = """
 import json, sys, torch
 from pathlib import Path
 from torch import nn
@@ -142,6 +81,9 @@ with distributed.join_processes(cpu):
     network = build_target(TargetRequest(target, spec, images, folder), data)
     set_statistics = lambda network: initialize_statistics(network, target, data, cpu)
     trained("frozen", network, "frozen", StopRequest(), set_statistics)
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 10))
+    trained("plain", plain, "broken", StopRequest())
 """
 FROZEN = {"name": "vgg", "family": "vgg", "width": 4, "groups": [1, 1]}
 FROZEN["initialization"] = "frozen_statistics"
@@ -149,11 +91,15 @@ FROZEN["initialization"] = "frozen_statistics"
 
 @pytest.fixture(scope="module")
 def in_two_processes(tmp_path_factory):
-    """What each of two processes ends with: tensors and log by the training's name and the rank."""
+    """What each of two processes ends with: tensors and log by the training's name and the rank.
+
+    And the names of the files.
+    """
     from bnrecon.runtime import files
 
-    folder = tmp_path_factory.mktemp("noise")
-    (folder / "script.py").write_text(NOISE_SCRIPT)
+    folder = tmp_path_factory.mktemp("parallel")
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "broken").write_bytes(b"not a checkpoint")
     done = subprocess.run(
         [*TORCHRUN, str(folder / "script.py"), str(folder), json.dumps(FROZEN)],
         capture_output=True,
@@ -162,12 +108,47 @@ def in_two_processes(tmp_path_factory):
         timeout=400,
     )
     assert done.returncode == 0, done.stderr
-    names = [f"{name}{rank}" for name in ("whole", "stopped", "resumed", "frozen") for rank in "01"]
-    return {name: files.read_tensors(folder / name) for name in names}
+    trainings = ("whole", "stopped", "resumed", "frozen", "plain")
+    ends = {
+        name: files.read_tensors(folder / name)
+        for name in map("".join, itertools.product(trainings, "01"))
+    }
+    return ends | {"files": [path.name for path in folder.iterdir()]}
 
 
 def _named(tensors, prefix):
     return {name: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_trains(in_two_processes, digits, tmp_path):
+    """Without batch normalization averaged gradients are the whole batch's.
+
+    Its statistics are a process's own.
+    """
+    from bnrecon.runtime.interruption import StopRequest
+    from bnrecon.targets.plan import TrainingPlan
+    from bnrecon.targets.spec import TrainSpec
+    from bnrecon.targets.trainer import train
+
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(64, 20), torch.nn.Tanh(), torch.nn.Linear(20, 10)
+    network = torch.nn.Sequential(torch.nn.Flatten(), *layers)
+    plan = TrainingPlan(TrainSpec(epochs=2, warmup_epochs=1, test_every=1), torch.float32)
+    log, _ = train(network, digits, plan, torch.device("cpu"), tmp_path / "none", StopRequest())
+    for rank in (0, 1):
+        tensors, about = in_two_processes[f"plain{rank}"]
+        for name, value in network.state_dict().items():
+            assert torch.allclose(value, tensors[f"network.{name}"], atol=1e-5), name
+        for key, close in (("accuracy", {"abs": 0.2}), ("loss", {"rel": 1e-4})):
+            found = [row[key] for row in about["log"]]
+            assert found == pytest.approx([row[key] for row in log], **close)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_set_aside_once(in_two_processes):
+    names = in_two_processes["files"]
+    assert len([name for name in names if name.startswith("broken") and "damaged" in name]) == 1
 
 
 @pytest.mark.slow
@@ -316,21 +297,6 @@ def test_a_mistake_is_said_once(tmp_path):
     assert done.returncode != 0
     assert done.stderr.count("no such folder") == 1
     assert "defect" not in done.stderr
-
-
-def test_a_damaged_checkpoint_is_set_aside_once(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "checkpoint").write_bytes(b"not a checkpoint")
-    done = subprocess.run(
-        [*TORCHRUN, str(tmp_path / "script.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.glob("checkpoint*damaged*"))) == 1
-    assert (tmp_path / "end").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from lively import small_vgg
 from torch import nn
 
 from bnrecon.config import composition
@@ -62,11 +63,6 @@ SMALL = {
 
 def changed(plan=PLAN, **fields):
     return dataclasses.replace(plan, spec=dataclasses.replace(plan.spec, **fields))
-
-
-def small(seed=0):
-    torch.manual_seed(seed)
-    return build("vgg", (1, 8, 8), 10, width=4, groups=[1, 1], activation="relu")
 
 
 def test_vgg18_has_the_published_numbers_of_parameters():
@@ -180,7 +176,7 @@ def test_the_schedule_is_linear_then_cosine():
 @pytest.mark.parametrize("steps", [1, 7, 11, 12, 22])
 def test_interrupted_training_ends_at_the_same_numbers(digits, tmp_path, dtype, steps):
     plan = dataclasses.replace(PLAN, dtype=dtype)
-    whole = small()
+    whole = small_vgg()
     log, _ = train(whole, digits, plan, CPU, tmp_path / "none", StopRequest())
 
     class After(StopRequest):
@@ -191,10 +187,10 @@ def test_interrupted_training_ends_at_the_same_numbers(digits, tmp_path, dtype, 
             self.looked += 1
             return "a test wants it" if self.looked >= steps else None
 
-    part = small()
+    part = small_vgg()
     with pytest.raises(Interrupted, match=f"training is saved at step {steps} of 22"):
         train(part, digits, plan, CPU, tmp_path / "checkpoint", After())
-    other = small(seed=5)  # what it starts from does not matter: the checkpoint does
+    other = small_vgg(seed=5)  # what it starts from does not matter: the checkpoint does
     resumed_log, _ = train(other, digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
     for name, value in whole.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
@@ -221,7 +217,7 @@ def test_divergence_is_a_clear_line_and_keeps_the_last_good_checkpoint(digits, t
     with pytest.raises(
         RunError, match=r"diverged: the loss is (nan|inf) at step .*lower train\.lr"
     ):
-        train(small(), digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
+        train(small_vgg(), digits, plan, CPU, tmp_path / "checkpoint", StopRequest())
     tensors, about = files.read_tensors(tmp_path / "checkpoint")
     assert about["step"] >= 1
     assert torch.isfinite(tensors["sums"]).all()
@@ -230,15 +226,15 @@ def test_divergence_is_a_clear_line_and_keeps_the_last_good_checkpoint(digits, t
 def test_a_damaged_checkpoint_is_named_and_training_starts_anew(digits, tmp_path, caplog):
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted):
-        train(small(), digits, PLAN, CPU, checkpoint, StopRequest(time_limit=0))
+        train(small_vgg(), digits, PLAN, CPU, checkpoint, StopRequest(time_limit=0))
     content = bytearray(checkpoint.read_bytes())
     content[-100] ^= 1
     checkpoint.write_bytes(content)
-    network = small()
+    network = small_vgg()
     train(network, digits, PLAN, CPU, checkpoint, StopRequest())
     assert "checkpoint.safetensors is damaged" in caplog.text
     assert (tmp_path / "checkpoint.safetensors.damaged").exists()
-    whole = small()
+    whole = small_vgg()
     train(whole, digits, PLAN, CPU, tmp_path / "none", StopRequest())
     assert all(
         torch.equal(value, network.state_dict()[name]) for name, value in whole.state_dict().items()
@@ -251,7 +247,7 @@ def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(
 ):
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted):
-        train(small(), digits, PLAN, CPU, checkpoint, StopRequest(time_limit=0))
+        train(small_vgg(), digits, PLAN, CPU, checkpoint, StopRequest(time_limit=0))
     tensors, about = files.read_tensors(checkpoint)
     name = next(
         key
@@ -267,7 +263,7 @@ def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(
     else:
         tensors[name] = torch.zeros(2, 3, 4)
     files.write_tensors(checkpoint, tensors, about)
-    network, whole = small(), small()
+    network, whole = small_vgg(), small_vgg()
     train(network, digits, PLAN, CPU, checkpoint, StopRequest())
     assert "is of another network or training; set aside" in caplog.text
     train(whole, digits, PLAN, CPU, tmp_path / "none", StopRequest())

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
+from bnrecon.runtime.environment import environment
 from bnrecon.runtime.tracking import Plain, Values
 
 __all__ = ["Trackio"]
@@ -92,14 +93,9 @@ class Trackio:
 
 def _import(folder: Path) -> ModuleType:
     """The library, which reads its folder from the environment when it is imported."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = str(folder)
-    try:
+    with environment(**{VARIABLE: str(folder)}):
         import trackio
         from trackio.utils import TRACKIO_DIR
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
     if folder != TRACKIO_DIR:
         raise RuntimeError(f"in one process trackio has one folder, and that is {TRACKIO_DIR}")
     return trackio

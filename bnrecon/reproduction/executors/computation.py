@@ -79,7 +79,7 @@ class _Details(logging.FileHandler):
 
 @contextlib.contextmanager
 def details_to(log: Path) -> Iterator[None]:
-    """Write what the rooms below report to a file, and not to the terminal."""
+    """Write what the packages below report to a file, and not to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     handler = _Details(log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

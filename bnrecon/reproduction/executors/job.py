@@ -93,11 +93,9 @@ class StudyJob:
         import torch
 
         from bnrecon.reproduction.executors.computation import details_to
-        from bnrecon.runtime import hardware
 
         if self.gpu is not None:  # before CUDA starts, which it does when it is first used
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
-        hardware.keep_freed_memory()
         torch.set_num_threads(self.threads)
         while any(self._is_running(number) for number in self.after):
             time.sleep(1)

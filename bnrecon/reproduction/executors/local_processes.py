@@ -21,6 +21,7 @@ from bnrecon.reproduction.work import Work
 from bnrecon.runtime import hardware
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.units import format_bytes
 
 __all__ = ["LocalProcesses", "gpu_name", "process_log", "require_room"]
 
@@ -34,15 +35,15 @@ def require_room(jobs: int, device: torch.device) -> None:
     """
     cores, free = hardware.processor_count(), hardware.available_memory(torch.device("cpu"))
     most = max(1, min(max(2, cores), free // EACH))
-    carried = (
-        f"{cores} core{'' if cores == 1 else 's'}, {hardware.format_bytes(free)} of memory free, "
-        f"{hardware.format_bytes(EACH)} per process"
+    there = (
+        f"{cores} core{'' if cores == 1 else 's'}, {format_bytes(free)} of memory free, "
+        f"{format_bytes(EACH)} per process"
     )
     if device.type == "cuda":
         gpus = torch.cuda.device_count()
-        most, carried = min(most, gpus), f"{carried}, {gpus} GPU{'' if gpus == 1 else 's'}"
+        most, there = min(most, gpus), f"{there}, {gpus} GPU{'' if gpus == 1 else 's'}"
     if jobs > most:
-        raise UserError(f"jobs={jobs}: this machine carries {most} ({carried})")
+        raise UserError(f"jobs={jobs}: this machine has room for {most} ({there})")
 
 
 def process_log(log: Path, number: int | str) -> Path:

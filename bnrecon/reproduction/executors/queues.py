@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from unittest import mock
 import psutil
 
 from bnrecon.config.cluster_settings import ClusterSettings
+from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class SlurmQueue:
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=self._settings.requeues)
         executor.update_parameters(**self._parameters(name, after))
         try:
-            with _environment():
+            with environment(PYTHONSAFEPATH="1"):
                 return [job.job_id for job in executor.submit_array(list(jobs))]
         except (FailedJobError, FailedSubmissionError) as error:
             raise UserError(f"Slurm refused the jobs: {_gist(str(error))}") from None
@@ -198,7 +198,7 @@ class LocalQueue:
         del name, after
         executor = submitit.LocalExecutor(self._folder, max_num_timeout=0)
         executor.update_parameters(timeout_min=FOREVER, stderr_to_stdout=True)
-        with _environment(), _apart_from_terminal():
+        with environment(PYTHONSAFEPATH="1"), _apart_from_terminal():
             return [job.job_id for job in executor.submit_array(list(jobs))]
 
     def find(self, name: str, count: int) -> list[str]:
@@ -253,19 +253,6 @@ def _gist(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line.partition("error: ")[2] for line in lines if "error: " in line]
     return (own or lines or ["no reason was given"])[0]
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """What jobs inherit: the current folder's modules are not on their path."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["PYTHONSAFEPATH"]
-        if before is not None:
-            os.environ["PYTHONSAFEPATH"] = before
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What jobs of a cluster have done since one last looked, and which ended without a word."""
+"""What jobs of a cluster have done since one last looked, and which ended without reporting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Wanted:
 
 
 class Watch:
-    """Looks at a submission: what its jobs report, and which have ended without a word."""
+    """Looks at a submission: what its jobs report, and which have ended without reporting."""
 
     def __init__(self, submission: Submission, queue: Queue) -> None:
         self.submission, self._queue = submission, queue
@@ -76,7 +76,7 @@ class Watch:
         return time.monotonic() - first >= self._queue.grace
 
     def _lost(self, key: str, each: Wanted) -> Outcome:
-        """The outcome of work whose job has ended without a word of it."""
+        """The outcome of work whose job has ended without reporting it."""
         if each.item.is_finished():
             return Outcome(key, each.item.label, "done", "done", 0.0, str(self._log(each.job)))
         if each.job not in self._reasons:

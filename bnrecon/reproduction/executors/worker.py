@@ -17,7 +17,6 @@ from tqdm import tqdm
 from bnrecon.reproduction.executors.computation import compute, details_to
 from bnrecon.reproduction.outcome import Outcome
 from bnrecon.reproduction.work import Work
-from bnrecon.runtime import hardware
 
 __all__ = ["GRACE", "Start", "compute_work", "start"]
 
@@ -71,7 +70,6 @@ def start(given: Start, listener: Connection) -> None:
     with given.log.open("a", encoding="utf-8") as file:  # a library's last words, too
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    hardware.keep_freed_memory()
     torch.set_num_threads(given.threads)
     tqdm.set_lock(threading.RLock())  # its own would be left behind, with a warning, by os._exit
     _state.log = given.log

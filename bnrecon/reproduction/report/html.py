@@ -50,7 +50,7 @@ def render(report: Report) -> bytes:
             library_version=importlib.metadata.version("itables"),
             counts=verdicts.counts,
             verdict_names=VERDICTS,
-            meanings=verdicts.MEANINGS,
+            meanings=VERDICTS,
             inline=functools.partial(text.inline, errata=report.errata.anchors),
         )
     )

@@ -10,6 +10,7 @@ from bnrecon.reproduction.page import Page, device_name, listed
 from bnrecon.reproduction.row_command import command_of
 from bnrecon.reproduction.run_table import Cell
 from bnrecon.reproduction.task_store import TaskResult
+from bnrecon.runtime.units import format_duration
 
 __all__ = ["Origins", "Record", "origins_of", "summary_of"]
 
@@ -77,6 +78,7 @@ def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
     runs = list({cell.folder: cell.result for cell in cells if cell.result is not None}.values())
     training = {run.target.folder: run.target.seconds for run in runs}
     seconds = sum(task.seconds for task in tasks) + sum(run.seconds for run in runs)
+    seconds += sum(training.values())  # a training that was shared counts once
     terms = {
         "results": " and ".join(_counted(tasks, "task") + _counted(runs, "run")),
         "commits": listed([*(t.commit for t in tasks), *(r.commit or "installed" for r in runs)]),
@@ -88,7 +90,7 @@ def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
             sorted({f"{run.data.name} {run.data.checksum}" for run in runs})
         ),
         "seeds of the sources": listed(str(seed.seed) for run in runs for seed in run.seeds),
-        "time": _hours(seconds + sum(training.values())),
+        "time": format_duration(seconds) if seconds else "",
     }
     return [(term, value) for term, value in terms.items() if value]
 
@@ -100,14 +102,3 @@ def _counted(found: Sequence[object], what: str) -> list[str]:
 def _versions(runs: Iterable[RunResult]) -> list[str]:
     """The libraries' versions, a text for each set of them that results were computed with."""
     return sorted({", ".join(f"{name} {v}" for name, v in run.versions.items()) for run in runs})
-
-
-def _hours(seconds: float) -> str:
-    """How long the computing took, training included; a training that was shared counts once.
-
-    >>> _hours(5400), _hours(90)
-    ('1.5 hours', '2 minutes')
-    """
-    if not seconds:
-        return ""
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.0f} minutes"

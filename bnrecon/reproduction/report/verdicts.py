@@ -9,20 +9,10 @@ from dataclasses import dataclass
 from bnrecon.reproduction.experiment import VERDICTS, Claim
 from bnrecon.reproduction.page import Claims, Page
 from bnrecon.reproduction.run_table import Cell
-from bnrecon.reproduction.verdicts import against_paper, against_target
+from bnrecon.reproduction.verdicts import against_target, counted
 
-__all__ = ["MEANINGS", "Comparison", "Verdict", "claims_of", "comparison_of", "counts"]
+__all__ = ["Comparison", "Verdict", "claims_of", "comparison_of", "counts"]
 
-MEANINGS = {
-    "confirmed": "What was computed agrees with the claim. That says nothing of other sizes, data "
-    "or trainings.",
-    "not confirmed": "What was computed speaks against the claim as it is stated, for the sizes, "
-    "data and trainings that were computed.",
-    "wrong in print": "The statement as it is printed fails in an example or contradicts a "
-    "derivation. Where a repair is known, the evidence or an erratum names it; the paper's other "
-    "statements may hold without it.",
-    "open": "Not decided: the intervals allow for both answers, or too little was computed.",
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,7 @@ def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
 def comparison_of(page: Page, anchor: str) -> Comparison | None:
     """The verdicts on the finished runs of a table; ``None`` where there are none."""
     cells = [cell for cell in page.results if isinstance(cell, Cell)]
-    done = [(cell.row, cell.result) for cell in cells if cell.result is not None]
+    done = [(cell, cell.result) for cell in cells if cell.result is not None]
     if not done:
         return None
     return Comparison(
@@ -89,19 +79,9 @@ def comparison_of(page: Page, anchor: str) -> Comparison | None:
         anchor,
         f"{page.heading.part.where}: {page.heading.part.title}",
         f"{len(done)} of {len(cells)}",
-        _counted(
+        counted(
             against_target(result.loss, [seed.predictions for seed in result.seeds])
             for _, result in done
         ),
-        _counted(against_paper(result.loss, row.reported, row.possible) for row, result in done),
+        counted(cell.against_paper for cell, _ in done),
     )
-
-
-def _counted(verdicts: Iterable[str]) -> str:
-    """How often each verdict came out, the most frequent first.
-
-    >>> _counted(["different", "cannot tell", "different"])
-    '2 different, 1 cannot tell'
-    """
-    found = Counter(verdict for verdict in verdicts if verdict)
-    return ", ".join(f"{count} {name}" for name, count in found.most_common())

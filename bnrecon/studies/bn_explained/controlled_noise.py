@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.studies.bn_explained.measured_noise import (
@@ -30,7 +31,6 @@ from bnrecon.studies.bn_explained.noise_claims import PRINTED, claims, compare_s
 from bnrecon.studies.bn_explained.trained_networks import (
     describe,
     describe_training,
-    paired_difference,
     train_and_count,
 )
 
@@ -151,7 +151,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line["reported"] = printed.get("noise" if factor == PRINTED else "none", "")
         for column, title in (("accuracy", "test"), ("training_accuracy", "training")):
             line[f"{title} accuracy"] = mean_interval(list(own[column])) if len(own) else None
-        difference = paired_difference(part, "factor", (factor, 1.0)) if factor != 1 else None
+        difference = paired_difference_by(part, "factor", factor, 1.0) if factor != 1 else None
         line["difference to no noise"] = describe(difference) if factor != 1 else ""
         lines.append(line)
     return pd.DataFrame(lines).fillna("not measured")
@@ -200,7 +200,7 @@ def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
     """Difference to no noise against the nominal factor, a line per data set."""
     for number, (data, part) in enumerate(trained.groupby("data", sort=False)):
         factors = sorted(factor for factor in part["factor"].unique() if factor != 1)
-        found = [paired_difference(part, "factor", (factor, 1.0)) for factor in factors]
+        found = [paired_difference_by(part, "factor", factor, 1.0) for factor in factors]
         places = [factor * (1 + 0.02 * number) for factor in factors]
         means = [d.mean if d else float("nan") for d in found]
         widths = [(d.half_width if d else None) or 0.0 for d in found]

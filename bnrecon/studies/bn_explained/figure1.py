@@ -12,6 +12,7 @@ from bnrecon.partition import Slice, partition
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.intervals import decide, geometric_mean
 from bnrecon.studies.bn_explained.plane_networks import (
     SETTINGS,
     distances,
@@ -27,12 +28,10 @@ from bnrecon.studies.bn_explained.plane_pictures import (
     picture_rows,
     point_rows,
 )
-from bnrecon.studies.bn_explained.trained_networks import decide
 from bnrecon.studies.bn_explained.wide_layers import (
     OFFSETS,
     measure_widths,
     place,
-    ratio,
     summarize_widths,
     width_claims,
 )
@@ -112,11 +111,11 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def _paired(rows: pd.DataFrame, column: str, setting: str) -> pd.Series:
-    """The logarithm of BN's value to that of the setting, by seed, place of the data and layer."""
+    """The ratio of BN's value to that of the setting, by place of the data, layer and seed."""
     table = rows[rows["kind"] == "network"].pivot_table(
         column, ["offset", "layer", "seed"], "setting"
     )
-    return np.log(table["BN"] / table[setting])
+    return table["BN"] / table[setting]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +126,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         ["offset", "setting", "layer"], sort=False
     ):
         distance, regions = (
-            "" if setting == "BN" else ratio(_paired(rows, column, setting)[offset, layer])
+            ""
+            if setting == "BN"
+            else f"{geometric_mean(_paired(rows, column, setting)[offset, layer]):.2f}"
             for column in ("distance", "regions")
         )
         lines.append(
@@ -241,16 +242,17 @@ def _comparison(
     layers: Sequence[int] = range(1, len(WIDTHS) + 1),
 ) -> Claim:
     """Whether BN's distances are smaller, or its regions more, at these layers and every place."""
-    sign = -1 if column == "distance" else 1
-    paired = sign * _paired(rows, column, setting)
+    paired = _paired(rows, column, setting)
     found = [
-        mean_interval(group.tolist())
+        geometric_mean(group).logarithm
         for (offset, layer), group in paired.groupby(level=["offset", "layer"])
         if layer in layers and (setting != "zero bias" or (offset, layer) != SAME)
     ]
+    if column == "distance":  # smaller is better
+        found = [-one for one in found]
     verdicts = [decide([interval]) for interval in found]
     ratios = (
-        ", ".join(f"{np.exp(sign * value):.2f}" for value in part.groupby("layer").mean())
+        ", ".join(f"{geometric_mean(group).mean:.2f}" for _, group in part.groupby("layer"))
         + f" ({place(offset)})"
         for offset, part in paired.groupby("offset")
     )

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.intervals import decide, paired_difference_by
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.studies.bn_explained.initializations import (
     at_rate,
@@ -22,9 +23,7 @@ from bnrecon.studies.bn_explained.initializations import (
 )
 from bnrecon.studies.bn_explained.trained_networks import (
     NOT_AUGMENTED,
-    decide,
     describe,
-    paired_difference,
 )
 
 __all__ = ["PART"]
@@ -156,7 +155,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 def _gain(
     final: pd.DataFrame, start: str, value: str = "accuracy", better: str = BN
 ) -> Interval | None:
-    return paired_difference(final, "start", (better, start), value)
+    return paired_difference_by(final, "start", better, start, value)
 
 
 def _caption(rows: pd.DataFrame) -> str:
@@ -248,13 +247,13 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Figure 10, Section 4",
             "Initialized by BN, with its statistics frozen, SGD reaches a higher-performing "
             "classifier than from zero or random biases.",
-            "open" if edge else decide(list(best.values())),
+            "open" if edge else decide(best.values()),
             f"test accuracy in percentage points: {shown(best)}.{edge}",
         ),
         Claim(
             "Figure 10, Section 4",
             "Initialized by BN, with its statistics frozen, SGD converges faster.",
-            "open" if edge else decide(list(fast.values())),
+            "open" if edge else decide(fast.values()),
             "test accuracy over the first half of the epochs, at the rates selected for the last, "
             f"in percentage points: {shown(fast)}.",
         ),

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.intervals import decide
 from bnrecon.studies.bn_explained.plane_counts import (
     DEPTH,
     LAYERS,
@@ -23,7 +24,6 @@ from bnrecon.studies.bn_explained.plane_counts import (
 )
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS
 from bnrecon.studies.bn_explained.star import REACH
-from bnrecon.studies.bn_explained.trained_networks import decide
 
 __all__ = ["PART"]
 
@@ -184,7 +184,7 @@ def _conclusions(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Figure 3, (i)",
             "BN clearly focuses the spline partition on the data.",
-            decide(focus[norm], EXCESS),
+            decide(one and one - EXCESS for one in focus[norm]),
             f"at layers 1, 7, 11 the count at the data is {_list(focus[norm])} times that at the "
             f"turned data, and {_list(window[norm])} times the window's mean.",
         ),
@@ -201,17 +201,14 @@ def _conclusions(rows: pd.DataFrame) -> list[Claim]:
             "Figure 3, (iii)",
             "Zero bias creates a (more or less) central arrangement that does not focus on the "
             "data.",
-            "not confirmed" if through < units else decide(_short_of(focus[zero], EXCESS)),
+            "not confirmed"
+            if through < units
+            else decide(one and EXCESS - one for one in focus[zero]),
             f"at the origin {through:.0f} of {units:.0f} units meet in every layer; the count at "
             f"the data is {_list(focus[zero])} times that at the turned data. The star is off the "
             f"origin: around the origin it would have {_list(centred)} times the window's mean.",
         ),
     ]
-
-
-def _short_of(ratios: Ratios, limit: float) -> Ratios:
-    """By how much ratios are below a limit."""
-    return [one and Interval(limit - one.mean, one.half_width, one.n) for one in ratios]
 
 
 def _more_on_rim(rows: pd.DataFrame, layer: int) -> Ratios:

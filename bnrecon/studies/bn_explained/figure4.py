@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.intervals import GeometricMean, decide, geometric_mean
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.studies.bn_explained.image_counts import (
     KINDS,
@@ -22,7 +24,6 @@ from bnrecon.studies.bn_explained.image_counts import (
     measure_seed,
 )
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS
-from bnrecon.studies.bn_explained.trained_networks import decide
 
 __all__ = ["PART"]
 
@@ -70,22 +71,9 @@ def _counts(rows: pd.DataFrame, pixels: str) -> pd.Series:
     return own.set_index(["setting", "images", "seed"])["count"].sort_index()
 
 
-def _ratio(counts: pd.Series, above: tuple[str, str], below: tuple[str, str]) -> Interval:
-    """The logarithm of the ratio of two mean counts, paired by seed."""
-    return mean_interval(list(np.log(counts[above] / counts[below])))
-
-
-def _shown(ratio: Interval) -> str:
-    """The geometric mean of a ratio over seeds, and its interval.
-
-    >>> _shown(Interval(0.0, float(np.log(2)), 3)), _shown(Interval(0.0, None, 1))
-    ('1.00 (0.50 to 2.00)', '1.00')
-    """
-    middle = f"{np.exp(ratio.mean):.2f}"
-    if ratio.half_width is None:
-        return middle
-    low, high = (np.exp(ratio.mean + sign * ratio.half_width) for sign in (-1, 1))
-    return f"{middle} ({low:.2f} to {high:.2f})"
+def _ratio(counts: pd.Series, above: tuple[str, str], below: tuple[str, str]) -> GeometricMean:
+    """The ratio of two mean counts, paired by seed."""
+    return geometric_mean(counts[above] / counts[below])
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -99,10 +87,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 line[NAMES[kind]] = mean_interval(list(counts[setting, kind]))
             for kind in (GAUSSIAN, SMOOTH):
                 ratio = _ratio(counts, (setting, TRAINING), (setting, kind))
-                line[f"training to {kind}"] = _shown(ratio)
+                line[f"training to {kind}"] = f"{ratio:.2f}"
             for kind in (TRAINING, GAUSSIAN):
                 gain = _ratio(counts, (setting, kind), (ZERO, kind))
-                line[f"to zero bias, {kind}"] = "1" if setting == ZERO else _shown(gain)
+                line[f"to zero bias, {kind}"] = "1" if setting == ZERO else f"{gain:.2f}"
             lines.append(line)
     return pd.DataFrame(lines)
 
@@ -169,7 +157,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 Counts = dict[str, pd.Series]
 
 
-def _gains(counts: Counts, kind: str) -> dict[str, list[Interval]]:
+def _gains(counts: Counts, kind: str) -> dict[str, list[GeometricMean]]:
     """BN's count to that of zero and of random bias, by kind of pixels."""
     return {
         name: [_ratio(part, (NORM, kind), (other, kind)) for other in (ZERO, RANDOM)]
@@ -177,7 +165,7 @@ def _gains(counts: Counts, kind: str) -> dict[str, list[Interval]]:
     }
 
 
-def _shares(counts: Counts, kind: str) -> dict[str, list[Interval]]:
+def _shares(counts: Counts, kind: str) -> dict[str, list[GeometricMean]]:
     """The count at training images to that at others, by kind of pixels, in each setting."""
     return {
         name: [_ratio(part, (setting, TRAINING), (setting, kind)) for setting in SETTINGS]
@@ -185,14 +173,9 @@ def _shares(counts: Counts, kind: str) -> dict[str, list[Interval]]:
     }
 
 
-def _beyond(ratios: Sequence[Interval]) -> list[Interval]:
-    """By how much ratios exceed ``EXCESS``, as logarithms."""
-    return [Interval(ratio.mean - np.log(EXCESS), ratio.half_width, ratio.n) for ratio in ratios]
-
-
-def _short(ratios: Sequence[Interval]) -> list[Interval]:
-    """By how much ratios are below ``EXCESS``, as logarithms."""
-    return [Interval(np.log(EXCESS) - ratio.mean, ratio.half_width, ratio.n) for ratio in ratios]
+def _beyond(ratio: GeometricMean) -> Interval:
+    """By how much a ratio exceeds ``EXCESS``, as a logarithm."""
+    return ratio.logarithm - math.log(EXCESS)
 
 
 def _gain_by_layer(rows: pd.DataFrame) -> str:
@@ -210,7 +193,7 @@ def _left(counts: Counts, rows: pd.DataFrame) -> Claim:
     return Claim(
         "Figure 4, left",
         "BN focuses the spline partition to lie close to the data points.",
-        decide(_beyond([ratio for pair in gains.values() for ratio in pair])),
+        decide(_beyond(ratio) for pair in gains.values() for ratio in pair),
         f"at training images BN has {_list(gains)} times as many folded hyperplanes as zero and "
         f"random bias{_gain_by_layer(rows)}.",
     )
@@ -221,7 +204,7 @@ def _right(counts: Counts) -> Claim:
     return Claim(
         "Figure 4, right",
         "BN only focused the partition around the CIFAR images and not around the random ones.",
-        decide(_short([ratio for pair in gains.values() for ratio in pair])),
+        decide(-_beyond(ratio) for pair in gains.values() for ratio in pair),
         f"at Gaussian images of the same mean and variance BN has {_list(gains)} times as many "
         f"folded hyperplanes as zero and random bias, and at training images "
         f"{_list(_gains(counts, TRAINING))} times.",
@@ -230,7 +213,11 @@ def _right(counts: Counts) -> Claim:
 
 def _contrast(counts: Counts) -> Claim:
     shares, smooth = _shares(counts, GAUSSIAN), _shares(counts, SMOOTH)
-    wanted = [part for *no, yes in shares.values() for part in (*_short(no), *_beyond([yes]))]
+    wanted = [
+        part
+        for zero, random, norm in shares.values()
+        for part in (-_beyond(zero), -_beyond(random), _beyond(norm))
+    ]
     return Claim(
         "Figure 4",
         "In contrast to zero and random bias, BN aligns the spline partition with the data.",
@@ -274,11 +261,11 @@ def _sampling(rows: pd.DataFrame) -> Claim:
     )
 
 
-def _list(intervals: dict[str, list[Interval]]) -> str:
+def _list(ratios: dict[str, list[GeometricMean]]) -> str:
     parts = []
-    for name, group in intervals.items():
-        shown = ", ".join(_shown(interval) for interval in group)
-        parts.append(f"{shown} ({name} pixels, n={group[0].n})")
+    for name, group in ratios.items():
+        shown = ", ".join(f"{ratio:.2f}" for ratio in group)
+        parts.append(f"{shown} ({name} pixels, n={group[0].logarithm.n})")
     return "; ".join(parts)
 
 

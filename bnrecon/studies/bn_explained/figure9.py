@@ -232,7 +232,6 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     deep = networks[networks["layer"] > 1].groupby(["layer", "state"], sort=False)
     ranks = {key: mean_interval(group["rank"].tolist()) for key, group in deep}
     means, spread = deep["disordered"].mean(), deep["spread"].median()
-    low = min(found.mean - (found.half_width or np.inf) for found in ranks.values())
     return [
         Claim(
             "Eq. 8, Figure 9",
@@ -246,7 +245,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Figure 9",
             "In deeper layers, too, folded hyperplanes of a smaller σ²/‖w‖² tend to be closer to "
             "the data in the input space.",
-            "confirmed" if low > 0 else "open",
+            "confirmed" if all(found.sign > 0 for found in ranks.values()) else "open",
             "rank correlation "
             + "; ".join(
                 f"{found} (layer {layer:.0f}, {state})" for (layer, state), found in ranks.items()

@@ -6,9 +6,10 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Claim
+from bnrecon.reproduction.intervals import decide, paired_difference_by
 from bnrecon.reproduction.study import read_reported
 from bnrecon.studies.bn_explained.measured_noise import STATISTICS, describe_factors
-from bnrecon.studies.bn_explained.trained_networks import decide, describe, paired_difference
+from bnrecon.studies.bn_explained.trained_networks import describe
 
 __all__ = ["PRINTED", "claims", "compare_setting", "split"]
 
@@ -53,7 +54,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Section 5, noise as in Figure 7",
             "Noise sized by Eq. 13 for variances of μ and σ² that are raised by 15% raises the "
             "accuracy of a ResNet9.",
-            decide(list(small.values())),
+            decide(small.values()),
             f"change in percentage points: {_shown(small)}; in print +0.34 (CIFAR10), +0.52 "
             f"(CIFAR100) and +0.25 (SVHN), without a spread. {setting}",
         ),
@@ -79,7 +80,7 @@ def _changes(
 ) -> dict[str, Interval | None]:
     """Accuracy with noise minus that without, by data set."""
     return {
-        str(data): paired_difference(part, "factor", (factor, 1.0), confidence=confidence)
+        str(data): paired_difference_by(part, "factor", factor, 1.0, confidence=confidence)
         for data, part in trained.groupby("data", sort=False)
     }
 
@@ -101,7 +102,7 @@ def _literal_claim(measured: pd.DataFrame, small: dict[str, Interval | None]) ->
     return Claim(
         "Section 5, 15%",
         "Increasing the variances of μ and σ by about 15% raises the accuracy of a ResNet9.",
-        "open" if noise.empty or far.any() else decide(list(small.values())),
+        "open" if noise.empty or far.any() else decide(small.values()),
         "measured factors at the start of training, in the first BatchNorm and the range over the "
         f"others, with this noise: {found}. Where they are not about 1.15 the trainings decide "
         "nothing; smaller mini-batches, or ghost batch normalization, would.",
@@ -113,7 +114,7 @@ def _large_claim(trained: pd.DataFrame, factor: float) -> Claim:
     count = trained["data"].nunique()
     changes = _changes(trained, factor, 1 - 0.05 / count)
     known = [change for change in changes.values() if change is not None]
-    lowered = [decide([Interval(-d.mean, d.half_width, d.n)]) for d in known]
+    lowered = [decide([-change]) for change in known]
     if "confirmed" in lowered:
         verdict = "confirmed"
     else:

@@ -213,7 +213,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Proposition 1, Eq. 28, 29",
             "a(c u) = c a(u), so that w' = γ w and β' = β / γ absorb γ.",
-            "wrong in print"
+            "false as stated"
             if positive < TOLERANCE < negative.min()
             else ("confirmed" if negative.max() < TOLERANCE else "not confirmed"),
             f"true for positive γ (largest difference {positive:.0e}); with negative entries "

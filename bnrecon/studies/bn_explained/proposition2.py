@@ -178,7 +178,7 @@ def _independent_claims(ratios: pd.DataFrame) -> list[Claim]:
     if printed.all():
         verdict = "confirmed"
     else:
-        verdict = "wrong in print" if repaired.all() else "not confirmed"
+        verdict = "false as stated" if repaired.all() else "not confirmed"
     two = ratios[(ratios["kind"] == "enumerated") & (ratios["batch"] == 2)]
     example = "".join(
         f" (z = ±1, B = 2, all mini-batches: {row.measured_variance:g}, Eq. 13 says "

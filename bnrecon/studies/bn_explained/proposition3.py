@@ -143,7 +143,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Proposition 3",
             "With leaky ReLU, batch normalization before the last layer and no bias at the last "
             "layer every mini-batch has inputs on both sides of the boundary.",
-            "wrong in print" if failing + example["one_sided"].sum() else "confirmed",
+            "false as stated" if failing + example["one_sided"].sum() else "confirmed",
             f"a counterexample by hand (width 2, B = 2{numbers}), and {failing} of {total} random "
             f"networks wider than 1; {share:.1f}% of them at B = {largest['batch'].max()} "
             "(erratum 27).",

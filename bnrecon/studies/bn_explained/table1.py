@@ -11,13 +11,13 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.intervals import decide_within, paired_difference_by, with_values
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.studies.bn_explained.trained_networks import (
     NOT_AUGMENTED,
     describe,
     describe_training,
-    paired_difference,
     train_and_count,
 )
 
@@ -111,7 +111,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             line[f"{word}, reported"] = f"{printed[word]:g}" if printed else ""
             part = list(cell.loc[cell["affine"] == affine, "accuracy"])
             line[word] = mean_interval(part) if part else "not measured"
-        difference = paired_difference(cell, "affine", (False, True)) if len(cell) else None
+        difference = paired_difference_by(cell, "affine", False, True)
         gap = printed["fixed"] - printed["learned"] if printed else None
         line["fixed - learned, reported"] = "" if gap is None else f"{gap:+.1f}"
         line["fixed - learned"] = describe(difference)
@@ -191,21 +191,16 @@ def _decide_printed() -> tuple[str, str]:
 def _decide_measured(rows: pd.DataFrame) -> tuple[str, str]:
     """Confirmed if every network on every data set of the rows is compared, and within a point."""
     found = {
-        (network, str(data)): paired_difference(
-            _measured(rows, network, data), "affine", (False, True)
+        (network, str(data)): paired_difference_by(
+            _measured(rows, network, data), "affine", False, True
         )
         for data in rows["data"].unique()
         for network in TARGETS
     }
     shown = "; ".join(f"{net} on {data}: {describe(d)}" for (net, data), d in found.items())
-    known = [(d.mean, d.half_width) for d in found.values() if d and d.half_width and d.n > 2]
-    verdict = "open"
-    if any(abs(mean) - width > NEGLIGIBLE for mean, width in known):
-        verdict = "not confirmed"
-    elif len(known) == len(found) and all(abs(mean) + width < NEGLIGIBLE for mean, width in known):
-        verdict = "confirmed"
+    known = with_values(found.values())
     return (
-        verdict,
+        decide_within(found.values(), NEGLIGIBLE),
         f"fixed minus learned, in percentage points: {shown}. Very little is taken to be less than "
         f"{NEGLIGIBLE:g} point. {len(known)} of {len(found)} comparisons, at 95% each.",
     )

@@ -158,7 +158,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Theorem 2",
             "A hyperplane nearer to z(x) is folded to one nearer to x.",
-            "wrong in print" if violated + len(example) else "confirmed",
+            "false as stated" if violated + len(example) else "confirmed",
             f"false for {violated} of {other} pairs on two sides of z{numbers}; erratum 23.",
         ),
         Claim(
@@ -178,7 +178,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             '"BN adapts the layer/DN input space spline partition to minimize the total least '
             "squares (TLS) distance between the spline partition boundaries and the layer/DN "
             'inputs".',
-            "confirmed" if best == len(random) else "wrong in print",
+            "confirmed" if best == len(random) else "false as stated",
             f"right for a layer (Theorem 1); in the network's input space the batch mean is the "
             f"best of {THRESHOLDS} thresholds for {best} of {len(random)} units, its mean squared "
             f"distance {random['loss_ratio'].median():.2f} times the smallest (median).",

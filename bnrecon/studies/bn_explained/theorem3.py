@@ -173,7 +173,7 @@ def _formula_claims(random: pd.DataFrame) -> list[Claim]:
         Claim(
             "Theorem 3, Eq. 26",
             "The angle between two facets is arccos of an absolute value.",
-            "confirmed" if wrong == 0 else "wrong in print",
+            "confirmed" if wrong == 0 else "false as stated",
             f"wrong for {wrong} of {folds} folds; π - arccos without the absolute value differs by "
             f"at most {errors['repaired']:.0e} (erratum 25).",
         ),
@@ -237,7 +237,7 @@ def _leaky_claims(rows: pd.DataFrame) -> list[Claim]:
         ),
         Claim(
             "Appendix C, limit",
-            "The same as σ → 0.",
+            "The same in the limit σ → 0 (the paper says: small σ).",
             "not confirmed" if limit["eq25"].max() < ALIGNED else "confirmed",
             f"at σ times {LIMIT:g} both facets are aligned, within {limit['eq25'].max():.0e}: the "
             f"second one is folded as by σ / α, here α = {SLOPES['leaky ReLU']:g} (erratum 26).",

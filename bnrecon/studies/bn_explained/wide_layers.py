@@ -10,10 +10,10 @@ import pandas as pd
 from bnrecon.partition import partition
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim
+from bnrecon.reproduction.intervals import decide, geometric_mean
 from bnrecon.studies.bn_explained.plane_networks import draw_clusters, draw_layers, hull
-from bnrecon.studies.bn_explained.trained_networks import decide
 
-__all__ = ["OFFSETS", "measure_widths", "place", "ratio", "summarize_widths", "width_claims"]
+__all__ = ["OFFSETS", "measure_widths", "place", "summarize_widths", "width_claims"]
 
 WIDTHS = (6, 12, 24, 48)  # K, the units of a layer
 OFFSETS = (0.0, 3.0)  # of the data's mean from the origin, in the data's standard deviations
@@ -41,28 +41,16 @@ def place(offset: float) -> str:
     return f"data's mean {offset:.0f} from the origin"
 
 
-def ratio(logarithms: pd.Series) -> str:
-    """Geometric mean of ratios and its 95% interval.
-
-    >>> ratio(pd.Series(np.log([0.5, 2.0, 1.0])))
-    '1.00 (0.18 to 5.59)'
-    """
-    found = mean_interval(logarithms.tolist())
-    half = np.inf if found.half_width is None else found.half_width
-    low, high = np.exp([found.mean - half, found.mean + half])
-    return f"{np.exp(found.mean):.2f} ({low:.2f} to {high:.2f})"
-
-
-def _logarithms(rows: pd.DataFrame) -> pd.Series:
-    """The logarithm of BN's regions to those of random biases."""
+def _ratios(rows: pd.DataFrame) -> pd.Series:
+    """BN's regions to those of random biases, by place of the data, depth, width and seed."""
     wide = rows[rows["kind"] == "wide"]
     table = wide.pivot_table("regions", ["offset", "depth", "width", "seed"], "setting")
-    return np.log(table["BN"] / table["random bias"])
+    return table["BN"] / table["random bias"]
 
 
 def summarize_widths(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per place of the data, depth, width and setting."""
-    lines, logarithms = [], _logarithms(rows)
+    lines, ratios = [], _ratios(rows)
     keys = ["offset", "depth", "width", "setting"]
     for (offset, depth, width, setting), group in rows[rows["kind"] == "wide"].groupby(
         keys, sort=False
@@ -77,7 +65,7 @@ def summarize_widths(rows: pd.DataFrame) -> pd.DataFrame:
                 "regions in the hull": mean_interval(group["regions"].tolist()),
                 "regions, BN to this": ""
                 if setting == "BN"
-                else ratio(logarithms[offset, depth, width]),
+                else f"{geometric_mean(ratios[offset, depth, width]):.2f}",
             }
         )
     return pd.DataFrame(lines)
@@ -119,11 +107,11 @@ def _counts(rows: pd.DataFrame, found: dict[int, Interval]) -> str:
 
 def width_claims(rows: pd.DataFrame) -> list[Claim]:
     """For each place of the data: does BN increase the number of a single layer's regions?"""
-    wide, logarithms = rows[rows["kind"] == "wide"], _logarithms(rows)
+    wide, ratios = rows[rows["kind"] == "wide"], _ratios(rows)
     claims = []
     for offset in OFFSETS:
         one, two = (
-            {width: mean_interval(logarithms[offset, depth, width].tolist()) for width in WIDTHS}
+            {width: geometric_mean(ratios[offset, depth, width]).logarithm for width in WIDTHS}
             for depth in (1, 2)
         )
         here = wide[wide["offset"] == offset]
@@ -133,7 +121,7 @@ def width_claims(rows: pd.DataFrame) -> list[Claim]:
                 "Sect. 1",
                 "BN increases the number of partition regions around the training data: one "
                 f"layer of K = {WIDTHS[0]} to {WIDTHS[-1]} units, {place(offset)}.",
-                decide(list(one.values())),
+                decide(one.values()),
                 f"regions in the hull with BN and with random biases: {_counts(single, one)}. BN's "
                 "lines all meet in the data's mean (Corollary 2) and make 2 K regions; K random "
                 "lines make 1 + p K + q K (K - 1) / 2 on average, p and q the shares of lines and "

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task, no_overrides
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.studies.burkholz2024.accuracy_claims import claims
@@ -26,7 +27,6 @@ from bnrecon.studies.burkholz2024.accuracy_steps import (
     REFINED,
     measure,
 )
-from bnrecon.studies.burkholz2024.log_means import GeometricMean, geometric_mean
 from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS
 
 __all__ = ["PART"]
@@ -66,9 +66,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "c1 = n - c2 + 1": width,
                 "step": step,
                 "systems": len(group),
-                "error in float64": geometric_mean(list(group["error"])),
-                "error in the float32 network": geometric_mean(list(group["assembled_error"])),
-                "cancellation": geometric_mean(list(group["cancellation"])),
+                "error in float64": geometric_mean(group["error"]),
+                "error in the float32 network": geometric_mean(group["assembled_error"]),
+                "cancellation": geometric_mean(group["cancellation"]),
                 "iterations": f"{steps.min():,} to {steps.max():,}" if iterates else "",
                 "stopped by the limit": f"{limited} of {len(group)}" if iterates else "",
             }
@@ -121,7 +121,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 def _share(rows: pd.DataFrame) -> float:
     """The refined solution's error in the float32 network, over that of LU and LBFGS."""
-    errors = rows.groupby("step")["assembled_error"].apply(lambda e: geometric_mean(list(e)).mean)
+    errors = rows.groupby("step")["assembled_error"].apply(lambda e: geometric_mean(e).mean)
     return float(errors[REFINED] / errors[LBFGS])
 
 
@@ -132,7 +132,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     for letter, axes, (column, title) in zip("ab", both, panels.items(), strict=True):
         for place, (step, colour) in enumerate(COLOURS.items()):
             own = rows[rows["step"] == step]
-            means = own.groupby("n")[column].apply(lambda errors: geometric_mean(list(errors)))
+            means = own.groupby("n")[column].apply(geometric_mean)
             beside = 1.06 ** (place - 1.5)  # so that intervals do not cover each other
             _plot(axes, list(beside * means.index), list(means), step, colour)
             axes.plot(beside * own["n"], own[column], ".", color=colour, markersize=3, alpha=0.5)
@@ -159,8 +159,9 @@ def _plot(
     axes: Axes, sizes: list[float], means: list[GeometricMean], label: str, colour: str
 ) -> None:
     middle = [mean.mean for mean in means]
-    below = [mean.mean - mean.low for mean in means]
-    above = [mean.high - mean.mean for mean in means]
+    ends = [mean.ends if mean.logarithm.n > 1 else (mean.mean, mean.mean) for mean in means]
+    below = [mean - low for mean, (low, _) in zip(middle, ends, strict=True)]
+    above = [high - mean for mean, (_, high) in zip(middle, ends, strict=True)]
     axes.errorbar(sizes, middle, [below, above], marker="o", capsize=3, color=colour, label=label)
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.burkholz2024.deeper_sources import (
     BEYOND,
     SETTINGS,
@@ -105,8 +105,7 @@ def _open_settings(rows: pd.DataFrame) -> list[str]:
 
 def _refutations(rows: pd.DataFrame) -> list[str]:
     """Settings within the theorem's conditions where fewer than n dimensions are reachable."""
-    at = rows[rows["beyond"] == 1]
-    counterexamples = at[(at["reachable_dimensions"] < at["n"]) & (at["rebuilt"] == 0)]
+    counterexamples = _counterexamples(rows)
     if counterexamples.empty:
         return []
     return [
@@ -114,6 +113,36 @@ def _refutations(rows: pd.DataFrame) -> list[str]:
         "(total width n + L, c_l >= c0 in every layer), and no draw is rebuilt: up to the last "
         "scales, a target's rows have to lie in the first layer's row space and its columns in "
         "the last layer's column space."
+    ]
+
+
+def _counterexamples(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows at total width n + L that cannot reach n dimensions, and rebuild no draw."""
+    at = rows[rows["beyond"] == 1]
+    return at[(at["reachable_dimensions"] < at["n"]) & (at["rebuilt"] == 0)]
+
+
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    """The theorem, at its total width."""
+    at, counterexamples = rows[rows["beyond"] == 1], _counterexamples(rows)
+    most = at[at["rebuilt"] > at["draws"] / 2]
+    evidence = (
+        f"at total width n + L most draws are rebuilt in {len(most)} of {len(at)} settings of a "
+        "target and a depth"
+    )
+    if len(counterexamples):
+        evidence += (
+            f"; {len(counterexamples)} settings that meet the conditions reach fewer than n "
+            "dimensions (erratum 4)"
+        )
+    verdict = "open" if len(most) < len(at) else "confirmed"
+    return [
+        Claim(
+            "Theorem 2.5",
+            "L layers of at least c0 channels each, n + L in sum, represent a target.",
+            "false as stated" if len(counterexamples) else verdict,
+            f"{evidence}.",
+        )
     ]
 
 
@@ -176,4 +205,5 @@ PART = Experiment(
     summary,
     caption,
     draw,
+    claims=claims,
 )

@@ -9,13 +9,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.intervals import decide, geometric_mean
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.studies.burkholz2024.log_means import direction, exponents, geometric_mean, written
+from bnrecon.studies.burkholz2024.power_laws import exponents, written
 from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, single_layer
 
 __all__ = ["PART"]
@@ -97,8 +99,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "c1 - n": excess,
                 "share of n": "minimum width" if pd.isna(share) else f"{share:g}%",
                 "layers": len(group),
-                "error in float64": geometric_mean(list(group["error"])),
-                "error in the float32 network": geometric_mean(list(group["assembled_error"])),
+                "error in float64": geometric_mean(group["error"]),
+                "error in the float32 network": geometric_mean(group["assembled_error"]),
                 "iterations": ", ".join(f"{step:,}" for step in steps),
                 "stopped by the limit": f"{int(group['at_limit'].sum())} of {len(group)}",
             }
@@ -111,7 +113,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, (left, right) = new_figure(1, 2, (PAGE, 3.1))
     for (n, group), colour in zip(rows.groupby("n"), PALETTE, strict=False):
         for axes, column in ((left, "error"), (right, "iterations")):
-            middle = group.groupby("share")[column].apply(lambda v: geometric_mean(list(v)).mean)
+            middle = group.groupby("share")[column].apply(lambda v: geometric_mean(v).mean)
             axes.plot(middle.index, middle, color=colour)
             layers = group["seed"].nunique()
             label = f"n = {n:,}, {layers} layer{'s' if layers > 1 else ''}"
@@ -164,7 +166,7 @@ def _falls(rows: pd.DataFrame, n: int, column: str, sizes: int) -> Claim:
     return Claim(
         "Sect. 3.2",
         statement,
-        {-1: "confirmed", 0: "open", 1: "not confirmed"}[direction(slopes)],
+        decide([-mean_interval(slopes)]),
         f"{column} of LBFGS ~ (c1/n - 1)^p with p = {written(slopes)}, a slope of the logarithms "
         "a seed, ± the half-width of the mean's 95% Student-t interval, over shares of "
         f"{kept['share'].min():g}% to {kept['share'].max():g}% (sizes compared: {sizes}). "

@@ -102,11 +102,14 @@ def _panel(axes: Axes, places: Places) -> None:
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
     start = 0
-    for target, group in groupby(target for target, _ in places):
-        count = len(list(group))
+    for target, group in groupby(places, lambda place: place[0]):
+        names = list(group)
+        count = len(names)
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
         name = target.replace("training ", "").replace(", ", "\n")
+        if not any(cell.row.possible for place in names for cell in places[place]):
+            name += "\n(printed values\nimpossible)"
         axes.text(
             start + count / 2 - 0.5,
             0.99,
@@ -150,7 +153,7 @@ def _reported(axes: Axes, place: int, cell: Cell) -> None:
         capsize=1.5,
         linewidth=1,
         color=REPORTED,
-        label="reported (width 64)",
+        label=f"reported (width {reported.width})",
     )
 
 

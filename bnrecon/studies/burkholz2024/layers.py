@@ -15,6 +15,7 @@ from bnrecon.operators.system import System
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Experiment, Task, no_overrides
+from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import solve
@@ -83,7 +84,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for (layer, n, width), group in rows.groupby(["layer", "n", "width"], sort=False):
         line = {"layer": layer, "n": n, "c1 = n - c2 + 1": width}
         for solver, part in group.groupby("solver", sort=False):
-            mean = np.exp(np.log(part["error"]).mean())
+            mean = geometric_mean(part["error"]).mean
             line[f"error after {solver}"] = f"{mean:.1e} ({part['error'].max():.1e})"
         lines.append(line)
     return pd.DataFrame(lines)
@@ -95,7 +96,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, axes = new_figure(1, 1, (PAGE, 3.2))
     for solver, colour in COLOURS.items():
         errors_by_layer = rows[rows["solver"] == solver].groupby("layer", sort=False)["error"]
-        middle = np.exp(errors_by_layer.apply(lambda values: np.log(values).mean())).to_numpy()
+        middle = errors_by_layer.apply(lambda values: geometric_mean(values).mean).to_numpy()
         low = middle - errors_by_layer.min().to_numpy()
         high = errors_by_layer.max().to_numpy() - middle
         axes.errorbar(

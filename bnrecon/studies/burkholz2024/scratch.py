@@ -13,7 +13,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.trainings import sign, train_one
+from bnrecon.reproduction.trainings import train_one
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.targets.collapsed_pair import CollapsedPair
 
@@ -185,10 +185,10 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     return [
         Claim(
             "Sect. 3.2",
-            "A higher effective learning rate of the inner scales helps (the paper: 'Training "
-            "normalization parameters alone seems to require different specialized learning "
-            "schedules', which this start alone does not decide).",
-            _verdict([sign(gain) for gain in found.values()]),
+            "'Training normalization parameters alone seems to require different specialized "
+            "learning schedules'. Read here as: a higher effective learning rate of the inner "
+            "scales helps, which alone does not decide it.",
+            _verdict([gain.sign for gain in found.values()]),
             "what a start for the steps of weights gains, which is a learning rate of the inner "
             f"scales alone, in points: {listed or 'not computed yet'} (comparisons: {len(found)}).",
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -13,9 +12,19 @@ from torch import nn
 from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
 from bnrecon.reporting.figures import COLUMN, new_figure
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.studies.giannou2023.comparison import place_legend
 
-__all__ = ["PART", "claims", "draw", "measure", "random_target", "rebuild", "summarize"]
+__all__ = [
+    "PART",
+    "claims",
+    "draw",
+    "mean_error",
+    "measure",
+    "random_target",
+    "rebuild",
+    "summarize",
+]
 
 SIDES = {"smoke": (2, 4), "laptop": (4, 8, 16, 32, 64), "paper": (4, 8, 16, 32, 64)}
 DEPTHS = {"smoke": (1, 2), "laptop": (1, 2, 4, 8), "paper": (1, 2, 4, 8)}
@@ -81,8 +90,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     ]
 
 
-def _geometric(values: pd.Series) -> float:
-    return float(np.exp(np.log(values.clip(lower=1e-300)).mean()))
+def mean_error(errors: pd.Series) -> float:
+    """The geometric mean; errors may be 0."""
+    return geometric_mean(errors, floor=1e-300).mean
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -96,8 +106,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 "l": depth,
                 "source width": int(group["width"].max()),
                 "source depth": 2 * depth,
-                "error of a layer": f"{_geometric(layer):.0e} ({layer.max():.0e})",
-                "error of the function": f"{_geometric(function):.0e} ({function.max():.0e})",
+                "error of a layer": f"{mean_error(layer):.0e} ({layer.max():.0e})",
+                "error of the function": f"{mean_error(function):.0e} ({function.max():.0e})",
                 "seeds": len(group),
             }
         )
@@ -108,7 +118,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     """Error of the function against d, a line per depth."""
     figure, axes = new_figure(size=(COLUMN, 2.8))
     for depth, group in rows.groupby("depth", sort=True):
-        errors = group.groupby("side")["functional_error"].apply(_geometric)
+        errors = group.groupby("side")["functional_error"].apply(mean_error)
         axes.loglog(errors.index, errors, marker="o", label=f"l = {depth}")
     axes.set_xlabel("width d of the target")
     axes.set_ylabel("relative error of the function")

@@ -143,7 +143,7 @@ def _step_4(rows: pd.DataFrame) -> Claim:
         "Sect. 4.3 (Step 4), Theorem 11",
         '"every Bernoulli i.i.d. matrix Bern(ρ), with ρ = log d²/d², is singular with probability '
         'at most d^-2c."',
-        "wrong in print" if share > 0.5 else "open",
+        "false as stated" if share > 0.5 else "open",
         "shares of independent n x n matrices of density C log n / n that have no perfect matching "
         f"(n = d²), and that have a zero row or column: {'; '.join(shares)}. With C > 1 the proof "
         "holds (erratum 28).",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.studies.random_features.comparisons import bounds, count_signs, paired_difference
+from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH
 from bnrecon.studies.random_features.permutation_search import (
     NONE,
@@ -21,6 +21,7 @@ __all__ = ["DENSE", "claims"]
 DENSE = ("He normal", "orthogonal", "Ortho cond")  # of 10 hidden channels, ER's have zeros
 PRINTED = (100, 300)  # the paper's hidden channels
 STRONG = 10  # percent of the error: our measure of a strong association
+ENOUGH = 2  # draws: the half-width says how little two of them tell
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -69,11 +70,10 @@ def _approximately(dense: pd.DataFrame) -> Claim:
     spelled = ", ".join(
         f"{group['left'].mean():.1f} of {n - width}" for width, group in dense.groupby("c1")
     )
-    low, high = bounds(share)
     return Claim(
         "Beyond the paper: approximation instead of reconstruction",
         "For dense targets, permuting with exchanges is worth most of the missing features.",
-        "confirmed" if high < 50 else "not confirmed" if low > 50 else "open",
+        decide([50 - share], ENOUGH),
         f"The error that is left is that of {spelled} missing features, {share:.1f} percent. "
         "Most is more than half. The paper: 'permutations make a relevant difference, yet, "
         "primarily for matching extremely sparse targets' (Sect. 5).",
@@ -87,7 +87,7 @@ def _id_cond(dense: pd.DataFrame) -> list[Claim]:
             "Sect. 4, the paper's search",
             "After the greedy pass, 'ID cond features seem less suitable than other random "
             "features to exploit low rankness of dense targets'.",
-            _decide_above(_pooled(dense, "greedy")),
+            decide([_pooled(dense, "greedy")], ENOUGH),
             f"{_against_id_cond(dense, 'greedy')} {_errors_by_search(dense)}.",
         ),
         Claim(
@@ -114,7 +114,7 @@ def _against_id_cond(dense: pd.DataFrame, search: str) -> str:
         for label, other in group.groupby("features")
         if label != "ID cond"
     ]
-    known = [one for one in found if one is not None]
+    known = with_values(found, least=1)
     below, above = count_signs(known)
     return (
         "The error with ID cond features less that with others, over all sizes: "
@@ -145,7 +145,6 @@ def _alike(rows: pd.DataFrame) -> Claim:
     rows = rows.assign(change=100 * rows["best"] / mean)
     is_own = rows["features"] == rows["target"]
     pooled = paired_difference(rows[is_own], rows[~is_own], "change")
-    low, high = bounds(pooled)
     by_target = rows.assign(is_own=is_own).groupby(["hidden", "target", "is_own"])["change"].mean()
     changes = by_target.unstack("is_own")
     means = changes[True] - changes[False]
@@ -153,7 +152,7 @@ def _alike(rows: pd.DataFrame) -> Claim:
         "Sect. 4",
         "'Apart from sparsity, we do not observe strong positive associations between similar "
         "target and feature distributions.'",
-        "not confirmed" if high < -STRONG else "confirmed" if low > -STRONG else "open",
+        decide([pooled and pooled + STRONG], ENOUGH),
         "Features of the target's own distribution instead of others change its error by "
         f"{_spell(pooled, '.1f')} percent, all sizes and distributions but ID cond pooled by draw; "
         f"by size and distribution by {means.min():.1f} to {means.max():.1f} percent "
@@ -185,7 +184,7 @@ def _matched_easier(hidden: int, low: pd.DataFrame, full: pd.DataFrame, left: fl
         for label, group in low.groupby("features")
         if label in others
     ]
-    below, above = count_signs([one for one in found if one is not None])
+    below, above = count_signs(found)
     saved = "" if pooled is None else f" ({-100 * pooled.mean / left:.0f} percent)"
     return Claim(
         "Sect. 4, the premise",
@@ -201,13 +200,7 @@ def _matched_easier(hidden: int, low: pd.DataFrame, full: pd.DataFrame, left: fl
 
 
 def _decide_below(difference: Interval | None) -> str:
-    low, high = bounds(difference)
-    return "confirmed" if high < 0 else "not confirmed" if low > 0 else "open"
-
-
-def _decide_above(difference: Interval | None) -> str:
-    opposite = {"confirmed": "not confirmed", "not confirmed": "confirmed", "open": "open"}
-    return opposite[_decide_below(difference)]
+    return decide([difference and -difference], ENOUGH)
 
 
 def _spell(difference: Interval | None, digits: str) -> str:
@@ -225,7 +218,7 @@ def _called_low_rank(rows: pd.DataFrame) -> Sequence[Claim]:
         Claim(
             "Figure 4, caption",
             "'Low rank targets': products W2 W1 through 100 and 300 hidden channels.",
-            "wrong in print" if full == len(ranks) else "open",
+            "false as stated" if full == len(ranks) else "open",
             f"The rank is at most {channels}, the target's own size, and {full} of {len(ranks)} "
             "targets other than ID cond's and Ortho cond's have it.",
         )

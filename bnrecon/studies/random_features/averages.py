@@ -1,41 +1,16 @@
-"""Averages over draws, for tables and figures, and comparisons of draws that share no numbers."""
+"""Means by a column for figures, unpaired differences, and trends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
 from bnrecon.reporting.statistics import Interval, mean_interval
 
-__all__ = ["geometric_interval", "geometric_mean", "intervals_by", "trend", "welch_interval"]
-
-
-def geometric_mean(values: pd.Series) -> float:
-    """The exponential of the mean logarithm.
-
-    >>> round(geometric_mean(pd.Series([1.0, 100.0])), 6)
-    10.0
-    """
-    return float(np.exp(np.log(values).mean()))
-
-
-def geometric_interval(values: Sequence[float]) -> str:
-    """The geometric mean with the 95% Student-t interval of the mean logarithm, low to high.
-
-    >>> geometric_interval([90.0, 100.0, 110.0]), geometric_interval([7.0]), geometric_interval([])
-    ('99.7 (77.7 to 128)', '7', '')
-    """
-    if not len(values):
-        return ""
-    found = mean_interval(list(np.log(values)))
-    if found.half_width is None:
-        return f"{math.exp(found.mean):.3g}"
-    low, high = (math.exp(found.mean + sign * found.half_width) for sign in (-1, 1))
-    return f"{math.exp(found.mean):.3g} ({low:.3g} to {high:.3g})"
+__all__ = ["intervals_by", "trend", "welch_interval"]
 
 
 def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:

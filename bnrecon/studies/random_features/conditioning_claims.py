@@ -9,13 +9,15 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.studies.random_features.averages import geometric_mean, trend
-from bnrecon.studies.random_features.comparisons import count_signs, paired_difference
+from bnrecon.reproduction.intervals import count_signs, geometric_mean, paired_difference
+from bnrecon.studies.random_features.averages import trend
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH
 
 __all__ = ["claims"]
 
 PAIRED = "paired by seed, 95% intervals of the logarithm"
+SIZES = 3  # that a trend takes
+TOO_FEW = f"Not decided: no distribution has {SIZES} sizes computed."
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -62,17 +64,17 @@ def _largest(rows: pd.DataFrame) -> pd.DataFrame:
 def _means(rows: pd.DataFrame, column: str, by: str) -> str:
     """Geometric means of what is above 0."""
     return ", ".join(
-        f"{geometric_mean(values[values > 0]):.2g} ({key})"
-        for key, values in rows.groupby(by, sort=True)[column]
+        f"{geometric_mean(values).mean:.2g} ({key})"
+        for key, values in rows[rows[column] > 0].groupby(by, sort=True)[column]
     )
 
 
 def _grows_with_size(rows: pd.DataFrame, column: str) -> Claim | None:
     """At c1 = n: the trend of a logarithm over that of the size, for each distribution."""
     square = rows[rows["excess"] == 0]
-    found = _slopes(square, column)
-    if not found:
+    if square.empty:
         return None
+    found = _slopes(square, column)
     _, above = count_signs(found)
     what, values = {
         "log_condition": ("the condition number further increases", "condition_number"),
@@ -82,8 +84,10 @@ def _grows_with_size(rows: pd.DataFrame, column: str) -> Claim | None:
     return Claim(
         "Sect. 2.1, Figure 2",
         f"'On average', for larger systems {what}{solver}.",
-        _verdict([_opposite(one) for one in found]),
-        f"With c1 = n, geometric means over distributions and seeds by c0 = c2: "
+        _verdict([-one for one in found]) if found else "open",
+        TOO_FEW
+        if not found
+        else f"With c1 = n, geometric means over distributions and seeds by c0 = c2: "
         f"{_means(square, values, 'channels')}. It grows as the power {_spell(found)} of c0; in "
         f"{above} of {len(found)} distributions above 0 (95% intervals of the slope over all sizes "
         "and seeds).",
@@ -96,12 +100,8 @@ def _slopes(rows: pd.DataFrame, column: str) -> list[Interval]:
     return [
         trend(list(np.log10(group["channels"])), list(group[column]))
         for _, group in known.groupby("features")
-        if group["channels"].nunique() > 1
+        if group["channels"].nunique() >= SIZES
     ]
-
-
-def _opposite(one: Interval) -> Interval:
-    return Interval(-one.mean, one.half_width, one.n)
 
 
 def _spell(intervals: Sequence[Interval]) -> str:
@@ -173,16 +173,18 @@ def _against(rows: pd.DataFrame, plain: str) -> list[Interval]:
 def _preconditioned_by_size(rows: pd.DataFrame) -> Claim | None:
     """Whether the error that an SVD leaves grows with the size; its cost is not judged here."""
     solved = rows[(rows["excess"] == 0) & (rows["solver"] == "svd_lu_lbfgs")]
-    found = _slopes(solved, "log_error")
-    if not found:
+    if solved.empty:
         return None
+    found = _slopes(solved, "log_error")
     _, above = count_signs(found)
     return Claim(
         "Figure 2(c, d), by the error alone",
         "'Their effect is limited and they do not scale to realistic neural network sizes': the "
         "error that is left grows with the size.",
-        _verdict([_opposite(one) for one in found]),
-        f"With c1 = n, SVD and solve, relative errors by c0 = c2: "
+        _verdict([-one for one in found]) if found else "open",
+        TOO_FEW
+        if not found
+        else f"With c1 = n, SVD and solve, relative errors by c0 = c2: "
         f"{_means(solved, 'relative_rmse', 'channels')}. They grow as the power {_spell(found)} of "
         f"c0; in {above} of {len(found)} distributions above 0 (95% intervals of the slope). The "
         "paper's own reason is the cost of the SVD of a matrix of n x n, n = c0 c2 (A.3).",
@@ -211,9 +213,9 @@ def _better_features(rows: pd.DataFrame) -> Claim | None:
         "Ortho cond'.",
         _verdict(found),
         f"With c1 = n, c0 = c2 = {square['channels'].iloc[0]}: Ortho cond features and LBFGS alone "
-        f"have a relative error of {geometric_mean(plain['relative_rmse']):.1e}, preconditioned "
-        f"ones {_means(preconditioned, 'relative_rmse', 'features')}: smaller in {below} of "
-        f"{len(found)} comparisons ({PAIRED}).{_zeros(square)}",
+        f"have a relative error of {geometric_mean(plain['relative_rmse']).mean:.1e}, "
+        f"preconditioned ones {_means(preconditioned, 'relative_rmse', 'features')}: smaller in "
+        f"{below} of {len(found)} comparisons ({PAIRED}).{_zeros(square)}",
     )
 
 

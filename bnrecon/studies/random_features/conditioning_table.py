@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bnrecon.studies.random_features.averages import geometric_mean
+from bnrecon.reproduction.intervals import geometric_mean
 from bnrecon.studies.random_features.conditioning_settings import IDENTIFIED, SETTINGS, TITLES
 
 __all__ = ["caption", "summarize"]
@@ -16,7 +16,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     largest = rows[rows["channels"] == channels]
     for (label, excess), group in largest.groupby(["features", "excess"], sort=False):
-        condition = geometric_mean(group["condition_number"])
+        condition = geometric_mean(group["condition_number"]).mean
         note = " (not identifiable in float32)" if condition > IDENTIFIED else ""
         line = {
             "features": label,
@@ -46,7 +46,7 @@ def _mean_error(errors: pd.Series) -> str:
     zeros = int((errors == 0).sum())
     if zeros == len(errors):
         return "0"
-    mean = f"{geometric_mean(errors[errors > 0]):.1e}"
+    mean = f"{geometric_mean(errors[errors > 0]).mean:.1e}"
     return f"{mean}, {zeros} of {len(errors)}: 0" if zeros else mean
 
 
@@ -83,7 +83,7 @@ def _effect_of_the_limit(rows: pd.DataFrame) -> str:
         return ""
     factors = short.loc[stopped, "relative_rmse"] / long.loc[stopped, "relative_rmse"]
     by_excess = ", ".join(
-        f"{geometric_mean(part):.1f} times smaller at {excess} excess features"
+        f"{geometric_mean(part).mean:.1f} times smaller at {excess} excess features"
         for excess, part in factors.groupby(level="excess")
     )
     iterations = long.loc[stopped, "iterations"]

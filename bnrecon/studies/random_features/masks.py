@@ -15,8 +15,8 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.intervals import decide
 from bnrecon.studies.random_features.averages import intervals_by
-from bnrecon.studies.random_features.comparisons import bounds
 from bnrecon.studies.random_features.feature_matrices import COLOURS, FEATURES, feature_matrix
 from bnrecon.studies.random_features.permutation_search import (
     CHANNELS,
@@ -197,14 +197,13 @@ def _at_every_density(rows: pd.DataFrame) -> Claim:
     densest = part[part["density"] == part["density"].max()]
     sums = densest.groupby("seed")[["greedy", "unpermuted"]].sum()
     ratio = mean_interval(list(100 * sums["greedy"] / sums["unpermuted"]))
-    low, high = bounds(ratio)
     dense = left.drop(index=list(OWN), level="features")
     spelled = ", ".join(f"{left[OWN[0], density]:.0f}" for density in left[OWN[0]].index)
     return Claim(
         "Beyond Sect. 4: approximation instead of reconstruction",
         "Permuting takes off a quarter of the error or more at high densities as well. (The paper: "
         "it 'affects the reconstruction loss positively only when the target has a low density'.)",
-        "confirmed" if high < 75 else "not confirmed" if low > 75 else "open",
+        decide([75 - ratio], least=2),
         f"At p = {densest['density'].iloc[0]} the greedy pass leaves {ratio:.0f} percent of the "
         f"error, all features pooled by draw. By density, {part['density'].min()} to "
         f"{part['density'].max()}, it leaves {spelled} percent with ID cond features, and "

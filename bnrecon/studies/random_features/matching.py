@@ -128,7 +128,7 @@ def _bound_claim(bound: pd.DataFrame) -> Claim:
     return Claim(
         "Theorem 4.2",
         "The probability that the permuted target is matched is at most Π (1 - (1 - p^d_i)^c2).",
-        "wrong in print" if failed else "open" if exact.empty else "confirmed",
+        "false as stated" if failed else "open" if exact.empty else "confirmed",
         f"it {_counts(bound)}{enumerated}. The appendix argues for disjoint supports only; "
         "the inequality of van den Berg and Kesten proves it for all targets.",
     )
@@ -148,7 +148,7 @@ def _attained_claim(disjoint: pd.DataFrame) -> Claim:
         "Theorem 4.2, A.2.3",
         '"This bound can also be attained in a special case", that of "mutually exclusive sets of '
         'input neurons".',
-        "wrong in print" if (disjoint["high"] < disjoint["bound"]).all() else "open",
+        "false as stated" if (disjoint["high"] < disjoint["bound"]).all() else "open",
         f"{first['setting']}, p = {first['feature_density']:g}: found with "
         f"{_found(first.to_dict())}, bound {first['bound']:.4f}. Two target rows may fit the same "
         "feature row and no other.",
@@ -160,7 +160,7 @@ def _width_claim(
 ) -> Claim:
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
-    verdict = "wrong in print" if len(failed) else "open"
+    verdict = "false as stated" if len(failed) else "open"
     special = theorem.startswith("Fig.")
     return Claim(
         f"After Theorem 4.3, {theorem}" if special else f"Theorem {theorem}",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.integrate import quad
 
-__all__ = ["printed_density", "printed_distribution", "printed_edges", "printed_mass"]
+__all__ = ["printed_density", "printed_distribution", "printed_edges"]
 
 
 def printed_edges(aspect: float, literal: bool = False) -> tuple[float, float]:
@@ -43,16 +42,3 @@ def printed_distribution(x: np.ndarray, aspect: float) -> np.ndarray:
     grid = (low + high) / 2 - (high - low) / 2 * np.cos(angle)
     weights = printed_density(grid, aspect) * np.sin(angle)
     return np.interp(x, grid, np.cumsum(weights) / weights.sum(), left=0, right=1)
-
-
-def printed_mass(aspect: float, literal: bool = False) -> float:
-    """The integral of ``printed_density``.
-
-    With λ+ = 1 + sqrt(λ) it is 1/λ: for c1 > n the share n/c1 of singular values of MᵀM that are
-    not 0. The atom at 0 has the rest.
-
-    >>> round(printed_mass(1.0, literal=True), 4), round(printed_mass(1.25), 4)
-    (0.5, 0.8)
-    """
-    low, high = printed_edges(aspect, literal)
-    return float(quad(lambda x: float(printed_density(x, aspect, literal)), low, high)[0])

@@ -91,7 +91,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Theorem 4.1",
             "The least error is ‖P_r Uᵀ v‖, where P_r projects a vector to its last r components.",
-            "wrong in print" if (printed - 1).abs().min() > SAME else "confirmed",
+            "false as stated" if (printed - 1).abs().min() > SAME else "confirmed",
             f"n = {first['c1'] + first['missing']}, r = {first['c1']}: the last r components are "
             f"{printed.min():.1f} to {printed.max():.1f} times as long as the error, the last "
             f"n - r agree with it to {repaired:.0e} ({len(rows)} draws of "

@@ -132,7 +132,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Theorem 2.1",
             "The problem can be solved with loss 0 if W(1) and W(2) have full rank and c1 ≥ c2 c0.",
-            "wrong in print" if len(failed) else "open",
+            "false as stated" if len(failed) else "open",
             ("; ".join(evidence) or "no counterexample among these rows")
             + ". It restates two papers that assume random continuous weights, whose M has rank "
             "c2 c0 almost surely: that is sufficient, and without second scales necessary for all "

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.reproduction.trainings import differences_by_seed, paired_difference, sign
+from bnrecon.reproduction.intervals import decide, differences_by_seed, paired_difference_by
 from bnrecon.studies.random_features.scales_settings import MATCHED, ONES, SLOWED, WEIGHTS
 
 __all__ = ["claims", "step_share"]
@@ -21,21 +21,23 @@ def step_share(rows: pd.DataFrame) -> Interval | None:
 
     A ratio for each seed that all three settings have; the mean and its interval over them.
     """
-    gap, closed = (differences_by_seed(rows, name, ONES) for name in (WEIGHTS, MATCHED))
+    groups = {name: rows[rows["setting"] == name] for name in (ONES, WEIGHTS, MATCHED)}
+    gap, closed = (differences_by_seed(groups[name], groups[ONES]) for name in (WEIGHTS, MATCHED))
     shares = (100 * closed / gap).dropna()
     return mean_interval(list(shares)) if len(shares) else None
 
 
 PRINTED_EPOCHS = 300  # the shorter of the paper's trainings
-VERDICTS = {1: "confirmed", 0: "open", -1: "not confirmed"}
+NOT_YET = "not computed yet"
+ENOUGH = 2  # seeds: the half-width says how little two of them tell
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     """The paper's sentence; beyond it, how much of the gap is the step, and what is left."""
-    gap = paired_difference(rows, WEIGHTS, ONES)
-    left = paired_difference(rows, WEIGHTS, MATCHED)
-    slowed = paired_difference(rows, WEIGHTS, SLOWED)
-    alike = paired_difference(rows, SLOWED, ONES)
+    gap = paired_difference_by(rows, "setting", WEIGHTS, ONES)
+    left = paired_difference_by(rows, "setting", WEIGHTS, MATCHED)
+    slowed = paired_difference_by(rows, "setting", WEIGHTS, SLOWED)
+    alike = paired_difference_by(rows, "setting", SLOWED, ONES)
     share = step_share(rows)
     epochs, width = (int(rows[name].max()) for name in ("epochs", "width"))
     beyond = f"Beyond Sect. 5: {epochs} epochs, width {width}"
@@ -45,23 +47,23 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             beyond,
             "Trained scales that start at 1 stay below trained weights.",
-            VERDICTS[sign(gap)],
-            f"weights less scales {_points(gap)}. {trained}",
+            decide([gap], ENOUGH),
+            f"weights less scales {gap or NOT_YET}. {trained}",
         ),
         Claim(
             beyond,
             "Most of this gap is the step: it is closed by the matched start.",
-            _decide_share(share),
+            decide([share and share - 50], ENOUGH),
             f"the matched start closes {_percent(share)} of the gap; most is more than half. The "
             "other way round, steps of weights that are as short cost "
-            f"{_points(slowed)}, and leave weights less scales at {_points(alike)} at equally "
+            f"{slowed or NOT_YET}, and leave weights less scales at {alike or NOT_YET} at equally "
             f"short steps. {trained}",
         ),
         Claim(
             beyond,
             "A gap is left at equal steps along the gradient.",
-            VERDICTS[sign(left)],
-            f"weights less scales with the matched start {_points(left)}: conditioning, and what "
+            decide([left], ENOUGH),
+            f"weights less scales with the matched start {left or NOT_YET}: conditioning, and what "
             f"else differs. {trained}",
         ),
     ]
@@ -79,22 +81,9 @@ def _in_print(gap: Interval | None, epochs: int, width: int) -> Claim:
         "Sect. 5, CIFAR10",
         "'Despite using excess features, it cannot compete with training the network in the "
         "original parameterization.'",
-        "open" if short else VERDICTS[sign(gap)],
-        reason if short else f"weights less scales that start at 1 {_points(gap)} points.",
+        "open" if short else decide([gap], ENOUGH),
+        reason if short else f"weights less scales that start at 1 {gap or NOT_YET} points.",
     )
-
-
-def _decide_share(share: Interval | None) -> str:
-    """Most is more than half of the gap."""
-    if share is None or share.half_width is None:
-        return "open"
-    if abs(share.mean - 50) <= share.half_width:
-        return "open"
-    return "confirmed" if share.mean > 50 else "not confirmed"
-
-
-def _points(difference: Interval | None) -> str:
-    return "not computed yet" if difference is None else f"{difference}"
 
 
 def _percent(share: Interval | None) -> str:

@@ -8,7 +8,8 @@ import pandas as pd
 
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.trainings import compare_settings, paired_difference, training_tasks
+from bnrecon.reproduction.intervals import decide, decide_within, paired_difference_by
+from bnrecon.reproduction.trainings import compare_settings, training_tasks
 from bnrecon.studies.random_features.one_support import compare_steps
 
 __all__ = ["PART", "decide_equal", "decide_loss"]
@@ -119,8 +120,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     found = [_exact(_differences(rows))]
     trained = _trained(rows)
     for density in DENSITIES if len(trained) else ():
-        difference = paired_difference(trained, scales(density), masked(density))
-        loss = paired_difference(trained, ALL, masked(density))
+        difference = paired_difference_by(trained, "setting", scales(density), masked(density))
+        loss = paired_difference_by(trained, "setting", ALL, masked(density))
         width = int(trained["width"].iloc[0])
         if difference is not None:
             found.append(_equal(density, difference, width))
@@ -181,21 +182,13 @@ def _exact(differences: pd.DataFrame) -> Claim:
 
 
 def decide_equal(difference: Interval) -> str:
-    """Is an interval within the margin, outside of it, or neither?"""
-    if difference.half_width is None:
-        return "open"
-    if abs(difference.mean) + difference.half_width < MARGIN:
-        return "confirmed"
-    return "not confirmed" if abs(difference.mean) - difference.half_width > MARGIN else "open"
+    """Is an interval within the margin, outside of it, or neither? Two seeds are enough."""
+    return decide_within([difference], MARGIN, least=2)
 
 
 def decide_loss(loss: Interval) -> str:
-    """Is a loss surely below the margin, surely above it, or neither?"""
-    if loss.half_width is None:
-        return "open"
-    if loss.mean + loss.half_width < MARGIN:
-        return "confirmed"
-    return "not confirmed" if loss.mean - loss.half_width > MARGIN else "open"
+    """Is a loss surely below the margin, surely above it, or neither? Two seeds are enough."""
+    return decide([MARGIN - loss], least=2)
 
 
 PART = Experiment(

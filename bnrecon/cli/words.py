@@ -1,0 +1,85 @@
+"""What stands behind a command: names, and options written NAME=VALUE."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.shipped import USUAL, shipped_outputs
+
+__all__ = ["given_folder", "split", "split_studies"]
+
+
+def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Names, and the values of options.
+
+    A path that there is counts as a name, with whatever signs.
+
+    >>> split(["burkholz2024", "outputs=elsewhere"], ("scale", "outputs"))
+    (['burkholz2024'], {'outputs': 'elsewhere'})
+
+    Args:
+        words: what was given.
+        options: the options that the command takes.
+
+    Raises:
+        UserError: another option, or one given twice.
+    """
+    names: list[str] = []
+    given: dict[str, str] = {}
+    for word in words:
+        option, equals, value = word.partition("=")
+        if not equals or (option not in options and os.path.exists(word)):
+            names.append(word)
+        elif option not in options:
+            raise UserError(f"{word}: {nearest(option, options)}")
+        elif option in given:
+            raise UserError(f"{option}= is given twice")
+        else:
+            given[option] = value
+    return names, given
+
+
+def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The same where the names are those of studies, also as ``study=NAME``.
+
+    Raises:
+        UserError: as of ``split``, or there is no such study.
+    """
+    from bnrecon.studies import registry
+
+    names, given = split([word.removeprefix("study=") for word in words], options)
+    for name in names:
+        registry.find(name)
+    return names, given
+
+
+def given_folder(name: str | None, others: Sequence[str] = ()) -> Path:
+    """An outputs folder that there is, by the name that was given; ``None`` stands for the usual.
+
+    Args:
+        name: what was given.
+        others: what else might have been meant.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if name is None:
+        if not USUAL.is_dir() and shipped_outputs(USUAL) == USUAL:
+            raise UserError(f"there is no folder {USUAL} here; give the one that outputs= was")
+        return USUAL
+    shown = repr(name[:200])
+    try:
+        folder = Path(name).expanduser()
+        found = bool(name) and folder.is_dir()
+        next(folder.iterdir() if found else iter(()), None)
+    except OSError as error:
+        raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
+    except (ValueError, RuntimeError):  # a NUL, or the home of a user that there is not
+        found = False
+    if not found:
+        meant = f"; to list one kind: {nearest(name, others)}" if others else ""
+        raise UserError(f"{shown}: no such folder; give the one that outputs= was{meant}")
+    return folder

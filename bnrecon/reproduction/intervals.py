@@ -1,0 +1,220 @@
+"""What studies compute from intervals: paired differences, geometric means and verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bnrecon.reporting.statistics import Interval, mean_interval
+
+__all__ = [
+    "GeometricMean",
+    "count_signs",
+    "decide",
+    "decide_within",
+    "differences_by_seed",
+    "geometric_mean",
+    "paired_difference",
+    "paired_difference_by",
+    "with_values",
+]
+
+
+def differences_by_seed(
+    left: pd.DataFrame, right: pd.DataFrame, column: str = "accuracy"
+) -> pd.Series:
+    """``left - right`` for each seed that both have, each a mean of the seed's rows.
+
+    Args:
+        left: rows with the columns ``seed`` and ``column``.
+        right: rows of the same seeds. Whatever a seed draws has to be the same in both.
+        column: what is compared; missing values are left out.
+
+    Returns:
+        The differences, by seed; empty where no seed is in both.
+
+    >>> rows = pd.DataFrame({"seed": [0, 0, 1, 2], "accuracy": [1.0, 3.0, 5.0, 6.0]})
+    >>> differences_by_seed(rows, rows[1:3]).to_dict()
+    {0: -1.0, 1: 0.0}
+    """
+    one, other = (rows[column].astype(float).groupby(rows["seed"]).mean() for rows in (left, right))
+    return (one - other).dropna()
+
+
+def paired_difference(
+    left: pd.DataFrame, right: pd.DataFrame, column: str = "accuracy", confidence: float = 0.95
+) -> Interval | None:
+    """The mean of ``left - right`` over the seeds that both have, with its Student-t interval.
+
+    Args:
+        left: rows, as of ``differences_by_seed``.
+        right: rows of the same seeds.
+        column: what is compared.
+        confidence: of the interval.
+
+    Returns:
+        The interval of the paired t-test; ``None`` where no seed is in both.
+
+    >>> rows = pd.DataFrame({"seed": [0, 1], "error": [1.0, 2.0]})
+    >>> paired_difference(rows, rows, "error")
+    Interval(mean=0.0, half_width=0.0, n=2)
+    >>> paired_difference(rows[:1], rows[1:], "error") is None
+    True
+    """
+    differences = differences_by_seed(left, right, column)
+    return mean_interval(list(differences), confidence) if len(differences) else None
+
+
+def paired_difference_by(
+    rows: pd.DataFrame,
+    by: str,
+    one: object,
+    other: object,
+    column: str = "accuracy",
+    confidence: float = 0.95,
+) -> Interval | None:
+    """The ``paired_difference`` of the rows of two values of a column.
+
+    Args:
+        rows: with the columns ``seed``, ``by`` and ``column``.
+        by: the column by which the two differ.
+        one: its value in the rows that are subtracted from.
+        other: its value in the rows that are subtracted.
+        column: what is compared.
+        confidence: of the interval.
+
+    >>> rows = {"seed": [0, 0, 1, 1], "size": [1, 2, 1, 2], "accuracy": [3.0, 5.0, 4.0, 6.0]}
+    >>> paired_difference_by(pd.DataFrame(rows), "size", 2, 1)
+    Interval(mean=2.0, half_width=0.0, n=2)
+    """
+    left, right = (rows[rows[by] == value] for value in (one, other))
+    return paired_difference(left, right, column, confidence)
+
+
+@dataclass(frozen=True)
+class GeometricMean:
+    """The geometric mean of positive values, from the interval of their logarithms' mean."""
+
+    logarithm: Interval
+
+    @property
+    def mean(self) -> float:
+        """The exponential of the mean logarithm."""
+        return _exp(self.logarithm.mean)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the interval; 0 and infinity for a single value.
+
+        >>> GeometricMean(Interval(0.0, None, 1)).ends
+        (0.0, inf)
+        """
+        low, high = self.logarithm.ends
+        return _exp(low), _exp(high)
+
+    def __format__(self, spec: str) -> str:
+        """Write mean and interval by one format; a single value has no interval.
+
+        >>> f"{geometric_mean([90.0, 100.0, 110.0]):.3g}", f"{geometric_mean([0.5]):.1f}"
+        ('99.7 (77.7 to 128)', '0.5')
+        """
+        if self.logarithm.half_width is None:
+            return f"{self.mean:{spec}}"
+        low, high = self.ends
+        return f"{self.mean:{spec}} ({low:{spec}} to {high:{spec}})"
+
+
+def geometric_mean(values: Iterable[float], floor: float = 0.0) -> GeometricMean:
+    """The geometric mean exp(mean(log)), with the 95% Student-t interval of the logarithms.
+
+    Args:
+        values: positive numbers.
+        floor: what smaller values count as, for errors that may be exactly 0.
+
+    Raises:
+        ValueError: there are no values, or one is not positive and there is no floor.
+
+    >>> f"{geometric_mean([4.0, 25.0]).mean:.1f}, {geometric_mean([1e-6, 0.0], 1e-10).mean:.0e}"
+    '10.0, 1e-08'
+    """
+    return GeometricMean(mean_interval([math.log(max(value, floor)) for value in values]))
+
+
+def _exp(value: float) -> float:
+    """e^value; infinity where that is too large for a float, which ``math.exp`` refuses."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(value))
+
+
+def with_values(intervals: Iterable[Interval | None], least: int = 3) -> list[Interval]:
+    """The intervals of at least so many values, which alone decide something.
+
+    >>> with_values([Interval(2.0, 0.5, 3), Interval(2.0, 0.5, 2), None])
+    [Interval(mean=2.0, half_width=0.5, n=3)]
+    """
+    return [one for one in intervals if one is not None and one.n >= least]
+
+
+def count_signs(intervals: Iterable[Interval | None]) -> tuple[int, int]:
+    """How many intervals lie below 0, and how many above.
+
+    >>> count_signs([Interval(-1.0, 0.5, 3), Interval(2.0, 1.0, 3), Interval(1.0, 2.0, 3), None])
+    (1, 1)
+    """
+    signs = [one.sign for one in intervals if one is not None]
+    return signs.count(-1), signs.count(1)
+
+
+def decide(intervals: Iterable[Interval | None], least: int = 3) -> str:
+    """The verdict on "all of these are above 0".
+
+    Another bound is subtracted: ``decide([one - bound])`` asks whether ``one`` is above it,
+    ``decide([bound - one])`` whether it is below.
+
+    Args:
+        intervals: ``None`` stands for one that is not computed yet.
+        least: intervals of fewer values decide nothing.
+
+    Returns:
+        "not confirmed" where an interval lies below 0, "confirmed" where every one lies above it,
+        and otherwise "open", also for no intervals.
+
+    >>> decide([Interval(2.0, 0.5, 3)]), decide([Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3)])
+    ('confirmed', 'not confirmed')
+    >>> decide([Interval(2.0, 3.0, 3)]), decide([Interval(2.0, 0.5, 3), None])
+    ('open', 'open')
+    >>> decide([Interval(2.0, 0.5, 2)]), decide([Interval(2.0, 0.5, 2)], least=2)
+    ('open', 'confirmed')
+    """
+    wanted = list(intervals)
+    below, above = count_signs(with_values(wanted, least))
+    if below:
+        return "not confirmed"
+    return "confirmed" if above and above == len(wanted) else "open"
+
+
+def decide_within(intervals: Iterable[Interval | None], margin: float, least: int = 3) -> str:
+    """The verdict on "all of these are between -margin and margin".
+
+    Args:
+        intervals: ``None`` stands for one that is not computed yet.
+        margin: a positive bound of the absolute values.
+        least: intervals of fewer values decide nothing.
+
+    Returns:
+        "not confirmed" where an interval lies outside, "confirmed" where every one lies inside,
+        and otherwise "open".
+
+    >>> [decide_within([Interval(mean, 0.5, 3)], 1.0) for mean in (0.4, 0.6, -1.6)]
+    ['confirmed', 'open', 'not confirmed']
+    """
+    sides = [
+        side
+        for one in intervals
+        for side in ([None] if one is None else [one + margin, margin - one])
+    ]
+    return decide(sides, least)

@@ -1,0 +1,47 @@
+"""Power laws of errors that spread over decades: slopes of their logarithms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from bnrecon.reporting.statistics import mean_interval
+
+__all__ = ["exponents", "written"]
+
+
+def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
+    """The p of value ~ size^p of each seed: its least-squares slope of the logarithms.
+
+    A seed's solves share layer and features, so that only seeds are independent: a seed gives one
+    slope, and none if it has a single size.
+
+    Args:
+        rows: with a column "seed".
+        size: a column of positive numbers.
+        value: another.
+
+    >>> rows = {"seed": [0, 0, 1, 1, 2], "n": [1, 10, 1, 100, 1], "error": [2, 20, 3, 0.03, 7]}
+    >>> [round(p, 12) for p in exponents(pd.DataFrame(rows), "n", "error")]
+    [1.0, -1.0]
+    """
+    slopes = []
+    for _, own in rows.groupby("seed"):
+        x, y = np.log(own[size].to_numpy(float)), np.log(own[value].to_numpy(float))
+        x = x - x.mean()
+        if own[size].nunique() > 1:
+            slopes.append(float(x @ y / (x @ x)))
+    return slopes
+
+
+def written(slopes: Sequence[float]) -> str:
+    """The mean of seeds' slopes, the half-width of its 95% Student-t interval, and their number.
+
+    >>> written([1.0, 1.5]), written([2.0])
+    ('1.25 ± 3.18 (seeds: 2)', '2.00 (seeds: 1)')
+    """
+    found = mean_interval(slopes)
+    spread = "" if found.half_width is None else f" ± {found.half_width:.2f}"
+    return f"{found.mean:.2f}{spread} (seeds: {found.n})"

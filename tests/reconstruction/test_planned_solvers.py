@@ -1,0 +1,89 @@
+"""A plan counts what the solver needs: alone it would fit, beside the features it has to."""
+
+import pytest
+from torch import nn
+
+from bnrecon.features import FeatureSpec
+from bnrecon.reconstruction import plan_layers
+from bnrecon.reconstruction import planning as planning_module
+from bnrecon.runtime.errors import RunError
+from bnrecon.solvers import SOLVERS
+
+SQUARE = FeatureSpec(width="maximum")
+
+
+def linear_layers(count):
+    return nn.Sequential(*(nn.Linear(40, 40) for _ in range(count))).eval()
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Sets how much memory a plan finds free."""
+
+    def limit(size):
+        monkeypatch.setattr(planning_module, "available_memory", lambda _: size)
+
+    return limit
+
+
+@pytest.mark.parametrize("solver", ["lu", "svd_lbfgs", "least_squares"])
+def test_a_plan_counts_the_matrix_that_a_solver_factorizes(solver):
+    (layer,) = plan_layers(linear_layers(1), SQUARE, solver).layers
+    need = SOLVERS[solver].memory(1600, 1600)
+    assert layer.solver_memory == need
+    assert layer.work > need
+    assert plan_layers(linear_layers(3), SQUARE, solver).memory == layer.work + 3 * layer.stored
+
+
+def test_auto_counts_the_solver_that_it_will_take():
+    (layer,) = plan_layers(nn.Conv2d(64, 64, 3).eval(), SQUARE).layers
+    assert layer.choice.solver == "refined"
+    assert layer.solver_memory == SOLVERS["refined"].memory(36_864, 36_864) > 5 * 10**9
+    (layer,) = plan_layers(nn.Conv2d(64, 64, 3).eval()).layers
+    assert layer.choice.solver == "matrix_free"
+    assert layer.solver_memory < 10**8
+
+
+def test_auto_takes_a_factorization_that_fits_beside_all_features(free):
+    whole = plan_layers(linear_layers(3), SQUARE)
+    assert {layer.choice.solver for layer in whole.layers} == {"lu"}
+    free(whole.memory)
+    assert plan_layers(linear_layers(3), SQUARE).memory == whole.memory
+    free(whole.memory - 1)
+    less = plan_layers(linear_layers(3), SQUARE)
+    assert {layer.choice.solver for layer in less.layers} == {"matrix_free"}
+    assert less.memory < whole.memory
+    free(SOLVERS["lu"].memory(1600, 1600))  # enough for the solver alone
+    assert {layer.choice.solver for layer in plan_layers(linear_layers(3), SQUARE).layers} == {
+        "matrix_free"
+    }
+
+
+def test_a_solver_that_does_not_fit_beside_the_features_is_refused_before_any_work(free):
+    need = plan_layers(linear_layers(30), SQUARE, "lu").memory
+    free(need - 1)
+    with pytest.raises(
+        RunError,
+        match=r"layer 0: solver lu needs 87.6 MB on cpu beside .* MB for features, .* free; ",
+    ):
+        plan_layers(linear_layers(30), SQUARE, "lu")
+    kept = plan_layers(linear_layers(30), SQUARE, "lu", unsupported="keep")
+    assert len(kept.layers) == 29
+    assert kept.memory < need
+    free(need)
+    assert len(plan_layers(linear_layers(30), SQUARE, "lu").layers) == 30
+
+
+def test_a_layer_that_is_solved_again_with_fewer_features_counts_both():
+    """Two thirds of 1.5 n are n: that system is square."""
+    spec = FeatureSpec(oversampling=1.5, keep=2 / 3, pruning="refit")
+    (layer,) = plan_layers(linear_layers(1), spec).layers
+    assert layer.solver_memory == SOLVERS["lu"].memory(1600, 1600)
+
+
+def test_systems_that_are_solved_in_one_call_are_counted_together():
+    (layer,) = plan_layers(nn.Conv2d(960, 960, 3, groups=960).eval()).layers
+    matrix = 8 * 9 * layer.width
+    assert layer.solver_memory >= 3 * 960 * matrix
+    (wide,) = plan_layers(nn.Conv2d(4096, 4096, 3, groups=1024).eval()).layers
+    assert wide.solver_memory >= 3 * 32 * 2**20

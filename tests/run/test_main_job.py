@@ -1,0 +1,73 @@
+"""The main job: what it plans is what it announced, and what its statistics are taken of."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+from processes import SMALLEST
+from torch import nn
+
+from bnrecon.config.composition import compose
+from bnrecon.run import main_job
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+from bnrecon.targets.register import register_target
+
+
+class Attentive(nn.Module):
+    """The rows of an image as a sequence."""
+
+    def __init__(self, side, classes):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(side, 1, batch_first=True)
+        self.last = nn.Linear(side, classes)
+
+    def forward(self, x):
+        rows = x[:, 0]
+        return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
+
+
+def test_projections_of_an_attention_have_the_statistics_of_the_images(tmp_path):
+    @register_target("attentive")
+    def attentive(shape, classes, width, **_):
+        return Attentive(shape[2], classes)
+
+    options = ("scale=smoke", "train.epochs=1", "target=mlp", "target.family=attentive")
+    done = main_job.run(compose([*options, f"outputs={tmp_path}"]))
+    tensors, _ = files.read_tensors(done.folder / "seed-0" / "source.safetensors")
+    means = {name: value for name, value in tensors.items() if name.endswith("|first.mean")}
+    assert {name.partition("|")[0] for name in means} == {
+        "last",
+        *(f"attention.{part}_proj" for part in ("q", "k", "v", "out")),
+    }
+    assert all(bool((mean != 0).any()) for mean in means.values())
+
+
+def test_features_are_where_they_were_announced(tmp_path, stored_targets, monkeypatch):
+    """Even if more memory is free by the time that the target is trained."""
+
+    def announced(*given):
+        plan = announce(*given)
+        layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
+        return dataclasses.replace(plan, layers=layers)
+
+    announce = main_job.announce
+    monkeypatch.setattr(main_job, "announce", announced)
+    options = [*SMALLEST, "features=sign", stored_targets, f"outputs={tmp_path}"]
+    result = main_job.run(compose(options)).result
+    assert {layer.convolutions for layer in result.seeds[0].layers} == {"regenerated"}
+    assert result.config["features"]["storage"] == "auto"
+
+
+def test_images_of_a_single_class_are_refused_before_anything_is_trained(tmp_path):
+    images = tmp_path / "images"
+    for split in ("train", "test"):
+        (images / split / "ant").mkdir(parents=True)
+        for number in range(3):
+            pixels = np.full((8, 8, 3), 80 * number, np.uint8)
+            Image.fromarray(pixels).save(images / split / "ant" / f"{number}.png")
+    options = [*SMALLEST, "data=folder", f"data.root={images}", f"outputs={tmp_path / 'outputs'}"]
+    with pytest.raises(UserError, match="data=folder: all images are of one class, ant"):
+        main_job.run(compose(options))
+    assert not list((tmp_path / "outputs").rglob("*.safetensors"))

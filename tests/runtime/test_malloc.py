@@ -1,0 +1,82 @@
+"""What was freed is free again: it is kept for a training's next step, and for nothing after it."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+from processes import ENVIRONMENT
+
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="settings of glibc's malloc"
+)
+
+MB = 10**6
+BEFORE = """
+import resource
+import psutil
+import torch
+from bnrecon.runtime.malloc import keep_freed_memory
+from bnrecon.runtime.memory import available_host_memory
+
+kept = []
+
+
+def free():
+    return available_host_memory(environment={"SLURM_MEM_PER_NODE": "3000"})
+
+
+def compute():
+    "240 MB are used and freed; what was allocated after them stays."
+    large = torch.ones(60_000_000)
+    kept.append(torch.ones(30_000))
+    del large
+
+
+compute()
+"""
+
+
+def printed(code):
+    """The numbers that a process of its own prints."""
+    line = [sys.executable, "-c", BEFORE + code]
+    done = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [int(number) for number in done.stdout.split()]
+
+
+def test_memory_that_a_training_freed_counts_as_free():
+    """Also while it goes on, where the page tables show that it is taken."""
+    before, held, found, after = printed(
+        """
+with keep_freed_memory():
+    before = free()
+    for _ in range(3):
+        compute()
+    held = psutil.Process().memory_info().rss
+    found = free()
+    held -= psutil.Process().memory_info().rss
+print(before, held, found, free())
+"""
+    )
+    assert held > 200 * MB
+    assert abs(found - before) < 10 * MB
+    assert abs(after - before) < 10 * MB
+
+
+def test_what_follows_a_training_leaves_nothing_behind():
+    """Not even of the data segment, which ``ulimit -d`` limits."""
+    before, after = printed(
+        """
+with keep_freed_memory():
+    torch.ones(1000)
+limit = psutil.Process().memory_info().data + 2_000_000_000
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+before = free()
+for _ in range(3):
+    compute()
+print(before, free())
+"""
+    )
+    assert before <= 2000 * MB
+    assert abs(after - before) < 10 * MB
