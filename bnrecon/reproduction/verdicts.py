@@ -50,7 +50,7 @@ class Reported:
 
     @classmethod
     def printed(
-        cls, target: float, rebuilt: str, half_width: str, width: int | None = None
+        cls, target: float, rebuilt: str, half_width: str, *, width: int | None = None
     ) -> Reported:
         """Read numbers as they are printed.
 

@@ -78,6 +78,8 @@ def choose(
             f"{columns} features for {rows} equations have no exact solution in general",
             columns,
         )
+    if rows == 0:
+        return Choice("matrix_free", "no equation is left", columns)
     iterations = expected_iterations(columns / rows, tolerance)
     if iterations <= max(2400, rows / 6):
         return Choice(

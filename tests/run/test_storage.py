@@ -72,9 +72,9 @@ def test_every_seed_has_its_features_where_they_were_announced(
 
     monkeypatch.setattr(main_job, "announce", elsewhere)
     result = main_job.run(config(tmp_path, "auto", "seeds=[0,1]", stored_targets)).result
-    assert [seed.seed for seed in result.seeds] == [0, 1]
-    for seed in result.seeds:
-        assert {layer.convolutions for layer in seed.layers} == {"regenerated"}
+    assert [record.seed for record in result.seeds] == [0, 1]
+    for record in result.seeds:
+        assert {layer.convolutions for layer in record.layers} == {"regenerated"}
     assert result.config["features"]["storage"] == "auto"
 
 

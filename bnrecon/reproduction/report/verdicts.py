@@ -14,7 +14,6 @@ from bnrecon.reproduction.verdicts import against_target, counted
 __all__ = ["Comparison", "Verdict", "claims_of", "comparison_of", "counts"]
 
 
-
 @dataclass(frozen=True)
 class Verdict:
     """A claim, and the part that decides it.

@@ -143,7 +143,7 @@ def reconstruction_rows(
                     *targets.options(scale, way),
                     *options,
                 ),
-                Reported.printed(reported["target"][activation], *printed, WIDTH),
+                Reported.printed(reported["target"][activation], *printed, width=WIDTH),
                 activation not in impossible,
             )
             for targets in _chosen(scale, data, options)

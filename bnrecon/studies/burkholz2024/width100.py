@@ -21,7 +21,7 @@ PART = RunTable(
             "paper": ("scale=paper",),
         },
         {"CIFAR-10": ("data=cifar10",), "CIFAR-100": ("data=cifar100",)},
-        {name: Reported.printed(*printed, 100) for name, printed in REPORTED.items()},
+        {name: Reported.printed(*printed, width=100) for name, printed in REPORTED.items()},
     ),
     "At laptop scale the targets are trained for two epochs only, and there is one source seed; at "
     "smoke scale the width is 6.",

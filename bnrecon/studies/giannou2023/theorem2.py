@@ -47,8 +47,8 @@ CAPTION = (
     f"scales found in {DIGITS} digits, and with these rounded to float64. Error of the function: "
     "of the refined chain, as in Theorem 1. Condition: the largest of a block's system; float64 "
     "cannot tell those above 1e16 apart. Medians over seeds, with the largest in parentheses. In "
-    "print L_1 = Γ_1 W_1 z_1 lacks its A_1, the product of the inductive step (Eq. 52 to 54) runs from i - 1 where it has "
-    "to run from i + 1, and A is once k x dk and once dk x k."
+    "print L_1 = Γ_1 W_1 z_1 lacks its A_1, the product of the inductive step (Eq. 52 to 54) runs "
+    "from i - 1 where it has to run from i + 1, and A is once k x dk and once dk x k."
 )
 
 
