@@ -158,7 +158,9 @@ def test_a_second_process_at_the_same_sweep_waits_and_finds_everything_done(comm
     assert command("run", *SWEEP)[0] == 0
     folder = Path("out/sweeps/one")
     record = (folder / "job-0.json").read_bytes()
-    (folder / ".table.md.host-99999999.abcdefg8.part").write_text("left by a killed writer", encoding="utf-8")
+    (folder / ".table.md.host-99999999.abcdefg8.part").write_text(
+        "left by a killed writer", encoding="utf-8"
+    )
     with sweeps.watch():  # the first process, at work
         sweeps.SweepCallback().on_multirun_start(compose_sweep())
         assert not list(folder.glob("job-*"))
