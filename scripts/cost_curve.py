@@ -197,7 +197,7 @@ def write_report(rows: list[dict], folder: Path) -> str:
             "c1": f"{row['c1']:,}" if "c1" in row else "",
             "seconds": f"{row['seconds']:.3g}",
             "processor": f"{row['processor_seconds']:.3g}" if "processor_seconds" in row else "",
-            "iterations": row.get("iterations"),
+            "iterations": str(row.get("iterations", "")),
             "residual": f"{row['residual']:.1e}" if "residual" in row else "",
         }
         for row in rows

@@ -68,7 +68,7 @@ def given_folder(name: str | None, others: Sequence[str] = ()) -> Path:
     """
     if name is None:
         if not USUAL.is_dir() and shipped_outputs(USUAL) == USUAL:
-            raise UserError(f"there is no folder {USUAL} here; give the one that outputs= was")
+            raise UserError(f"no folder {USUAL} here; give the outputs folder of your runs")
         return USUAL
     shown = repr(name[:200])
     try:
@@ -81,5 +81,5 @@ def given_folder(name: str | None, others: Sequence[str] = ()) -> Path:
         found = False
     if not found:
         meant = f"; to list one kind: {nearest(name, others)}" if others else ""
-        raise UserError(f"{shown}: no such folder; give the one that outputs= was{meant}")
+        raise UserError(f"{shown}: no such folder; give the outputs folder of your runs{meant}")
     return folder

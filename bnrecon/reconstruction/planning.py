@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -161,7 +162,7 @@ class PlannedLayer:
             needs.append(together_bytes(self.rows, self.width, self.groups))
         return max(needs)
 
-    @property
+    @cached_property
     def stored(self) -> int:
         """Bytes of memory that the source layer takes."""
         module, numbers = self.found.module, 0
@@ -169,7 +170,7 @@ class PlannedLayer:
             numbers = held_bytes(self.features.name, self.shape, self.width, module)
         return numbers + self.groups * self.width * (MAP_BYTES + 4 * module.weight.itemsize)
 
-    @property
+    @cached_property
     def work(self) -> int:
         """Bytes it takes besides while it is solved: the operator's, and the solver's own."""
         return solving_bytes(self)

@@ -127,7 +127,7 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     limits = [found for _, result in done if (found := at_limit(result)) is not None]
     return line | {
         "c1/n": oversampling(cells),
-        "largest loss": largest,
+        "loss farthest from 0": largest,
         "images predicted otherwise": predicted_otherwise(cells),
         "McNemar p": mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),

@@ -35,7 +35,8 @@ COLUMNS = (
     'the largest of all layers and seeds: in float64 as solved, and "as assembled" in the '
     "network's own float32. Predicted otherwise: test images, summed over the seeds that were "
     "counted, to which target and rebuilt network give different classes. McNemar p: of the exact "
-    "test, one a seed, that the two are equally often right. Layers at the LBFGS limit: LBFGS was "
+    "test, one a seed, that the two are equally often right; of k such tests the smallest p tells "
+    "something below 0.05 / k. Layers at the LBFGS limit: LBFGS was "
     'stopped by its limit of iterations. The images of "evaluated on" went through the real source '
     "network, the others through its collapsed form, whose weights are composed in float64 and "
     "which therefore lacks the float32 network's own rounding. Where predictions are compared, "
@@ -123,10 +124,19 @@ def _latex_rows(cells: Sequence[Cell], absolute: bool, caption: str, label: str)
 
 
 LOSSES = (
-    "In the cells: loss of accuracy, reproduced / reported, and the verdict against the paper: "
-    '= "loss reproduced"; (0) "no more than reported"; ≠ "different"; ? "cannot tell"; none where '
-    "the paper's target is of another width. Accuracy of the target: reproduced / reported."
+    "In the cells: loss of accuracy, reproduced / reported. Accuracy of the target: reproduced / "
+    "reported."
 )
+MARKS = (
+    'Behind them the verdict against the paper: = "loss reproduced"; (0) "no more than reported"; '
+    '≠ "different"; ? "cannot tell"; none where the paper\'s target is of another width.'
+)
+
+
+def _legend(cells: Sequence[Cell]) -> str:
+    """What stands in the cells of grids."""
+    marked = any(cell.compared and cell.result is not None for cell in cells)
+    return f"{LOSSES} {MARKS}" if marked else LOSSES
 
 
 def _grids(cells: Sequence[Cell], grid: Grid) -> list[Block]:
@@ -134,7 +144,7 @@ def _grids(cells: Sequence[Cell], grid: Grid) -> list[Block]:
     named = grids.grids(cells, grid).items()
     return [
         Table(grids.overview(cells, grid), grids.FORMATS),
-        Text(LOSSES),
+        Text(_legend(cells)),
         *(Table(frame, title=name) for name, frame in named),
     ]
 
@@ -145,7 +155,7 @@ def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: Headi
     parts = [latex(overview, grids.FORMATS, caption=caption, label=heading.label)]
     for name, frame in grids.grids(cells, grid).items():
         label = "-".join([heading.label, *re.findall(r"\w+", name)])
-        title = f"{heading.paper}, {heading.part.where}, {name}. {LOSSES}"
+        title = f"{heading.paper}, {heading.part.where}, {name}. {_legend(cells)}"
         parts.append(latex(frame, caption=title, label=label))
     return "\n".join(parts)
 

@@ -63,8 +63,9 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     network = build_target(config.target_request, data).eval()
     if config.target.weights is not None:
         load_given(network, config.target.weights)
+    network = network.to(device)  # whose memory, and which precisions, depends on where layers are
     with option_names("features"):
-        plan = plan_layers(network, config.features, config.solver, device=device)
+        plan = plan_layers(network, config.features, config.solver)
     expected = _expect(config, data, device, network, plan)
     lines = [
         *_description(config, data, device, network, plan),

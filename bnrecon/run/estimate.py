@@ -181,7 +181,7 @@ def _group_seconds(
     Matrix-free: ln(1/tol) / (½ ln(c1/n)) iterations of two products; otherwise an LU of (2/3) n³.
     """
     shape, c1 = layer.shape, layer.width
-    n = layer.rows
+    n = max(1, layer.rows)  # beside a skip connection there may be none
     name = layer.choice.solver if spec.name == "auto" else spec.name
     single = rates[torch.float32]
     exact = EXACT_PRODUCTS * 2 * n * c1 / (0.9 * rates[torch.float64])

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from bnrecon.data import Images
 from bnrecon.reporting.result import Predictions
 from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import finite_logits, image_bar
 
 __all__ = ["SourceEvaluation", "evaluate_source"]
@@ -73,7 +74,12 @@ def evaluate_source(
     """
     images = data.sizes[1]
     tested = min(source_images, images)
-    with image_bar(images + tested, description) as bar, torch.inference_mode(), exact_float32():
+    with (
+        image_bar(images + tested, description) as bar,
+        torch.inference_mode(),
+        exact_float32(),
+        keep_freed_memory(),
+    ):
         wanted, merged, labels = _logits(target, collapsed, data, device, bar)
         margins = -wanted.topk(2).values.diff()[:, 0]
         hardest = torch.zeros(images, dtype=torch.bool)

@@ -35,6 +35,7 @@ class LayerCheckpoint:
         self.seconds = SECONDS if seconds is None else seconds
         self.before = 0.0
         self._started = self._saved = time.monotonic()
+        self._warned = False
 
     def load(self) -> Corrected | None:
         """The state that was saved last; a damaged file is set aside."""
@@ -56,7 +57,7 @@ class LayerCheckpoint:
         except files.Damaged as error:
             files.quarantine(self.path, error)
             return None
-        except KeyError:
+        except (KeyError, TypeError):
             files.quarantine(self.path, f"{self.path} was written by another version of bnrecon")
             return None
         if about != self.about:
@@ -80,7 +81,9 @@ class LayerCheckpoint:
         try:
             files.write_tensors(self.path, tensors, self.about | about)
         except OSError as error:
-            logger.warning("%s: its state cannot be kept (%s)", self.about.get("name"), error)
+            level = logging.DEBUG if self._warned else logging.WARNING
+            logger.log(level, "%s: its state cannot be kept (%s)", self.about.get("name"), error)
+            self._warned = True
         self._saved = time.monotonic()
 
 

@@ -221,6 +221,7 @@ def _rebuild(
         plan = plan_layers(trained.network, features, config.solver)
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
     moments = gather(plan.model, [layer.found for layer in plan.layers], images)
+    del plan  # each seed makes its own; it holds the weights in float64
     records = [
         run_seed(announced, seed, folder, trained, moments, data, device, tracked)
         for seed in config.seeds

@@ -1,1 +1,1 @@
-"""What every room builds on: errors, files, locks, digests, hardware, precision, processes."""
+"""What every package builds on: errors, files, locks, digests, hardware, precision, processes."""

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from bnrecon.data import Images
 from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.malloc import keep_freed_memory
 
 __all__ = ["Accuracy", "finite_logits", "image_bar", "measure_accuracy"]
 
@@ -39,7 +40,12 @@ def measure_accuracy(
     """
     network.eval()
     correct = images = 0
-    with image_bar(data.sizes[1], description) as bar, torch.inference_mode(), exact_float32():
+    with (
+        image_bar(data.sizes[1], description) as bar,
+        torch.inference_mode(),
+        exact_float32(),
+        keep_freed_memory(),
+    ):
         for x, y in data.test_batches(250, device):
             correct += int((finite_logits(network(x), "the network").argmax(1) == y).sum())
             images += len(y)

@@ -71,7 +71,7 @@ def test_scripts_are_given_json(command, outputs):
 
 
 MISTAKES = [
-    (["ls", "nowhere"], "'nowhere': no such folder; give the one that outputs= was"),
+    (["ls", "nowhere"], "'nowhere': no such folder; give the outputs folder of your runs"),
     (["ls", "runz"], "did you mean 'runs'?"),
     (["ls", ""], "'': no such folder"),
     (["ls", "outputs="], "no such folder"),
@@ -111,7 +111,7 @@ def test_a_mistake_is_one_line(refused, outputs, words, line):
 
 
 def test_without_an_outputs_folder_nothing_can_be_listed(refused):
-    refused("ls", line="there is no folder outputs here; give the one that outputs= was")
+    refused("ls", line="no folder outputs here; give the outputs folder of your runs")
 
 
 def test_two_runs_are_compared_by_what_their_names_begin_with(command, outputs):

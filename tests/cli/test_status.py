@@ -141,10 +141,10 @@ def test_a_label_cannot_write_to_the_terminal(command, outputs):
     [
         (["giannou"], "giannou: did you mean 'giannou2023'?"),
         (["scale=smoke"], "scale=smoke: Allowed: outputs"),
-        (["outputs=nowhere"], "no such folder; give the one that outputs= was"),
+        (["outputs=nowhere"], "no such folder; give the outputs folder of your runs"),
         (["outputs=a", "outputs=b"], "outputs= is given twice"),
         (["--wach"], "did you mean '--watch'?"),
-        ([], "there is no folder outputs here"),
+        ([], "no folder outputs here"),
     ],
 )
 def test_a_mistake_is_one_line(refused, words, line):

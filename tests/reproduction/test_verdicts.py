@@ -76,6 +76,10 @@ def test_the_verdict_against_the_paper(mean, half, printed, expected):
     assert against_paper(loss, reported) == expected
     assert against_paper(loss, reported, possible=False) == "impossible in print"
     assert against_paper(loss, None) == ""
+    wide = Reported.printed(*printed, width=64)
+    assert against_paper(loss, wide, width=64) == expected
+    assert against_paper(loss, wide, width=16) == "not compared (width 64 in print)"
+    assert against_paper(loss, wide, possible=False, width=16) == "impossible in print"
 
 
 def test_half_a_unit_of_every_printed_number_is_allowed_for():

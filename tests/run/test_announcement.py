@@ -5,13 +5,18 @@ import re
 
 import pytest
 import torch
+from pretended_gpu import PretendedGpu
 from processes import SMALLEST
+from torch import nn
 
 from bnrecon.config.composition import compose
 from bnrecon.data import load
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run import announcement, estimate
 from bnrecon.run.announcement import announce, source_images
 from bnrecon.runtime.errors import UserError
+from bnrecon.solvers.spec import SolverSpec
 
 CPU = torch.device("cpu")
 
@@ -61,6 +66,21 @@ def test_a_run_says_what_a_solver_takes_that_factorizes(caplog):
         needs,
     ).groups()
     assert 64 < float(own) <= float(total)
+
+
+def test_what_a_gpu_and_its_host_need_is_planned_for_layers_that_are_there():
+    config = compose([*SMALLEST, "features=he_normal"])
+    with PretendedGpu() as gpu:
+        plan = announce(config, load(config.data), gpu.device)
+        assert {layer.device for layer in plan.layers} == {gpu.device}
+        assert plan.host_memory > 0
+
+
+def test_a_layer_without_equations_is_expected_to_take_no_time():
+    """Of one input, beside a skip connection: its second scales do it alone."""
+    plan = plan_layers(nn.Linear(1, 4).eval(), FeatureSpec(width=2, skip="outer"))
+    assert plan.layers[0].rows == 0
+    assert estimate.solving_seconds(plan, SolverSpec(), CPU)[""] < 1
 
 
 def test_a_run_of_hours_says_that_what_is_solved_is_kept(caplog, monkeypatch):

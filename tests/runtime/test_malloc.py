@@ -64,6 +64,24 @@ print(before, held, found, free())
     assert abs(after - before) < 10 * MB
 
 
+def test_blocks_may_lie_in_each_other():
+    inside, after = printed(
+        """
+with keep_freed_memory():
+    for _ in range(3):
+        with keep_freed_memory():
+            compute()
+    before = psutil.Process().memory_info().rss
+    compute()
+    inside = psutil.Process().memory_info().rss - before
+after = psutil.Process().memory_info().rss - before
+print(inside, after)
+"""
+    )
+    assert abs(inside) < 10 * MB  # the block that ended gave nothing back
+    assert after < -200 * MB
+
+
 def test_what_follows_a_training_leaves_nothing_behind():
     """Not even of the data segment, which ``ulimit -d`` limits."""
     before, after = printed(

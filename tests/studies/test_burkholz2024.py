@@ -22,7 +22,13 @@ from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
-from bnrecon.studies.burkholz2024 import deeper, nonlinear, reconstruction_grid, table2
+from bnrecon.studies.burkholz2024 import (
+    deeper,
+    nonlinear,
+    reconstruction_grid,
+    table2,
+    thresholds,
+)
 
 STUDY = registry.find("burkholz2024")
 PARTS = {name: STUDY.part(name) for name in STUDY.parts}
@@ -230,6 +236,39 @@ def shipped_rows(name):
     """All shipped rows of an experiment."""
     paths = sorted((OUTPUTS / STUDY.name / "tasks" / f"{name}-laptop").glob("*.json"))
     return concatenate([TaskResult.read(path) for path in paths])
+
+
+def verdicts(part, rows):
+    return [claim.verdict for claim in part.claims(rows)]
+
+
+def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
+    rows = shipped_rows("thresholds")
+    assert verdicts(thresholds, rows) == ["confirmed", "confirmed"]
+    short = (rows["c1"] < rows["n"]) & (rows["c1"] >= rows["minimum_width"])
+    failed = rows.assign(rebuilt=rows["rebuilt"].mask(short, 0))
+    assert verdicts(thresholds, failed) == ["not confirmed", "confirmed"]
+    failed = rows.assign(rebuilt=rows["rebuilt"].mask(rows["c1"] == rows["n"], 0))
+    assert verdicts(thresholds, failed) == ["not confirmed", "not confirmed"]
+
+    rows = shipped_rows("deeper")
+    assert verdicts(deeper, rows) == ["false as stated"]
+    reachable = rows.assign(reachable_dimensions=rows["n"])
+    assert verdicts(deeper, reachable) == ["open"]  # the search may be what fails
+    assert verdicts(deeper, reachable.assign(rebuilt=rows["draws"])) == ["confirmed"]
+    assert verdicts(deeper, reachable[reachable["beyond"] != 1]) == ["open"]
+
+    rows = shipped_rows("nonlinear")
+    assert verdicts(nonlinear, rows) == ["confirmed", "confirmed"]
+    smooth = rows["activation"].isin(nonlinear.SMOOTH)
+    assert verdicts(nonlinear, rows.assign(error=rows["error"].mask(smooth, 1e4))) == [
+        "confirmed",
+        "not confirmed",
+    ]
+    assert verdicts(nonlinear, rows.assign(error=rows["error"].mask(~smooth, 1e4))) == [
+        "not confirmed",
+        "confirmed",
+    ]
 
 
 def test_what_captions_say_is_computed_from_the_rows():

@@ -245,7 +245,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Figure 9",
             "In deeper layers, too, folded hyperplanes of a smaller σ²/‖w‖² tend to be closer to "
             "the data in the input space.",
-            "confirmed" if all(found.sign > 0 for found in ranks.values()) else "open",
+            "confirmed" if ranks and all(found.sign > 0 for found in ranks.values()) else "open",
             "rank correlation "
             + "; ".join(
                 f"{found} (layer {layer:.0f}, {state})" for (layer, state), found in ranks.items()

@@ -88,12 +88,13 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     found = [
         Claim(
             "Table 1, on CIFAR-10",
-            "'As expected, ill conditioning affects the training outcome negatively.'",
+            "'As expected, ill conditioning affects the training outcome negatively' (here at one "
+            "learning rate).",
             _decide_fall(cost),
             f"the ill-conditioned rows, pooled by seed, less the row of 1: {cost or NOT_YET} "
             "points by the seeds fixed before, which decide; with those added later "
-            f"{added or NOT_YET}. One learning rate: longer steps, see the caption, count as ill "
-            "conditioning.",
+            f"{added or NOT_YET}. The longer steps of ill-conditioned factors, see the caption, "
+            "are not separated from their conditioning.",
         )
     ]
     longer = {
