@@ -216,9 +216,16 @@ def _rebuild(
 ) -> RunResult:
     """Rebuild the target from each seed, features where they were announced; write the result."""
     features = dataclasses.replace(config.features, storage=storage)
-    announced = dataclasses.replace(config, features=features)
     with option_names("features"):
-        plan = plan_layers(trained.network, features, config.solver)
+        try:
+            plan = plan_layers(trained.network, features, config.solver)
+        except (UserError, RunError):
+            if config.features.storage == storage:
+                raise
+            plan = plan_layers(trained.network, config.features, config.solver)
+            logger.warning("less memory is free than before: features.storage=%s", plan.storage)
+            features = dataclasses.replace(features, storage=plan.storage)
+    announced = dataclasses.replace(config, features=features)
     images = data.plain_train_batches(64, device, STATISTICS_IMAGES)
     moments = gather(plan.model, [layer.found for layer in plan.layers], images)
     del plan  # each seed makes its own; it holds the weights in float64

@@ -9,6 +9,7 @@ from processes import SMALLEST
 
 from bnrecon.config.composition import compose
 from bnrecon.run import main_job, naming, seed
+from bnrecon.runtime.errors import RunError
 
 
 def config(tmp_path, storage, *options):
@@ -76,6 +77,26 @@ def test_every_seed_has_its_features_where_they_were_announced(
     for record in result.seeds:
         assert {layer.convolutions for layer in record.layers} == {"regenerated"}
     assert result.config["features"]["storage"] == "auto"
+
+
+def test_features_that_no_longer_fit_are_planned_again(
+    tmp_path, stored_targets, monkeypatch, caplog
+):
+    plan_layers = main_job.plan_layers
+
+    def short(network, features, *rest):
+        if features.storage == "memory":
+            raise RunError("the layers need more memory than is free")
+        plan = plan_layers(network, features, *rest)
+        layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
+        return dataclasses.replace(plan, layers=layers)
+
+    monkeypatch.setattr(main_job, "plan_layers", short)
+    result = main_job.run(config(tmp_path, "auto", stored_targets)).result
+    assert "less memory is free than before: features.storage=regenerate" in caplog.text
+    assert {layer.convolutions for layer in result.seeds[0].layers} == {"regenerated"}
+    with pytest.raises(RunError, match="more memory than is free"):
+        main_job.run(config(tmp_path / "other", "memory", stored_targets))
 
 
 def test_storage_changes_no_name_and_no_count(tmp_path, stored_targets):
