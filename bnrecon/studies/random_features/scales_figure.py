@@ -23,7 +23,7 @@ from bnrecon.studies.random_features.scales_settings import (
 __all__ = ["draw"]
 
 SCALES_COLOUR, WEIGHTS_COLOUR = PALETTE[1], PALETTE[0]
-BARS = {
+SETTINGS = {
     ONES: ("scales,\nstart 1", SCALES_COLOUR),
     SLOWED: ("weights,\nshort steps", WEIGHTS_COLOUR),
     MATCHED: ("scales,\nmatched start", SCALES_COLOUR),
@@ -43,32 +43,31 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def _settings(axes: Axes, rows: pd.DataFrame) -> None:
-    """Bars; each with its mean in numbers."""
-    for place, (setting, (_, colour)) in enumerate(BARS.items()):
+    """A point each, with its mean in numbers."""
+    for place, (setting, (_, colour)) in enumerate(SETTINGS.items()):
         found = rows[rows["setting"] == setting]
         if found.empty:
             continue
         value = mean_interval(list(found["accuracy"]))
-        axes.bar(place, value.mean, color=colour, width=0.65)
-        axes.errorbar(place, value.mean, _bar(value), color="black", capsize=2)
-        axes.annotate(f"{value.mean:.1f}", (place, 2), ha="center", color="white")
+        axes.errorbar(place, value.mean, _bar(value), color=colour, marker="o", capsize=2)
+        axes.annotate(f"{value.mean:.1f}", (place, value.mean), (5, -3), textcoords="offset points")
         axes.set_title(_conditions(found))
-    axes.set_xticks(range(len(BARS)), [label for label, _ in BARS.values()])
-    axes.set_ylim(bottom=0)
+    axes.set_xticks(range(len(SETTINGS)), [label for label, _ in SETTINGS.values()])
+    axes.set_xlim(-0.5, len(SETTINGS) - 0.4)
 
 
 def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     """Accuracy by relative step, and where scales that start at 1 stand."""
     view = rows.assign(step=rows["setting"].map(step_of)).dropna(subset="step")
-    for name, kind, colour in (
-        ("scales", MATCHED, SCALES_COLOUR),
-        ("weights", WEIGHTS, WEIGHTS_COLOUR),
+    for name, kind, colour, aside in (
+        ("scales", MATCHED, SCALES_COLOUR, 2**-0.08),
+        ("weights", WEIGHTS, WEIGHTS_COLOUR, 2**0.08),
     ):
         steps = sorted(set(view["step"]))
         own = {step: view[view["setting"] == at_step(kind, step)]["accuracy"] for step in steps}
         known = {step: mean_interval(list(found)) for step, found in own.items() if len(found)}
         axes.errorbar(
-            list(known),
+            [step * aside for step in known],
             [value.mean for value in known.values()],
             [_bar(value) for value in known.values()],
             color=colour,
