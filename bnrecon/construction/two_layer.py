@@ -117,7 +117,7 @@ def composed_weight(matrix: Operator, scales: Scales, features: Features) -> tor
 
 def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:
     """‖W' - W‖ / ‖W‖ in float64; the absolute error where the target is zero."""
-    target = target.double()
-    difference = (composed.double().to(target.device) - target).norm()
+    target = target.detach().double()
+    difference = (composed.detach().double().to(target.device) - target).norm()
     norm = target.norm()
     return float(difference / norm) if norm > 0 else float(difference)

@@ -182,7 +182,7 @@ def _group_seconds(
     """
     shape, c1 = layer.shape, layer.width
     n = max(1, layer.rows)  # beside a skip connection there may be none
-    name = layer.choice.solver if spec.name == "auto" else spec.name
+    name = layer.choice.solver
     single = rates[torch.float32]
     exact = EXACT_PRODUCTS * 2 * n * c1 / (0.9 * rates[torch.float64])
     if name == "closed_form":

@@ -52,4 +52,4 @@ def test_a_mistake_in_what_to_cancel_is_one_line(refused, given, line):
 
 
 def test_a_report_names_the_folder_that_there_is_not(refused):
-    refused("report", "outputs=nowhere", line="'nowhere': no such folder; give the one that")
+    refused("report", "outputs=nowhere", line="'nowhere': no such folder; give the outputs folder")

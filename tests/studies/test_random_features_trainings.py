@@ -96,7 +96,7 @@ def test_the_page_of_scales_works_with_some_of_its_settings(settings, counted):
     assert "3 · fan-in" in part.caption_for(rows)
     with drawing.style():
         figure = part.draw(rows)
-    assert len(figure.axes[0].patches) == len(settings)
+    assert len(figure.axes[0].containers) == len(settings)
 
 
 def test_the_figure_has_a_point_for_each_step_and_way_of_training():
@@ -107,7 +107,9 @@ def test_the_figure_has_a_point_for_each_step_and_way_of_training():
     curves = {
         line.get_color(): line.get_xdata() for line in axes.lines if len(line.get_xdata()) > 2
     }
-    assert [list(points) for points in curves.values()] == [list(steps)] * 2
+    for points in curves.values():  # set apart by a little, so that both are seen
+        assert list(points) == pytest.approx(list(steps), rel=0.1)
+    assert len(curves) == 2
     assert axes.lines[-1].get_xdata()[0] == pytest.approx(1 / 432)
 
 
@@ -236,7 +238,7 @@ def test_scratch_pairs_the_starts_by_seed_and_takes_rows_without_a_start_for_sca
     assert gain == mean_interval([9, 10, 11])
     claim = scratch.PART.claims(rows)[0]
     assert claim.verdict == "confirmed"
-    assert claim.statement.startswith("A higher effective learning rate of the inner scales helps")
+    assert "a higher effective learning rate of the inner scales helps" in claim.statement
     assert "comparisons: 1)" in claim.evidence
     assert scratch.PART.summary(rows)["scales start at"].tolist() == list(scratch.STARTS.values())
     assert scratch.PART.claims(pd.DataFrame(old))[0].verdict == "open"
