@@ -20,7 +20,8 @@ from bnrecon.reconstruction.assembly import assemble
 from bnrecon.reconstruction.building import solve_layer
 from bnrecon.reconstruction.library_call import reconstruct
 from bnrecon.reconstruction.moments import gather
-from bnrecon.reconstruction.planning import Plan, PlannedLayer, RefusedLayers, plan_layers
+from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
 from bnrecon.reconstruction.report import LayerReport, OutputDifference, Reconstruction
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.folding import layer_label
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.planning import Plan
+from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.substitution import freeze, replacements, substitute
 from bnrecon.runtime.errors import RunError, UserError, shorten

@@ -20,7 +20,7 @@ from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.collapse import layer_errors, shift_at_output
 from bnrecon.reconstruction.groups import joined_digest, solve_groups, weakest
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.planning import PlannedLayer
+from bnrecon.reconstruction.plan import PlannedLayer
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.reconstruction.source_layer import SourceLayer

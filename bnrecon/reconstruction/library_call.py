@@ -16,7 +16,8 @@ from bnrecon.reconstruction.building import BuiltLayer, build_layer, solve_layer
 from bnrecon.reconstruction.comparison import compare
 from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import LayerMoments, gather
-from bnrecon.reconstruction.planning import PlannedLayer, plan_layers
+from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.substitution import uncompiled

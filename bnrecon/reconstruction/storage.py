@@ -25,7 +25,7 @@ from bnrecon.solvers.iterative import expected_iterations, rounded_itemsize
 from bnrecon.solvers.register import lookup
 
 if TYPE_CHECKING:
-    from bnrecon.reconstruction.planning import PlannedLayer
+    from bnrecon.reconstruction.plan import PlannedLayer
 
 __all__ = [
     "advice",

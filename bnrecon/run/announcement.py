@@ -13,7 +13,8 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import Images
 from bnrecon.operators.mapped import disk_folder
-from bnrecon.reconstruction.planning import Plan, plan_layers
+from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.storage import storage_seconds
 from bnrecon.run import estimate
 from bnrecon.runtime import hardware

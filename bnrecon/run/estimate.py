@@ -13,7 +13,7 @@ from torch import nn
 from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.geometry import geometry_of, pad
 from bnrecon.reconstruction.kernels import LAYERS, Layer
-from bnrecon.reconstruction.planning import Plan, PlannedLayer
+from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.substitution import substitute, uncompiled
 from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers import SolverSpec

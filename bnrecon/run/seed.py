@@ -23,7 +23,8 @@ from bnrecon.reconstruction.assembly import check_moments, join_layers
 from bnrecon.reconstruction.building import BuiltLayer, build_layer, solve_layer
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.planning import Plan, PlannedLayer, plan_layers
+from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.reporting.progress import layer_line, seed_line

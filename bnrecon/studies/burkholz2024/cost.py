@@ -11,7 +11,7 @@ import torch
 from bnrecon.features.register import choose_width
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import find_layers
-from bnrecon.reconstruction.planning import Plan, PlannedLayer
+from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.reproduction.study import read_reported
 from bnrecon.run import estimate
