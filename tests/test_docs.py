@@ -95,6 +95,13 @@ def test_the_page_of_a_paper_is_what_the_results_make(name):
     assert f"docs/reproduction/{name}.md" in links(ROOT / "README.md")
 
 
+def test_a_page_explains_once_how_its_tables_of_runs_are_read():
+    page = text_of(ROOT / "docs/reproduction/burkholz2024.md")
+    paragraphs = [text for text in page.split("\n\n") if len(text) > 200 and text[0] != "|"]
+    assert len(set(paragraphs)) == len(paragraphs)
+    assert "Accuracies are in percent, loss is target minus" in page.partition("## Table 1")[0]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading(page):
     tables = re.findall(r"(?:^\|.*\n)+", without_code(page), re.MULTILINE)

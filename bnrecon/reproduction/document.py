@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
@@ -9,6 +11,8 @@ from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 
 __all__ = ["claims_of", "document"]
+
+LONG = 200  # characters of a paragraph that a page says once for all of its parts
 
 
 def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
@@ -40,7 +44,8 @@ def document(
         link: the path to ``outputs`` as seen from the document.
 
     Returns:
-        Markdown: the claims first, then each part with its table and figure.
+        Markdown: the claims first, then how tables are read, then each part with its table and
+        figure.
     """
     lines = [
         f"# {study.paper}",
@@ -50,18 +55,36 @@ def document(
     ]
     if claims := claims_of(study, outputs, scale):
         lines += ["## Claims", _claims_table(claims), _meanings(claims)]
-    for name in study.parts:
+    parts = {name: _paragraphs(outputs / study.name / f"{name}-{scale}.md") for name in study.parts}
+    if repeated := _repeated(parts.values()):
+        lines += ["## How to read the tables", *repeated]
+    for name, paragraphs in parts.items():
         part = study.part(name)
         lines.append(f"## {part.where}: {part.title}")
-        stem = outputs / study.name / f"{name}-{scale}"
-        if not stem.with_suffix(".md").exists():
+        if not paragraphs:
             lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
             continue
-        text = stem.with_suffix(".md").read_text(encoding="utf-8").strip()
-        text = text.partition("\n\n")[2]  # the heading above says what its first line says
-        picture = f"]({stem.name}.svg)"
-        lines.append(text.replace(picture, f"]({link}/{study.name}/{stem.name}.svg)"))
+        text = "\n\n".join(text for text in paragraphs if text not in repeated)
+        picture = f"{name}-{scale}.svg)"
+        lines.append(text.replace(f"]({picture}", f"]({link}/{study.name}/{picture}"))
     return "\n\n".join(lines) + "\n"
+
+
+def _paragraphs(page: Path) -> list[str]:
+    """A part's page without its first line, which the heading says; none where it is not run."""
+    if not page.exists():
+        return []
+    return page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
+
+
+def _repeated(parts: Iterable[list[str]]) -> list[str]:
+    """The explanations that several parts share, each once."""
+    found = Counter(text for paragraphs in parts for text in dict.fromkeys(paragraphs))
+    return [
+        text
+        for text, times in found.items()
+        if times > 1 and len(text) > LONG and not text.startswith("|")
+    ]
 
 
 def _claims_table(claims: list[Claim]) -> str:

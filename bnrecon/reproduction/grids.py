@@ -44,10 +44,13 @@ def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
     "a ± b / c ± d =" is a loss that is reproduced, (0) none where none is reported, ≠ a different
     one, ? where nothing can be told; without a mark it is not compared.
 
-    A cell that is not run says so; one that the table does not have is empty.
+    A cell that is not run says so; one that the table does not have is empty. Grids of which
+    nothing is run are left out.
     """
     return {
-        _title(names, grid): _losses(group, grid) for names, group in _groups(cells, grid).items()
+        _title(names, grid): _losses(group, grid)
+        for names, group in _groups(cells, grid).items()
+        if any(cell.result is not None for cell in group)
     }
 
 

@@ -73,8 +73,7 @@ def run_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     compared = _compared(done)
     notes = [Text(part.caption), Reading(COLUMNS), Reading(AGAINST_TARGET)]
     if compared:
-        text = " ".join((AGAINST_PAPER, compared, *(() if absolute else (SMALLER,))))
-        notes.append(Reading(text))
+        notes += [Reading(AGAINST_PAPER), Text(f"{compared}{'' if absolute else f' {SMALLER}'}")]
     shown = _rows(cells, absolute) if part.grid is None else _grids(cells, part.grid)
     blocks: list[Block] = [*shown, *notes, *([] if part.grid else [_not_run(cells)])]
     progress = f"{len(done)} of {len(cells)} runs finished"
