@@ -36,7 +36,7 @@ def sparse_experiment(
         f"zero with probability {1 - density:.0%}; the others keep their size. The construction "
         "takes the pseudo-inverse's scales where the system is singular. With a share p of nonzero "
         "weights a column of the system is zero with probability 1 - (1 - (1 - p)^d)².",
-        draw,
+        lambda rows: draw(rows, density),
         claims=claims,
     )
 
@@ -68,10 +68,13 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([part for part in (upper, lower) if len(part)], ignore_index=True)
 
 
-def draw(rows: pd.DataFrame) -> Figure:
+def draw(rows: pd.DataFrame, density: float) -> Figure:
     """The paper's two panels."""
     figure, (first, second) = new_figure(1, 2, (PAGE, 3.1))
     left, right = split_panels(rows)
+    runs = f"{rows['run'].nunique()} runs: median and the middle ones' range"
+    first.set_title(f"(a) {density:.0%} nonzero weights", loc="left")
+    second.set_title(f"(b) {runs}", loc="left")
     draw_methods(first, left, "side")
     first.set_xlabel("width d of the teacher (source width d²)")
     draw_methods(second, right, "width")

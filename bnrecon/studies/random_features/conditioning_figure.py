@@ -15,6 +15,7 @@ from bnrecon.studies.random_features.feature_matrices import COLOURS
 __all__ = ["draw_figure"]
 
 STYLES = dict(zip(EXCESS, ("-", "--", ":"), strict=True))  # as in the paper
+APART = 0.5  # channels by which the distributions are set apart
 PANELS = (
     ("lbfgs", "(a) LBFGS, at most 2,000 iterations"),
     (None, "(b) condition number"),
@@ -56,13 +57,19 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, solver: str | None) -> None:
         if solver is None:  # as in the paper: no point where it cannot be identified
             line["mean"] = line["mean"].where(line["mean"] <= np.log10(IDENTIFIED))
         axes.errorbar(
-            line.index,
+            line.index + _aside(label),
             line["mean"],
             line["half_width"],
             color=COLOURS[label],
             linestyle=STYLES[excess],
             marker=".",
         )
+
+
+def _aside(label: str) -> float:
+    """How far a distribution's points stand from their size, so that they do not cover others."""
+    names = list(COLOURS)
+    return APART * (names.index(label) - (len(names) - 1) / 2)
 
 
 def _mark_zeros(panels: list[Axes], zeros: pd.DataFrame) -> None:
@@ -74,7 +81,7 @@ def _mark_zeros(panels: list[Axes], zeros: pd.DataFrame) -> None:
     for axes in panels:
         solver = PANELS[list(axes.figure.axes).index(axes)][0]
         for label, group in zeros[zeros["solver"] == solver].groupby("features", sort=False):
-            places = sorted(group["channels"].unique())
+            places = [size + _aside(label) for size in sorted(group["channels"].unique())]
             axes.plot(
                 places, [row] * len(places), "o", color=COLOURS[label], markerfacecolor="none"
             )
