@@ -192,8 +192,3 @@ class Plan:
     def storage(self) -> str:
         """Where all features are: ``memory``, ``disk``, or ``regenerate`` for nowhere."""
         return self.layers[0].storage if self.layers else "memory"
-
-    @property
-    def regenerated(self) -> bool:
-        """Whether features are made wherever they are used, instead of being stored."""
-        return self.storage == "regenerate"

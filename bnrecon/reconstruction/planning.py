@@ -48,7 +48,6 @@ def plan_layers(
     seed: int = 0,
     unsupported: str = "raise",
     images: torch.Tensor | None = None,
-    device: torch.device | None = None,
 ) -> Plan:
     """Choose the width of every layer, and refuse what cannot be done before any work.
 
@@ -60,7 +59,6 @@ def plan_layers(
         unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are
             and to plan as many as memory holds together.
         images: one batch, (N, C, H, W), that is run to see how the model uses its weights.
-        device: where memory is looked up; that of the model by default.
 
     Raises:
         UserError: an option or a layer is not possible; ``RefusedLayers`` has the reason for each.
@@ -81,7 +79,7 @@ def plan_layers(
     compiled = own is not model
     _check_tensors(own)
     model = unpack(own, substitute)
-    device = device or next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
     inventory = find_layers(model, images)
     wanted = [

@@ -329,10 +329,10 @@ def test_features_of_a_gpu_have_to_fit_into_its_hosts_memory_too(monkeypatch):
     model = nn.Conv2d(64, 64, 3).eval()
 
     def planned(host, **options):
-        free = {"cuda": 10**11, "cpu": host}
+        free = iter((10**11, host))  # of the model's device, then of the host
         with monkeypatch.context() as patch:
-            patch.setattr(planning_module, "available_memory", lambda device: free[device.type])
-            return plan_layers(model, FeatureSpec(**options), device=torch.device("cuda"))
+            patch.setattr(planning_module, "available_memory", lambda _: next(free))
+            return plan_layers(model, FeatureSpec(**options))
 
     plan = planned(10**9)
     assert plan.storage == "memory"
