@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ class FirstActivation:
 FIRST_ACTIVATIONS = {
     "identity": FirstActivation(nn.Identity),
     "relu": FirstActivation(nn.ReLU, one_sided=True),
-    "leaky_relu": FirstActivation(lambda: nn.LeakyReLU(0.01), one_sided=True),
+    "leaky_relu": FirstActivation(partial(nn.LeakyReLU, 0.01), one_sided=True),
     "tanh": FirstActivation(nn.Tanh, cubic=1 / 3),
     "sigmoid": FirstActivation(nn.Sigmoid, slope=1 / 4, offset=1 / 2, cubic=1 / 48),
 }

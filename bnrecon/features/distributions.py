@@ -98,7 +98,7 @@ def er_sign(shape: LayerShape, width: int, stream: Stream, strict: bool) -> Feat
         width,
         stream,
         strict,
-        lambda size, word, deviation: deviation * torch.where(stream.mask(size, word), 1.0, -1.0),
+        lambda size, word, deviation: deviation * (2 * stream.mask(size, word).float() - 1),
     )
 
 

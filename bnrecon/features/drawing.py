@@ -99,5 +99,5 @@ def _drawn_by_user(
 def _skip_weight(shape: LayerShape, stream: Stream) -> torch.Tensor:
     """S (c2, c0) as in a ResNet: the identity where shapes agree, else a random 1x1 projection."""
     if shape.outputs == shape.inputs:
-        return torch.eye(shape.outputs)
+        return torch.eye(shape.outputs, dtype=torch.float32)
     return stream.normal((shape.outputs, shape.inputs), "skip", math.sqrt(2 / shape.inputs))

@@ -224,9 +224,9 @@ def identity_weights(
     """Feature l = (i, p, j) reads input j and writes output i at tap p; all n, or ``kept`` ones."""
     l = torch.arange(shape.equations) if kept is None else kept  # noqa: E741 (the papers' index)
     number = torch.arange(len(l))
-    first = torch.zeros(len(l), shape.inputs)
+    first = torch.zeros(len(l), shape.inputs, dtype=torch.float32)
     first[number, l % shape.inputs] = 1
-    second = torch.zeros(shape.outputs, len(l), shape.taps)
+    second = torch.zeros(shape.outputs, len(l), shape.taps, dtype=torch.float32)
     second[l // (shape.inputs * shape.taps), number, l // shape.inputs % shape.taps] = 1
     return first, second.reshape(shape.outputs, len(l), *shape.kernel)
 

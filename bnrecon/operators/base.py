@@ -54,9 +54,6 @@ class Operator(Products, Protocol):
     def column_norms(self) -> torch.Tensor:
         """Euclidean norms of M's columns."""
 
-    def row_norms(self) -> torch.Tensor:
-        """Euclidean norms of M's rows."""
-
     def leading(self, count: int) -> Operator:
         """The matrix of the first ``count`` columns."""
 

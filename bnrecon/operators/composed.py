@@ -88,11 +88,6 @@ class Convolved:
         """M (c2 |dim(k2, k1)| c0, c1)."""
         return form(self)
 
-    def gram(self) -> torch.Tensor:
-        """M^T M, from the dense form."""
-        dense = self.dense()
-        return dense.T @ dense
-
     def to(self, precision: Precision) -> Convolved:
         """The same features in another precision."""
         return Convolved(self.product.to(precision), self.destination, self.shape[0])
@@ -103,13 +98,6 @@ class Convolved:
     def column_norms(self) -> torch.Tensor:
         """Of columns formed in chunks."""
         return torch.cat([self.columns(part).norm(dim=1) for part in self._parts()])
-
-    def row_norms(self) -> torch.Tensor:
-        """Of columns formed in chunks."""
-        total = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
-        for part in self._parts():
-            total += self.columns(part).square().sum(0)
-        return total.sqrt()
 
     def leading(self, count: int) -> Convolved:
         """The first ``count`` features."""

@@ -117,15 +117,6 @@ class Eliminated:
         """Norms of M's own columns, enough to scale them; eliminated ones are a little longer."""
         return self.operator.column_norms()
 
-    def row_norms(self) -> torch.Tensor:
-        """Of eliminated columns formed in chunks."""
-        block = max(1, 2**22 // self.shape[0])
-        parts = (slice(start, start + block) for start in range(0, self.shape[1], block))
-        total = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
-        for part in parts:
-            total += self.columns(part).square().sum(0)
-        return total.sqrt()
-
     @property
     def precision(self) -> Precision:
         """That of M."""

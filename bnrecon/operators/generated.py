@@ -58,7 +58,7 @@ class Generated:
         """Features in runs, and rows of B^T and A; ``many`` numbers a feature are made."""
         numbers, dtype = max(self.transposed.columns, many), self.precision.factors
         if self.device.type == "cpu":
-            rows = max(TILE_ROWS, TILE // numbers)
+            rows = max(TILE_ROWS, TILE * torch.float64.itemsize // (numbers * dtype.itemsize))
         else:
             rows = max(1, CHUNK_BYTES[self.device.type] // (numbers * dtype.itemsize))
         rows = self.tile_rows or rows
@@ -80,8 +80,9 @@ class Generated:
                 scaled = (many[part, :, None].to(first.dtype) * first[:, None]).flatten(1)
                 if product.dtype == second.dtype:
                     product.addmm_(scaled.T, second)
-                else:
-                    product += scaled.T @ second
+                else:  # on a processor bf16 products want the sum over features contiguous
+                    turned = scaled.T.contiguous() if self.device.type == "cpu" else scaled.T
+                    product += turned @ second
         product *= self.size
         return product.reshape(k, c0, m).permute(2, 1, 0).reshape(self.shape[0], *x.shape[1:])
 
@@ -118,15 +119,6 @@ class Generated:
             norms = self.transposed.norms(self.device) * self.first.norms(self.device)
             self._norms = norms.to(self.dtype)
         return self._norms
-
-    def row_norms(self) -> torch.Tensor:
-        """The square root of (B ∘ B) (A ∘ A)."""
-        total = torch.zeros(
-            self.transposed.columns, self.first.columns, dtype=self.dtype, device=self.device
-        )
-        for _, second, first in self._tiles(1):
-            total += second.square().T @ first.square()
-        return total.sqrt().reshape(-1) * self.size
 
     def leading(self, count: int) -> Generated:
         """The first ``count`` features."""

@@ -142,11 +142,6 @@ class KhatriRao:
         """M (m c0, c1)."""
         return form(self)
 
-    def gram(self) -> torch.Tensor:
-        """M^T M = (B^T B) ∘ (A A^T), (c1, c1)."""
-        transposed, first = self._run(slice(None))
-        return (transposed @ transposed.T).mul_(first @ first.T)
-
     def to(self, precision: Precision) -> KhatriRao:
         """The same features in another precision; factors are rounded to it, never widened."""
         stored = min(precision.factors, self.first.dtype, key=lambda dtype: dtype.itemsize)
@@ -158,16 +153,6 @@ class KhatriRao:
         """|B[:, l]| · |A[l, :]|."""
         runs = map(self._run, self._chunks(self.transposed.shape[1], self.chunk_bytes))
         return torch.cat([second.norm(dim=1) * first.norm(dim=1) for second, first in runs])
-
-    def row_norms(self) -> torch.Tensor:
-        """The square root of (B ∘ B) (A ∘ A), in chunks."""
-        total = torch.zeros(
-            len(self.second), self.first.shape[1], dtype=self.dtype, device=self.device
-        )
-        for part in self._chunks(len(self.second), self.chunk_bytes):
-            transposed, first = self._run(part)
-            total += transposed.square().T @ first.square()
-        return total.sqrt().reshape(-1)
 
     def leading(self, count: int) -> KhatriRao:
         """The first ``count`` features."""

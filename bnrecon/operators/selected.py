@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.operators.base import CHUNK_BYTES, Operator, form
+from bnrecon.operators.base import Operator, form
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import Precision
 
@@ -75,14 +75,6 @@ class Selected:
     def column_norms(self) -> torch.Tensor:
         """Of the selected columns."""
         return self.operator.column_norms()[self.index]
-
-    def row_norms(self) -> torch.Tensor:
-        """Of the selected columns, formed in chunks."""
-        total = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
-        block = max(1, CHUNK_BYTES["cpu"] // (8 * max(1, self.shape[0])))
-        for start in range(0, self.shape[1], block):
-            total += self.columns(slice(start, start + block)).square().sum(0)
-        return total.sqrt()
 
     def leading(self, count: int) -> Selected:
         """The first ``count`` of them."""

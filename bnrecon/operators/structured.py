@@ -57,10 +57,6 @@ class Selection:
         """Square roots of how many rows a feature has."""
         return torch.bincount(self.feature, minlength=self.shape[1]).to(self.dtype).sqrt()
 
-    def row_norms(self) -> torch.Tensor:
-        """Ones."""
-        return torch.ones(self.shape[0], dtype=self.dtype, device=self.device)
-
     def leading(self, count: int) -> Selection:
         """Not defined where a row's feature is cut off."""
         if count < self.shape[1]:
@@ -114,10 +110,6 @@ class Kronecker:
     def column_norms(self) -> torch.Tensor:
         """Products of the factors' column norms."""
         return torch.outer(self.u2.norm(dim=0), self.u1.norm(dim=0)).reshape(-1)
-
-    def row_norms(self) -> torch.Tensor:
-        """Products of the factors' row norms."""
-        return torch.outer(self.u2.norm(dim=1), self.u1.norm(dim=1)).reshape(-1)
 
     def leading(self, count: int) -> Kronecker:
         """Not defined."""

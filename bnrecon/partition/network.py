@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, first_line
 
 __all__ = ["Layer", "PiecewiseAffine", "State"]
 
@@ -220,7 +220,7 @@ class PiecewiseAffine:
                     yield Layer(name, self.kinds[node], tuple(state[node].shape[1:]))
                     self.free(position, state)
         except (RuntimeError, TypeError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise UserError(f"an input of shape {self.shape} does not fit: {reason}") from None
 
     def plain(self, node: fx.Node, value: torch.Tensor) -> torch.Tensor:
@@ -242,7 +242,7 @@ def _trace(network: nn.Module) -> tuple[fx.Graph, dict[fx.Node, str]]:
     try:
         graph = _Tracer().trace(network)
     except Exception as error:  # tracing runs the user's forward, which can raise anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UserError(f"the network cannot be traced by torch.fx: {reason}") from None
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
@@ -260,15 +260,27 @@ def _kind_of_operation(node: fx.Node, modules: dict[str, nn.Module]) -> str | No
     if node.op == "call_method":
         if target in ACTIVATION_METHODS:
             return "activation"
+        if target == "flatten" and _merges_batch(node):
+            return None
         return "affine" if target in AFFINE_METHODS | RESHAPES else None
     if target in ACTIVATION_FUNCTIONS:
         return "activation"
     if target in SCALING_FUNCTIONS:
+        if len(node.args) < 2:  # as in torch.mul(x, other=2)
+            return None
         first, second = node.args[:2]
         numbers = [isinstance(second, int | float), isinstance(first, int | float)]
         allowed = numbers if target in {operator.mul, operator.imul, torch.mul} else numbers[:1]
         return "affine" if any(allowed) else None
+    if target is torch.flatten and _merges_batch(node):
+        return None
     return "affine" if target in AFFINE_FUNCTIONS else None
+
+
+def _merges_batch(node: fx.Node) -> bool:
+    """Whether a flatten joins the inputs of a batch into one vector."""
+    start = node.args[1] if len(node.args) > 1 else node.kwargs.get("start_dim", 0)
+    return bool(start == 0)
 
 
 def _kind_of_module(module: nn.Module) -> str | None:

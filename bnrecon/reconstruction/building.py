@@ -20,6 +20,7 @@ from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.collapse import layer_errors, shift_at_output
 from bnrecon.reconstruction.groups import joined_digest, solve_groups, weakest
 from bnrecon.reconstruction.moments import LayerMoments
+from bnrecon.reconstruction.output_error import output_error
 from bnrecon.reconstruction.plan import PlannedLayer
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_file import LayerRecipe
@@ -161,8 +162,12 @@ def build_layer(
         None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1],
     )
     # Each group's report has the seconds of all of them.
-    report = dataclasses.replace(weakest(reports), seconds=solution.report.seconds)
-    return BuiltLayer(layer, _report(layer, planned, report, recipe.digest), recipe)
+    solved = dataclasses.replace(weakest(reports), seconds=solution.report.seconds)
+    report = _report(layer, planned, solved, recipe.digest)
+    if not FIRST_ACTIVATIONS[spec.activation].exact:
+        assert moments is not None, "the linear region was chosen from them"
+        report = _within_epsilon(layer, planned, moments, report)
+    return BuiltLayer(layer, report, recipe)
 
 
 def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[System, SolverSpec]:
@@ -308,6 +313,28 @@ def _report(
         groups=planned.groups,
         kept=None if planned.features.keep is None else planned.features.kept(planned.width),
     )
+
+
+def _within_epsilon(
+    layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments, report: LayerReport
+) -> LayerReport:
+    """The report, not converged where the layer's own outputs are off by more than epsilon.
+
+    Theorem 2.4 bounds the error in exact arithmetic. A sigmoid's values lie around 1/2, and what
+    is left of them without it is the less, the smaller epsilon: rounding may be far above it.
+    """
+    assert moments.largest_input is not None
+    error = output_error(layer, planned.found, moments.largest_input)
+    spec = planned.features
+    if error <= spec.epsilon or not report.converged:
+        return report
+    diagnosis = (
+        f"an output is off by {error:.1e}, epsilon={spec.epsilon:g} is promised: rounding to "
+        f"{_name(layer.second_norm.weight.dtype)} leaves too little of what the {spec.activation} "
+        "gives; use model.double(), tanh, or a larger epsilon"
+    )
+    solution = dataclasses.replace(report.solution, diagnosis=diagnosis)
+    return dataclasses.replace(report, converged=False, solution=solution)
 
 
 def _convolutions(layer: SourceLayer) -> str:

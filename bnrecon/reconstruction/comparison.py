@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnrecon.reconstruction.images import first_line
 from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.usage import tensors_in
-from bnrecon.runtime.errors import Interrupted, RunError, shorten
+from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 
 __all__ = ["compare"]

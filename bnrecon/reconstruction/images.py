@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 
-__all__ = ["checked_images", "first_line", "run_model"]
+__all__ = ["checked_images", "run_model"]
 
 
 OUR_OWN = (
@@ -21,9 +21,6 @@ OUR_OWN = (
     torch.OutOfMemoryError,
     MemoryError,
 )  # says what it is already
-
-
-LINE = 120  # characters of another's error that a message repeats
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
@@ -80,15 +77,6 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
             f"images of shape {tuple(images.shape[1:])}: the model does not take them "
             f"({first_line(error)})"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    r"""The first line of an error that a user's code raised, shortened.
-
-    >>> first_line(ValueError("first\nsecond")), first_line(KeyError())
-    ('first', 'KeyError')
-    """
-    return (str(error).splitlines() or [type(error).__name__])[0][:LINE]
 
 
 def _given(images: Any) -> Iterator[Any]:

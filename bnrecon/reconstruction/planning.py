@@ -144,6 +144,10 @@ def _check_tensors(model: nn.Module) -> None:
         )
 
 
+# Norms of weights below it, or above its inverse, vanish or overflow in float64.
+SMALLEST = 1e-150
+
+
 def _check_layer(layer: PlannedLayer) -> None:
     """Raise ``UserError`` for a width that is not possible, and for weights that are not finite."""
     features, c1 = layer.features, layer.width
@@ -167,6 +171,13 @@ def _check_layer(layer: PlannedLayer) -> None:
                 f"{layer.label}: its {what}, normalization folded in, are not all finite; "
                 "nothing can be rebuilt from them"
             )
+    largest = float(target.weight.abs().max())
+    if largest and not SMALLEST < largest < 1 / SMALLEST:
+        raise UserError(
+            f"{layer.label}: its weights, normalization folded in, are {largest:.0e} at most, "
+            f"whose squares float64 does not hold; give weights from {SMALLEST:.0e} to "
+            f"{1 / SMALLEST:.0e}"
+        )
     kind = distribution(features.name)
     kind.check_width(layer.shape, c1)
     if layer.solver.name != "auto":

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.reconstruction.folding import FoundLayer, layer_label
-from bnrecon.reconstruction.images import first_line
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, first_line
 
 __all__ = ["check_copy", "freeze", "replacements", "substitute", "uncompiled"]
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from bnrecon.reconstruction.attention import Attention
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
 from bnrecon.reconstruction.kernels import LAYERS, norm_class, output_channels
+from bnrecon.runtime.errors import first_line
 
 __all__ = ["Usage", "find_usage", "tensors_in"]
 
@@ -48,8 +49,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     try:
         graph = _Tracer().trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
-        first = (str(error).splitlines() or [""])[0][:100]
-        why = f"the network cannot be traced ({type(error).__name__}: {first})"
+        why = f"the network cannot be traced ({type(error).__name__}: {first_line(error)})"
         note = f"{why}; its BatchNorm layers are kept, not folded"
         if seen is None:
             note += (

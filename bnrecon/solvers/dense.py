@@ -13,11 +13,12 @@ from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable, require_square
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["corrected", "factorize", "gmres", "lu", "refined"]
+__all__ = ["approximate_inverse", "corrected", "factorize", "gmres", "lu", "refined"]
 
 # Libraries of dense linear algebra index entries by 32-bit integers: n² may not reach 2^31.
 LARGEST = 46_340
 RESTART = 60  # GMRES vectors held before a restart: 2 · 60 · 8 n bytes
+APART = 2  # singular values that the approximate inverse treats apart
 CORRECTIONS = 10  # of the float64 LU, at most; one suffices unless κ(M) nears 1e16
 
 
@@ -100,7 +101,8 @@ def refined(system: System, spec: SolverSpec) -> Answer:
     M is never stored in float64.
 
     Plain iterative refinement needs κ(M) · 6e-8 well below 1, which square random M often violates;
-    GMRES on M (LU)^-1 only needs most of the spectrum near 1.
+    GMRES only needs most of the spectrum of M times the approximate inverse near 1
+    (``approximate_inverse``).
     """
     return corrected(system, spec, _factors(system.operator.to(FLOAT32)))
 
@@ -109,18 +111,75 @@ def corrected(
     system: System, spec: SolverSpec, factors: tuple[torch.Tensor, torch.Tensor]
 ) -> Answer:
     """The solution of a system by GMRES in float64, from the LU factors of M in float32."""
-
-    def precondition(residual: torch.Tensor) -> torch.Tensor:
-        size = residual.norm()
-        scaled = (residual / size).to(torch.float32)[:, None]
-        return torch.linalg.lu_solve(*factors, scaled)[:, 0].to(torch.float64) * size
-
     operator, rhs = system.operator, system.rhs
+    precondition = approximate_inverse(operator, factors)
     limit, tolerance = spec.max_iterations or 400, spec.tolerance / 10
     with ResidualBar(f"correcting {len(rhs)} x {len(rhs)}", spec.tolerance) as bar:
         x, steps = gmres(operator, rhs, precondition, tolerance, limit, show=bar.show)
     at_limit = steps >= limit and bool((rhs - operator.matvec(x)).norm() > tolerance * rhs.norm())
     return Answer(x, steps, precision="LU in float32, corrected in float64", at_limit=at_limit)
+
+
+def approximate_inverse(
+    operator: Operator, factors: tuple[torch.Tensor, torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """An approximate inverse of M from its LU in float32, also where M is nearly singular.
+
+    (LU)^-1 r is then a large multiple of one vector v, and float32 loses the rest of it to
+    rounding: by a factor of 1e8 all vectors that GMRES is given are v and noise. The two smallest
+    singular values are therefore treated apart. With orthonormal U and V (n, 2) near their left and
+    right singular vectors, from one step of inverse iteration each,
+
+        P r = (LU)^-1 (r - U U^T r) + V (U^T M V)^-1 U^T r,
+
+    in float64 but for (LU)^-1. Where the smallest value is far below the next, the second pair of
+    vectors is mostly rounding: a change of rank one, which GMRES corrects in a step. Where
+    (LU)^-1 overflows float32, P is (LU)^-1 alone, and a solver's scales are not finite.
+
+    Args:
+        operator: M (n, n), in float64.
+        factors: of M in float32.
+
+    Returns:
+        P, a function of (n,).
+    """
+
+    def solve(residual: torch.Tensor, transposed: bool = False) -> torch.Tensor:
+        size = residual.norm().clamp_min(torch.finfo(torch.float64).tiny)
+        scaled = (residual / size).to(torch.float32)[:, None]
+        found = torch.linalg.lu_solve(*factors, scaled, adjoint=transposed)
+        return found[:, 0].to(torch.float64) * size
+
+    n, device = operator.shape[0], factors[0].device
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.empty(0, n, dtype=torch.float64, device=device) for _ in range(2))
+    for _ in range(min(APART, n)):
+        start = torch.randn(n, dtype=torch.float64, generator=generator).to(device)
+        left = _extended(left, solve(_orthogonal(start, right), transposed=True))
+        right = _extended(right, solve(left[-1]))
+    values = left @ torch.stack([operator.matvec(vector) for vector in right], 1)
+    if not bool(torch.isfinite(values).all()):
+        return solve
+    inverse = torch.linalg.pinv(values)
+
+    def precondition(residual: torch.Tensor) -> torch.Tensor:
+        part = left @ residual
+        return solve(residual - part @ left) + (inverse @ part) @ right
+
+    return precondition
+
+
+def _orthogonal(vector: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    """A vector less its part in the rows of ``basis``; twice, against rounding."""
+    for _ in range(2):
+        vector = vector - (basis @ vector) @ basis
+    return vector
+
+
+def _extended(basis: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Orthonormal rows, and one more in the direction of a vector."""
+    vector = _orthogonal(vector / vector.norm(), basis)
+    return torch.cat([basis, (vector / vector.norm())[None]])
 
 
 def gmres(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bnrecon.operators.generated import Generated
-from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.structured import Kronecker, Selection
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import (
@@ -132,6 +131,7 @@ def solve(
         RunError: memory does not suffice, the system is singular or the scales are not finite.
 
     >>> from bnrecon.construction.two_layer import linear_system
+    >>> from bnrecon.operators.khatri_rao import KhatriRao
     >>> _ = torch.manual_seed(0)
     >>> matrix = KhatriRao(torch.randn(9, 3).double(), torch.randn(9, 2).double())
     >>> solution = solve(linear_system(matrix, torch.randn(3, 2).double()))
@@ -207,7 +207,7 @@ def _choose_for(system: System, spec: SolverSpec) -> Choice:
     rows, columns = system.operator.shape
     memory = available_memory(system.rhs.device)
     choice = choose(rows, columns, system.orthogonal, memory, spec.tolerance)
-    if choice.features < columns and not isinstance(system.matrix, KhatriRao | Generated):
+    if choice.features < columns and isinstance(system.matrix, Selection | Kronecker):
         reason = "none of the features can be left out, as they follow a pattern"
         return Choice("least_squares", reason, columns)
     return choice

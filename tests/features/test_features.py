@@ -73,6 +73,18 @@ def test_draws_are_the_recorded_bits(name):
     assert one(name).digest()[:16] == GOLDEN[name]
 
 
+@pytest.mark.parametrize("skip", ["none", "inner"])
+@pytest.mark.parametrize("name", ALL)
+def test_the_default_dtype_of_torch_changes_nothing(name, skip):
+    shape = LayerShape(4, 4, (3, 3))
+    expected = one(name, shape=shape, skip=skip).digest()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert one(name, shape=shape, skip=skip).digest() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("name", GOLDEN_NUMBERS)
 def test_draws_through_lapack_are_the_recorded_numbers(name):
     first, second = one(name).weights()

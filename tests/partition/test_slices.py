@@ -47,6 +47,28 @@ def test_what_is_not_supported_is_refused_in_one_line(network, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: torch.mul(x, other=2.0),
+        lambda x: x.flatten(),
+        lambda x: torch.flatten(x),
+        lambda x: torch.flatten(x, start_dim=0),
+    ],
+)
+def test_an_operation_on_the_whole_batch_or_with_its_factor_by_name_is_refused(operation):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return operation(torch.relu(self.layer(x)))
+
+    with pytest.raises(UserError, match=r"(mul|flatten): not supported in a partition"):
+        partition(Net(), plane())
+
+
 def test_a_product_of_activations_is_refused():
     class Product(nn.Module):
         def forward(self, x):

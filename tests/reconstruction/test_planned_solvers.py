@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from bnrecon.features import FeatureSpec
-from bnrecon.reconstruction import plan_layers
+from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers import SOLVERS
@@ -87,3 +87,11 @@ def test_systems_that_are_solved_in_one_call_are_counted_together():
     assert layer.solver_memory >= 3 * 960 * matrix
     (wide,) = plan_layers(nn.Conv2d(4096, 4096, 3, groups=1024).eval()).layers
     assert wide.solver_memory >= 3 * 32 * 2**20
+
+
+@pytest.mark.parametrize("storage", ["memory", "regenerate"])
+def test_features_that_were_selected_are_solved_as_those_of_a_layer_are(storage):
+    """Of 109 that are kept 108 are enough, wherever they are stored."""
+    features = FeatureSpec(storage=storage, width=162, keep=109 / 162, pruning="refit")
+    (layer,) = reconstruct(nn.Sequential(nn.Conv2d(3, 4, 3)).eval(), features).layers
+    assert (layer.kept, layer.solver) == (109, "lu")

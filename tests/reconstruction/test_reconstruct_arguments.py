@@ -377,6 +377,15 @@ def test_images_that_tell_no_range_are_refused_where_the_range_matters(size, act
     assert bnrecon.reconstruct(small(), images=size * some()).layers[0].converged
 
 
+@pytest.mark.parametrize("size", [1e-170, 1e200])
+def test_weights_whose_squares_float64_does_not_hold_are_refused(size):
+    net = nn.Sequential(nn.Linear(4, 3)).double().eval()
+    with torch.no_grad():
+        net[0].weight.mul_(size)
+    with pytest.raises(UserError, match="whose squares float64 does not hold"):
+        bnrecon.reconstruct(net)
+
+
 @pytest.mark.parametrize("where", ["weight", "images"])
 def test_numbers_that_overflow_are_a_failure_and_not_converged(where):
     model, x = small(), some()

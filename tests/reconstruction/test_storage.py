@@ -24,6 +24,7 @@ from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
 from bnrecon.reconstruction import storage as storage_module
 from bnrecon.reconstruction.source_file import source_layers
+from bnrecon.runtime import precision as precision_module
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.precision import BFLOAT16
 
@@ -217,7 +218,13 @@ def test_auto_keeps_features_in_memory_while_they_fit_and_elsewhere_beyond(
     assert bnrecon.load_source(path, model).features.storage == elsewhere
 
 
-def test_auto_takes_the_disk_where_the_rounded_features_do_not_fit_either(monkeypatch):
+@pytest.fixture
+def bf16(monkeypatch):
+    """A processor that is fast at bf16, whose rounded features have 2 bytes a number."""
+    monkeypatch.setattr(precision_module, "has_fast_bfloat16", lambda _: True)
+
+
+def test_auto_takes_the_disk_where_the_rounded_features_do_not_fit_either(monkeypatch, bf16):
     model = nn.Conv2d(64, 64, 3).eval()
     needs = {
         way: plan_layers(model, FeatureSpec(storage=way)).memory
@@ -240,7 +247,7 @@ def test_a_width_that_fits_nowhere_is_refused_with_what_does(monkeypatch):
         plan_layers(model, FeatureSpec("orthogonal", storage="memory"))
 
 
-def test_a_full_disk_is_refused_before_work_starts(monkeypatch):
+def test_a_full_disk_is_refused_before_work_starts(monkeypatch, bf16):
     monkeypatch.setattr(storage_module, "disk_room", lambda: 10**8)
     model = nn.Conv2d(64, 64, 3).eval()
     with pytest.raises(RunError, match=r"features take 0.2 GB in .*, 0.1 GB are free; set TMPDIR"):

@@ -7,7 +7,7 @@ from bnrecon.construction.two_layer import TargetLayer, two_layer_system
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 from bnrecon.solvers import SolverSpec, choose, solve
-from bnrecon.solvers.dense import factorize, gmres
+from bnrecon.solvers.dense import approximate_inverse, factorize, gmres
 
 SHAPE = LayerShape(6, 6, (3, 3))  # 324 equations, 319 of them at minimum width
 ILL_CONDITIONED = (251, 493, 528)  # of 600 seeds the three whose plain LU is worst
@@ -82,6 +82,47 @@ def test_corrections_need_no_more_memory_than_the_factors():
     assert lu_memory(LARGEST, LARGEST) - 8 * LARGEST**2 > 8 * 8 * LARGEST
     assert choose(4000, 4000, False, lu_memory(4000, 4000)).solver == "lu"
     assert choose(4000, 4000, False, lu_memory(4000, 4000) - 1).solver == "matrix_free"
+
+
+class Matrix:
+    """The operator of a matrix."""
+
+    def __init__(self, matrix):
+        self.matrix, self.shape = matrix, matrix.shape
+
+    def matvec(self, x):
+        return self.matrix @ x
+
+
+def nearly_singular(n, values, share):
+    """A random matrix whose smallest singular values are shares of the largest."""
+    matrix = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+    left, sizes, right = torch.linalg.svd(matrix)
+    sizes[n - values :] = share * sizes[0] * torch.arange(values, 0, -1)
+    return left @ torch.diag(sizes) @ right
+
+
+@pytest.mark.parametrize("values", [1, 2])
+@pytest.mark.parametrize("n", [3, 60, 400])
+def test_a_matrix_that_is_nearly_singular_in_float32_takes_few_corrections(n, values):
+    """With the LU alone it takes 30 to 45 steps at n = 400, and at n = 36,801 none helped."""
+    matrix = nearly_singular(n, values, 1e-8)
+    rhs = torch.eye(n, dtype=torch.float64)[-1]
+    factors = factorize(matrix.float().T.contiguous().T)
+    inverse = approximate_inverse(Matrix(matrix), factors)
+    x, steps = gmres(Matrix(matrix), rhs, inverse, 1e-11, 400)
+    noise = torch.finfo(torch.float64).eps * float((matrix.abs() @ x.abs()).norm())
+    assert float((matrix @ x - rhs).norm()) < max(0.5 * noise, 1e-11)
+    assert steps <= 15
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_approximate_inverse_of_a_tiny_matrix_is_its_inverse(n):
+    matrix = nearly_singular(n, 1, 0.5)
+    factors = factorize(matrix.float().T.contiguous().T)
+    rhs = torch.ones(n, dtype=torch.float64)
+    x = approximate_inverse(Matrix(matrix), factors)(rhs)
+    torch.testing.assert_close(matrix @ x, rhs, rtol=0, atol=1e-12)
 
 
 def test_gmres_stops_once_float64_can_gain_no_more():
