@@ -117,11 +117,11 @@ class _Launcher(Launcher):
         """Run one job, in its own process; before its time limit have submitit queue it again.
 
         submitit's handler ends the process wherever it is. Here the signal is handled as Ctrl-C
-        is: training is saved first.
+        is: libraries are loaded to the end, and training is saved first.
         """
         queue_again = signal.getsignal(signal.SIGUSR2)
         try:
-            with interruption.handle_signals(loading=False):
+            with interruption.handle_signals(postpone=True):
                 done: JobReturn = self._plugin(*arguments)
         except (SystemExit, KeyboardInterrupt):
             if interruption.received_signal() == signal.SIGUSR2 and callable(queue_again):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Parser
 from bnrecon.cli.user_modules import import_user_module
+from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -126,6 +128,12 @@ class _Job:
     level: int  # of the log messages that are shown
 
     def __call__(self, composed: DictConfig) -> int:
+        if multiprocessing.current_process().name == "MainProcess":
+            return self._run(composed)
+        with interruption.ending_with_parent():  # one of joblib's
+            return self._run(composed)
+
+    def _run(self, composed: DictConfig) -> int:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
         from omegaconf import OmegaConf

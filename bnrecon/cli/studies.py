@@ -138,8 +138,12 @@ def _tables(given: argparse.Namespace) -> int:
         return _tables_of_folder(given.words[0] if given.words else "outputs")
     study, request = _read(given.words)
     from bnrecon.reproduction import commands
+    from bnrecon.runtime.shipped import shipped_outputs
 
     _finish_loading()
+    if not shipped_outputs(request.outputs).is_dir():
+        place = request.outputs
+        logger.warning("no folder %s here; outputs=FOLDER names the one with results", place)
     output.write(f"{commands.tables_of(study, request)}\n\n{request.folder}")
     return exit_codes.DONE
 
@@ -192,7 +196,9 @@ def _read(
     for part in asked.parts:
         if part not in known:
             raise UserError(f"{part}: {nearest(part, known)}")
-    composition.compose(asked.options)
+    if imports := composition.compose(asked.options).imports:
+        given = f"imports=[{','.join(imports)}]"
+        raise UserError(f"{given}: a study has its paper's parts alone; bnrecon run takes yours")
     return study, asked
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import finish_loading
 
 if TYPE_CHECKING:
@@ -60,9 +61,12 @@ class Sweep:
         folder = Path(config.hydra.sweep.dir)
         require_folder("outputs", config.outputs)
         require_folder("hydra.sweep.dir", config.hydra.sweep.dir)
+        _refuse_other_files(folder)
         self._made = [place for place in (folder, *folder.parents) if not place.exists()]
         self._held.enter_context(locks.lock_folder(folder, f"the sweep {folder.name}"))
         self.folder, self.jobs = folder, _jobs(config)
+        if len({word for job in self.jobs for word in job if word.startswith("outputs=")}) > 1:
+            raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")
         if self.launcher in SUBMITTED:
             from bnrecon.cli import launchers, submitted_jobs
 
@@ -70,12 +74,12 @@ class Sweep:
             if self.launcher == "submitit_slurm":
                 self.submitted = submitted_jobs.find(folder)
         if not self.submitted:
-            for file in folder.glob("job-*.json"):
+            for file in _records(folder):
                 file.unlink()
 
     def has_records(self) -> bool:
         """Whether any job has ended."""
-        return self.folder is not None and any(self.folder.glob("job-*[0-9].json"))
+        return self.folder is not None and bool(_records(self.folder))
 
     def has_record(self, number: int) -> bool:
         """Whether a job has ended by itself; one that a signal stopped may be queued again."""
@@ -168,6 +172,20 @@ class Sweep:
         slurm = self.launcher == "submitit_slurm"  # whose arrays have one number
         numbers = {job.job_id.partition("_")[0]: None for job in self.submitted.values()}
         return " ".join(["scancel" if slurm else "kill", *numbers])
+
+
+def _records(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("job-*.json") if re.fullmatch(r"job-\d+\.json", file.name)]
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """Raise ``UserError`` where records and the table would replace files of no sweep."""
+    own = (folder / "multirun.yaml").exists() or (folder / "jobs").exists()
+    if not own and (_records(folder) or (folder / "table.md").exists()):
+        raise UserError(
+            f"hydra.sweep.dir={folder}: has files named as those of a sweep, and is none; give "
+            "another folder"
+        )
 
 
 def _jobs(config: DictConfig) -> list[list[str]]:

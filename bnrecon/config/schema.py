@@ -53,6 +53,7 @@ VOLATILE = frozenset(
         "target.weights",  # the content counts, as code of the user's own does
         "targets",
         "keep_source",
+        "imports",  # what they register counts, where it is used
         "device",
         "threads",
         "tracker",

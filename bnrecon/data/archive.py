@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bnrecon.data.published import Arrays, first_line
-from bnrecon.runtime.errors import UserError
+from bnrecon.data.published import Arrays
+from bnrecon.runtime.errors import UserError, first_line
 from bnrecon.runtime.units import format_bytes
 
 __all__ = ["read_archive"]

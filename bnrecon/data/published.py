@@ -9,10 +9,10 @@ from pathlib import Path
 from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.spec import DataSpec, default_root
 from bnrecon.data.tree import Split
-from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 from bnrecon.runtime.locks import lock_folder
 
-__all__ = ["Arrays", "Published", "first_line"]
+__all__ = ["Arrays", "Published"]
 
 Arrays = tuple[Sequence[str], Split, Split]  # names of the classes, training and test images
 
@@ -89,8 +89,3 @@ class Published(abc.ABC):
             return f"{name}: {missing[0]} is missing"
         held = " or ".join(map(str, paths))
         return f"{name}: {held} is not complete, or damaged (by its files' checksums)"
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its kind where it has none."""
-    return (str(error).splitlines() or [error.__class__.__name__])[0].rstrip(".")[:200]

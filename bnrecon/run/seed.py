@@ -45,6 +45,9 @@ __all__ = ["read_seed", "run_seed", "seed_key"]
 
 logger = logging.getLogger(__name__)
 
+# What else than options a seed depends on (seed_key).
+OTHERWISE = "another version of bnrecon, kind of device, target or code"
+
 
 def run_seed(
     config: RunConfig,
@@ -157,7 +160,12 @@ def read_seed(place: Path, key: str, with_source: bool, repair: bool = False) ->
     if with_source and files.read_if_valid(source, files.read_tensors, repair) is None:
         return None
     record = files.read_if_valid(place / "result.json", SeedRecord.read, repair)
-    return record if record is not None and record.key == key else None
+    if record is None or record.key == key:
+        return record
+    if repair:
+        for name in ("result.json", "source.safetensors"):
+            files.quarantine(place / name, f"{place / name} is of {OTHERWISE}")
+    return None
 
 
 def _finished_before(config: RunConfig, seed: int, place: Path, key: str) -> SeedRecord | None:
@@ -245,19 +253,23 @@ def _solve_and_store(
 
 def _read_solutions(place: Path, seed: int, key: str) -> dict[str, Solution]:
     """The layers that were solved before, by name; damaged files are set aside."""
-    solutions = {}
+    solutions, others = {}, 0
     for file in sorted(place.glob("layer-*.safetensors")):
         try:
             tensors, about = files.read_tensors(file)
             if about["key"] == key and about["seed"] == seed:
                 report = SolverReport(**about["report"])
                 solutions[about["name"]] = Solution(tensors["scale"], report)
+            else:
+                others += 1
         except FileNotFoundError:
             continue  # removed since it was listed
         except files.Damaged as error:
             files.quarantine(file, error)
         except (ValueError, KeyError, TypeError):
             files.quarantine(file, f"{file} was written by another version of bnrecon")
+    if others:
+        logger.warning("seed %d: %d solved layers are of %s; solved again", seed, others, OTHERWISE)
     return solutions
 
 

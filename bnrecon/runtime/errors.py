@@ -11,9 +11,13 @@ __all__ = [
     "ReportedElsewhere",
     "RunError",
     "UserError",
+    "first_line",
     "nearest",
     "shorten",
 ]
+
+
+LINE = 200  # characters of another library's message, in one of ours
 
 
 class UserError(ValueError):
@@ -39,6 +43,15 @@ class ReportedElsewhere(RunError):
 
 class Interrupted(RuntimeError):
     """Stopped by a signal or a time limit, with everything done so far saved (exit code 130)."""
+
+
+def first_line(error: BaseException) -> str:
+    r"""The first line of an error's message, shortened, or its kind where it has none.
+
+    >>> first_line(ValueError("first\nsecond.")), first_line(KeyError())
+    ('first', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:LINE]
 
 
 def nearest(given: object, allowed: Iterable[str]) -> str:

@@ -263,7 +263,7 @@ def quarantine(path: Path, reason: Exception | str) -> None:
     """
     aside = path.with_name(path.name + ".damaged")
     number = 1
-    while aside.exists():
+    while os.path.lexists(aside):  # a link that leads nowhere is somebody's, too
         number += 1
         aside = path.with_name(f"{path.name}.damaged-{number}")
     with contextlib.suppress(FileNotFoundError):  # another process has moved it by now

@@ -15,6 +15,7 @@ from bnrecon.runtime.errors import UserError
 
 __all__ = [
     "StopRequest",
+    "ending_with_parent",
     "finish_loading",
     "handle_signals",
     "is_loading",
@@ -32,6 +33,7 @@ _SIGNALS = tuple(
 
 
 _received: list[int] = []
+_postponed: list[int] = []  # those that wait for the libraries
 
 
 def received_signal() -> int | None:
@@ -40,17 +42,23 @@ def received_signal() -> int | None:
 
 
 @contextlib.contextmanager
-def handle_signals(loading: bool = True) -> Iterator[None]:
+def handle_signals(postpone: bool = False) -> Iterator[None]:
     """Handle Ctrl-C, SIGTERM and SIGUSR2 for a command; the handlers from before come back after.
 
-    While it is ``loading``, until ``finish_loading`` is called, they end the process at once, so
-    that no library is left half loaded; from then on they raise ``KeyboardInterrupt``. Does
-    nothing outside the main thread, which alone receives signals.
+    An exception while libraries load leaves one half loaded, and what the process then does
+    or what it ends with is anyone's guess. Therefore a signal ends the process at once until
+    ``finish_loading`` is called, and from then on it raises ``KeyboardInterrupt``. Does nothing
+    outside the main thread, which alone receives signals.
+
+    Args:
+        postpone: have ``finish_loading`` raise for a signal that comes before it. For a job, which
+            has to say how it ended, or that it is to be queued again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours = _exit_at_once if loading else _interrupt
+    ours = _postpone if postpone else _exit_at_once
+    _postponed.clear()
     before = {number: signal.signal(number, ours) for number in _SIGNALS}
     try:
         yield
@@ -61,23 +69,58 @@ def handle_signals(loading: bool = True) -> Iterator[None]:
 
 
 def is_loading() -> bool:
-    """Whether Ctrl-C still ends the process at once, without a ``KeyboardInterrupt``."""
-    return signal.getsignal(signal.SIGINT) is _exit_at_once
+    """Whether no ``KeyboardInterrupt`` comes yet from a signal."""
+    return signal.getsignal(signal.SIGINT) in (_exit_at_once, _postpone)
 
 
 def finish_loading() -> None:
     """From here on the signals raise ``KeyboardInterrupt``.
 
     Does nothing outside the main thread and outside ``handle_signals``.
+
+    Raises:
+        KeyboardInterrupt: for a signal that was postponed until now.
     """
     if threading.current_thread() is threading.main_thread() and is_loading():
         for number in _SIGNALS:
             signal.signal(number, _interrupt)
+        if _postponed:
+            _postponed.clear()
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def ending_with_parent() -> Iterator[None]:
+    """Within the block SIGTERM comes once the process that started this one has ended.
+
+    Whoever is killed cannot tell its processes to stop; without it they would go on for hours. At
+    the end of the block this process ends, too, if nobody is left to give it more to do.
+    """
+    parent, done = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            if done.wait(1):
+                return
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        if os.getppid() != parent:
+            os._exit(130)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     _received.append(number)
     raise KeyboardInterrupt
+
+
+def _postpone(number: int, _frame: FrameType | None) -> None:
+    _received.append(number)
+    _postponed.append(number)
 
 
 def _exit_at_once(*_: object) -> None:

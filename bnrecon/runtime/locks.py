@@ -15,7 +15,13 @@ import filelock
 
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.files import Damaged, partial_files, require_regular, write_text
+from bnrecon.runtime.files import (
+    Damaged,
+    partial_files,
+    remove_leftovers,
+    require_regular,
+    write_text,
+)
 
 __all__ = ["claim", "left_out", "lock_file", "lock_folder"]
 
@@ -128,9 +134,12 @@ def lock_folder(folder: Path, purpose: str) -> Iterator[None]:
         return f"waiting for {who or 'another process'} to finish {purpose}"
 
     with lock_file(folder / ".lock", waiting):
-        # Left by a process that was killed while it wrote; only the holder writes here.
-        for left, _, _ in partial_files(folder):
-            left.unlink(missing_ok=True)
+        if _are_taken.get():
+            # Left by a process that was killed while it wrote; only the holder writes here.
+            for left, _, _ in partial_files(folder):
+                left.unlink(missing_ok=True)
+        else:
+            remove_leftovers(folder)  # another job may write here now
         with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
             write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
         yield

@@ -14,7 +14,7 @@ from torch import nn
 
 from bnrecon.data.image_file import printable
 from bnrecon.runtime.digests import tensor_digest
-from bnrecon.runtime.errors import UserError, shorten
+from bnrecon.runtime.errors import UserError, first_line, shorten
 from bnrecon.runtime.files import require_regular
 
 __all__ = ["given_digest", "load_given"]
@@ -72,8 +72,8 @@ def _read(path: str) -> dict[str, torch.Tensor]:
     except FileNotFoundError:
         raise UserError(f"{given}: there is no such file") from None
     except (OSError, ValueError, SafetensorError) as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise UserError(f"{given}: is not a whole safetensors file ({first})") from None
+        reason = first_line(error)
+        raise UserError(f"{given}: is not a whole safetensors file ({reason})") from None
 
 
 def _misfit(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str | None:

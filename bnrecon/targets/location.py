@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,17 @@ from bnrecon.targets.plan import TrainingPlan, autocast_dtype
 from bnrecon.targets.register import target_code
 from bnrecon.targets.spec import TargetRequest
 
-__all__ = ["CHECKPOINT", "is_trained", "own_folder", "target_folder", "training_plan", "user_code"]
+__all__ = [
+    "ABOUT",
+    "CHECKPOINT",
+    "WEIGHTS",
+    "interrupted_elsewhere",
+    "is_trained",
+    "own_folder",
+    "target_folder",
+    "training_plan",
+    "user_code",
+]
 
 # Options that say how a target is trained, and not what it becomes. What the precision is resolved
 # to is in the name already.
@@ -32,6 +43,8 @@ HOW = frozenset(
     }
 )
 CHECKPOINT = "checkpoint.safetensors"
+WEIGHTS = "target.safetensors"
+ABOUT = "target.json"
 DEVICES = ("cpu", "cuda")  # the kinds that a target may have been trained on
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -58,14 +71,35 @@ def target_folder(request: TargetRequest, data: Images, device: torch.device) ->
     """
     own = training_plan(request, device).dtype
     folder = own_folder(request, data, device.type, own)
-    if any((folder / name).exists() for name in ("target.json", CHECKPOINT)):
+    if any((folder / name).exists() for name in (ABOUT, CHECKPOINT)):
         return folder
+    others = (other for _, _, other in _folders(request, data, own))
+    return next(filter(_is_whole, others), folder)
+
+
+def interrupted_elsewhere(
+    request: TargetRequest, data: Images, device: torch.device
+) -> tuple[str, torch.dtype] | None:
+    """The kind of device and the precision of another unfinished training of this target."""
+    own = training_plan(request, device).dtype
+    for kind, dtype, folder in _folders(request, data, own):
+        if (kind, dtype) != (device.type, own) and (folder / CHECKPOINT).exists():
+            return kind, dtype
+    return None
+
+
+def _folders(
+    request: TargetRequest, data: Images, own: torch.dtype
+) -> Iterator[tuple[str, torch.dtype, Path]]:
+    """The folders of all kinds of devices, and of all precisions where any will do."""
     dtypes = DTYPES if request.train.precision == "auto" else (own,)
     for kind, dtype in itertools.product(DEVICES, dtypes):
-        other = own_folder(request, data, kind, dtype)
-        if (other / "target.json").exists():
-            return other
-    return folder
+        yield kind, dtype, own_folder(request, data, kind, dtype)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder has a trained target, both of its files."""
+    return all((folder / name).exists() for name in (WEIGHTS, ABOUT))
 
 
 def own_folder(request: TargetRequest, data: Images, device: str, dtype: torch.dtype) -> Path:
@@ -98,4 +132,4 @@ def user_code(request: TargetRequest) -> dict[str, str]:
 
 def is_trained(request: TargetRequest, data: Images, device: torch.device) -> bool:
     """Whether the store has this target."""
-    return (target_folder(request, data, device) / "target.json").exists()
+    return _is_whole(target_folder(request, data, device))

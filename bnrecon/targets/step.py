@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bnrecon.runtime import distributed
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, first_line
 from bnrecon.targets.plan import TrainingPlan
 
 __all__ = ["Step"]
@@ -119,8 +119,7 @@ class Step:
             return self._gradients(self.forward, x, y)
         except Exception as error:  # Dynamo, Inductor, Triton, a C compiler, CUDA: no common class
             cause = getattr(error, "inner_exception", error)
-            first = (str(cause).strip() or "no message").splitlines()[0][:200]
-            why = f"torch.compile fails here ({type(cause).__name__}: {first})"
+            why = f"torch.compile fails here ({type(cause).__name__}: {first_line(cause)})"
         for buffer, kept in zip(self.network.buffers(), buffers, strict=True):
             buffer.copy_(kept)
         found = self._gradients(self.network, x, y)

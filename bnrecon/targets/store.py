@@ -16,6 +16,7 @@ from torch import nn
 
 from bnrecon.data import Images
 from bnrecon.runtime import distributed, files, locks, provenance
+from bnrecon.runtime.digests import tensor_digest
 from bnrecon.runtime.errors import Diverged, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
@@ -24,7 +25,10 @@ from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.building import build_target
 from bnrecon.targets.given_weights import load_given
 from bnrecon.targets.location import (
+    ABOUT,
     CHECKPOINT,
+    WEIGHTS,
+    interrupted_elsewhere,
     is_trained,
     own_folder,
     target_folder,
@@ -86,6 +90,7 @@ def obtain_target(
         if request.target.weights is None:
             _check_batches(network, request, data)
         folder = own
+        _say_what_is_left(request, data, device, own)
         network, about = _train_under_lock(request, data, device, folder, trackers)
     elif folder != own:
         trained_in = about.get("device", "another device"), about.get("precision", "its precision")
@@ -122,6 +127,21 @@ def _train_under_lock(
     return network, about
 
 
+def _say_what_is_left(
+    request: TargetRequest, data: Images, device: torch.device, own: Path
+) -> None:
+    """Warn of an unfinished training that another device or precision would go on with."""
+    if (own / CHECKPOINT).exists():
+        return
+    if (other := interrupted_elsewhere(request, data, device)) is not None:
+        kind, precision = other[0], str(other[1]).removeprefix("torch.")
+        logger.warning(
+            "an unfinished training of %s on %s in %s is left as it is; to go on with it give "
+            "device=%s train.precision=%s",
+            *(request.target.name, kind, precision, kind, precision),
+        )
+
+
 def _check_batches(network: nn.Module, request: TargetRequest, data: Images) -> None:
     """Raise ``UserError`` for batches that are too small for the network's normalizations."""
     processes = distributed.rank_and_world_size()[1]
@@ -152,26 +172,32 @@ def _read_stored(
 
     With ``set_aside`` a damaged file is named and renamed; the folder's lock must be held.
     """
-    path = folder / "target.safetensors"
+    path = folder / WEIGHTS
     try:
         weights = files.read_tensors(path)[0]
         network.load_state_dict(weights)
-        path = folder / "target.json"
+        path = folder / ABOUT
         about = files.read_json(path)
         if not set(about) >= METADATA:
             raise files.Damaged(f"{path} was written by another version of bnrecon")
+        if about.get("weights", digest := tensor_digest(weights)) != digest:
+            raise files.Damaged(f"{path} is of other weights than {WEIGHTS} beside it")
     except FileNotFoundError:
-        return None
+        if not (folder / ABOUT).exists():
+            return None  # not trained yet, or stopped just before it was said
+        reason: ValueError | str = f"{folder / ABOUT} is there without {WEIGHTS}"
     except (ValueError, RuntimeError) as error:
         reason = error if isinstance(error, ValueError) else f"{path} does not fit the network"
-        if set_aside:
-            files.quarantine(path, reason)
-        else:
-            logger.warning("%s; the target is trained again", reason)
-        return None
-    with contextlib.suppress(OSError):  # left by a process that was killed at the very end
-        (folder / CHECKPOINT).unlink(missing_ok=True)
-    return about
+    else:
+        with contextlib.suppress(OSError):  # left by a process that was killed at the very end
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+        return about
+    if set_aside:  # both: what is said of one set of weights must not stand beside another
+        for name in (WEIGHTS, ABOUT):
+            files.quarantine(folder / name, reason)
+    else:
+        logger.warning("%s; the target is trained again", reason)
+    return None
 
 
 def _train_and_save(
@@ -242,9 +268,7 @@ def _test_and_save(
             raise UserError(f"target.weights={given}: {error}") from None
         advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
         raise Diverged(f"training diverged: {error}; {advice}") from None
-    files.write_tensors(
-        folder / "target.safetensors", network.state_dict(), {"target": request.target.name}
-    )
+    files.write_tensors(folder / WEIGHTS, network.state_dict(), {"target": request.target.name})
     about = {"accuracy": accuracy.percent, "images": accuracy.images} | about
     about |= {
         "precision": str(training_plan(request, device).dtype).removeprefix("torch."),
@@ -255,6 +279,7 @@ def _test_and_save(
         "versions": provenance.versions(),
         "code": target_code(request.target.family),
         "processes": distributed.rank_and_world_size()[1],
+        "weights": tensor_digest(network.state_dict()),
     }
-    files.write_json(folder / "target.json", about)
+    files.write_json(folder / ABOUT, about)
     checkpoint.unlink(missing_ok=True)

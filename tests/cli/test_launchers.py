@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+import processes
 import psutil
 import pytest
 from processes import finish, wait_until
@@ -64,9 +65,9 @@ def test_a_job_that_fails_and_one_that_is_killed_cost_the_table_nothing(start):
     assert (FOLDER / "table.md").read_text(encoding="utf-8") in out
 
 
-def test_a_job_is_requeued_at_its_time_limit_until_it_has_the_uninterrupted_numbers(command, start):
+def test_a_job_is_requeued_at_its_time_limit_until_it_has_the_uninterrupted_numbers(start):
     """SIGUSR2 is what comes before a time limit; the first time it comes while libraries load."""
-    words = ("train.epochs=300",)
+    words = ("train.epochs=120",)
     sweep = start(LOCAL, *words)
     (job,) = jobs_of(sweep)
     for sign, times in (("\n[0] ", 1), ("epoch 2/", 1), ("epoch 60/", 1)):
@@ -83,7 +84,7 @@ def test_a_job_is_requeued_at_its_time_limit_until_it_has_the_uninterrupted_numb
     record = files.read_json(FOLDER / "job-0.json")
     found = Path(record["folder"])
     targets = [path.read_bytes() for path in Path("out/targets").rglob("target.safetensors")]
-    code, _, err = command("run", *SWEEP[1:3], "outputs=whole", *words)
+    code, _, err = finish(processes.start(*SWEEP[1:3], "outputs=whole", *words))
     assert code == 0, err
     whole = Path("whole") / found.relative_to("out")
     assert targets == [p.read_bytes() for p in Path("whole/targets").rglob("target.safetensors")]
@@ -117,6 +118,15 @@ def test_ctrl_c_in_a_terminal_leaves_no_process_of_joblib(start):
     assert code == 130, err
     assert "Traceback" not in err
     assert wait_until(lambda: all(has_ended(process) for process in processes))
+
+
+def test_processes_of_joblib_end_with_a_command_that_is_killed(start):
+    sweep = start("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "train.epochs=9999,20000")
+    assert wait_until(lambda: len(list(Path("out").glob("targets/*/.lock"))) == 2)
+    processes = psutil.Process(sweep.pid).children(recursive=True)
+    sweep.kill()
+    assert wait_until(lambda: all(has_ended(process) for process in processes))
+    assert len(list(Path("out").glob("targets/*/checkpoint.safetensors"))) == 2  # saved before
 
 
 def test_a_killed_process_of_joblib_costs_its_own_jobs_alone(start):

@@ -194,6 +194,21 @@ def test_a_sweep_goes_on_after_a_failed_job_and_ends_in_the_worst_exit_code(comm
     assert "he_normal" not in out
 
 
+def test_a_sweep_over_outputs_is_refused(refused):
+    refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all jobs of a sweep have one")
+    assert not Path("a").exists()
+
+
+@pytest.mark.parametrize("name", ["job-1.json", "table.md"])
+def test_files_of_somebody_else_are_not_taken_for_those_of_a_sweep(refused, name):
+    place = Path("mine") / name
+    place.parent.mkdir()
+    place.write_text("mine")
+    words = ("run", "-m", "scale=smoke", "seeds=[0],[1]", "hydra.sweep.dir=mine")
+    refused(*words, line="hydra.sweep.dir=mine: has files named as those of a sweep")
+    assert place.read_text() == "mine"
+
+
 def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown():
     parser = make_parsers()[1]["run"]
     names = []

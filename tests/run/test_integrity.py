@@ -62,6 +62,9 @@ def test_seeds_that_were_tested_on_other_images_are_done_again(command, tmp_path
     archive(tmp_path / "data", test_seed=1, test=80)
     code, out, err = command(*cifar(tmp_path, "seeds=[0,1]"))
     assert code == 0, err
+    first = folder / "seed-0" / "result.json"
+    assert f"{first} is of another version of bnrecon, kind of device, target" in err
+    assert first.with_name("result.json.damaged").exists()  # nothing is lost
     rows = [files.read_json(folder / f"seed-{seed}" / "result.json") for seed in (0, 1)]
     assert [row["images"] for row in rows] == [80, 80]
 

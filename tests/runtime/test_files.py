@@ -145,3 +145,12 @@ def test_json_has_lists_and_strings_and_defaults_do_not_count():
         "name": "lu",
         "max_iterations": 3,
     }
+
+
+def test_where_locks_are_left_out_what_another_process_writes_stays(tmp_path):
+    other = tmp_path / f".x.{files._host()}-{os.getppid()}.abcdefg8.part"
+    other.write_bytes(b"half")
+    with locks.left_out(), locks.lock_folder(tmp_path, "the work"):
+        assert other.exists()
+    with locks.lock_folder(tmp_path, "the work"):
+        assert not other.exists()

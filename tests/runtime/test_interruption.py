@@ -1,15 +1,48 @@
 """Signals stop at a safe point, none is lost, and the last one is remembered."""
 
+import contextlib
 import signal
 
 import pytest
 
 from bnrecon.runtime import interruption
-from bnrecon.runtime.interruption import StopRequest, handle_signals, received_signal
+from bnrecon.runtime.interruption import (
+    StopRequest,
+    finish_loading,
+    handle_signals,
+    is_loading,
+    received_signal,
+)
 
 NUMBERS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR2") if hasattr(signal, name)
 ]
+
+
+@contextlib.contextmanager
+def once_loaded():
+    with handle_signals():
+        finish_loading()
+        yield
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_waits_for_libraries_in_a_job(number):
+    with handle_signals(postpone=True):
+        assert is_loading()
+        signal.raise_signal(number)
+        assert received_signal() == number
+        with pytest.raises(KeyboardInterrupt):
+            finish_loading()
+        assert not is_loading()
+        finish_loading()  # once is enough
+
+
+def test_a_signal_of_an_earlier_job_is_not_that_of_the_next():
+    with handle_signals(postpone=True):
+        signal.raise_signal(signal.SIGINT)
+    with handle_signals(postpone=True):
+        finish_loading()
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -20,7 +53,7 @@ def test_a_signal_is_recorded_within_the_block_and_an_exception_outside(number):
             signal.raise_signal(number)
             raise RuntimeError(stop.reason)
 
-    with handle_signals(loading=False):
+    with once_loaded():
         with pytest.raises(RuntimeError, match=f"{number.name} was received"):
             work()
         assert received_signal() == number
@@ -38,7 +71,7 @@ def test_a_signal_that_comes_too_late_for_the_block_has_its_effect_after_it(numb
             passed.append("the block")
         passed.append("what follows")
 
-    with handle_signals(loading=False), pytest.raises(KeyboardInterrupt):
+    with once_loaded(), pytest.raises(KeyboardInterrupt):
         work()
     assert passed == ["the block"]
 
@@ -55,7 +88,7 @@ def test_a_second_signal_stops_at_once(number, monkeypatch):
             signal.raise_signal(number)
             passed.append("the second")
 
-    with handle_signals(loading=False), pytest.raises(KeyboardInterrupt):
+    with once_loaded(), pytest.raises(KeyboardInterrupt):
         work()
     assert passed == ["the first"]
 
@@ -68,7 +101,7 @@ def test_what_slurm_sends_twice_at_once_counts_as_one(number):
             signal.raise_signal(number)
             raise RuntimeError(stop.reason)
 
-    with handle_signals(loading=False), pytest.raises(RuntimeError, match="was received"):
+    with once_loaded(), pytest.raises(RuntimeError, match="was received"):
         work()
 
 
@@ -79,5 +112,5 @@ def test_ctrl_c_twice_stops_at_once():
             signal.raise_signal(signal.SIGINT)
             raise RuntimeError("it went on")
 
-    with handle_signals(loading=False), pytest.raises(KeyboardInterrupt):
+    with once_loaded(), pytest.raises(KeyboardInterrupt):
         work()

@@ -325,6 +325,41 @@ def test_a_damaged_target_of_another_device_is_trained_anew_here(digits, stored)
     assert obtain_target(request, digits, CPU).folder == here  # and found from now on
 
 
+def test_what_is_said_of_other_weights_is_set_aside_with_them(digits, stored, caplog):
+    request, here, there = stored
+    there.rename(here)
+    tensors, about = files.read_tensors(here / "target.safetensors")
+    weight = next(name for name, value in tensors.items() if value.is_floating_point())
+    other = tensors | {weight: tensors[weight] + 1}
+    files.write_tensors(here / "target.safetensors", other, about)
+    obtain_target(request, digits, CPU)
+    assert "target.json is of other weights than target.safetensors beside it" in caplog.text
+    for name in ("target.json", "target.safetensors"):
+        assert (here / f"{name}.damaged").exists()
+    again = files.read_tensors(here / "target.safetensors")[0]
+    assert torch.equal(again[weight], tensors[weight])
+
+
+def test_a_target_without_its_weights_is_not_trained(digits, stored, caplog):
+    request, here, there = stored
+    there.rename(here)
+    (here / "target.safetensors").unlink()
+    assert not is_trained(request, digits, CPU)
+    obtain_target(request, digits, CPU)
+    assert "target.json is there without target.safetensors" in caplog.text
+    assert is_trained(request, digits, CPU)
+
+
+def test_a_training_that_another_precision_began_is_named(digits, stored, caplog):
+    request, _, there = stored
+    for name in ("target.json", "target.safetensors"):
+        (there / name).unlink()
+    (there / "checkpoint.safetensors").write_bytes(b"")
+    obtain_target(request, digits, CPU)
+    assert "an unfinished training of " in caplog.text
+    assert "give device=cuda train.precision=bfloat16" in caplog.text
+
+
 def test_a_training_that_has_begun_here_goes_on_here(digits, stored):
     request, here, _ = stored
     here.mkdir()

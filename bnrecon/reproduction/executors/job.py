@@ -56,7 +56,7 @@ class StudyJob:
         """Compute the work; what is done is skipped, so that a job can be queued again."""
         requeue = signal.getsignal(signal.SIGUSR2)  # submitit's, for a time limit
         try:
-            with interruption.handle_signals(loading=False):
+            with interruption.handle_signals(postpone=True):
                 self._compute_all()
         except (Interrupted, KeyboardInterrupt):
             if interruption.received_signal() == signal.SIGUSR2 and callable(requeue):
@@ -97,16 +97,17 @@ class StudyJob:
         if self.gpu is not None:  # before CUDA starts, which it does when it is first used
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         torch.set_num_threads(self.threads)
-        while any(self._is_running(number) for number in self.after):
-            time.sleep(1)
         try:
-            work = self._plan()
+            work = self._plan()  # which loads the libraries
         except Exception as error:  # whatever it is, the user is told of every piece
             self._fail_all(
                 f"it could not be planned in its job: {error}",
                 "mistake" if isinstance(error, UserError) else "failed",
             )
             raise
+        interruption.finish_loading()
+        while any(self._is_running(number) for number in self.after):
+            time.sleep(1)
         ended = self._reports.ended(self.keys)
         with details_to(self._log), self._exclusively():
             for key in self.keys:
