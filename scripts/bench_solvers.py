@@ -17,6 +17,8 @@ frontier.*,scaling.*}.
 from __future__ import annotations
 
 import argparse
+import collections
+import contextlib
 import json
 import math
 import subprocess
@@ -329,7 +331,8 @@ def whole(row: dict, device) -> dict:
         .eval()
     )
     started = time.perf_counter()
-    rebuilt = bnrecon.reconstruct(model, "he_normal", oversampling=row["oversampling"])
+    with steps_timed() as steps:
+        rebuilt = bnrecon.reconstruct(model, "he_normal", oversampling=row["oversampling"])
     seconds = time.perf_counter() - started
     n = max(layer.equations for layer in rebuilt.layers)
     largest = sum(layer.equations == n for layer in rebuilt.layers)
@@ -338,17 +341,51 @@ def whole(row: dict, device) -> dict:
     iterations = expected_iterations(row["oversampling"], 1e-10)
     solving = sum(layer.seconds for layer in rebuilt.layers)
     solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in rebuilt.layers})
+    drawing, systems, building = steps["draw_groups"], steps["solve_layer"], steps["build_layer"]
     return {
         "n": n,
         "c1": max(layer.width for layer in rebuilt.layers),
         "seconds": seconds,
         "residual": max(layer.relative_error for layer in rebuilt.layers),
         "iterations": sum(layer.iterations for layer in rebuilt.layers),
-        "note": f"{len(rebuilt.layers)} layers, {solving:.1f} s of them solving; "
+        "note": f"{len(rebuilt.layers)} layers, {solving:.1f} s of them solving, {drawing:.1f} s "
+        f"drawing features, {systems - solving:.1f} s setting up systems, {building:.1f} s "
+        f"checking and assembling, {seconds - drawing - systems - building:.1f} s the rest; "
         f"{seconds / (largest * iterations * pair):.2f} times the bare bfloat16 products of "
         f"{iterations:.0f} iterations in each of the {largest} layers of this n "
         f"({1e3 * pair:.1f} ms a pair); largest layer error; {', '.join(solvers)}",
     }
+
+
+@contextlib.contextmanager
+def steps_timed():
+    """Seconds that a reconstruction spends drawing, solving and building layers, by name."""
+    from unittest import mock
+
+    from bnrecon.reconstruction import library_call
+    from bnrecon.reconstruction.plan import PlannedLayer
+
+    spent = collections.Counter()
+
+    def timed(function):
+        def call(*arguments, **options):
+            started = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                spent[function.__name__] += time.perf_counter() - started
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for place, name in (
+            (PlannedLayer, "draw_groups"),
+            (library_call, "solve_layer"),
+            (library_call, "build_layer"),
+        ):
+            step = timed(getattr(place, name))
+            stack.enter_context(mock.patch.object(place, name, step))
+        yield spent
 
 
 def main() -> None:

@@ -103,9 +103,28 @@ def frontier_picture(rows: list[dict]) -> Figure | None:
         axes.minorticks_off()
         axes.set_xlabel("oversampling c1/n, spaced by the logarithm of c1/n - 1")
         axes.set_ylabel("seconds to a residual of 1e-10")
-        axes.set_title(f"n = {size:,}, {points[0]['device']}")
+        axes.set_title(f"n = {size:,}, {points[0]['device']}{_crossing(points, rows)}")
         axes.legend(loc="lower left")
     return figure
+
+
+def _crossing(points: list[dict], rows: list[dict]) -> str:
+    """Where the iterations begin to take longer than the LU, or that they never did."""
+    squares = [
+        row["seconds"]
+        for row in rows
+        if row["section"] == "square"
+        and row["method"] == "refined"
+        and row["n"] == points[0]["n"]
+        and "seconds" in row
+    ]
+    if not squares:
+        return ""
+    slower = [row["oversampling"] for row in points if row["seconds"] > squares[0]]
+    least = min(row["oversampling"] for row in points)
+    if slower:
+        return f"; slower than the LU from {max(slower):g} down"
+    return f"; faster than the LU down to {least:g}, the smallest that was tried"
 
 
 def scaling_picture(rows: list[dict]) -> Figure | None:
@@ -115,9 +134,11 @@ def scaling_picture(rows: list[dict]) -> Figure | None:
         return None
     with figures.style():
         figure, both = figures.new_figure(1, 2, (figures.PAGE, 3.2))
-        for axes, what, scale, unit in zip(
-            both, ("seconds", "memory"), (1, 1e-9), ("seconds", "GB beyond the system"), strict=True
+        units = ("seconds", "GB beyond the system")
+        for letter, axes, what, scale, unit in zip(
+            "ab", both, ("seconds", "memory"), (1, 1e-9), units, strict=True
         ):
+            axes.set_title(f"({letter})", loc="left")
             pairs = [(row["n"], row[what] * scale) for row in points]
             label = f"n^{exponent(pairs[-3:]):.2f} over the last three"
             axes.loglog(*zip(*pairs, strict=True), "o-", color=figures.PALETTE[0], label=label)

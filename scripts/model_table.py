@@ -2,14 +2,14 @@
 """Rebuild every classification model of torchvision, small and with random weights.
 
     python scripts/model_table.py [--rows FILE] [--only NAME ...] [--operations COUNT] [--timm]
-    python scripts/model_table.py --write
+    python scripts/model_table.py [--rows FILE] --write [--timm]
 
 Each model is rebuilt twice: by id_cond features, whose solution is known in closed form, and by
 he_normal features with 1.5 features an equation, as many layers, the smallest first, as are solved
 with ``--operations`` (6e10: some ten seconds of a core). A finished model is a line of JSON in
 ``--rows`` (build/models.jsonl); models that are there are not computed again. ``--write`` makes
-docs/models.md of the lines. ``--timm`` rebuilds ten models of timm instead, where that is
-installed, and prints what came out.
+docs/models.md of the lines. With ``--timm`` the models are ten of timm's, as it makes
+them, the file is build/timm.jsonl and the page docs/models-timm.md; timm has to be installed.
 
 Weights are random, since none are downloaded; BatchNorm's statistics come from one batch in
 training mode. Networks are made small by the arguments of their classes (``SMALLER``), and run in
@@ -21,15 +21,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
+import importlib.metadata
+import importlib.util
 import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torchvision
 from small_models import CLASSES, SMALLER, Small, build
 from torch import nn
 from torchvision import models
@@ -40,7 +41,6 @@ from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs/models.md"
 BATCH = 4
 TOO_LARGE = "too large for this table"
 LARGEST = 3_000_000  # equations of a layer, above which its head is left as it is
@@ -116,7 +116,6 @@ def row(
         "side": small.side,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
         "threads": torch.get_num_threads(),
     }
     try:
@@ -135,7 +134,43 @@ def read_rows(file: Path) -> dict[str, dict]:
     return rows
 
 
-def compute(names: list[str], file: Path, operations: float) -> None:
+def build_timm(name: str) -> tuple[nn.Module, Small]:
+    """A model of timm, as it is."""
+    import timm
+
+    size = Small("as it is", side=224 if "224" in name else 64)
+    return timm.create_model(name, num_classes=CLASSES), size
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """Whose models they are, how one is made, and the page they are on."""
+
+    name: str
+    models: list[str]
+    build: Callable[[str], tuple[nn.Module, Small]]
+    page: Path
+    words: str
+
+
+TORCHVISION = Library(
+    "torchvision",
+    models.list_models(module=models),
+    build,
+    ROOT / "docs/models.md",
+    "Every classification model of torchvision, made small and with random weights, rebuilt",
+)
+TEN_OF_TIMM = Library(
+    "timm",
+    list(TIMM),
+    build_timm,
+    ROOT / "docs/models-timm.md",
+    "Ten models of timm as it makes them, with random weights and a head of 3 classes, on images\n"
+    "of 64 x 64 (of 224 x 224 where the name says so), rebuilt",
+)
+
+
+def compute(library: Library, names: list[str], file: Path, operations: float) -> None:
     """Compute what a file does not have: id_cond for all models, then he_normal."""
     file.parent.mkdir(parents=True, exist_ok=True)
     done = read_rows(file)
@@ -144,7 +179,8 @@ def compute(names: list[str], file: Path, operations: float) -> None:
             if features.name in done.get(name, {}):
                 continue
             torch.manual_seed(0)
-            entry = row(name, *build(name), features, operations)
+            entry = row(name, *library.build(name), features, operations)
+            entry["version"] = importlib.metadata.version(library.name)
             done[name] = done.get(name, {}) | entry
             files.write_text(file, "".join(json.dumps(done[key]) + "\n" for key in done))
             print(name, describe(entry, features), flush=True)
@@ -170,9 +206,11 @@ def _cells(found: dict | None) -> list[str]:
     return [str(found["rebuilt"]), f"{found['difference']:.0e}", f"{found['seconds']:.0f}"]
 
 
-def page(rows: dict[str, dict]) -> str:
-    """docs/models.md."""
+def page(library: Library, rows: dict[str, dict]) -> str:
+    """docs/models.md, or the page of another library."""
     last = next(reversed(rows.values()))
+    versions = f"torch {last['torch']}, {library.name} {last['version']}"
+    option = "" if library is TORCHVISION else f" --{library.name}"
     errors = [
         entry[features.name]["layer_error"]
         for entry in rows.values()
@@ -180,12 +218,12 @@ def page(rows: dict[str, dict]) -> str:
         if "layer_error" in entry.get(features.name, {})
     ]
     lines = [
-        "# Models",
+        "# Models" if library is TORCHVISION else f"# Models of {library.name}",
         "",
-        "Every classification model of torchvision, made small and with random weights, rebuilt",
-        "in float64. Made by `python scripts/model_table.py`, then `--write`",
-        f"(torch {last['torch']}, torchvision {last['torchvision']}, {last['threads']} thread on a",
-        "machine that others used at the same time).",
+        library.words,
+        f"in float64. Made by `python scripts/model_table.py{option}`, then `--write`",
+        f"({versions}, {last['threads']} thread on a machine",
+        "that others used at the same time).",
         "",
         "- *layers*: convolutions, linear layers and projections of attention in the network;",
         "  *rebuilt*: those that are source layers in the result. The others are left as they are,",
@@ -196,6 +234,7 @@ def page(rows: dict[str, dict]) -> str:
         "- *seconds*: planning, statistics of four images, drawing, solving, assembling, checking.",
         "- With `id_cond` the solution is known in closed form. With `he_normal` at 1.5 features",
         "  an equation layers are solved, the smallest first, as far as 6e10 operations go.",
+        "  *not computed*: this was not run; the command above goes on with it.",
         "",
         "| model | layers | `id_cond` rebuilt | difference | seconds | `he_normal` rebuilt "
         "| difference | seconds |",
@@ -212,23 +251,23 @@ def page(rows: dict[str, dict]) -> str:
         for reason, count in rows[name].get("id_cond", {}).get("kept", {}).items():
             reasons.setdefault(reason, []).append(f"{name} ({count})")
     lines += [f"| {reason} | {', '.join(where)} |" for reason, where in sorted(reasons.items())]
+    lines.append("")
+    if TOO_LARGE in reasons:
+        lines += [
+            f"Too large for this table is a layer of more than {LARGEST:,} weights; its "
+            "statistics and",
+            "scales alone would take 48 bytes a weight.",
+            "",
+        ]
+    if library is TORCHVISION:
+        used = sorted({entry["class"] for entry in rows.values()} & set(SMALLER))
+        lines += ["## How they were made small", "", "| class | size | image |", "|---|---|---:|"]
+        lines += [
+            f"| {kind} | {SMALLER[kind].words} | {SMALLER[kind].side} x {SMALLER[kind].side} |"
+            for kind in used
+        ]
+        lines.append("")
     lines += [
-        "",
-        f"Too large for this table is a layer of more than {LARGEST:,} weights; its statistics and",
-        "scales alone would take 48 bytes a weight.",
-        "",
-        "## How they were made small",
-        "",
-        "| class | size | image |",
-        "|---|---|---:|",
-    ]
-    used = sorted({entry["class"] for entry in rows.values()} & set(SMALLER))
-    lines += [
-        f"| {kind} | {SMALLER[kind].words} | {SMALLER[kind].side} x {SMALLER[kind].side} |"
-        for kind in used
-    ]
-    lines += [
-        "",
         "BatchNorm's statistics are those of one batch in training mode, its scales and shifts are",
         "random. Weights that are zero or nearly so at the start (a head of a vision transformer,",
         "ConvNeXt's layer scale) are drawn anew.",
@@ -236,47 +275,34 @@ def page(rows: dict[str, dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compute_timm(operations: float) -> int:
-    """Rebuild ten models of timm, and print what came out."""
-    try:
-        import timm
-    except ImportError:
-        print("timm is not installed: pip install timm", file=sys.stderr)
-        return 2
-    for name, features in itertools.product(TIMM, FEATURES):
-        torch.manual_seed(0)
-        model = timm.create_model(name, num_classes=CLASSES)
-        small = Small("", side=224 if "224" in name else 64)
-        entry = row(name, model, small, features, operations)
-        print(name, describe(entry, features), flush=True)
-    return 0
-
-
 def main() -> int:
     """Compute what is missing, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=Path, default=ROOT / "build/models.jsonl", metavar="FILE")
+    parser.add_argument("--rows", type=Path, metavar="FILE")
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--operations", type=float, default=6e10, metavar="COUNT")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--timm", action="store_true", help="ten models of timm instead")
-    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    parser.add_argument("--write", action="store_true", help="write the page")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if arguments.timm:
-        return compute_timm(arguments.operations)
+    library = TEN_OF_TIMM if arguments.timm else TORCHVISION
+    file = arguments.rows or ROOT / "build" / ("timm.jsonl" if arguments.timm else "models.jsonl")
     if arguments.write:
-        rows = read_rows(arguments.rows)
+        rows = read_rows(file)
         if not rows:
-            print(f"{arguments.rows}: no model in it; run without --write first", file=sys.stderr)
+            print(f"{file}: no model in it; run without --write first", file=sys.stderr)
             return 2
-        files.write_text(PAGE, page(rows))
+        files.write_text(library.page, page(library, rows))
         return 0
-    known = models.list_models(module=models)
-    if unknown := set(arguments.only or ()) - set(known):
-        print(f"--only: torchvision has no {', '.join(sorted(unknown))}", file=sys.stderr)
+    if unknown := set(arguments.only or ()) - set(library.models):
+        names = ", ".join(sorted(unknown))
+        print(f"--only: not among the models of {library.name}: {names}", file=sys.stderr)
         return 2
-    compute(arguments.only or known, arguments.rows, arguments.operations)
+    if arguments.timm and importlib.util.find_spec("timm") is None:
+        print("timm is not installed: pip install timm", file=sys.stderr)
+        return 2
+    compute(library, arguments.only or library.models, file, arguments.operations)
     return 0
 
 

@@ -1,12 +1,12 @@
 """The script that makes docs/models.md: small models of torchvision, resumed, and written down."""
 
+import dataclasses
+
 import model_table
 import pytest
 import torch
 import torchvision
 from torch import nn
-
-KNOWN = set(torchvision.models.list_models(module=torchvision.models))
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_models_are_made_small_by_their_arguments_and_torchvision_stays_as_it_wa
 
 
 @pytest.fixture
-def small_model(monkeypatch):
-    """A network in place of torchvision's; how often it was built."""
+def small_model():
+    """A library of a small network, and how often it was built."""
     built = []
 
     def build(name):
@@ -41,25 +41,27 @@ def small_model(monkeypatch):
         layers = [nn.Conv2d(3, 4, 3, groups=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()]
         return nn.Sequential(*layers, nn.Linear(4 * 6 * 6, 3)), model_table.Small("", side=8)
 
-    monkeypatch.setattr(model_table, "build", build)
-    return built
+    library = dataclasses.replace(model_table.TORCHVISION, build=build, models=["a", "b"])
+    return library, built
 
 
 def test_a_finished_model_is_not_computed_again_and_a_cut_line_is(small_model, tmp_path):
+    library, built = small_model
     file = tmp_path / "folder" / "rows.jsonl"
-    model_table.compute(["a", "b"], file, 1e9)
+    model_table.compute(library, library.models, file, 1e9)
     rows = model_table.read_rows(file)
     assert rows["a"]["id_cond"]["rebuilt"] == 2
     assert rows["a"]["he_normal"]["difference"] < 1e-8
     lines = file.read_text().splitlines()
     file.write_text(f"{lines[0]}\n{lines[1][:40]}")
-    model_table.compute(["a", "b"], file, 1e9)
-    assert small_model == ["a", "b", "a", "b", "b", "b"]  # for id_cond and he_normal
+    model_table.compute(library, library.models, file, 1e9)
+    assert built == ["a", "b", "a", "b", "b", "b"]  # for id_cond and he_normal
     assert set(model_table.read_rows(file)) == {"a", "b"}
 
 
 def test_layers_beyond_the_number_of_operations_are_kept_and_said(small_model, tmp_path):
-    model_table.compute(["a"], tmp_path / "rows.jsonl", 4 * 130 * 108 * 162 + 1)
+    library, _ = small_model
+    model_table.compute(library, ["a"], tmp_path / "rows.jsonl", 4 * 130 * 108 * 162 + 1)
     found = model_table.read_rows(tmp_path / "rows.jsonl")["a"]["he_normal"]
     assert (found["rebuilt"], found["layers"]) == (1, 2)
     assert found["kept"] == {"too large for this table": 1}
@@ -76,8 +78,8 @@ def test_the_page_has_a_line_for_each_model_and_each_reason(tmp_path):
         "six": {"model": "six", "class": "VGG", "id_cond": found},
     }
     for entry in rows.values():
-        entry |= {"torch": "1", "torchvision": "2", "threads": 1}
-    page = model_table.page(rows)
+        entry |= {"torch": "1", "version": "2", "threads": 1}
+    page = model_table.page(model_table.TORCHVISION, rows)
     assert "| one | 5 | 4 | 2e-09 | 3 | 4 | 2e-09 | 3 |" in page
     assert "| two | 5 | 4 | 2e-09 | 3 | refused: a/b |  |  |" in page
     assert "| six | 5 | 4 | 2e-09 | 3 | not computed |  |  |" in page
@@ -86,7 +88,8 @@ def test_the_page_has_a_line_for_each_model_and_each_reason(tmp_path):
 
 def test_mistakes_in_the_call_are_said_in_one_line(tmp_path, monkeypatch, capsys):
     for arguments, said in (
-        (["--only", "resnet19"], "torchvision has no resnet19"),
+        (["--only", "resnet19"], "not among the models of torchvision: resnet19"),
+        (["--timm", "--only", "resnet18"], "not among the models of timm: resnet18"),
         (["--write", "--rows", str(tmp_path / "none")], "no model in it; run without --write"),
     ):
         monkeypatch.setattr("sys.argv", ["model_table.py", *arguments])
@@ -94,12 +97,26 @@ def test_mistakes_in_the_call_are_said_in_one_line(tmp_path, monkeypatch, capsys
         assert said in capsys.readouterr().err
 
 
-def test_the_page_that_ships_knows_its_models_and_their_outputs_agree():
-    lines = model_table.PAGE.read_text().splitlines()
+def test_a_page_of_timm_names_its_library_and_what_it_was_made_by():
+    found = {
+        "layers": 1, "rebuilt": 1, "converged": 1, "kept": {},
+        "layer_error": 0.0, "difference": 0.0, "seconds": 1.0,
+    }  # fmt: skip
+    entry = {"class": "ResNet", "torch": "1", "version": "9", "threads": 1, "id_cond": found}
+    page = model_table.page(model_table.TEN_OF_TIMM, {"ghost": entry})
+    assert page.startswith("# Models of timm\n")
+    assert "timm 9" in page
+    assert "model_table.py --timm`" in page
+    assert "made small" not in page
+
+
+@pytest.mark.parametrize("library", [model_table.TORCHVISION, model_table.TEN_OF_TIMM])
+def test_the_page_that_ships_knows_its_models_and_their_outputs_agree(library):
+    lines = library.page.read_text().splitlines()
     rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]
     models = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in rows}
-    found = {name: cells for name, cells in models.items() if name in KNOWN}
-    assert set(found) == KNOWN
+    found = {name: cells for name, cells in models.items() if name in library.models}
+    assert set(found) == set(library.models)
     for cells in found.values():
         assert float(cells[2]) < 1e-9
         assert int(cells[1]) <= int(cells[0])

@@ -32,8 +32,8 @@ NOT_RESULTS = ("data.root", "data.download", "data.workers", "train.time", "trai
 FORMATS = {"loss": ".2f"}
 FOOTER = """\
 Accuracies are in percent, with 95% Student-t intervals over the seeds of the source network.
-loss: accuracy of the target minus that of the source; unsolved: layers, of all seeds, whose solver
-did not converge; shipped: only the result is there. A run's folder ends in its name, as in"""
+loss: accuracy of the target minus that of the source; not converged: layers that did not converge,
+of those of all seeds; shipped: only the result is there. A run's folder ends in its name, as in"""
 
 
 def overview(outputs: Path) -> str:
@@ -101,7 +101,7 @@ def _row(folder: Path, result: RunResult, options: list[str]) -> dict[str, Any]:
         "solver": ", ".join(sorted({layer.solver for layer in result.layers})),
         "seeds": _numbers([seed.seed for seed in result.seeds]),
         "loss": result.loss,
-        "unsolved": f"{len(result.unconverged)}/{len(result.layers)}",
+        "not converged": f"{len(result.unconverged)}/{len(result.layers)}",
         "run": folder.name.rpartition("-")[2],
         "": "shipped" if shipped else "own",
     }

@@ -17,7 +17,7 @@ import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import UserError, shorten
+from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.provenance import commit
 
 __all__ = ["Exported", "Imported", "export_results", "import_results"]
@@ -33,7 +33,7 @@ __all__ = ["Exported", "Imported", "export_results", "import_results"]
 MANIFEST = "archive.json"
 LIMIT = 16 * 2**20 - 2**16  # bytes of an archive: below 16 MiB
 LARGEST = 2**30  # bytes of all files of an archive, unpacked
-NAME = r"[A-Za-z0-9][\w.,=+-]*"
+NAME = r"[^\W_][\w .,=+-]*"
 
 # What an archive may hold, by kind, in the order in which it is packed; nothing else is taken.
 # Files of one kind in one folder belong together.
@@ -88,7 +88,7 @@ def kind_of(name: str) -> str | None:
     >>> kind_of("targets/../target.json") is None
     True
     """
-    return next((kind for kind in KINDS if re.fullmatch(KINDS[kind], name, re.ASCII)), None)
+    return next((kind for kind in KINDS if re.fullmatch(KINDS[kind], name)), None)
 
 
 def export_results(
@@ -193,8 +193,9 @@ def _write_archive(
 def import_results(archive: Path, outputs: Path, study: str) -> Imported:
     """Check an archive as a whole, then add what it holds to a folder of results.
 
-    A file that is there already stays as it is, whether it is the same or not. Only the state of an
-    interrupted training is replaced, by one that is further on.
+    A file that is there already stays as it is, whether it is the same or not; so does a target of
+    which one file is another. Only the state of an interrupted training is replaced, by one that is
+    further on.
 
     Args:
         archive: what ``export_results`` wrote.
@@ -207,8 +208,24 @@ def import_results(archive: Path, outputs: Path, study: str) -> Imported:
     """
     with tempfile.TemporaryDirectory() as folder:
         names = _unpack(archive, study, Path(folder))
-        states = {name: _add(Path(folder) / name, outputs / name) for name in names}
+        kept = _kept_targets(names, Path(folder), outputs)
+        states = {
+            name: "kept" if name in kept else _add(Path(folder) / name, outputs / name)
+            for name in names
+        }
     return Imported(*(tuple(n for n in names if states[n] == s) for s in ("new", "same", "kept")))
+
+
+def _kept_targets(names: Sequence[str], arrived: Path, outputs: Path) -> set[str]:
+    """Files of targets of which another one is there: weights go with what is said of them."""
+    others = {
+        Path(name).parent
+        for name in names
+        if kind_of(name) == "targets"
+        and (outputs / name).exists()
+        and (outputs / name).read_bytes() != (arrived / name).read_bytes()
+    }
+    return {name for name in names if kind_of(name) == "targets" and Path(name).parent in others}
 
 
 def _unpack(archive: Path, study: str, folder: Path) -> list[str]:
@@ -228,17 +245,29 @@ def _unpack(archive: Path, study: str, folder: Path) -> list[str]:
                 content = _restored(entry.filename, file.read(entry))
                 if hashlib.sha256(content).hexdigest() != digests.get(entry.filename):
                     raise _refusal(archive, entry.filename, "is not what its digest says")
-                files.write_bytes(folder / entry.filename, content)
+                _write(folder / entry.filename, content, archive)
                 _check_content(folder / entry.filename, archive, entry.filename)
     except files.Damaged as error:
         raise UserError(f"{error}; give an archive of results") from None
     except OSError as error:
         raise UserError(f"{archive} cannot be read ({error.strerror or error})") from None
+    except RunError:
+        raise
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise UserError(f"{archive} is damaged ({error}); copy it again") from None
     if lacking := sorted(digests.keys() - set(names)):
         raise UserError(f"{archive}: {shorten(lacking)} is missing in it; copy it again")
     return names[1:]
+
+
+def _write(path: Path, content: bytes, archive: Path) -> None:
+    try:
+        files.write_bytes(path, content)
+    except OSError as error:
+        place, reason = tempfile.gettempdir(), error.strerror or error
+        raise RunError(
+            f"{archive} cannot be unpacked in {place} ({reason}); TMPDIR names another folder"
+        ) from None
 
 
 def _refusal(archive: Path, name: str, reason: str) -> UserError:

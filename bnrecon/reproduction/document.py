@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from bnrecon.config import composition
 from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
+from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
+from bnrecon.reproduction.work import RunWork
 
 __all__ = ["claims_of", "document"]
 
@@ -16,11 +20,11 @@ LONG = 200  # characters of a paragraph that a page says once for all of its par
 
 
 def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
-    """The claims that a study's finished experiments decide, in the order of its parts.
+    """The claims that a study's finished results decide, in the order of its parts.
 
     Args:
         study: the paper.
-        outputs: the folder that holds a folder of the study's name with its ``tasks``.
+        outputs: the folder that holds ``runs``, and a folder of the study's name with ``tasks``.
         scale: the scale of the results.
     """
     found: list[Claim] = []
@@ -29,6 +33,11 @@ def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
         files = sorted((outputs / study.name / "tasks" / f"{name}-{scale}").glob("*.json"))
         if isinstance(part, Experiment) and part.claims is not None and files:
             found += part.claims(concatenate(TaskResult.read(file) for file in files))
+        elif isinstance(part, RunTable) and part.claims is not None:
+            options = (f"outputs={outputs}",)
+            rows = ((row, (*row.overrides, *options)) for row in part.rows(scale, ()))
+            runs = [RunWork(name, row, composition.compose(words)) for row, words in rows]
+            found += part.claims([run.cell() for run in runs])
     return found
 
 
@@ -65,6 +74,9 @@ def document(
             lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
             continue
         text = "\n\n".join(text for text in paragraphs if text not in repeated)
+        if (unfinished := _unfinished(outputs / study.name / f"{name}-{scale}.md")) is not None:
+            rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
+            lines.append(f"{unfinished}; {rest}.")
         picture = f"{name}-{scale}.svg)"
         lines.append(text.replace(f"]({picture}", f"]({link}/{study.name}/{picture}"))
     return "\n\n".join(lines) + "\n"
@@ -75,6 +87,14 @@ def _paragraphs(page: Path) -> list[str]:
     if not page.exists():
         return []
     return page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
+
+
+def _unfinished(page: Path) -> str | None:
+    """How much of a part is finished, as its first line says; ``None`` if all of it is."""
+    with page.open(encoding="utf-8") as lines:
+        found = re.search(r"(\d+) of (\d+) \w+ finished$", next(lines).rstrip())
+    assert found is not None, page
+    return None if found[1] == found[2] else found[0]
 
 
 def _repeated(parts: Iterable[list[str]]) -> list[str]:

@@ -18,7 +18,7 @@ from bnrecon.reproduction import progress
 from bnrecon.reproduction.executors import Executor
 from bnrecon.reproduction.executors.local_processes import process_log
 from bnrecon.reproduction.experiment import Experiment
-from bnrecon.reproduction.options import option_name, result_options
+from bnrecon.reproduction.options import result_options
 from bnrecon.reproduction.outcome import Started
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.run_table import RunTable
@@ -101,10 +101,10 @@ def plan(study: Study, request: StudyRequest) -> list[ExperimentPlan | TablePlan
     for name in request.parts:
         if name not in known:
             raise UserError(f"{name}: {nearest(name, known)}")
-    composition.compose(request.options)
+    threads = composition.compose(request.options).threads
     named = [name for name in study.parts if name in request.parts]
     solvers = [name for name in study.solvers if name in request.parts]
-    planned = [_plan_part(study, name, request, solvers) for name in named or study.parts]
+    planned = [_plan_part(study, name, request, solvers, threads) for name in named or study.parts]
     if solvers and not named:
         planned = [part for part in planned if isinstance(part, TablePlan) and part.work]
     takes_options = (isinstance(p, TablePlan) or p.part.options is not None for p in planned)
@@ -115,7 +115,11 @@ def plan(study: Study, request: StudyRequest) -> list[ExperimentPlan | TablePlan
 
 
 def _plan_part(
-    study: Study, name: str, request: StudyRequest, solvers: Sequence[str]
+    study: Study,
+    name: str,
+    request: StudyRequest,
+    solvers: Sequence[str],
+    threads: int | None,
 ) -> ExperimentPlan | TablePlan:
     part = study.part(name)
     if isinstance(part, RunTable):
@@ -125,9 +129,8 @@ def _plan_part(
             rows = [row for row in rows if row.labels.get("solver") in solvers]
         runs = (RunWork(name, row, composition.compose(row.overrides)) for row in rows)
         return TablePlan(name, part, tuple(runs))
-    device = {option_name(o): o.partition("=")[2] for o in request.options}.get("device", "auto")
     tasks = (
-        TaskWork(name, request.scale, task, request.folder, request.shipped, device)
+        TaskWork(name, request.scale, task, request.folder, request.shipped, threads)
         for task in part.tasks(request.scale, request.options)
     )
     return ExperimentPlan(name, part, tuple(tasks))

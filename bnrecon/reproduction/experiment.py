@@ -45,7 +45,7 @@ class Task:
 VERDICTS = {
     "confirmed": "What was computed agrees with the claim. That says nothing of other sizes, data "
     "or trainings.",
-    "not confirmed": "What was computed speaks against the claim as it is stated, for the sizes, "
+    "contradicted": "What was computed speaks against the claim as it is stated, for the sizes, "
     "data and trainings that were computed.",
     "false as stated": "The statement as it is printed fails in an example or contradicts a "
     "derivation. Where a repair is known, the evidence or an erratum names it; the paper's other "

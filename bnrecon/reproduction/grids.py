@@ -7,15 +7,18 @@ from typing import Any
 
 import pandas as pd
 
+from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reproduction.row_numbers import (
     at_limit,
     mcnemar_p,
     oversampling,
     predicted_otherwise,
+    smallest_reserve,
     without_empty,
 )
 from bnrecon.reproduction.run_table import Cell, Grid
-from bnrecon.reproduction.verdicts import against_target, counted
+from bnrecon.reproduction.verdicts import RESERVE, against_target, counted
 
 __all__ = ["FORMATS", "grids", "overview"]
 
@@ -128,13 +131,17 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
     layers = [layer for _, result in done for layer in result.layers]
     largest = max((result.loss for _, result in done), key=lambda loss: abs(loss.mean))
     limits = [found for _, result in done if (found := at_limit(result)) is not None]
+    unconverged = sum(len(result.unconverged) for _, result in done)
     return line | {
         "c1/n": oversampling(cells),
         "loss farthest from 0": largest,
         "images predicted otherwise": predicted_otherwise(cells),
+        "evaluated on": ", ".join(dict.fromkeys(evaluated_on(result) for _, result in done)),
+        "cells with a reserve below 2": _with_little_reserve([result for _, result in done]),
         "McNemar p": mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),
         "max. error as assembled": max(result.largest_assembled_error for _, result in done),
+        "layers not converged": f"{unconverged} of {len(layers)}",
         "most iterations": max(result.iterations for _, result in done) or None,
         "layers at the LBFGS limit": f"{sum(limits)} of {len(layers)}" if limits else None,
         "features redrawn": sum(result.redrawn for _, result in done) or None,
@@ -147,3 +154,14 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
         ),
         PAPER: counted((cell.against_paper for cell, _ in done), "; "),
     }
+
+
+def _with_little_reserve(results: Sequence[RunResult]) -> str | None:
+    """Cells in which the real source may predict otherwise what its collapsed form predicts."""
+    reserves = [
+        reserve
+        for result in results
+        if (reserve := smallest_reserve([seed.predictions for seed in result.seeds])) is not None
+    ]
+    little = sum(reserve < RESERVE for reserve in reserves)
+    return f"{little} of {len(reserves)}" if reserves else None

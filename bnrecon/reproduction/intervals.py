@@ -180,11 +180,11 @@ def decide(intervals: Iterable[Interval | None], least: int = 3) -> str:
         least: intervals of fewer values decide nothing.
 
     Returns:
-        "not confirmed" where an interval lies below 0, "confirmed" where every one lies above it,
+        "contradicted" where an interval lies below 0, "confirmed" where every one lies above it,
         and otherwise "open", also for no intervals.
 
     >>> decide([Interval(2.0, 0.5, 3)]), decide([Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3)])
-    ('confirmed', 'not confirmed')
+    ('confirmed', 'contradicted')
     >>> decide([Interval(2.0, 3.0, 3)]), decide([Interval(2.0, 0.5, 3), None])
     ('open', 'open')
     >>> decide([Interval(2.0, 0.5, 2)]), decide([Interval(2.0, 0.5, 2)], least=2)
@@ -193,7 +193,7 @@ def decide(intervals: Iterable[Interval | None], least: int = 3) -> str:
     wanted = list(intervals)
     below, above = count_signs(with_values(wanted, least))
     if below:
-        return "not confirmed"
+        return "contradicted"
     return "confirmed" if above and above == len(wanted) else "open"
 
 
@@ -206,11 +206,11 @@ def decide_within(intervals: Iterable[Interval | None], margin: float, least: in
         least: intervals of fewer values decide nothing.
 
     Returns:
-        "not confirmed" where an interval lies outside, "confirmed" where every one lies inside,
+        "contradicted" where an interval lies outside, "confirmed" where every one lies inside,
         and otherwise "open".
 
     >>> [decide_within([Interval(mean, 0.5, 3)], 1.0) for mean in (0.4, 0.6, -1.6)]
-    ['confirmed', 'open', 'not confirmed']
+    ['confirmed', 'open', 'contradicted']
     """
     sides = [
         side

@@ -160,6 +160,7 @@ def _experiment_page(planned: ExperimentPlan, heading: Heading) -> Page:
         Text(caption),
         Claims(tuple(part.claims(rows)) if part.claims else ()),
         Text(f"Trained with `{overrides}`." if overrides else ""),
+        Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),
         Origin(_origin(done)),
     ]
     names = [result.task for result in done for _ in result.rows]

@@ -24,6 +24,7 @@ __all__ = [
     "numbers",
     "oversampling",
     "predicted_otherwise",
+    "smallest_reserve",
     "summarize",
     "without_empty",
 ]
@@ -119,13 +120,13 @@ def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
         "only rebuilt right": sum(seed.only_source_right for seed in found),
         "McNemar p, smallest": min(seed.p_value for seed in found),
         "McNemar tests": len(found),
-        "smallest reserve": _smallest_reserve(found),
+        "smallest reserve": smallest_reserve(found),
     }
 
 
-def _smallest_reserve(seeds: Sequence[Predictions]) -> float | None:
+def smallest_reserve(seeds: Sequence[Predictions | None]) -> float | None:
     """Of the seeds of which not all images went through the real source network."""
-    return min((seed.reserve for seed in seeds if seed.reserve is not None), default=None)
+    return min((seed.reserve for seed in seeds if seed and seed.reserve is not None), default=None)
 
 
 def _layers(result: RunResult) -> dict[str, Any]:

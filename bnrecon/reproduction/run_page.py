@@ -12,6 +12,7 @@ from bnrecon.reproduction import grids, row_numbers
 from bnrecon.reproduction.page import (
     Beside,
     Block,
+    Claims,
     Heading,
     NotRun,
     Origin,
@@ -71,7 +72,8 @@ def run_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     done = [cell for cell in cells if cell.result is not None]
     absolute = heading.scale == "paper"
     compared = _compared(done)
-    notes = [Text(part.caption), Reading(COLUMNS), Reading(AGAINST_TARGET)]
+    claims = Claims(tuple(part.claims(cells)) if part.claims else ())
+    notes: list[Block] = [Text(part.caption), claims, Reading(COLUMNS), Reading(AGAINST_TARGET)]
     if compared:
         notes += [Reading(AGAINST_PAPER), Text(f"{compared}{'' if absolute else f' {SMALLER}'}")]
     shown = _rows(cells, absolute) if part.grid is None else _grids(cells, part.grid)

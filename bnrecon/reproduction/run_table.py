@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
+from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.verdicts import Reported, against_paper
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class RunTable:
         caption: what the reader has to know beside the common explanation of columns.
         draw: makes the figure of the finished rows, or ``None`` where there is nothing to draw.
         grid: shows the losses in grids, and the rows themselves in the CSV only.
+        claims: the statements of the paper that the rows decide, with their verdicts.
     """
 
     where: str
@@ -101,6 +103,7 @@ class RunTable:
     caption: str = ""
     draw: Callable[[Sequence[Cell]], Figure | None] | None = None
     grid: Grid | None = None
+    claims: Callable[[Sequence[Cell]], Sequence[Claim]] | None = None
 
 
 def list_rows(

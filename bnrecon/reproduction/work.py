@@ -154,7 +154,7 @@ class TaskWork:
         task: the task.
         folder: the study's own folder, which is written.
         shipped: the folder of what ships, which is read where the own one has nothing.
-        device: the ``device`` option, for tasks that have no options themselves.
+        threads: the ``threads`` option, for tasks that have no options themselves.
     """
 
     experiment: str
@@ -162,7 +162,7 @@ class TaskWork:
     task: Task
     folder: Path
     shipped: Path
-    device: str = "auto"
+    threads: int | None = None
 
     @property
     def part(self) -> str:
@@ -263,8 +263,11 @@ class TaskWork:
 
     @contextlib.contextmanager
     def _machine(self) -> Iterator[str]:
-        """Compute on as many threads as the options say; the value describes the device."""
-        device, threads = self.device, None
+        """Compute on as many threads as the options say; the value describes the device.
+
+        A task without options is for a processor.
+        """
+        device, threads = "cpu", self.threads
         if self.task.options is not None:
             config = composition.compose(self.task.options)
             device, threads = config.device, config.threads

@@ -20,7 +20,7 @@ def test_every_shipped_result_is_read_and_written_to_the_same_text(path):
 
 
 def test_all_results_ship():
-    assert len(RESULTS) == 118
+    assert len(RESULTS) == 138
 
 
 def test_a_written_result_is_the_same_file(tmp_path):
@@ -99,7 +99,8 @@ def test_a_seed_is_written_and_read_and_its_part_of_the_result_taken(tmp_path):
 
 
 def test_predictions_of_some_or_all_seeds_are_written_and_read(tmp_path):
-    result = RunResult.read(RESULTS[0])
+    uncounted = (r for r in map(RunResult.read, RESULTS) if r.seeds[0].predictions is None)
+    result = next(uncounted)
     counts = [Predictions(10000, 3, 1, 0), Predictions(10000, 5, 0, 2), None]
     path = tmp_path / "result.json"
     for last in (None, Predictions(10000, 4, 2, 2)):

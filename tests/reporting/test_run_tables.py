@@ -109,10 +109,12 @@ def test_predictions_of_the_least_favourable_seed_are_shown(results):
 
 
 def test_runs_without_counted_predictions_say_nothing_of_them(results):
-    for result in (results[0], counted(results[0], (3, 1, 0), (0, 0, 0), None)):
+    for counts in ([None] * 3, [(3, 1, 0), (0, 0, 0), None]):
+        result = counted(results[0], *counts)
         assert "otherwise" not in run_tables.run_text(result)
         assert "otherwise" not in "".join(run_tables.table_files(result).values()).lower()
-    both = run_tables.markdown([counted(results[0], *[(3, 1, 0)] * 3), results[1]])
+    all_counted, none = [(3, 1, 0)] * 3, [None] * 3
+    both = run_tables.markdown([counted(results[0], *c) for c in (all_counted, none)])
     cells = [[cell.strip() for cell in line.split("|")[-5:-1]] for line in both.splitlines()]
     assert cells[2:] == [["3", "1", "0", "1"], [""] * 4]
 

@@ -1,5 +1,6 @@
 """Archives of results: what they hold arrives byte for byte, and nothing else is taken."""
 
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from places import OUTPUTS
 
 from bnrecon.reproduction.archive import LIMIT, MANIFEST, export_results, import_results
 from bnrecon.runtime import files
+from bnrecon.runtime.errors import RunError
 
 TARGET = "targets/cifar10-vgg18-48131a0ce8"
 WIDE = "targets/cifar10-vgg18-4deccc052f"  # of width 64
@@ -141,8 +143,27 @@ def test_a_file_that_differs_is_named_and_kept(command, archive, tmp_path):
     assert code == 0, err
     assert f"warning: {TARGET}/target.json is another file here" in err
     assert mine.read_text() == "{}"
-    assert (mine.parent / "target.safetensors").exists()
+    # Nor are the archive's weights put beside what is said of others.
+    assert not (mine.parent / "target.safetensors").exists()
     assert out.endswith(f"\n\n{tmp_path / 'home'}\n")
+
+
+@pytest.mark.parametrize("name", ["digits-my net-0123456789", "digits-größer-0123456789"])
+def test_names_that_a_user_gives_travel_too(outputs, tmp_path, name):
+    shutil.copytree(outputs / TARGET, outputs / "targets" / name)
+    packed = export_results(outputs, tmp_path / "results.zip").files
+    assert f"targets/{name}/target.json" in packed
+    came = import_results(tmp_path / "results.zip", tmp_path / "home", STUDY)
+    assert f"targets/{name}/target.safetensors" in came.new
+
+
+def test_a_full_folder_of_temporary_files_is_not_the_archives_fault(archive, monkeypatch, tmp_path):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(files, "write_bytes", full)
+    with pytest.raises(RunError, match=r"cannot be unpacked in .* TMPDIR names another"):
+        import_results(archive, tmp_path / "home", STUDY)
 
 
 # What somebody else may have made of an archive.

@@ -1,9 +1,11 @@
 """The engine: tasks are computed once, damage stays where it is, failures stop nothing else."""
 
+import dataclasses
 import logging
 
 import pytest
 from made_study import Counted, counted_experiment, study_of
+from made_tasks import task_work
 
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.commands import run_study, tables_of
@@ -205,3 +207,12 @@ def test_parts_and_solvers_select_runs(parts, rows, tmp_path):
     planned = engine.plan(study, read(study.name, [*parts, f"outputs={tmp_path}"]))
     found = {part.name: len(part.work) for part in planned}
     assert found == rows
+
+
+def test_tasks_without_options_compute_on_the_threads_that_were_given(tmp_path):
+    given = read("random_features", ["matching", "scale=smoke", "threads=1"])
+    (planned,) = engine.plan(registry.find("random_features"), given)
+    assert {work.threads for work in planned.work} == {1}
+    work = dataclasses.replace(task_work(tmp_path, "a"), threads=1)
+    work.compute()
+    assert work.result().machine == "cpu (1 thread)"

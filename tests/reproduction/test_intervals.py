@@ -99,10 +99,10 @@ def test_a_geometric_mean_needs_positive_values_or_a_floor():
     ("intervals", "verdict"),
     [
         ([ABOVE, Interval(1.0, 0.5, 3)], "confirmed"),
-        ([ABOVE, BELOW], "not confirmed"),
+        ([ABOVE, BELOW], "contradicted"),
         ([ABOVE, AROUND], "open"),
         ([ABOVE, None], "open"),
-        ([BELOW, None], "not confirmed"),
+        ([BELOW, None], "contradicted"),
         ([Interval(2.0, None, 1)], "open"),
         ([Interval(2.0, 0.0, 2)], "open"),
         ([Interval(2.0, 0.0, 3)], "confirmed"),  # no spread is no doubt
@@ -118,7 +118,7 @@ def test_intervals_decide_whether_all_are_above_0(intervals, verdict):
 def test_fewer_values_than_asked_for_decide_nothing(least):
     few, enough = (Interval(1.0, 0.5, n) for n in (least - 1, least))
     assert (decide([few], least), decide([enough], least)) == ("open", "confirmed")
-    assert (decide([-few], least), decide([-enough], least)) == ("open", "not confirmed")
+    assert (decide([-few], least), decide([-enough], least)) == ("open", "contradicted")
     assert decide([few, enough], least) == "open"
     assert with_values([few, enough, None], least) == [enough]
 
@@ -135,7 +135,7 @@ def test_a_verdict_is_that_of_the_values_that_the_intervals_allow(pair):
         if np.all(agreeing):
             assert found == "confirmed"
         elif any(not part.any() for part in agreeing):
-            assert found == "not confirmed"
+            assert found == "contradicted"
         else:
             assert found == "open"
 
@@ -144,7 +144,7 @@ def test_a_verdict_is_that_of_the_values_that_the_intervals_allow(pair):
     ("intervals", "verdict"),
     [
         ([Interval(0.1, 0.3, 3), Interval(-0.5, 0.4, 3)], "confirmed"),
-        ([Interval(0.1, 0.3, 3), Interval(-3.0, 0.4, 3)], "not confirmed"),
+        ([Interval(0.1, 0.3, 3), Interval(-3.0, 0.4, 3)], "contradicted"),
         ([Interval(0.1, 0.3, 3), Interval(0.9, 0.4, 3)], "open"),
         ([Interval(0.1, 0.3, 3), Interval(0.1, 0.3, 2)], "open"),
         ([Interval(0.1, 0.3, 3), None], "open"),

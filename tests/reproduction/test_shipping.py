@@ -12,7 +12,7 @@ from bnrecon.reporting.result import RunResult
 
 def test_a_result_is_brought_without_its_machine():
     path = RESULTS[0]
-    published = RunResult.read(path)
+    published = dataclasses.replace(RunResult.read(path), finished=None, command=None)
     config = dict(published.config) | {"outputs": "/scratch/me", "targets": "/scratch/targets"}
     config["data"] = dict(config["data"]) | {"root": "/home/me/data"}
     store = f"/scratch/targets/{Path(published.target.folder).name}"

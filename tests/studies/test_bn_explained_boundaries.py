@@ -185,7 +185,7 @@ def made_rows(ratio, gain):
         (
             lambda seed: 0.5 + seed / 100,
             lambda seed: -0.02 - seed / 1e3,
-            ["not confirmed", "not confirmed"],
+            ["contradicted", "contradicted"],
         ),
         (lambda seed: 1.1 + (-1) ** seed, lambda seed: 0.01 * (-1) ** seed, ["open", "open"]),
     ],
@@ -202,7 +202,7 @@ def test_a_network_with_more_noise_is_not_called_less_noisy():
     rows = made_rows(lambda seed: 4 + seed / 10, lambda seed: 0.0)
     worse = (rows["state"] == "B = 16") & (rows["batch"] == 16)
     rows.loc[worse, "changed"] = 0.001 + 1e-5 * rows["seed"]
-    assert figure6.PART.claims(rows)[0].verdict == "not confirmed"
+    assert figure6.PART.claims(rows)[0].verdict == "contradicted"
 
 
 def test_the_cost_is_of_the_network_that_it_names():

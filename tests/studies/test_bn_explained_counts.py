@@ -121,9 +121,9 @@ RIM_AS_PRINTED = {"zero bias": 0.5, "random bias": 0.9, "BN": 0.5}
     ("focus", "rim", "verdicts"),
     [
         ({}, {}, ["confirmed"] * 3),
-        ({"BN": 1.0}, {}, ["not confirmed", "confirmed", "confirmed"]),
-        ({}, {"random bias": 0.3}, ["confirmed", "not confirmed", "confirmed"]),
-        ({"zero bias": 2.0}, {}, ["confirmed", "confirmed", "not confirmed"]),
+        ({"BN": 1.0}, {}, ["contradicted", "confirmed", "confirmed"]),
+        ({}, {"random bias": 0.3}, ["confirmed", "contradicted", "confirmed"]),
+        ({"zero bias": 2.0}, {}, ["confirmed", "confirmed", "contradicted"]),
     ],
 )
 def test_the_verdicts_of_figure_3_are_those_of_its_rows(focus, rim, verdicts):
@@ -258,9 +258,9 @@ FLAT = (100, 100, 100)
     ("counts", "verdicts"),
     [
         ((FLAT, FLAT, (200, 100, 100)), ["confirmed"] * 3),
-        ((FLAT, FLAT, (200, 150, 200)), ["confirmed", "not confirmed", "confirmed"]),
-        ((FLAT, FLAT, FLAT), ["not confirmed", "confirmed", "not confirmed"]),
-        (((150, 100, 150), FLAT, (250, 100, 100)), ["confirmed", "confirmed", "not confirmed"]),
+        ((FLAT, FLAT, (200, 150, 200)), ["confirmed", "contradicted", "confirmed"]),
+        ((FLAT, FLAT, FLAT), ["contradicted", "confirmed", "contradicted"]),
+        (((150, 100, 150), FLAT, (250, 100, 100)), ["confirmed", "confirmed", "contradicted"]),
     ],
 )
 def test_the_verdicts_of_figure_4_are_those_of_its_rows(counts, verdicts):

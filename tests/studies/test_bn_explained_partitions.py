@@ -200,7 +200,7 @@ def compared(ratio, spread, setting="random bias", alike=None):
 
 @pytest.mark.parametrize(
     ("ratio", "spread", "verdict"),
-    [(0.5, 0.01, "confirmed"), (0.98, 1.0, "open"), (2.0, 0.01, "not confirmed")],
+    [(0.5, 0.01, "confirmed"), (0.98, 1.0, "open"), (2.0, 0.01, "contradicted")],
 )
 def test_noise_confirms_nothing(ratio, spread, verdict):
     claim = figure1._comparison(compared(ratio, spread), "distance", "Figure 1", "closer")

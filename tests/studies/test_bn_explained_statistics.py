@@ -143,7 +143,7 @@ def setting(rows):
 def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alone():
     rows = simulate_layer("ReLU", 16, 2000, 0)
     shared, fixed = (rows[rows["kind"] == kind] for kind in ("shared", "fixed"))
-    assert setting(rows).verdict == "not confirmed"
+    assert setting(rows).verdict == "contradicted"
     both_off = rows_of(shared, shared.assign(kind="fixed"))  # the control fails, too
     assert setting(both_off).verdict == "open"
     swapped = fixed.assign(kind="shared", expected_share=1.0)
@@ -163,7 +163,7 @@ def test_where_noise_hides_the_factor_a_setting_is_undecided():
 def test_a_variance_of_the_mean_above_the_bound_is_noticed():
     rows = enumerate_batches(3)
     assert proposition2.claims(rows)[0].verdict == "confirmed"
-    assert proposition2.claims(rows.assign(bound_mean=0.3))[0].verdict == "not confirmed"
+    assert proposition2.claims(rows.assign(bound_mean=0.3))[0].verdict == "contradicted"
 
 
 @pytest.fixture(scope="module")
@@ -207,9 +207,9 @@ def test_the_verdicts_of_figure_7_tell_the_printed_form_from_the_repaired(unit):
         exact = unit.assign(variance=unit["exact"], error=unit["exact"] * error)
         return [claim.verdict for claim in figure7.claims(exact)]
 
-    assert verdicts(0.005) == ["confirmed", "not confirmed", "confirmed"]
+    assert verdicts(0.005) == ["confirmed", "contradicted", "confirmed"]
     assert verdicts(0.05) == ["open", "open", "open"]  # noise hides the factors
     printed = unit.assign(variance=unit["predicted"], error=unit["exact"] * 0.005)
     assert figure7.claims(printed)[1].verdict == "open"
     off = unit.assign(variance=1.05 * unit["predicted"], error=unit["exact"] * 0.005)
-    assert figure7.claims(off)[0].verdict == "not confirmed"
+    assert figure7.claims(off)[0].verdict == "contradicted"

@@ -120,7 +120,7 @@ def table1_rows(differences):
     ("differences", "verdict"),
     [
         ([-0.1, 0.0, 0.1], "confirmed"),
-        ([-3.1, -3.0, -3.2], "not confirmed"),
+        ([-3.1, -3.0, -3.2], "contradicted"),
         ([-3.0, 0.0, 3.0], "open"),
     ],
 )
@@ -140,7 +140,7 @@ def test_very_little_impact_needs_all_comparisons():
 def test_the_printed_table_1_has_differences_above_a_point():
     """RESNET on cifar10, cifar100 and svhn, CNN on cifar100; all of ImageNet."""
     claim = table1.PART.claims(table1_rows([0.0, 0.1, 0.2]))[0]
-    assert claim.verdict == "not confirmed"
+    assert claim.verdict == "contradicted"
     assert "more than 1 point in 4 of 8 cells and 3 of 3 rows" in claim.evidence
 
 
@@ -210,8 +210,8 @@ UNCLEAR = [-1.0, 1.0, 0.5, -0.5, 0.1]
 @pytest.mark.parametrize(
     ("gains", "verdicts"),
     [
-        (GAINS, ["confirmed", "open", "not confirmed", "open"]),
-        (LOSSES, ["not confirmed", "open", "confirmed", "open"]),
+        (GAINS, ["confirmed", "open", "contradicted", "open"]),
+        (LOSSES, ["contradicted", "open", "confirmed", "open"]),
         (UNCLEAR, ["open", "open", "open", "open"]),
     ],
 )

@@ -254,9 +254,9 @@ def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
     assert verdicts(thresholds, rows) == ["confirmed", "confirmed"]
     short = (rows["c1"] < rows["n"]) & (rows["c1"] >= rows["minimum_width"])
     failed = rows.assign(rebuilt=rows["rebuilt"].mask(short, 0))
-    assert verdicts(thresholds, failed) == ["not confirmed", "confirmed"]
+    assert verdicts(thresholds, failed) == ["contradicted", "confirmed"]
     failed = rows.assign(rebuilt=rows["rebuilt"].mask(rows["c1"] == rows["n"], 0))
-    assert verdicts(thresholds, failed) == ["not confirmed", "not confirmed"]
+    assert verdicts(thresholds, failed) == ["contradicted", "contradicted"]
 
     rows = shipped_rows("deeper")
     assert verdicts(deeper, rows) == ["false as stated"]
@@ -270,10 +270,10 @@ def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
     smooth = rows["activation"].isin(nonlinear.SMOOTH)
     assert verdicts(nonlinear, rows.assign(error=rows["error"].mask(smooth, 1e4))) == [
         "confirmed",
-        "not confirmed",
+        "contradicted",
     ]
     assert verdicts(nonlinear, rows.assign(error=rows["error"].mask(~smooth, 1e4))) == [
-        "not confirmed",
+        "contradicted",
         "confirmed",
     ]
 

@@ -117,7 +117,7 @@ def growing(power):
 
 
 @pytest.mark.parametrize(
-    ("power", "verdict"), [(1.0, "confirmed"), (0.0, "open"), (-1.0, "not confirmed")]
+    ("power", "verdict"), [(1.0, "confirmed"), (0.0, "open"), (-1.0, "contradicted")]
 )
 def test_whether_lu_accumulates_errors_is_decided_by_the_slope(power, verdict):
     claim = accuracy_claims.claims(growing(power))[0]
@@ -150,7 +150,7 @@ def test_slopes_of_seeds_that_disagree_leave_the_claim_open():
     ("factors", "verdict"),
     [
         ((10, 12, 9), "confirmed"),
-        ((0.1, 0.12, 0.09), "not confirmed"),
+        ((0.1, 0.12, 0.09), "contradicted"),
         ((10, 0.1, 2), "open"),
         ((10, 10), "open"),
     ],
@@ -234,7 +234,7 @@ def solves(power, limited=()):
 
 
 @pytest.mark.parametrize(
-    ("power", "verdict"), [(-1.0, "confirmed"), (1.0, "not confirmed"), (0.0, "open")]
+    ("power", "verdict"), [(-1.0, "confirmed"), (1.0, "contradicted"), (0.0, "open")]
 )
 def test_whether_more_features_help_lbfgs_is_decided_at_each_size(power, verdict):
     claims = excess_layers.claims(solves(power))
@@ -299,5 +299,5 @@ def test_the_panel_of_the_losses_says_what_went_through_the_real_network(tested)
     row = SimpleNamespace(labels={"solver and width": "paper's solver"})
     figure = solver_steps.PART.draw([SimpleNamespace(row=row, result=result)])
     title = figure.get_suptitle()
-    assert title.startswith(f"{tested:,} of 10,000 images through the real network")
+    assert title.startswith(f"images through the source, from top: {tested:,} of 10,000")
     assert ("collapsed" in title) == (tested < 10_000)

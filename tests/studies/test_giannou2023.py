@@ -201,8 +201,8 @@ def test_figure_5a_is_judged_in_shares_of_the_variance():
 
     far, close = ([0.3], [1.0], [1e-14], [1.0]), ([0.1], [0.055], [0.05], [0.001])
     assert verdict(far, close) == "confirmed"
-    assert verdict(([0.3], [1e-9], [1e-14], [1.0]), close) == "not confirmed"
-    assert verdict(far, ([0.1], [0.08], [0.05], [0.001])) == "not confirmed"
+    assert verdict(([0.3], [1e-9], [1e-14], [1.0]), close) == "contradicted"
+    assert verdict(far, ([0.1], [0.08], [0.05], [0.001])) == "contradicted"
 
 
 def test_figure_5b_needs_large_losses_and_a_factor_of_two():
@@ -211,9 +211,9 @@ def test_figure_5b_needs_large_losses_and_a_factor_of_two():
         return [claim.verdict for claim in sparse_sources.claims_at_5_percent(_compared(errors))]
 
     assert verdicts(0.2, 1.0) == ["confirmed"] * 3
-    assert verdicts(0.02, 1.0) == ["not confirmed", "confirmed", "confirmed"]
-    assert verdicts(0.6, 1.0) == ["confirmed", "not confirmed", "confirmed"]
-    assert verdicts(1.0, 0.6) == ["confirmed", "not confirmed", "not confirmed"]
+    assert verdicts(0.02, 1.0) == ["contradicted", "confirmed", "confirmed"]
+    assert verdicts(0.6, 1.0) == ["confirmed", "contradicted", "confirmed"]
+    assert verdicts(1.0, 0.6) == ["confirmed", "contradicted", "contradicted"]
 
 
 def test_the_schedule_is_open_since_one_run_selected_it():

@@ -154,9 +154,9 @@ def test_a_training_that_differs_more_than_its_controls_is_not_called_equivalent
     assert verdict(single, double) == "confirmed"
     far = {"gradient_difference_two_convolutions": 0.1}
     assert verdict(single.assign(**far), double) == "open"
-    assert verdict(single, double.assign(**far)) == "not confirmed"
+    assert verdict(single, double.assign(**far)) == "contradicted"
     unequal = single.assign(gradient_difference_one_convolution=1e-9)
-    assert verdict(unequal, double) == "not confirmed"
+    assert verdict(unequal, double) == "contradicted"
 
 
 def test_a_float32_training_is_judged_by_its_first_steps_and_its_branch_is_named():

@@ -182,7 +182,7 @@ def decided(claims, word):
     ("many", "verdict"),
     [
         ([1e-5, 2e-5, 1.5e-5], "confirmed"),
-        ([1e-1, 2e-1, 1.5e-1], "not confirmed"),
+        ([1e-1, 2e-1, 1.5e-1], "contradicted"),
         ([1e-5, 1, 1e-2], "open"),
     ],
 )
@@ -196,7 +196,7 @@ def test_whether_more_features_help_is_decided_by_paired_intervals(many, verdict
 
 @pytest.mark.parametrize(
     ("preconditioned", "verdict"),
-    [([1e-5, 2e-5, 1e-5], "confirmed"), ([1.0, 2, 3], "not confirmed"), ([1e-5, 1, 1e-2], "open")],
+    [([1e-5, 2e-5, 1e-5], "confirmed"), ([1.0, 2, 3], "contradicted"), ([1e-5, 1, 1e-2], "open")],
 )
 def test_preconditioning_is_decided_at_one_limit_of_iterations_and_without_excess(
     preconditioned, verdict
@@ -214,7 +214,7 @@ def test_preconditioning_is_decided_at_one_limit_of_iterations_and_without_exces
 
 
 @pytest.mark.parametrize(
-    ("power", "verdict"), [(2.0, "confirmed"), (0.0, "open"), (-2.0, "not confirmed")]
+    ("power", "verdict"), [(2.0, "confirmed"), (0.0, "open"), (-2.0, "contradicted")]
 )
 def test_growth_with_the_size_is_the_slope_of_logarithms(power, verdict):
     noise = (0.9, 1.0, 1.1)
@@ -262,8 +262,8 @@ def all_pairs(errors, id_cond, **row):
 @pytest.mark.parametrize(
     ("id_cond", "less", "more"),
     [
-        ([0.05, 0.051, 0.049], "not confirmed", "confirmed"),
-        ([0.1, 0.101, 0.099], "confirmed", "not confirmed"),
+        ([0.05, 0.051, 0.049], "contradicted", "confirmed"),
+        ([0.1, 0.101, 0.099], "confirmed", "contradicted"),
         ([0.01, 0.2, 0.05], "open", "open"),
     ],
 )
@@ -286,7 +286,7 @@ def test_whether_id_cond_is_less_suitable_is_decided_for_each_search(id_cond, le
     ("low", "verdict"),
     [
         ([0.0690, 0.0701, 0.0712], "confirmed"),  # little, and in every draw
-        ([0.08, 0.081, 0.083], "not confirmed"),
+        ([0.08, 0.081, 0.083], "contradicted"),
         ([0.01, 0.15, 0.07], "open"),
     ],
 )
@@ -299,7 +299,7 @@ def test_low_rank_is_easier_to_match_where_less_is_left_than_of_full_rank(low, v
 
 
 @pytest.mark.parametrize(
-    ("own", "verdict"), [(0.069, "confirmed"), (0.05, "not confirmed"), (0.0635, "open")]
+    ("own", "verdict"), [(0.069, "confirmed"), (0.05, "contradicted"), (0.0635, "open")]
 )
 def test_similar_distributions_help_much_or_not_by_one_pooled_interval(own, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.0701, 0.0699], [0.05, 0.05, 0.05]))
@@ -311,7 +311,7 @@ def test_similar_distributions_help_much_or_not_by_one_pooled_interval(own, verd
 
 @pytest.mark.parametrize(
     ("own", "other", "verdict"),
-    [(0.0, 0.1, "confirmed"), (0.1, 0.1, "not confirmed"), (0.0, 0.0, "not confirmed")],
+    [(0.0, 0.1, "confirmed"), (0.1, 0.1, "contradicted"), (0.0, 0.0, "contradicted")],
 )
 def test_only_sparse_targets_are_fitted_is_decided_by_the_greedy_pass(own, other, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
@@ -352,15 +352,19 @@ def masked(features, density, greedy, best, **row):
 
 @pytest.mark.parametrize(
     ("greedy", "unpermuted", "possible"),
-    [([0, 0.01], 0.2, "confirmed"), ([0, 0], 0.0, "not confirmed"), ([0.1, 0.1], 0.2, "not con")],
+    [
+        ([0, 0.01], 0.2, "confirmed"),
+        ([0, 0], 0.0, "contradicted"),
+        ([0.1, 0.1], 0.2, "contradicted"),
+    ],
 )
 def test_masks_are_fitted_by_permuting_where_they_are_not_without(greedy, unpermuted, possible):
     rows = masked("ID cond", 0.1, greedy, 0.0, unpermuted=unpermuted)
     claims = masks.PART.claims(pd.DataFrame(rows + masked("He normal", 0.1, [0.1, 0.1], 0.1)))
-    assert decided(claims, "make reconstruction possible").verdict.startswith(possible)
+    assert decided(claims, "make reconstruction possible").verdict == possible
 
 
-@pytest.mark.parametrize(("density", "verdict"), [(0.3, "confirmed"), (0.7, "not confirmed")])
+@pytest.mark.parametrize(("density", "verdict"), [(0.3, "confirmed"), (0.7, "contradicted")])
 def test_a_density_at_which_every_draw_is_fitted_is_low_or_not(density, verdict):
     rows = masked("ID cond", density, [0.1] * 10, 0.0) + masked("He normal", density, [0.1], 0.1)
     for draws, expected in ((10, verdict), (9, "open")):
@@ -370,7 +374,7 @@ def test_a_density_at_which_every_draw_is_fitted_is_low_or_not(density, verdict)
 
 @pytest.mark.parametrize(
     ("greedy", "verdict"),
-    [([0.1, 0.102], "confirmed"), ([0.19, 0.195], "not confirmed"), ([0.1, 0.19], "open")],
+    [([0.1, 0.102], "confirmed"), ([0.19, 0.195], "contradicted"), ([0.1, 0.19], "open")],
 )
 def test_a_lower_error_counts_only_where_a_quarter_is_gone(greedy, verdict):
     rows = masked("ID cond", 0.7, greedy, 0.1) + masked("He normal", 0.7, greedy, 0.1)

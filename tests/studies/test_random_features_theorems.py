@@ -194,7 +194,7 @@ def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
     identity = verdicts(minimum_width.PART, rows["identity"])
     assert (identity.get(density), identity[every]) == (None, "open")
     found = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
-    assert (found[density], found[every]) == ("confirmed", "not confirmed")
+    assert (found[density], found[every]) == ("confirmed", "contradicted")
 
 
 def test_the_critical_density_is_the_bottleneck_over_all_permutations():
@@ -295,7 +295,7 @@ def test_the_size_claim_is_a_trend_and_noise_leaves_it_open():
     table = pd.DataFrame(rows)
     for exponent, spread, verdict in (
         (1, 0.1, "confirmed"),
-        (-1, 0.1, "not confirmed"),
+        (-1, 0.1, "contradicted"),
         (0.05, 3, "open"),
     ):
         kappa = table["channels"] ** (2.0 * exponent) * np.exp(spread * table["noise"])

@@ -55,9 +55,9 @@ def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
 @pytest.mark.parametrize(
     ("matched", "verdicts"),
     [
-        ([61.0, 62, 63], ["confirmed", "not confirmed", "confirmed"]),  # the step explains little
+        ([61.0, 62, 63], ["confirmed", "contradicted", "confirmed"]),  # the step explains little
         ([60.0, 78, 70], ["confirmed", "open", "open"]),
-        ([78.0, 79.1, 80], ["confirmed", "confirmed", "not confirmed"]),
+        ([78.0, 79.1, 80], ["confirmed", "confirmed", "contradicted"]),
     ],
 )
 def test_the_verdicts_on_the_step_follow_the_rows(matched, verdicts):
@@ -177,7 +177,7 @@ def factors_at(condition):
 
 @pytest.mark.parametrize(
     ("last", "verdict"),
-    [([75.0, 76, 77], "confirmed"), ([76.0, 80, 78], "open"), ([81.0, 82, 83], "not confirmed")],
+    [([75.0, 76, 77], "confirmed"), ([76.0, 80, 78], "open"), ([81.0, 82, 83], "contradicted")],
 )
 def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
     varied = {"no factors": [80.0, 81, 82], "log-uniform, 10": [79.0, 80.1, 81]}
@@ -192,8 +192,8 @@ def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
         (Interval(0.1, 0.3, 3), "confirmed", "confirmed"),
         (Interval(0.1, 2.0, 3), "open", "open"),
         (Interval(0.9, 0.5, 3), "open", "open"),  # surely above 0, and perhaps below the margin
-        (Interval(3.0, 1.0, 3), "not confirmed", "not confirmed"),
-        (Interval(-3.0, 1.0, 3), "not confirmed", "confirmed"),
+        (Interval(3.0, 1.0, 3), "contradicted", "contradicted"),
+        (Interval(-3.0, 1.0, 3), "contradicted", "confirmed"),
         (Interval(0.1, None, 1), "open", "open"),
     ],
 )
@@ -211,11 +211,11 @@ def test_the_page_of_sparse_works_with_any_single_task():
         [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.masked(0.2): [76.0, 77, 77.9]})]
     )
     in_print, loss = sparse.PART.claims(rows)[1:]
-    assert loss.verdict == "not confirmed"
+    assert loss.verdict == "contradicted"
     assert "4.03" in loss.evidence
     assert in_print.verdict == "open"
     wide = sparse.PART.claims(rows.assign(width=64))[1]
-    assert (wide.statement, wide.verdict) == (in_print.statement, "not confirmed")
+    assert (wide.statement, wide.verdict) == (in_print.statement, "contradicted")
 
 
 def test_on_one_support_scales_and_weights_take_the_same_steps():

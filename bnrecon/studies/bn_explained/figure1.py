@@ -225,7 +225,7 @@ def _on_every_hyperplane(rows: pd.DataFrame) -> Claim:
         "Figure 1",
         "With BN every folded hyperplane of every layer meets the convex hull of the data (h has "
         "mean 0 over the data, and is continuous).",
-        "confirmed" if fewest == width else "not confirmed",
+        "confirmed" if fewest == width else "contradicted",
         f"the fewest in a layer are {fewest:.0f} of {width}; with random biases on average "
         + ", ".join(f"{value:.1f} ({place(offset)})" for offset, value in others.items())
         + ".",
@@ -268,7 +268,7 @@ def _comparison(
         decide(found),
         f"{column}, BN to {setting}, layers 1 to {len(WIDTHS)}: {'; '.join(ratios)}; the paired "
         f"95% interval is on BN's side in {verdicts.count('confirmed')} of {len(found)} cases, on "
-        f"the other in {verdicts.count('not confirmed')}.{left_out}",
+        f"the other in {verdicts.count('contradicted')}.{left_out}",
     )
 
 

@@ -260,7 +260,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Section 4",
             "The gain can be attributed to the position of the initial spline partition.",
-            "not confirmed" if reasons == "not confirmed" else "open",
+            "contradicted" if reasons == "contradicted" else "open",
             "two parts of it, in percentage points. As an initialization alone (folded): "
             f"{shown(folded)}. The translation by μ, at the same scale of the pre-activations: "
             f"{describe(translation)}. A translation centres what the next layer is given, too, "

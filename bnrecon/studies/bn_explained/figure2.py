@@ -166,7 +166,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         return bool((largest[list(columns)] < TOLERANCE).all())
 
     def verdict(*, holds: bool) -> str:
-        return "confirmed" if holds else "not confirmed"
+        return "confirmed" if holds else "contradicted"
 
     return [
         Claim(

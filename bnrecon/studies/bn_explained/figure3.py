@@ -201,7 +201,7 @@ def _conclusions(rows: pd.DataFrame) -> list[Claim]:
             "Figure 3, (iii)",
             "Zero bias creates a (more or less) central arrangement that does not focus on the "
             "data.",
-            "not confirmed"
+            "contradicted"
             if through < units
             else decide(one and EXCESS - one for one in focus[zero]),
             f"at the origin {through:.0f} of {units:.0f} units meet in every layer; the count at "
@@ -242,7 +242,7 @@ def _agreement_claim(compared: pd.DataFrame) -> Claim:
     return Claim(
         "Sect. 3.3, counting in 2D",
         "Sampling the ball counts the folded hyperplanes that pass through it.",
-        "confirmed" if share > 0.9 else "not confirmed",
+        "confirmed" if share > 0.9 else "contradicted",
         evidence + ".",
     )
 

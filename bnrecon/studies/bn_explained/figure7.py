@@ -255,13 +255,13 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 def _decide_mean(ratios: pd.DataFrame) -> str:
     """Of Eq. 13, within four standard errors; where these are large it is open."""
     if not _near(ratios, "printed").all():
-        return "not confirmed"
+        return "contradicted"
     return "confirmed" if (4 * ratios["printed_error"] < CLOSE).all() else "open"
 
 
 def _decide_drawn(ratios: pd.DataFrame) -> str:
     """Without replacement: one variance off Eq. 13 contradicts it, else it is open."""
-    return "open" if _near(ratios, "printed").all() else "not confirmed"
+    return "open" if _near(ratios, "printed").all() else "contradicted"
 
 
 def _near(ratios: pd.DataFrame, column: str) -> pd.Series:
@@ -272,7 +272,7 @@ def _decide_noise(ratios: pd.DataFrame) -> str:
     off, width = (ratios["repaired"] - 1).abs(), 4 * ratios["repaired_error"]
     if (off + width < CLOSE).all():
         return "confirmed"
-    return "not confirmed" if (off - width > CLOSE).any() else "open"
+    return "contradicted" if (off - width > CLOSE).any() else "open"
 
 
 PART = Experiment(

@@ -237,7 +237,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Eq. 8, Figure 9",
             "σ²/‖w‖² is the mean squared distance of the data to the hyperplane in the layer's "
             "input space.",
-            "confirmed" if worst < 1e-9 else "not confirmed",
+            "confirmed" if worst < 1e-9 else "contradicted",
             f"largest relative difference {worst:.0e}; in layer 1 this is the input space "
             f"({first['same'].max():.0e}).",
         ),
@@ -257,7 +257,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "If the caption (“blue: close to the data points; green: far”) is read as one of the "
             "input space: σ²/‖w‖² is proportional to the fitting error there, in deeper layers, "
             "too.",
-            "confirmed" if networks["spread"].max() < 1 + 1e-9 else "not confirmed",
+            "confirmed" if networks["spread"].max() < 1 + 1e-9 else "contradicted",
             f"{means.min():.0%} to {means.max():.0%} of the pairs of units of a layer are in "
             "another order by their distances, and the ratio of distance to error differs "
             f"between the units of a layer by a factor of {spread.min():.1f} to "

@@ -206,7 +206,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Proposition 1",
             "γ ≠ 0 does not change which functions a network can express.",
-            "confirmed" if repaired < TOLERANCE else "not confirmed",
+            "confirmed" if repaired < TOLERANCE else "contradicted",
             f"with signs absorbed by the unit's own weights the largest difference is "
             f"{repaired:.0e} over {len(rows)} networks.",
         ),
@@ -215,7 +215,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "a(c u) = c a(u), so that w' = γ w and β' = β / γ absorb γ.",
             "false as stated"
             if positive < TOLERANCE < negative.min()
-            else ("confirmed" if negative.max() < TOLERANCE else "not confirmed"),
+            else ("confirmed" if negative.max() < TOLERANCE else "contradicted"),
             f"true for positive γ (largest difference {positive:.0e}); with negative entries "
             f"outputs differ by {negative.min():.2f} to {negative.max():.2f} of the largest one. "
             "With w' = |γ| w the largest difference is "

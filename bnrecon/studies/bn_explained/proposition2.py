@@ -178,7 +178,7 @@ def _independent_claims(ratios: pd.DataFrame) -> list[Claim]:
     if printed.all():
         verdict = "confirmed"
     else:
-        verdict = "false as stated" if repaired.all() else "not confirmed"
+        verdict = "false as stated" if repaired.all() else "contradicted"
     two = ratios[(ratios["kind"] == "enumerated") & (ratios["batch"] == 2)]
     example = "".join(
         f" (z = ±1, B = 2, all mini-batches: {row.measured_variance:g}, Eq. 13 says "
@@ -190,7 +190,7 @@ def _independent_claims(ratios: pd.DataFrame) -> list[Claim]:
         Claim(
             "Proposition 2, Eq. 13, left",
             "Under the iid assumption: var(μ) = <w², ρ> / B ≤ ‖w²‖ ‖ρ‖ / B.",
-            "confirmed" if mean.all() and below else "not confirmed",
+            "confirmed" if mean.all() and below else "contradicted",
             f"{mean.sum()} of {len(ratios)} settings agree within four standard errors, of "
             f"{100 * ratios['mean_error'].max():.1f}% at most; the bound, Cauchy-Schwarz, is "
             f"{ratios['bound'].min():.2f} to {ratios['bound'].max():.2f} times as large, and equal "
@@ -219,7 +219,7 @@ def _layer_claims(ratios: pd.DataFrame) -> list[Claim]:
         f"{row.distribution} {row.mean:.3f} (derived {row.expected_share:.3f})"
         for row in large.itertuples()
     )
-    holds = "not confirmed" if contradicted.any() else "confirmed"
+    holds = "contradicted" if contradicted.any() else "confirmed"
     return [
         Claim(
             "Proposition 2, setting",

@@ -152,7 +152,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Proposition 3, repaired",
             "The same, where the last layer has one input or is centred over the mini-batch, for "
             "B ≥ 2, all σ > 0 and w_L ≠ 0.",
-            "confirmed" if single == 0 else "not confirmed",
+            "confirmed" if single == 0 else "contradicted",
             f"one-sided are {single} of {narrow['networks'].sum()} mini-batches with one input of "
             "the last layer. A centred last layer needs no measurement: outputs of mean 0 have "
             "both signs, unless all are 0.",

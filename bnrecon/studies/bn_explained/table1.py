@@ -179,7 +179,7 @@ def _decide_printed() -> tuple[str, str]:
         sum(abs(difference) > NEGLIGIBLE for difference in part) for part in (cells, imagenet)
     )
     return (
-        "not confirmed" if large or large_imagenet else "confirmed",
+        "contradicted" if large or large_imagenet else "confirmed",
         f"fixed minus learned in print is {min(cells):+.1f} to {max(cells):+.1f} points in Table 1 "
         f"and {min(imagenet):+.2f} to {max(imagenet):+.2f} on ImageNet; more than {NEGLIGIBLE:g} "
         f"point in {large} of {len(cells)} cells and {large_imagenet} of {len(imagenet)} rows. "

@@ -212,7 +212,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     compared = int(DISPLACEMENTS * rows["units"].sum())
 
     def confirmed(*values: float) -> str:
-        return "confirmed" if max(values) < TOLERANCE else "not confirmed"
+        return "confirmed" if max(values) < TOLERANCE else "contradicted"
 
     found = [
         Claim(
@@ -252,7 +252,7 @@ def _trained_claims(layers: pd.DataFrame) -> list[Claim]:
             "Corollary 2, feature maps",
             "The same for convolutions in the space of whole feature maps, with one μ for each "
             "channel.",
-            "confirmed" if maps.max() < TOLERANCE else "not confirmed",
+            "confirmed" if maps.max() < TOLERANCE else "contradicted",
             f"the mean feature map is off the hyperplanes of the positions by {maps.min():.2f} to "
             f"{maps.max():.2f} σ (root mean square, by layer). Eq. 3 has a μ for every element, "
             "and so for every position.",

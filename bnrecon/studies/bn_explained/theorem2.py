@@ -134,7 +134,7 @@ def _arrow(
 def _towards(random: pd.DataFrame) -> str:
     """Nearer for significantly more than half of the units (two standard errors)."""
     share, n = float(random["nearer_than_zero"].astype(float).mean()), len(random)
-    return "confirmed" if share > 0.5 + 1 / n**0.5 else "not confirmed"
+    return "confirmed" if share > 0.5 + 1 / n**0.5 else "contradicted"
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -164,13 +164,13 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Theorem 2, repaired",
             "The same, for hyperplanes on one side of z, with inputs on F'.",
-            "confirmed" if same_violated == 0 else "not confirmed",
+            "confirmed" if same_violated == 0 else "contradicted",
             f"{same_violated} of {same} pairs violate it.",
         ),
         Claim(
             "Corollary 1",
             "z lies on a hyperplane if and only if x lies on the folded one.",
-            "confirmed" if error < 1e-8 else "not confirmed",
+            "confirmed" if error < 1e-8 else "contradicted",
             f"largest error {error:.0e} in both directions, over {len(random)} networks.",
         ),
         Claim(

@@ -167,7 +167,7 @@ def _formula_claims(random: pd.DataFrame) -> list[Claim]:
         Claim(
             "Theorem 3, Eq. 24, 25",
             "Angles of the facets to the layer-1 hyperplane.",
-            "confirmed" if facets < TOLERANCE else "not confirmed",
+            "confirmed" if facets < TOLERANCE else "contradicted",
             f"largest difference to the measured angles {facets:.0e} over {folds} folds.",
         ),
         Claim(
@@ -193,13 +193,13 @@ def _limit_claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Appendix C",
             "A small σ folds both facets onto the hyperplane (absolute value).",
-            "confirmed" if both < ALIGNED else "not confirmed",
+            "confirmed" if both < ALIGNED else "contradicted",
             f"largest angle at σ times {LIMIT:g}: {both:.0e}.",
         ),
         Claim(
             "Appendix C",
             "A small σ folds one facet onto the hyperplane; the other is unchanged (ReLU).",
-            "confirmed" if on < ALIGNED and change < TOLERANCE else "not confirmed",
+            "confirmed" if on < ALIGNED and change < TOLERANCE else "contradicted",
             f"largest angle of the facet where the unit is on at σ times {LIMIT:g}: {on:.0e}; the "
             f"other's changes by at most {change:.0e} over all factors, in the {len(off)} of "
             f"{folds} networks that have it.",
@@ -207,7 +207,7 @@ def _limit_claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Appendix C",
             "A large σ leaves facets unfolded, at an angle of about π.",
-            "confirmed" if least > np.pi - ALIGNED else "not confirmed",
+            "confirmed" if least > np.pi - ALIGNED else "contradicted",
             f"at σ times {LARGE:g} the angle is at least {least:.4f}; Eq. 26 as printed gives at "
             f"most {most:.0e}.",
         ),
@@ -231,14 +231,14 @@ def _leaky_claims(rows: pd.DataFrame) -> list[Claim]:
             "Appendix C",
             "A small σ folds one facet onto the hyperplane; the other is mildly folded (leaky "
             "ReLU).",
-            "confirmed" if mild else "not confirmed",
+            "confirmed" if mild else "contradicted",
             f"at σ times {SMALL:g} the median angles are {on:.2f} where the unit is on and "
             f"{off:.2f} where it is off, {whole:.2f} before.{spread}",
         ),
         Claim(
             "Appendix C, limit",
             "The same in the limit σ → 0 (the paper says: small σ).",
-            "not confirmed" if limit["eq25"].max() < ALIGNED else "confirmed",
+            "contradicted" if limit["eq25"].max() < ALIGNED else "confirmed",
             f"at σ times {LIMIT:g} both facets are aligned, within {limit['eq25'].max():.0e}: the "
             f"second one is folded as by σ / α, here α = {SLOPES['leaky ReLU']:g} (erratum 26).",
         ),

@@ -92,7 +92,7 @@ def _enough(rows: pd.DataFrame) -> str:
 
 def _word(found: Interval) -> str:
     """What an interval of logarithms says of BN's regions."""
-    return {"confirmed": "more", "not confirmed": "fewer", "open": "undecided"}[decide([found])]
+    return {"confirmed": "more", "contradicted": "fewer", "open": "undecided"}[decide([found])]
 
 
 def _counts(rows: pd.DataFrame, found: dict[int, Interval]) -> str:

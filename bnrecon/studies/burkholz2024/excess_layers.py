@@ -123,13 +123,14 @@ def draw(rows: pd.DataFrame) -> Figure:
     for letter, axes in zip("ab", (left, right), strict=True):
         axes.axvspan(*BOUNDS, color="#e6e6e6", label=PAPERS)
         axes.set_xscale("log")
-        axes.set_yscale("log")
         shares = sorted(rows["share"].dropna().unique())
         axes.set_xticks([MINIMUM_AT, *shares], ["n - c2 + 1", *(f"{s:g}" for s in shares)])
         axes.xaxis.minorticks_off()
         axes.set_xlabel("c1 - n, % of n; leftmost: the minimum width")
         axes.set_title(f"({letter})", loc="left")
+    left.set_yscale("log")
     left.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
+    right.set_ylim(bottom=0)
     right.set_ylabel("iterations of LBFGS")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure

@@ -57,7 +57,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         title = f"({letter}) target width {name}" if len(panels) > 1 else f"target width {name}"
         if (name, places) in beside:
             narrow = title.replace("target width", "width")
-            axes.set_title(f"{narrow}\n{seeds}", loc="left")
+            axes.set_title(f"{narrow}\n{seeds.replace(' source', '')}", loc="left")
             axes.tick_params(labelleft=False)
         else:
             axes.set_title(f"{title}, {seeds}", loc="left")

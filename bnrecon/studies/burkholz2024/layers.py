@@ -111,7 +111,10 @@ def draw(rows: pd.DataFrame) -> Figure:
     axes.set_yscale("log")
     labels = [name.removeprefix("features.") for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
-    axes.set_ylabel("relative error of the rebuilt weight\n(geometric mean, range over seeds)")
+    seeds = rows["seed"].nunique()
+    axes.set_ylabel(
+        f"relative error of the rebuilt weight\n(geometric mean, range over {seeds} seeds)"
+    )
     axes.legend()
     return figure
 

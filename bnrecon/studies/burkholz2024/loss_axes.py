@@ -26,4 +26,4 @@ def draw_losses(
         label=label,
     )
     axes.axhline(0, color="grey", linewidth=1, linestyle=":")
-    axes.set_ylabel("target minus rebuilt accuracy, %\n(below 0: rebuilt is better)")
+    axes.set_ylabel("target minus rebuilt accuracy, points\n(below 0: rebuilt is better)")

@@ -199,7 +199,7 @@ def _verdict(signs: Sequence[int]) -> str:
     """All gains are above 0, all are below it, or neither."""
     if not signs or min(signs) != max(signs):
         return "open"
-    return {1: "confirmed", 0: "open", -1: "not confirmed"}[signs[0]]
+    return {1: "confirmed", 0: "open", -1: "contradicted"}[signs[0]]
 
 
 PART = Experiment(

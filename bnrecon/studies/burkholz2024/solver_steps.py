@@ -61,7 +61,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     left.axvline(0, color="grey", linewidth=1, linestyle=":")
     left.set_yticks(places, [cell.row.labels["solver and width"] for cell in cells])
     left.invert_yaxis()
-    left.set_xlabel("target minus rebuilt accuracy, %")
+    left.set_xlabel("target minus rebuilt accuracy, points")
     right.plot(
         [result.largest_assembled_error for result in results],
         places,
@@ -79,7 +79,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     right.set_xscale("log")
     right.set_xlabel("largest relative error of a layer")
     right.legend()
-    left.set_title("(a) loss of accuracy", loc="left")
+    seeds = " or ".join(map(str, sorted({loss.n for loss in losses})))
+    left.set_title(f"(a) loss of accuracy, {seeds} seeds", loc="left")
     right.set_title("(b) all layers and seeds", loc="left")
     figure.suptitle(_tested(results), fontsize=8)
     return figure
@@ -87,11 +88,11 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
 
 def _tested(results: Sequence[RunResult]) -> str:
     """How many images the real source networks were tested on, and that the others were not."""
-    found = {(result.evaluation.images, result.target.images) for result in results}
-    real = " or ".join(f"{tested:,} of {images:,}" for tested, images in sorted(found))
+    found = [(result.evaluation.images, result.target.images) for result in results]
+    real = ", ".join(f"{tested:,}" for tested, _ in found)
     collapsed = any(tested < images for tested, images in found)
-    others = ", others through its collapsed form" if collapsed else ""
-    return f"{real} images through the real network{others}"
+    others = "; the others: its collapsed form" if collapsed else ""
+    return f"images through the source, from top: {real} of {found[0][1]:,}{others}"
 
 
 PART = RunTable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import read_reported
 from bnrecon.studies.burkholz2024.grid_figure import draw
+from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
 from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, GRID, reconstruction_rows
 
 __all__ = ["PART"]
@@ -16,4 +17,5 @@ PART = RunTable(
     CAPTION,
     draw,
     GRID,
+    reconstruction_claims("Table 1"),
 )

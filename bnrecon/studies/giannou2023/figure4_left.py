@@ -72,7 +72,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Appendix E, Figure 4 (left)",
             '"We see that both the constructive algorithms beat the baseline."',
-            "confirmed" if teacher == student == sides else "not confirmed",
+            "confirmed" if teacher == student == sides else "contradicted",
             f"in every run, the construction from the teacher at {len(teacher)} and from the "
             f"learnt network at {len(student)} of {len(sides)} widths.",
         ),
@@ -80,7 +80,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Appendix E, Figure 4 (left)",
             '"These show that training BatchNorm parameters using SGD might not be the best '
             'algorithm."',
-            "confirmed" if student == sides else "not confirmed",
+            "confirmed" if student == sides else "contradicted",
             "the construction from the learnt network, which sees the same samples, is better in "
             f"every run at {len(student)} of {len(sides)} widths, by a factor of at least "
             f"{factor:.3g}.",

@@ -83,7 +83,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             '"[...] while at smaller widths the baseline (SGD) performs better (still '
             "only achieves a constant loss), as the width increases, our constructive "
             'algorithms beat SGD."',
-            "confirmed" if ordered and least > CONSTANT else "not confirmed",
+            "confirmed" if ordered and least > CONSTANT else "contradicted",
             f"in every run SGD is better at c = {_listed(baseline)} (its loss there is at least "
             f"{least:.2f} of the variance), the construction from the learnt network at c = "
             f"{_listed(student)}, from the teacher at c = {_listed(teacher)}; Theorem 1 asks for "

@@ -105,7 +105,7 @@ def claims_at_20_percent(rows: pd.DataFrame) -> list[Claim]:
             "curve are far; as well as the green curve has high error. However, as we increase the "
             "dimensions keeping the sparsity fixed, the orange and black curves come closer and "
             'the green curve also achieves almost 0 error."',
-            "confirmed" if holds else "not confirmed",
+            "confirmed" if holds else "contradicted",
             "distance of the construction from the learnt network (orange) to that network "
             f"(black): {far[small]:.2g} of the variance at d = {small}, {far[large]:.2g} at d = "
             f"{large}; error of the construction from the teacher (green): {error[small]:.2g} and "
@@ -135,7 +135,7 @@ def _no_small_loss(rows: pd.DataFrame) -> Claim:
         "Appendix E, Figure 5b",
         '"when the network is extremely sparse (sparsity=0.05), none of the algorithms achieve '
         'small loss."',
-        "confirmed" if min(least.values()) > 0.05 else "not confirmed",
+        "confirmed" if min(least.values()) > 0.05 else "contradicted",
         f"least median loss over {len(settings)} settings, in shares of the variance: SGD "
         f"{least['baseline']:.2g}, construction from the teacher {least['teacher']:.2g}, from "
         f"the learnt network {least['student']:.2g} (small is below 0.05).",
@@ -151,7 +151,7 @@ def _sgd_much_better(left: pd.DataFrame) -> Claim:
         "Appendix E, Figure 5b",
         '"However, SGD (blue curve) still achieves much better loss that [sic] the constructive '
         'algorithms."',
-        "confirmed" if factor.min() >= 2 else "not confirmed",
+        "confirmed" if factor.min() >= 2 else "contradicted",
         "the better construction's loss over SGD's, median of the runs, at source width d²: "
         f"{listed} (much better is at least 2 at every d); SGD is better in "
         f"{int((factors > 1).sum())} of {len(factors)} pairs of runs.",
@@ -166,7 +166,7 @@ def _sgd_at_small_widths(right: pd.DataFrame) -> Claim:
         "Figure 5, bottom left",
         '"[...] if the network is very sparse, and the width is also small, then SGD beats our '
         'construction."',
-        "confirmed" if widths[0] in better else "not confirmed",
+        "confirmed" if widths[0] in better else "contradicted",
         "SGD is better than both constructions in every run at c = "
         f"{', '.join(map(str, sorted(better))) or 'none'}, of {len(widths)} source widths from "
         f"{widths[0]} to {widths[-1]} (d = {int(right['side'].iloc[0])}).",

@@ -53,7 +53,7 @@ def _fitted(rows: pd.DataFrame) -> Claim:
         "'Fig. 4 suggests that permutations obtained by our Greedy matching algorithm hardly "
         "reduce our width requirement. Only highly sparse targets can be reconstructed with "
         "fewer sparse ID cond features.'",
-        "confirmed" if own["greedy"] and not others["greedy"] else "not confirmed",
+        "confirmed" if own["greedy"] and not others["greedy"] else "contradicted",
         f"Of {is_own.sum()} ID cond targets, ID cond features fit {own['unpermuted']} without "
         f"permuting, {own['greedy']} after the greedy pass and {own['best']} with the best "
         f"permutation; of all {(~is_own).sum()} others {others['greedy']} and {others['best']} "

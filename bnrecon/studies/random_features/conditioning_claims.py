@@ -43,7 +43,7 @@ def _verdict(intervals: Sequence[Interval]) -> str:
     below, above = count_signs(intervals)
     if below == len(intervals):
         return "confirmed"
-    return "not confirmed" if above and not below else "open"
+    return "contradicted" if above and not below else "open"
 
 
 def _compare(left: pd.DataFrame, right: pd.DataFrame, by: list[str], column: str) -> list[Interval]:

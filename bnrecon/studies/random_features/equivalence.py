@@ -178,7 +178,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Theorem 3.1",
             "Learning with ID cond features is equivalent to learning in the original "
             "parameterization, w_ij = γ_ij.",
-            "not confirmed" if failed else "confirmed" if decided else "open",
+            "contradicted" if failed else "confirmed" if decided else "open",
             f"collapsed to one convolution, losses and gradients are {same} in all "
             f"{rows['step'].max()} steps. {'; '.join(evidence)}.",
         )

@@ -159,7 +159,7 @@ def _claim(target: str, values: np.ndarray, inputs: int) -> Claim:
     return Claim(
         where,
         statement,
-        "not confirmed" if share[1] > WANTED else verdict,
+        "contradicted" if share[1] > WANTED else verdict,
         f"more by {needed[0] - DENSITY:.3f}: probability {WANTED:g} needs p = "
         f"{_bracketed(needed)} and 0.9 {_bracketed(quantile_interval(values, 0.9))}; at p = "
         f"{DENSITY:g} the target is found with {_bracketed(share)} ({len(values)} draws), where "

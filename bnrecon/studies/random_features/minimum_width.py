@@ -156,7 +156,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         Claim(
             "Eq. 3, conditioning",
             "This matrix cannot be perfectly conditioned.",
-            "confirmed" if off < EXACT and rows["condition_number"].min() > 1 else "not confirmed",
+            "confirmed" if off < EXACT and rows["condition_number"].min() > 1 else "contradicted",
             f"κ(M) = sqrt(c2) at c2 = {', '.join(map(str, rows['channels'].unique()))} "
             f"(largest relative difference {off:.0e}). Its columns are orthogonal, though: with "
             "1/sqrt(c2) for the ones of the shared feature κ is "
@@ -171,7 +171,7 @@ def _normal_targets(normal: pd.DataFrame) -> Claim:
         "Eq. 3, targets with a density",
         '"The solution of the target reconstruction is still straight forward": w_ij = γ2_i γ1_ij '
         "for j > 1 and w_i1 = γ2_i γ1_1, with c2(c0 - 1) + 1 ID cond features.",
-        "confirmed" if worst <= EXACT else "not confirmed",
+        "confirmed" if worst <= EXACT else "contradicted",
         f"all {len(normal)} normal targets are rebuilt to a relative error of {worst:.0e} or "
         f"better in float32 (confirmed: {EXACT:g})."
         if worst <= EXACT
@@ -182,7 +182,7 @@ def _normal_targets(normal: pd.DataFrame) -> Claim:
 def _any_target(rows: pd.DataFrame) -> Claim:
     """Open until every kind of target is there."""
     lost = rows["lost_rows"] > 0
-    verdict = "not confirmed" if lost.any() else "confirmed"
+    verdict = "contradicted" if lost.any() else "confirmed"
     kinds = [
         f"{target} {int(lost[group.index].sum())} of {len(group)}"
         for target, group in rows.groupby("target", sort=False)

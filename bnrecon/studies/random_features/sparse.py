@@ -162,7 +162,7 @@ def _loss(density: float, loss: Interval, width: int, epochs: int) -> Claim:
         f"Beyond Sect. 4: width {width}, {epochs} epochs",
         f"A density of {density} costs less than {MARGIN:g} point of test accuracy.",
         decide_loss(loss),
-        f"all weights less masked weights {loss} points. The margin is ours; not confirmed is an "
+        f"all weights less masked weights {loss} points. The margin is ours; contradicted is an "
         "interval above it.",
     )
 
@@ -172,7 +172,7 @@ def _exact(differences: pd.DataFrame) -> Claim:
     return Claim(
         "Theorem 3.1, for masks",
         "On one support, training scales and training weights are the same.",
-        "open" if largest is None else "confirmed" if largest < ROUNDING else "not confirmed",
+        "open" if largest is None else "confirmed" if largest < ROUNDING else "contradicted",
         "not computed yet."
         if largest is None
         else f"logits differ by {largest:.1e} of the largest one at most, over "

@@ -24,7 +24,11 @@ from bnrecon.studies.random_features.feature_matrices import (
     feature_matrix,
     normalize,
 )
-from bnrecon.studies.random_features.printed_law import printed_distribution, printed_edges
+from bnrecon.studies.random_features.printed_law import (
+    printed_density,
+    printed_distribution,
+    printed_edges,
+)
 
 __all__ = ["PART", "measure_spectrum"]
 
@@ -32,6 +36,7 @@ CHANNELS = {"smoke": 12, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 3, "paper": 10}
 ASPECTS = (1.0, 1.2, 0.8)  # c1 / n: the paper's 2500 and 3000 features, and 2000
 BINS = np.linspace(0, 2.4, 71)  # room for the sparse ones' tail
+MAGENTA = "#c800a8"  # unlike the colours of the distributions
 CLOSE = 0.05  # a Kolmogorov-Smirnov distance up to which the law describes a histogram
 
 
@@ -142,14 +147,17 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_figure(rows: pd.DataFrame) -> Figure:
-    """Histograms at each width, with the law of λ = 1 in black and of λ in red."""
+    """Histograms at each width, with the law of λ = 1 in black and of λ in magenta.
+
+    Where the printed density is another one, for c1 < n, it is dashed.
+    """
     widths = list(dict.fromkeys(rows["c1"]))
     figure, (grid,) = new_figure(1, len(widths), (PAGE, 2.9), sharey=True, squeeze=False)
     for letter, axes, width in zip("abc", grid, widths, strict=False):
         part = rows[rows["c1"] == width]
         channels = int(part["channels"].iloc[0])
         _draw_histograms(axes, part)
-        _draw_laws(axes, _ratio(width, channels**2))
+        _draw_laws(axes, width / channels**2)
         axes.set_title(f"({letter}) $c_0=c_2={channels}$, $c_1={width}$", loc="left")
         axes.set_xlabel("singular value")
         axes.set_ylim(0, 0.9)
@@ -175,9 +183,15 @@ def _draw_histograms(axes: Axes, rows: pd.DataFrame) -> None:
             axes.axvline(1, color=colour, linestyle=dashes, label=f"{label}: all are 1")
 
 
-def _draw_laws(axes: Axes, ratio: float) -> None:
-    """The law of λ in red with its name in the panel, and that of λ = 1 in black."""
-    for one, colour in {ratio: "red", 1.0: "black"}.items():
+def _draw_laws(axes: Axes, aspect: float) -> None:
+    """The law of λ in magenta with its name in the panel, and that of λ = 1 in black."""
+    ratio = min(aspect, 1 / aspect)
+    if aspect < 1:
+        low, high = printed_edges(aspect)
+        x = np.linspace(low + 1e-6, high, 400)
+        printed = f"as printed: λ = {1 / aspect:.3g}"
+        axes.plot(x, printed_density(x, aspect), color="dimgray", linestyle="--", label=printed)
+    for one, colour in {ratio: MAGENTA, 1.0: "black"}.items():
         low, high = spectrum.edges(one)
         x = np.linspace(low + 1e-6, high, 400)
         label = "law, λ = 1" if one == 1 else None
@@ -186,8 +200,8 @@ def _draw_laws(axes: Axes, ratio: float) -> None:
         axes.text(
             0.97,
             0.95,
-            f"red: law, λ = {ratio:.3g}",
-            color="red",
+            f"magenta: law, λ = {ratio:.3g}",
+            color=MAGENTA,
             transform=axes.transAxes,
             ha="right",
             va="top",

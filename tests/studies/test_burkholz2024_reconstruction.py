@@ -1,0 +1,127 @@
+"""Burkholz 2024, Tables 1 and 2: what is claimed of them follows from the runs of their cells."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from places import OUTPUTS
+
+from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.statistics import Interval
+from bnrecon.reproduction.document import claims_of
+from bnrecon.reproduction.run_table import Cell, Row
+from bnrecon.studies import registry
+from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
+
+CLAIMS = reconstruction_claims("Table 1")
+TARGETS = ("relu", "leaky_relu", "tanh", "sigmoid")
+
+
+def cell(way, loss=0.0, half_width=0.01, differ=(0, 0, 0), target="relu", width="16"):
+    """A finished cell; ``differ`` of 1,000 images by seed, ``None`` where they were not counted."""
+    labels = {"target width": width, "target": target, "features": "he_normal", "solver": way}
+    counts = [None if n is None else SimpleNamespace(images=1000, differ=n) for n in differ]
+    seeds = [SimpleNamespace(predictions=count) for count in counts]
+    interval = Interval(loss, half_width if len(seeds) > 1 else None, len(seeds))
+    return Cell(Row(labels, ()), None, None, SimpleNamespace(loss=interval, seeds=seeds))
+
+
+def unfinished(of):
+    return Cell(of.row, None, None, None)
+
+
+def both(paper, minimum, width="16"):
+    """Cells of both solvers, for targets in turn."""
+    counts = (("paper", paper), ("minimum", minimum))
+    return [
+        cell(way, differ=differ, target=target, width=width)
+        for way, differs in counts
+        for target, differ in zip(TARGETS, differs, strict=False)
+    ]
+
+
+@pytest.mark.parametrize("way", ["minimum", "exact"])
+@pytest.mark.parametrize(
+    ("loss", "half_width", "verdict"),
+    [(0.01, 0.02, "confirmed"), (0.04, 0.02, "open"), (-0.09, 0.02, "contradicted")],
+)
+def test_losses_are_about_zero_in_every_cell(way, loss, half_width, verdict):
+    (claim,) = CLAIMS([cell(way, loss, half_width), cell(way, 0.0, 0.01)])
+    assert claim.verdict == verdict
+    ends = f"{min(-0.01, loss - half_width):.2f} to {max(0.01, loss + half_width):.2f}"
+    assert f"mean losses with the ends of their intervals: {ends} (2 of 2 cells, 6 networks)" in (
+        claim.evidence
+    )
+
+
+@pytest.mark.parametrize("lacking", [unfinished(cell("exact")), cell("exact", differ=(0,))])
+def test_a_cell_that_is_not_finished_or_has_one_network_leaves_losses_open(lacking):
+    assert CLAIMS([cell("exact")])[0].verdict == "confirmed"
+    assert CLAIMS([cell("exact"), lacking])[0].verdict == "open"
+
+
+@pytest.mark.parametrize(
+    ("paper", "minimum", "verdict"),
+    [
+        ([(3, 4, 5), (4, 4, 4), (5, 5, 5)], [(1, 1, 1), (1, 1, 1), (1, 1, 1)], "confirmed"),
+        ([(9, 9, 9), (1, 1, 1), (1, 1, 1)], [(1, 1, 1), (1, 1, 1), (1, 1, 1)], "open"),
+        ([(1, 1, 1), (1, 1, 2), (1, 1, 1)], [(5, 5, 5), (5, 5, 6), (5, 5, 6)], "contradicted"),
+    ],
+)
+def test_variations_compare_both_solvers_cell_by_cell(paper, minimum, verdict):
+    claim = CLAIMS(both(paper, minimum))[1]
+    assert "variations" in claim.statement
+    assert claim.verdict == verdict
+    assert "(targets: 3, " in claim.evidence
+
+
+def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
+    cells = both([(9, 9, 9)] * 3, [(1, 1, 2), (1, 1, 1), (1, 1, 1)])
+    cells += both([(7,)], [(2,)], width="64")
+    verdicts = [claim.verdict for claim in CLAIMS(cells)]
+    assert verdicts == ["confirmed", "confirmed", "open", "open"]
+    losses, variations = CLAIMS(cells)[2:]
+    assert losses.evidence.endswith("; losses: 0.00 to 0.00 (1 of 1 cell, 1 network).")
+    assert variations.statement.endswith("(here targets of width 64).")
+    assert "predicts 70.0 otherwise" in variations.evidence
+    assert "50.0 (targets: 1)" in variations.evidence
+
+
+def test_cells_whose_predictions_were_not_counted_are_not_compared():
+    cells = both([(None, 1, 1)] * 3, [(1, 1, 1)] * 3)
+    assert [claim.where for claim in CLAIMS(cells)] == ["Sect. 3.2, Table 1"]
+    cells = both([(None, 1, 1), (8, 8, 8), (8, 8, 9), (8, 8, 8)], [(1, 1, 1)] * 4)
+    assert CLAIMS(cells)[1].verdict == "open"
+    assert "(3 of 4 cells, averaged by target)" in CLAIMS(cells)[1].evidence
+
+
+def test_without_finished_cells_there_is_no_claim():
+    assert CLAIMS([unfinished(cell("exact"))]) == []
+
+
+def test_the_shipped_evidence_is_what_the_shipped_runs_say():
+    claims = claims_of(registry.find("burkholz2024"), OUTPUTS, "laptop")
+    (evidence,) = (
+        claim.evidence
+        for claim in claims
+        if "small variations" in claim.statement and "width 16" in claim.statement
+    )
+    rates = []
+    for solver, path in itertools.product(
+        ("lu_lbfgs", "auto"), sorted((OUTPUTS / "runs").glob("cifar10-vgg18-*/result.json"))
+    ):
+        result = RunResult.read(path)
+        config = result.config
+        if (
+            config["solver"]["name"] == solver
+            and config["features"]["width"] == "minimum"
+            and config["target"]["width"] == 16
+            and config.get("source_images") == 256
+        ):
+            rates.append((solver, sum(seed.predictions.differ for seed in result.seeds) / 3))
+    paper, auto = (
+        [rate for name, rate in rates if name == solver] for solver in ("lu_lbfgs", "auto")
+    )
+    assert (len(paper), len(auto)) == (16, 16)
+    assert f"predicts {sum(paper) / 16:.1f} otherwise than its target" in evidence
+    assert f"and {sum(auto) / 16:.1f} by solver=auto (16 of 16 cells, averaged" in evidence
