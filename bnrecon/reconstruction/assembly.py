@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.folding import layer_label
 from bnrecon.reconstruction.moments import LayerMoments
@@ -18,6 +20,7 @@ __all__ = ["assemble", "check_moments", "join_layers"]
 NOTHING = 1e-6  # inputs that are never larger than this tell no range
 
 
+@torch.inference_mode(False)  # whose tensors could not be trained
 def assemble(
     plan: Plan,
     solutions: Mapping[str, Solution],

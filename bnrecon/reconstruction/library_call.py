@@ -27,6 +27,7 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["reconstruct"]
 
 
+@torch.inference_mode(False)  # whose tensors could not be trained
 def reconstruct(
     model: nn.Module,
     features: str | FeatureSpec = "he_normal",

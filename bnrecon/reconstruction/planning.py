@@ -40,6 +40,7 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["RefusedLayers", "plan_layers"]
 
 
+@torch.inference_mode(False)  # whose tensors could not be trained
 def plan_layers(
     model: nn.Module,
     features: FeatureSpec | str = "he_normal",

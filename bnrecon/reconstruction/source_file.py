@@ -104,6 +104,7 @@ def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> Non
     )
 
 
+@torch.inference_mode(False)  # whose tensors could not be trained
 def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn.Module:
     """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
 
@@ -235,6 +236,7 @@ def _rebuild(
     return layer
 
 
+@torch.inference_mode(False)  # whose tensors could not be trained
 def collapse(network: nn.Module) -> nn.Module:
     """The network with every source layer collapsed into W' = outer ∘ (B diag(inner) A).
 

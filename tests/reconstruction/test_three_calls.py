@@ -20,6 +20,7 @@ from bnrecon.reconstruction import (
     reconstruct,
     solve_layer,
 )
+from bnrecon.reconstruction.source_file import collapse, load_source
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.spec import SolverSpec
 
@@ -145,3 +146,20 @@ def test_shipped_rows_are_read_and_written_as_they_are():
     assert len(rows) > 1000
     for row in rows:
         assert LayerReport.from_json(row).to_json() == row
+
+
+def test_what_is_made_in_inference_mode_can_be_trained(model, tmp_path):
+    with torch.inference_mode():
+        images = torch.randn(4, *SHAPE)
+        rebuilt = reconstruct(model, images=images)
+        rebuilt.save(tmp_path / "source.safetensors")
+        plan = plan_layers(model)
+        built = [
+            rebuilt.network,
+            assemble(plan, solve_all(plan)).network,
+            load_source(tmp_path / "source.safetensors", model),
+            collapse(rebuilt.network),
+        ]
+    for network in built:
+        network(torch.randn(4, *SHAPE)).sum().backward()
+        assert all(p.grad is not None for p in network.parameters() if p.requires_grad)
