@@ -58,7 +58,7 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     allowed = [word for word in words if "/" not in word and not word.endswith("schema")]
     hint = "your own yaml files are found with --config-dir"
     if group == "hydra/launcher":
-        hint = "others come with: pip install 'bnrecon[launchers]'"
+        hint = "others come with: pip install -e '.[launchers]'"
     elif "," in given:
         hint = "several are a sweep, with -m"
     return f"{group}={given}: {nearest(given, allowed)}; {hint}"

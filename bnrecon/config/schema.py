@@ -106,12 +106,13 @@ class RunConfig:
     )
     evaluate: str = option(
         "auto",
-        "test images through the real source network (source), or the first source_images of them "
-        "and the rest through its collapsed form (collapsed); auto: by the cost",
+        "all test images through the real source network (source), or source_images of them, those "
+        "nearest to a decision boundary, and the rest through its collapsed form (collapsed); "
+        "auto: by the cost",
         allowed=("auto", "source", "collapsed"),
     )
     source_images: int = option(
-        64, "test images that go through the real source network at least", at_least=1
+        64, "least number of test images through the real source network", at_least=1
     )
     keep_source: bool = option(True, "keep the source networks' files once the result is written")
     imports: list[str] = field(

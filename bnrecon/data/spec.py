@@ -31,11 +31,11 @@ class DataSpec:
     name: str = option(help="the data set", allowed=DATASET_NAMES)
     root: str | None = option(None, "folder that holds the data set's files", folder=True)
     download: bool = option(True, "download what is missing (cifar10, cifar100, svhn, imagenette)")
-    train_limit: int | None = option(None, "use only so many training images", at_least=1)
-    test_limit: int | None = option(None, "use only so many test images", at_least=1)
+    train_limit: int | None = option(None, "use at most this many training images", at_least=1)
+    test_limit: int | None = option(None, "use at most this many test images", at_least=1)
     validation: int | None = option(
         None,
-        "hold out so many training images and test on them instead of the test images",
+        "hold out this many training images and test on them instead of the test images",
         at_least=1,
     )
     side: int | None = option(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bnrecon.config import composition
 from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
+from bnrecon.reproduction.page import is_of_claims
 from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
@@ -83,10 +84,14 @@ def document(
 
 
 def _paragraphs(page: Path) -> list[str]:
-    """A part's page without its first line, which the heading says; none where it is not run."""
+    """A part's page without what the document says elsewhere; none where it is not run.
+
+    Elsewhere are its first line (the heading) and its claims (the table of all claims).
+    """
     if not page.exists():
         return []
-    return page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
+    paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
+    return [text for text in paragraphs if not is_of_claims(text)]
 
 
 def _unfinished(page: Path) -> str | None:

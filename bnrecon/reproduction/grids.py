@@ -29,7 +29,7 @@ MARKS = {
     "loss reproduced": "=",
     "no more than reported": "(0)",
     "different": "≠",
-    "cannot tell": "?",
+    "inconclusive": "?",
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bnrecon.reporting import tables
-from bnrecon.reproduction.experiment import Claim, Experiment
+from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
 from bnrecon.reproduction.run_table import Cell, RunTable
 from bnrecon.reproduction.task_store import TaskResult
 
@@ -29,6 +29,7 @@ __all__ = [
     "Table",
     "Text",
     "device_name",
+    "is_of_claims",
     "listed",
 ]
 
@@ -88,6 +89,13 @@ class Claims:
             f"- {claim.where}: {claim.statement} **{claim.verdict.capitalize()}**: {claim.evidence}"
             for claim in self.claims
         )
+
+
+def is_of_claims(paragraph: str) -> bool:
+    """Whether a paragraph of a written page is one of ``Claims``."""
+    return paragraph.startswith("- ") and any(
+        f" **{verdict.capitalize()}**: " in paragraph for verdict in VERDICTS
+    )
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,6 @@ def _origin(done: Sequence[TaskResult]) -> str:
     return (
         f"Commits {listed(result.commit for result in done)}; "
         f"{listed(device_name(result.machine) for result in done)}; "
-        f"{sum(result.seconds for result in done):.0f} s of computing (trainings that were "
-        "interrupted or already stored are not counted)."
+        f"{sum(result.seconds for result in done):.0f} s of computing, without "
+        "trainings that were interrupted or already stored."
     )

@@ -54,14 +54,14 @@ AGAINST_TARGET = (
     f'"accuracy equivalent within {EQUIVALENT}" if the loss\'s whole interval lies within '
     f'±{EQUIVALENT} points; "different" if it excludes 0 and reaches beyond ±{EQUIVALENT} or, with '
     f"one seed, which has no interval, if McNemar's p is below {SIGNIFICANT} and the loss beyond "
-    f'±{EQUIVALENT}; else "cannot tell".'
+    f'±{EQUIVALENT}; else "inconclusive".'
 )
 AGAINST_PAPER = (
     "Against the paper: its loss may be anywhere within the reported one ± its half-width and the "
     'rounding of all that is printed. "Loss reproduced" if that excludes 0 and our whole interval '
     'lies within it, so that a wider interval of ours is never more agreement; "no more than '
     'reported" if it contains 0 and our whole interval lies within it; "different (smaller)" or '
-    '"(larger)" if the two do not meet; else "cannot tell", as for one seed. "Not compared" where '
+    '"(larger)" if the two do not meet; else "inconclusive", as for one seed. "Not compared" where '
     "the paper's target is of another width: its solver's error grows with n."
 )
 SMALLER = "At this scale accuracies themselves are not compared: the targets are smaller."
@@ -130,7 +130,7 @@ LOSSES = (
 )
 MARKS = (
     'Behind them the verdict against the paper: = "loss reproduced"; (0) "no more than reported"; '
-    '≠ "different"; ? "cannot tell"; none where the paper\'s target is of another width.'
+    '≠ "different"; ? "inconclusive"; none where the paper\'s target is of another width.'
 )
 
 

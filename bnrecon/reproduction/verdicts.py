@@ -89,12 +89,12 @@ def against_target(loss: Interval, predictions: Sequence[Predictions | None]) ->
         through the real source network, or the others have a reserve of at least 2. "identical
         where tested": no image is predicted otherwise, without that. "accuracy equivalent within
         0.05": the loss's whole interval lies within ±0.05. "different": the loss is beyond ±0.05
-        for certain or, with one seed, by McNemar's test. "cannot tell": all else.
+        for certain or, with one seed, by McNemar's test. "inconclusive": all else.
 
     >>> against_target(Interval(0.01, 0.02, 3), [None] * 3)
     'accuracy equivalent within 0.05'
     >>> against_target(Interval(0.01, 0.2, 3), [None] * 3)
-    'cannot tell'
+    'inconclusive'
     """
     known = [seed for seed in predictions if seed is not None]
     if known and len(known) == len(predictions) and not any(seed.differ for seed in known):
@@ -102,10 +102,12 @@ def against_target(loss: Interval, predictions: Sequence[Predictions | None]) ->
         return "identical predictions" if settled else "identical where tested"
     if loss.half_width is None:
         significant = any(seed.p_value < SIGNIFICANT for seed in known)
-        return "different" if significant and abs(loss.mean) > EQUIVALENT + CLOSE else "cannot tell"
+        return (
+            "different" if significant and abs(loss.mean) > EQUIVALENT + CLOSE else "inconclusive"
+        )
     if abs(loss.mean) + loss.half_width <= EQUIVALENT + CLOSE:
         return f"accuracy equivalent within {EQUIVALENT}"
-    return "different" if abs(loss.mean) > loss.half_width + CLOSE else "cannot tell"
+    return "different" if abs(loss.mean) > loss.half_width + CLOSE else "inconclusive"
 
 
 def _is_settled(seed: Predictions) -> bool:
@@ -132,7 +134,7 @@ def against_paper(
     Returns:
         "loss reproduced": what the paper's loss may be excludes 0, and the reproduced interval lies
         wholly within it, so that a wider interval is never more agreement. "no more than reported":
-        the same where the paper's may be 0. "different": the two do not meet. "cannot tell": all
+        the same where the paper's may be 0. "different": the two do not meet. "inconclusive": all
         else, as one seed without an interval. "not compared": the widths differ.
 
     >>> against_paper(Interval(0.3, 0.05, 3), Reported.printed(94.37, "94.1", "0.1"))
@@ -140,7 +142,7 @@ def against_paper(
     >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.12, "94.1", "0.08"))
     'no more than reported'
     >>> against_paper(Interval(0.0, 0.3, 3), Reported.printed(94.12, "94.1", "0.08"))
-    'cannot tell'
+    'inconclusive'
     >>> against_paper(Interval(0.0, 0.0, 3), Reported.printed(94.37, "94.1", "0.1"))
     'different (smaller)'
     """
@@ -151,21 +153,21 @@ def against_paper(
     if reported.width not in (None, width):
         return f"not compared (width {reported.width} in print)"
     if loss.half_width is None:
-        return "cannot tell"
+        return "inconclusive"
     apart = abs(loss.mean - reported.loss)
     if apart + loss.half_width <= reported.reach + CLOSE:
         lossless = abs(reported.loss) <= reported.reach + CLOSE
         return "no more than reported" if lossless else "loss reproduced"
     if apart > loss.half_width + reported.reach + CLOSE:
         return f"different ({'smaller' if loss.mean < reported.loss else 'larger'})"
-    return "cannot tell"
+    return "inconclusive"
 
 
 def counted(verdicts: Iterable[str], separator: str = ", ") -> str:
     """How often each verdict came out, the most frequent first.
 
-    >>> counted(["different", "cannot tell", "", "different"])
-    '2 different, 1 cannot tell'
+    >>> counted(["different", "inconclusive", "", "different"])
+    '2 different, 1 inconclusive'
     """
     found = Counter(verdict for verdict in verdicts if verdict)
     return separator.join(f"{count} {name}" for name, count in found.most_common())

@@ -17,6 +17,4 @@ def require_libraries(names: Iterable[str]) -> None:
     for name in names:
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # a folder of this name, as wandb leaves one
-            raise UserError(
-                f"tracker={name}: {name} is not installed; pip install 'bnrecon[{name}]'"
-            )
+            raise UserError(f"tracker={name}: {name} is not installed; pip install -e '.[{name}]'")

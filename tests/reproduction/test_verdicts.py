@@ -41,14 +41,14 @@ def reserve(value, source_images=256, differ=0):
         (0.03, 0.02, [OTHER] * 3, "accuracy equivalent within 0.05"),
         (0.03, 0.021, [OTHER] * 3, "different"),
         (-0.2, 0.1, [OTHER] * 3, "different"),
-        (0.03, 0.04, [OTHER] * 3, "cannot tell"),
-        (0.9, None, [OTHER], "cannot tell"),  # p = 1
+        (0.03, 0.04, [OTHER] * 3, "inconclusive"),
+        (0.9, None, [OTHER], "inconclusive"),  # p = 1
         (3.5, None, [WORSE], "different"),  # one seed: McNemar's test decides
         (-3.5, None, [WORSE], "different"),
-        (0.05, None, [WORSE], "cannot tell"),
-        (3.5, None, [None], "cannot tell"),
-        (3.5, 6.0, [WORSE] * 3, "cannot tell"),  # several seeds: the interval decides
-        (0.0, None, [], "cannot tell"),
+        (0.05, None, [WORSE], "inconclusive"),
+        (3.5, None, [None], "inconclusive"),
+        (3.5, 6.0, [WORSE] * 3, "inconclusive"),  # several seeds: the interval decides
+        (0.0, None, [], "inconclusive"),
     ],
 )
 def test_the_verdict_against_the_target(mean, half, predictions, expected):
@@ -61,12 +61,12 @@ def test_the_verdict_against_the_target(mean, half, predictions, expected):
         (0.0, 0.0, (94.12, "94.12", "0.07"), "no more than reported"),
         (0.0, 0.0, (94.12, "94.0", "0.1"), "no more than reported"),  # 0.12 - 0.1 - 0.105 < 0
         (0.2, 0.1, (94.12, "94.0", "0.1"), "no more than reported"),
-        (0.2, 0.2, (70.46, "70.1", "0.2"), "cannot tell"),  # reaches below 0.36 - 0.305
+        (0.2, 0.2, (70.46, "70.1", "0.2"), "inconclusive"),  # reaches below 0.36 - 0.305
         (0.36, 0.3, (70.46, "70.1", "0.2"), "loss reproduced"),
-        (0.36, 0.31, (70.46, "70.1", "0.2"), "cannot tell"),
+        (0.36, 0.31, (70.46, "70.1", "0.2"), "inconclusive"),
         (-0.2, 0.0, (70.0, "70.20", "0.05"), "loss reproduced"),  # a gain, reported as one
-        (0.0, 0.3, (94.12, "94.0", "0.1"), "cannot tell"),
-        (0.0, None, (94.12, "94.12", "0.07"), "cannot tell"),
+        (0.0, 0.3, (94.12, "94.0", "0.1"), "inconclusive"),
+        (0.0, None, (94.12, "94.12", "0.07"), "inconclusive"),
         (0.0, 0.0, (70.46, "70.1", "0.2"), "different (smaller)"),  # 0.36 - 0.2 - 0.105 > 0
         (0.9, 0.1, (70.46, "70.1", "0.2"), "different (larger)"),
     ],
@@ -104,7 +104,7 @@ def test_a_wider_interval_of_ours_never_turns_a_verdict_into_agreement():
             narrow, wide = verdict(Interval(mean, half, 3)), verdict(Interval(mean, wider, 3))
             agreed += wide in AGREEMENT
             assert wide not in AGREEMENT or narrow in AGREEMENT
-            assert verdict(Interval(mean, None, 1)) == "cannot tell"
+            assert verdict(Interval(mean, None, 1)) == "inconclusive"
     assert agreed > 100
 
 
@@ -120,7 +120,7 @@ def test_a_loss_is_reproduced_only_where_the_reported_one_excludes_zero():
             assert verdict == ("no more than reported" if low <= 0 <= high else "loss reproduced")
             found[verdict] += 1
         else:
-            assert verdict == "cannot tell"
+            assert verdict == "inconclusive"
     assert min(found.values()) > 100
 
 

@@ -18,7 +18,7 @@ __all__ = ["compute", "details_to"]
 
 details = logging.getLogger(__name__)  # goes to a study's log alone
 
-ROOMS = ("run", "reconstruction", "targets", "solvers")  # whose progress goes to a study's log
+PACKAGES = ("run", "reconstruction", "targets", "solvers")  # whose progress goes to a study's log
 
 
 def compute(
@@ -83,7 +83,7 @@ def details_to(log: Path) -> Iterator[None]:
     log.parent.mkdir(parents=True, exist_ok=True)
     handler = _Details(log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    loggers = [details, *(logging.getLogger(f"bnrecon.{room}") for room in ROOMS)]
+    loggers = [details, *(logging.getLogger(f"bnrecon.{name}") for name in PACKAGES)]
     before = [(found, found.level, found.propagate) for found in loggers]
     for found in loggers:
         found.addHandler(handler)

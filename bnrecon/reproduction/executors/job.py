@@ -129,7 +129,7 @@ class StudyJob:
         from bnrecon.reproduction import engine, request
         from bnrecon.reproduction.shared_targets import TargetWork, target_key
 
-        # A study's folder is named as the study; the registry is a room above this one.
+        # A study's folder is named as the study; the registry is in a package above this one.
         study = importlib.import_module(f"bnrecon.studies.{self.words[0]}.study").STUDY
         parts = engine.plan(study, request.read(self.words[0], self.words[1:]))
         found: dict[str, Work] = {item.key: item for part in parts for item in part.work}

@@ -70,7 +70,7 @@ def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = No
     try:
         import submitit  # noqa: F401  # it is an extra
     except ImportError:
-        raise UserError(f"cluster={cluster} needs submitit: pip install 'bnrecon[slurm]'") from None
+        raise UserError(f"cluster={cluster} needs submitit: pip install -e '.[slurm]'") from None
     logging.getLogger("submitit").setLevel(logging.ERROR)
     if cluster == "local":
         return LocalQueue(folder)

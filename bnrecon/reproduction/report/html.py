@@ -30,9 +30,7 @@ def require_libraries() -> None:
     needed = {"itables": "itables", "markdown_it": "markdown-it-py"}
     missing = [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise UserError(
-            f"bnrecon report needs {' and '.join(missing)}: pip install 'bnrecon[report]'"
-        )
+        raise UserError(f"bnrecon report needs {' and '.join(missing)}: pip install -e '.[report]'")
 
 
 def render(report: Report) -> bytes:

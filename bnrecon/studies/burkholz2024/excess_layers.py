@@ -33,7 +33,7 @@ SHARES: Mapping[str, tuple[float | None, ...]] = {
     "smoke": (20.0, 5.0, None),
     "laptop": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, None),
 }
-PAPERS = "the paper's 80 to 120 beyond its minimum width"
+PAPERS = "paper: 80 to 120 beyond its minimum"
 MINIMUM_AT = 0.02  # where the figure's logarithmic axis has the minimum width
 # Seeds by width of the target; n = 9 w². 2,000 iterations take half a minute of an idle thread at
 # width 32, seven minutes at width 64.

@@ -43,10 +43,11 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     beside = [panel for panel in panels if panel not in wide]
     figure = Figure(figsize=(PAGE, 0.5 + 2.15 * len(wide)))
     most = max(len(places) for _, places in wide)
-    shares = [most, *(max(len(places), 2.2) for _, places in beside)]
+    shares = [most, *(max(len(places), 2.8) for _, places in beside)]
+    last = len(wide) - 1
     grid = figure.add_gridspec(len(wide), len(shares), width_ratios=shares)
-    spots = [grid[row, :] if row or not beside else grid[0, 0] for row in range(len(wide))]
-    spots += [grid[0, 1 + column] for column in range(len(beside))]
+    spots = [grid[row, :] if row < last or not beside else grid[row, 0] for row in range(len(wide))]
+    spots += [grid[last, 1 + column] for column in range(len(beside))]
     first: Axes | None = None
     for letter, spot, (name, places) in zip("abcdef", spots, [*wide, *beside], strict=False):
         axes = figure.add_subplot(spot, sharey=first)
@@ -107,7 +108,7 @@ def _panel(axes: Axes, places: Places) -> None:
         count = len(names)
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
-        name = target.replace("training ", "").replace(", ", "\n")
+        name = target.replace(", training seed ", "\nseed\n")
         if not any(cell.row.possible for place in names for cell in places[place]):
             name += "\n(printed values\nimpossible)"
         axes.text(
