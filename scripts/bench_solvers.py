@@ -101,7 +101,7 @@ def measure(row: dict) -> dict:
     row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
     if row["section"] == "whole":
         return row | whole(row, device)
-    system = layer_system(row, device)
+    system = measured_system(row, device)
     row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
     if row["section"] == "products":
         return row | products(system, row["method"])
@@ -115,11 +115,12 @@ def measure(row: dict) -> dict:
     return row | found
 
 
-def layer_system(row: dict, device):
+def measured_system(row: dict, device):
     """The system of a row's layer: a standard normal target, he_normal features from seed 0."""
     import torch
 
-    from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+    from bnrecon.construction.residual import layer_system
+    from bnrecon.construction.two_layer import TargetLayer
     from bnrecon.features.drawing import draw
     from bnrecon.features.shapes import LayerShape
 
@@ -137,7 +138,7 @@ def layer_system(row: dict, device):
         c1 = math.ceil(round(row["oversampling"] * shape.equations, 6))
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
     features = draw("he_normal", shape, c1, 0, 0)
-    return two_layer_system(target, features, device, orthogonal=False)
+    return layer_system(target, features, device, orthogonal=False)
 
 
 def shortage(row: dict, device) -> str | None:
@@ -337,7 +338,7 @@ def whole(row: dict, device) -> dict:
     n = max(layer.equations for layer in rebuilt.layers)
     largest = sum(layer.equations == n for layer in rebuilt.layers)
     # Right after: machines are not equally fast all the time.
-    pair = products(layer_system(row, device), "bfloat16")["seconds"]
+    pair = products(measured_system(row, device), "bfloat16")["seconds"]
     iterations = expected_iterations(row["oversampling"], 1e-10)
     solving = sum(layer.seconds for layer in rebuilt.layers)
     solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in rebuilt.layers})

@@ -81,7 +81,8 @@ def solve(name: str, width: int, storage: str) -> dict:
     """Solve one layer; seconds, iterations, residual and peak memory."""
     import torch
 
-    from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+    from bnrecon.construction.residual import layer_system
+    from bnrecon.construction.two_layer import TargetLayer
     from bnrecon.features import draw
     from bnrecon.solvers import SolverSpec
     from bnrecon.solvers import solve as solve_system
@@ -100,7 +101,7 @@ def solve(name: str, width: int, storage: str) -> dict:
     threading.Thread(target=watch, daemon=True).start()
     started, spent = time.perf_counter(), time.process_time()
     pair = draw(name, shape, features, 0, 0, storage=storage)
-    system = two_layer_system(target, pair, torch.device("cpu"), orthogonal=False)
+    system = layer_system(target, pair, torch.device("cpu"), orthogonal=False)
     report = solve_system(system, SolverSpec("matrix_free")).report
     return {
         "n": shape.equations,

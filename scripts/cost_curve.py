@@ -90,7 +90,8 @@ def rebuild_layer(width: int) -> dict:
     """Draw the features of a layer and solve it."""
     import torch
 
-    from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+    from bnrecon.construction.residual import layer_system
+    from bnrecon.construction.two_layer import TargetLayer
     from bnrecon.features import LayerShape, choose_width, draw
     from bnrecon.solvers import SolverSpec, solve
 
@@ -101,7 +102,7 @@ def rebuild_layer(width: int) -> dict:
     target = TargetLayer("layer", weight, torch.zeros(width))
     started, spent = time.perf_counter(), time.process_time()
     pair = draw("sign", shape, features, 0, 0, storage="regenerate")
-    system = two_layer_system(target, pair, torch.device("cpu"), orthogonal=False)
+    system = layer_system(target, pair, torch.device("cpu"), orthogonal=False)
     report = solve(system, SolverSpec("matrix_free")).report
     return {
         "n": shape.equations,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.construction.two_layer import TargetLayer, linear_system, two_layer_system
+from bnrecon.construction.two_layer import TargetLayer, linear_system
 from bnrecon.features.matrix import feature_operator, skip_rows
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
@@ -29,9 +29,9 @@ def minimum_width(shape: LayerShape, skip: str) -> int:
 def layer_system(
     target: TargetLayer, features: Features, device: torch.device, orthogonal: bool
 ) -> System:
-    """Set up the system of a target layer and its features, whose skip connection has the kernel s.
+    """Set up the system of a target layer and its features; s is the kernel of a skip connection.
 
-    - ``none``: W = outer ∘ (M γ), ``two_layer_system``.
+    - ``none``: W = outer ∘ (M γ) (Lemma 2.1), ``linear_system``.
     - ``inner`` normalization, N2 C2 N1 C1 + C_skip: W - s = outer ∘ (M γ), a modified target.
     - ``outer`` normalization, N2 [C2 N1 C1 + C_skip]: W = outer ∘ (M γ + s). From c1 = n on the
       second scales stay 1 and M γ = W - s. From n - c2 on they are eliminated, with pivot p of
@@ -53,12 +53,10 @@ def layer_system(
     >>> layer_system(target, features, torch.device("cpu"), False).operator.shape
     (140, 140)
     """
+    matrix = feature_operator(features, torch.float64, device)
+    weight = target.rows().to(device, torch.float64)
     if features.skip == "none":
-        return two_layer_system(target, features, device, orthogonal)
-    matrix, weight = (
-        feature_operator(features, torch.float64, device),
-        target.rows().to(device, torch.float64),
-    )
+        return linear_system(matrix, weight, orthogonal)
     skip = skip_rows(features).to(device)
     n, width = matrix.shape
     if features.skip == "inner" or width >= n or width < n - len(weight):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bnrecon.features.matrix import feature_operator, skip_rows
+from bnrecon.features.matrix import skip_rows
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.base import Operator
@@ -14,7 +14,7 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.structured import Selection
 from bnrecon.operators.system import Scales, System
 
-__all__ = ["TargetLayer", "composed_weight", "linear_system", "relative_error", "two_layer_system"]
+__all__ = ["TargetLayer", "composed_weight", "linear_system", "relative_error"]
 
 
 @dataclass(frozen=True)
@@ -51,27 +51,6 @@ class TargetLayer:
     def rows(self) -> torch.Tensor:
         """The weight in the order of M's rows: (c2, taps c0), taps before inputs."""
         return self.weight.movedim(1, -1).flatten(1)
-
-
-def two_layer_system(
-    target: TargetLayer, features: Features, device: torch.device, orthogonal: bool
-) -> System:
-    """Set up the system of a target layer and its features.
-
-    Features' first kernel is 1x1; ``bnrecon.construction.kernel_composition`` has the general
-    case, ``bnrecon.construction.residual.layer_system`` features with a skip connection too.
-
-    Args:
-        target: the layer.
-        features: for it.
-        device: where the system is set up.
-        orthogonal: whether M^T M = I at width n.
-    """
-    return linear_system(
-        feature_operator(features, torch.float64, device),
-        target.rows().to(device, torch.float64),
-        orthogonal,
-    )
 
 
 def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = False) -> System:

@@ -1,14 +1,15 @@
-"""What a solver needs of a matrix, and the matrix itself from it where it is small."""
+"""What a solver needs of a matrix."""
 
 from __future__ import annotations
 
+import abc
 from typing import Protocol
 
 import torch
 
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["CHUNK_BYTES", "Operator", "Products", "form"]
+__all__ = ["CHUNK_BYTES", "Operator", "Products"]
 
 CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 2**30}  # bound of temporary memory, where none is given
 
@@ -31,42 +32,47 @@ class Products(Protocol):
         """M^T y for y (rows,) or (rows, k)."""
 
 
-class Operator(Products, Protocol):
-    """What a solver needs of a matrix: its products, norms, and its dense form for small sizes."""
+class Operator(abc.ABC):
+    """A matrix through its products, norms and columns; it need not be stored.
 
-    @property
-    def device(self) -> torch.device:
-        """Where vectors are."""
+    ``dtype`` and ``device`` are those of vectors, ``precision`` is what products run in.
+    """
 
-    @property
-    def precision(self) -> Precision:
-        """What products run in."""
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+    precision: Precision
 
+    @abc.abstractmethod
+    def matvec(self, x: torch.Tensor) -> torch.Tensor:
+        """M x for x (columns,) or (columns, k)."""
+
+    @abc.abstractmethod
+    def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
+        """M^T y for y (rows,) or (rows, k)."""
+
+    @abc.abstractmethod
     def columns(self, part: slice) -> torch.Tensor:
         """Some columns of M, as rows."""
 
-    def dense(self) -> torch.Tensor:
-        """M itself, stored by columns as LAPACK wants it."""
-
+    @abc.abstractmethod
     def to(self, precision: Precision) -> Operator:
         """The same matrix in another precision."""
 
+    @abc.abstractmethod
     def column_norms(self) -> torch.Tensor:
         """Euclidean norms of M's columns."""
 
+    @abc.abstractmethod
     def leading(self, count: int) -> Operator:
         """The matrix of the first ``count`` columns."""
 
-
-def form(operator: Operator) -> torch.Tensor:
-    """M itself, from an operator's ``columns``, a chunk at a time.
-
-    Stored by columns, so that LAPACK can factorize it in place.
-    """
-    rows, columns = operator.shape
-    transposed = torch.empty(columns, rows, dtype=operator.dtype, device=operator.device)
-    block = max(1, CHUNK_BYTES["cpu"] // (max(1, rows) * transposed.element_size()))
-    for start in range(0, columns, block):
-        part = slice(start, start + block)
-        transposed[part] = operator.columns(part)
-    return transposed.T
+    def dense(self) -> torch.Tensor:
+        """M itself, stored by columns, so that LAPACK can factorize it in place."""
+        rows, columns = self.shape
+        transposed = torch.empty(columns, rows, dtype=self.dtype, device=self.device)
+        block = max(1, CHUNK_BYTES["cpu"] // (max(1, rows) * transposed.element_size()))
+        for start in range(0, columns, block):
+            part = slice(start, start + block)
+            transposed[part] = self.columns(part)
+        return transposed.T

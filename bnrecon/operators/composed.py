@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import torch
 
-from bnrecon.operators.base import form
+from bnrecon.operators.base import Operator
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import Precision
 
 __all__ = ["Convolved"]
 
 
-class Convolved:
+class Convolved(Operator):
     """M for two kernels larger than 1x1 (Burkholz 2024, Eq. 2).
 
     Column l is the full convolution of B[:, l] with A[l, :].
@@ -83,10 +83,6 @@ class Convolved:
     def columns(self, part: slice) -> torch.Tensor:
         """Some columns of M, as rows."""
         return self._sum(self.product.columns(part).T).T
-
-    def dense(self) -> torch.Tensor:
-        """M (c2 |dim(k2, k1)| c0, c1)."""
-        return form(self)
 
     def to(self, precision: Precision) -> Convolved:
         """The same features in another precision."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.operators.base import Operator, form
+from bnrecon.operators.base import Operator
 from bnrecon.runtime.precision import Precision
 
 __all__ = ["Eliminated"]
 
 
-class Eliminated:
+class Eliminated(Operator):
     """M after the elimination of the second scales.
 
     Output i's weights are reached up to its second scale when ``(M x)_r - (w_r / w_p) (M x)_p = 0``
@@ -40,6 +40,7 @@ class Eliminated:
         self.weight = weight
         self.skip = None if skip is None else skip.to(weight)
         self.dtype, self.device = operator.dtype, operator.device
+        self.precision = operator.precision
         self.shape = (operator.shape[0] - outputs + (skip is None), operator.shape[1])
         self.pivots = weight.abs().argmax(1) if pivots is None else pivots
         values = weight.gather(1, self.pivots[:, None])
@@ -103,10 +104,6 @@ class Eliminated:
         others = table[:, *self.others]
         return others if self.skip is not None else torch.cat([others, fixed], 1)
 
-    def dense(self) -> torch.Tensor:
-        """The eliminated matrix."""
-        return form(self)
-
     def to(self, precision: Precision) -> Eliminated:
         """The same in another precision; the elimination's ratios keep the accuracy of vectors."""
         return Eliminated(
@@ -116,11 +113,6 @@ class Eliminated:
     def column_norms(self) -> torch.Tensor:
         """Norms of M's own columns, enough to scale them; eliminated ones are a little longer."""
         return self.operator.column_norms()
-
-    @property
-    def precision(self) -> Precision:
-        """That of M."""
-        return self.operator.precision
 
     def leading(self, count: int) -> Eliminated:
         """The first ``count`` features."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from bnrecon.operators.base import CHUNK_BYTES, form
+from bnrecon.operators.base import CHUNK_BYTES, Operator
 from bnrecon.operators.rows import TILE, Rows
 from bnrecon.runtime.precision import FLOAT64, Precision
 
@@ -15,7 +15,7 @@ __all__ = ["Generated"]
 TILE_ROWS = 1024  # of them at least: the products of shorter tiles are added up too often
 
 
-class Generated:
+class Generated(Operator):
     """The operator of ``KhatriRao`` for factors that are never whole in float64.
 
     M (m c0, c1) has the columns vec(B[:, l] A[l, :]). Its products take a run of rows of B^T and of
@@ -104,10 +104,6 @@ class Generated:
             matrix.values(part, self.dtype, self.device) for matrix in (self.transposed, self.first)
         )
         return (second[:, :, None] * first[:, None]).flatten(1)
-
-    def dense(self) -> torch.Tensor:
-        """M (m c0, c1)."""
-        return form(self)
 
     def to(self, precision: Precision) -> Generated:
         """The same features in another precision."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from bnrecon.operators.base import CHUNK_BYTES, form
+from bnrecon.operators.base import CHUNK_BYTES, Operator
 from bnrecon.runtime.precision import Precision
 
 __all__ = ["KhatriRao"]
@@ -18,7 +18,7 @@ CACHE_BYTES = 512 * 2**10
 WIDENED_BYTES = 8 * 2**20
 
 
-class KhatriRao:
+class KhatriRao(Operator):
     """M (m c0, c1) with columns vec(B[:, l] A[l, :]), B (m, c1), A (c1, c0), m = c2 kh kw.
 
     With the target's weight as a matrix W (m, c0), row (i, p) and column j standing for output, tap
@@ -137,10 +137,6 @@ class KhatriRao:
         """Some columns of M, as rows: (count, m c0)."""
         transposed, first = self._run(part)
         return (transposed[:, :, None] * first[:, None]).flatten(1)
-
-    def dense(self) -> torch.Tensor:
-        """M (m c0, c1)."""
-        return form(self)
 
     def to(self, precision: Precision) -> KhatriRao:
         """The same features in another precision; factors are rounded to it, never widened."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.operators.base import Operator, form
+from bnrecon.operators.base import Operator
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import Precision
 
@@ -29,7 +29,7 @@ def select_columns(operator: Operator, index: torch.Tensor) -> Operator:
     return Selected(operator, index)
 
 
-class Selected:
+class Selected(Operator):
     """M[:, index] through the products of the whole M, which need not store its columns.
 
     Args:
@@ -41,11 +41,7 @@ class Selected:
         self.operator, self.index = operator, index
         self.shape = (operator.shape[0], len(index))
         self.dtype, self.device = operator.dtype, operator.device
-
-    @property
-    def precision(self) -> Precision:
-        """That of M."""
-        return self.operator.precision
+        self.precision = operator.precision
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M times x, spread over all columns."""
@@ -63,10 +59,6 @@ class Selected:
         units = torch.zeros(self.shape[1], len(wanted), dtype=self.dtype, device=self.device)
         units[wanted, torch.arange(len(wanted), device=self.device)] = 1
         return self.matvec(units).T
-
-    def dense(self) -> torch.Tensor:
-        """The selected columns as a matrix."""
-        return form(self)
 
     def to(self, precision: Precision) -> Selected:
         """The same columns in another precision."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from bnrecon.operators.base import form
+from bnrecon.operators.base import Operator
 from bnrecon.runtime.precision import Precision
 
 __all__ = ["Kronecker", "Selection"]
 
 
-class Selection:
+class Selection(Operator):
     """M with a single 1 in each row: ``(M x)_r = x[feature[r]]``.
 
     id_cond at maximum width has ``feature`` = 0 … n - 1, M = I (Random features for normalization
@@ -24,11 +24,7 @@ class Selection:
     def __init__(self, feature: torch.Tensor, columns: int, dtype: torch.dtype):
         self.feature = feature
         self.shape, self.dtype, self.device = (len(feature), columns), dtype, feature.device
-
-    @property
-    def precision(self) -> Precision:
-        """That of vectors: there is nothing to multiply."""
-        return Precision.of(self.dtype)
+        self.precision = Precision.of(dtype)
 
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """X by row."""
@@ -45,10 +41,6 @@ class Selection:
         wanted = torch.arange(self.shape[1], device=self.device)[part]
         return (wanted[:, None] == self.feature).to(self.dtype)
 
-    def dense(self) -> torch.Tensor:
-        """The matrix of zeros and ones."""
-        return form(self)
-
     def to(self, precision: Precision) -> Selection:
         """The same for other vectors."""
         return Selection(self.feature, self.shape[1], precision.vectors)
@@ -64,7 +56,7 @@ class Selection:
         return self
 
 
-class Kronecker:
+class Kronecker(Operator):
     """M = U2 ⊗ U1 for U2 (m, m) and U1 (c0, c0): ``M x = vec(U2 X U1^T)``, X = x as (m, c0).
 
     ortho_cond's M, orthogonal as both factors are (Random features for normalization layers, Sect.
@@ -74,12 +66,7 @@ class Kronecker:
     def __init__(self, u2: torch.Tensor, u1: torch.Tensor):
         self.u2, self.u1 = u2, u1
         self.shape = (len(u2) * len(u1), u2.shape[1] * u1.shape[1])
-        self.dtype, self.device = u2.dtype, u2.device
-
-    @property
-    def precision(self) -> Precision:
-        """That of the factors."""
-        return Precision.of(self.dtype)
+        self.dtype, self.device, self.precision = u2.dtype, u2.device, Precision.of(u2.dtype)
 
     def _apply(self, left: torch.Tensor, right: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         table = x.reshape(left.shape[1], right.shape[1], -1)
@@ -98,10 +85,6 @@ class Kronecker:
         number = torch.arange(self.shape[1], device=self.device)[part]
         inputs = self.u1.shape[1]
         return (self.u2.T[number // inputs, :, None] * self.u1.T[number % inputs, None]).flatten(1)
-
-    def dense(self) -> torch.Tensor:
-        """The Kronecker product."""
-        return form(self)
 
     def to(self, precision: Precision) -> Kronecker:
         """The same factors in another precision; bf16 is not worth it here."""

@@ -98,11 +98,6 @@ class PlannedLayer:
         """Where the layer is solved."""
         return self.found.module.weight.device
 
-    @property
-    def regenerated(self) -> bool:
-        """Whether features are made wherever they are used, instead of being stored."""
-        return self.storage == "regenerate"
-
     def draw_groups(self) -> list[Features]:
         """Draw the features of all groups."""
         return [self.draw(group) for group in range(self.groups)]

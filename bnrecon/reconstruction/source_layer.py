@@ -69,7 +69,6 @@ class SourceLayer(nn.Module):
             setattr(self, name, getattr(module, name))
         stored = count * features.shape.feature_bytes(features.width)
         self.implicit = features.identity and stored > IMPLICIT_FROM
-        self.regenerated = features.storage == "regenerate"
         norm = norm_class(module)
         self.first_norm = norm(count * features.width, dtype=dtype)
         self.second_norm = norm(count * features.shape.outputs, dtype=dtype)

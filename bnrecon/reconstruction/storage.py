@@ -22,6 +22,7 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.iterative import expected_iterations, rounded_itemsize
+from bnrecon.solvers.krylov import MOST_ITERATIONS
 from bnrecon.solvers.register import lookup
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def storage_seconds(layer: PlannedLayer) -> float:
         return PASSES * numbers * DRAWN_SECONDS / torch.get_num_threads()
     if layer.storage != "disk" or disk_bytes([layer]) <= available_memory(torch.device("cpu")):
         return 0.0
-    iterations = min(50_000, expected_iterations(width / shape.equations, 1e-10))
+    iterations = min(MOST_ITERATIONS, expected_iterations(width / shape.equations, 1e-10))
     rounded = layer.groups * _rounded_bytes(layer, layer.choice.solver)
     return (4 * numbers * PASSES + 2 * iterations * rounded) / DISK_RATE
 

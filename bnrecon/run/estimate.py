@@ -18,6 +18,7 @@ from bnrecon.reconstruction.substitution import substitute, uncompiled
 from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers import SolverSpec
 from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers.krylov import MOST_ITERATIONS
 
 __all__ = [
     "Positions",
@@ -188,9 +189,9 @@ def _group_seconds(
     if name == "closed_form":
         return 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
     if name in ("matrix_free", "minimum_norm", "lbfgs"):
-        limit = spec.max_iterations or 50_000
+        limit = spec.max_iterations or MOST_ITERATIONS
         iterations = min(limit, expected_iterations(c1 / n, spec.tolerance))
-        products = 4 * n * c1 * (REGENERATION if layer.regenerated else 1)
+        products = 4 * n * c1 * (REGENERATION if layer.storage == "regenerate" else 1)
         fast = single if name == "lbfgs" else rates[precision_schedule(device)[0].factors]
         return exact + iterations * products / (0.65 * fast)
     if name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):

@@ -22,7 +22,7 @@ APART = 2  # singular values that the approximate inverse treats apart
 CORRECTIONS = 10  # of the float64 LU, at most; one suffices unless κ(M) nears 1e16
 
 
-def check_dense(rows: int, columns: int, _orthogonal: bool = False) -> None:
+def check_dense(rows: int, columns: int, _orthogonal: bool) -> None:
     """Square, and small enough for 32-bit indexing."""
     require_square(rows, columns)
     if rows > LARGEST:

@@ -13,11 +13,12 @@ from typing import Protocol
 import torch
 
 from bnrecon.operators.base import Operator, Products
+from bnrecon.operators.scaled import Scaled, inverse_norms
 from bnrecon.operators.system import System
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, TF32, precision_schedule
 from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.checkpoint import Checkpoint, Corrected, InnerCheckpoint
-from bnrecon.solvers.krylov import cgls, craig
+from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls, craig
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
 
@@ -99,23 +100,13 @@ def matrix_free(system: System, spec: SolverSpec, checkpoint: Checkpoint | None 
         return refine(system, spec, cgls, "near least squares", checkpoint=checkpoint)
     norms = system.operator.column_norms()
     spread = float(norms.std(correction=0) / norms.mean())
-    if not spread > SPREAD:
-        norm = "near the minimum norm of the scales"
-        return refine(system, spec, cgls, norm, checkpoint=checkpoint)
-    scaling = torch.where(
-        norms > 0, 1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), torch.zeros_like(norms)
-    )
-    return refine(
-        system,
-        spec,
-        cgls,
-        "near the minimum norm of the scales times their columns' norms",
-        scaling,
-        checkpoint=checkpoint,
-    )
+    norm, scaling = "near the minimum norm of the scales", None
+    if spread > SPREAD:
+        norm, scaling = f"{norm} times their columns' norms", inverse_norms(norms)
+    return refine(system, spec, cgls, norm, scaling, checkpoint=checkpoint)
 
 
-def check_wide(rows: int, columns: int, _orthogonal: bool = False) -> None:
+def check_wide(rows: int, columns: int, _orthogonal: bool) -> None:
     """Raise ``Unsuitable`` for fewer unknowns than equations."""
     if columns < rows:
         raise Unsuitable(
@@ -166,7 +157,7 @@ def refine(
     schedule = precision_schedule(rhs.device)
     if exact.shape[0] * exact.shape[1] < SMALL:
         schedule = [precision for precision in schedule if precision is not BFLOAT16]
-    limit = spec.max_iterations or 50_000
+    limit = spec.max_iterations or MOST_ITERATIONS
     start = None if checkpoint is None else checkpoint.load()
     start = start or Corrected(torch.zeros(exact.shape[1]), rhs, 0, len(schedule))
     x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
@@ -174,13 +165,14 @@ def refine(
     begun = start.inner
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
-    rounded: _Scaled | None = None
+    rounded: Products | None = None
     with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", spec.tolerance) as bar:
         while level < len(schedule) and size > target and spent < limit:
             if rounded is None:
-                rounded = _Scaled(exact.to(schedule[level]), scaling)
+                operator = exact.to(schedule[level])
+                rounded = operator if scaling is None else Scaled(operator, scaling)
                 # Operators that gain nothing by bf16 stay in float32.
-                name = rounded.operator.precision.name
+                name = operator.precision.name
                 if names[-1:] != (name,):
                     begun = None  # it ran in a precision of another machine
                 names += (name,) if name not in names else ()
@@ -229,18 +221,3 @@ def _corrected(
     if not bool(torch.isfinite(step)):
         return x, residual
     return x + step * direction, residual - step * image
-
-
-class _Scaled:
-    """M D in the operator's precision, D = diag(scaling)."""
-
-    def __init__(self, operator: Operator, scaling: torch.Tensor | None):
-        self.operator, self.dtype, self.shape = operator, operator.dtype, operator.shape
-        self.scaling = None if scaling is None else scaling.to(operator.dtype)
-
-    def matvec(self, y: torch.Tensor) -> torch.Tensor:
-        return self.operator.matvec(y if self.scaling is None else self.scaling * y)
-
-    def rmatvec(self, r: torch.Tensor) -> torch.Tensor:
-        product = self.operator.rmatvec(r)
-        return product if self.scaling is None else self.scaling * product

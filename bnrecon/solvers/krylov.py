@@ -9,11 +9,12 @@ import torch
 from bnrecon.operators.base import Products
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 
-__all__ = ["LOOK_EVERY", "cgls", "craig"]
+__all__ = ["LOOK_EVERY", "MOST_ITERATIONS", "cgls", "craig"]
 
 # Iterations between checks of the residual on a GPU. A check waits for the GPU and leaves it idle
 # until the next iteration is launched; up to nine iterations too many cost less.
 LOOK_EVERY = 10
+MOST_ITERATIONS = 50_000  # where the user sets no limit
 
 
 def cgls(

@@ -49,7 +49,7 @@ def lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
     return minimize(operator.matvec, operator.rmatvec, rhs, start, spec)
 
 
-def check_svd(rows: int, columns: int, _orthogonal: bool = False) -> None:
+def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
     if columns < rows:
         raise Unsuitable(
             f"{rows} equations of {columns} unknowns cannot be preconditioned to full rank; "

@@ -6,7 +6,7 @@ import torch
 
 from bnrecon.operators.system import System
 from bnrecon.solvers.base import Answer
-from bnrecon.solvers.krylov import cgls
+from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
@@ -31,7 +31,7 @@ def least_squares(system: System, spec: SolverSpec) -> Answer:
     operator, rhs = system.operator, system.rhs
     if min(operator.shape) > LARGEST:
         size = rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)
-        limit = spec.max_iterations or 50_000
+        limit = spec.max_iterations or MOST_ITERATIONS
         with ResidualBar(
             f"least squares {operator.shape[0]} x {operator.shape[1]}", spec.tolerance
         ) as bar:

@@ -16,12 +16,13 @@ import torch
 
 from bnrecon.operators.base import Operator, Products
 from bnrecon.operators.eliminated import Eliminated
+from bnrecon.operators.scaled import Scaled, inverse_norms
 from bnrecon.operators.selected import select_columns
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Solution, SolverReport
-from bnrecon.solvers.krylov import cgls
+from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.solving import relative_residual, solve
 from bnrecon.solvers.spec import SolverSpec
@@ -154,9 +155,9 @@ def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:
         own = dataclasses.replace(system, operator=part, matrix=part, orthogonal=False)
         solution = solve(own, dataclasses.replace(spec, name="auto"))
         return Solution(_spread(system, kept, solution.scale), solution.report)
-    operator = _Normalized(part)
+    operator = _normalized(part)
     size = system.rhs.norm().clamp_min(torch.finfo(system.rhs.dtype).tiny)
-    limit = spec.max_iterations or 50_000
+    limit = spec.max_iterations or MOST_ITERATIONS
     with ResidualBar(f"refitting {columns} features", spec.tolerance) as bar:
         y, steps = cgls(
             operator, system.rhs / size, spec.tolerance, limit, bar.show, FLAT, math.inf
@@ -180,7 +181,7 @@ def shrink(system: System, count: int) -> torch.Tensor:
     kept = torch.arange(columns, device=rhs.device)
     rounds = max(1, math.ceil(math.log(count / columns) / math.log(ROUND)))
     for number in range(1, rounds + 1):
-        operator = _Normalized(select_columns(whole, kept))
+        operator = _normalized(select_columns(whole, kept))
         y, _ = cgls(operator, rhs, ROUND_GAIN, ROUND_STEPS, flat=ROUND_GAIN)
         left = round(columns * (count / columns) ** (number / rounds))
         kept = kept[_largest_first(y.abs())[:left]]
@@ -205,7 +206,7 @@ def least_l1(operator: Operator, rhs: torch.Tensor) -> torch.Tensor:
         operator: M (n, c1).
         rhs: b (n,).
     """
-    matrix = _Normalized(operator.to(FLOAT32))
+    matrix = _normalized(operator.to(FLOAT32))
     b = (rhs / rhs.norm().clamp_min(torch.finfo(rhs.dtype).tiny)).to(matrix.dtype)
     step = 1 / (1.05 * _largest_eigenvalue(matrix))
     correlation = matrix.rmatvec(b)
@@ -238,7 +239,7 @@ def _shrinkage(
     return y
 
 
-def _largest_eigenvalue(matrix: _Normalized) -> float:
+def _largest_eigenvalue(matrix: Scaled) -> float:
     """Of M^T M, by the power method; 4.95 by the Marchenko-Pastur law at 1.5 features a row."""
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(matrix.shape[1], generator=generator).to(matrix.scaling)
@@ -271,16 +272,6 @@ def _reported(
     return Solution(scale, report)
 
 
-class _Normalized:
-    """M D with columns of norm 1, D = diag(scaling); all-zero columns stay so."""
-
-    def __init__(self, operator: Operator):
-        self.operator, self.dtype, self.shape = operator, operator.dtype, operator.shape
-        norms = operator.column_norms().to(operator.dtype)
-        self.scaling = torch.where(norms > 0, 1 / norms, torch.zeros_like(norms))
-
-    def matvec(self, y: torch.Tensor) -> torch.Tensor:
-        return self.operator.matvec(self.scaling * y)
-
-    def rmatvec(self, r: torch.Tensor) -> torch.Tensor:
-        return self.scaling * self.operator.rmatvec(r)
+def _normalized(operator: Operator) -> Scaled:
+    """M with columns of norm 1."""
+    return Scaled(operator, inverse_norms(operator.column_norms().to(operator.dtype)))

@@ -5,12 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
-from bnrecon.construction.two_layer import (
-    TargetLayer,
-    composed_weight,
-    linear_system,
-    two_layer_system,
-)
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer, composed_weight, linear_system
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
@@ -208,7 +204,7 @@ def test_a_dead_output_and_a_single_weight_pass_the_elimination():
     target = TargetLayer("t", weight, torch.zeros(3))
     shape = target.shape
     features = draw("he_normal", shape, shape.minimum_width, 0, 0)
-    system = two_layer_system(target, features, CPU, orthogonal=False)
+    system = layer_system(target, features, CPU, orthogonal=False)
     x = torch.linalg.solve(system.operator.dense(), system.rhs)
     scales = system.scales(x)
     assert torch.allclose(composed_weight(system.matrix, scales, features), weight, atol=1e-10)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 from bnrecon.solvers import SolverSpec, choose, solve
@@ -22,7 +23,7 @@ def minimum_width(seed):
     )
     target = TargetLayer("layer", weight, torch.zeros(6))
     features = draw("he_normal", SHAPE, SHAPE.minimum_width, seed, 0)
-    return two_layer_system(target, features, torch.device("cpu"), orthogonal=False)
+    return layer_system(target, features, torch.device("cpu"), orthogonal=False)
 
 
 def residual(system, x):

@@ -6,7 +6,8 @@ import json
 import pytest
 import torch
 
-from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction.report import LayerReport
@@ -17,19 +18,19 @@ DIRECT = {"lu", "closed_form"}
 WIDTH = {"lu": 270, "refined": 270, "lu_lbfgs": 270}
 
 
-def layer_system(width, features="he_normal"):
+def system_of(width, features="he_normal"):
     weight = torch.randn(
         6, 5, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
     target = TargetLayer("layer", weight, torch.zeros(6))
     drawn = draw(features, SHAPE, width, 0, 0)
-    return two_layer_system(target, drawn, torch.device("cpu"), orthogonal=features == "id_cond")
+    return layer_system(target, drawn, torch.device("cpu"), orthogonal=features == "id_cond")
 
 
 def system_for(solver):
     if solver == "closed_form":
-        return layer_system(270, "id_cond")
-    return layer_system(WIDTH.get(solver, 405))
+        return system_of(270, "id_cond")
+    return system_of(WIDTH.get(solver, 405))
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_reaching_the_tolerance_in_the_last_iteration_is_no_limit(solver):
 def test_the_papers_lbfgs_has_a_limit_of_its_own_that_an_option_replaces(monkeypatch):
     assert lbfgs.MAX_ITERATIONS == 2000
     monkeypatch.setattr(lbfgs, "MAX_ITERATIONS", 30)
-    system = layer_system(270)
+    system = system_of(270)
     default, more = (
         solve(system, SolverSpec("lbfgs", max_iterations=limit)).report for limit in (None, 60)
     )
@@ -76,7 +77,7 @@ def test_the_papers_lbfgs_has_a_limit_of_its_own_that_an_option_replaces(monkeyp
 
 def test_the_limit_is_kept_in_a_layers_row_and_old_rows_do_not_say():
     """Tables then go by the iterations: see test_run_table."""
-    report = solve(layer_system(405), SolverSpec("matrix_free", max_iterations=2)).report
+    report = solve(system_of(405), SolverSpec("matrix_free", max_iterations=2)).report
     layer = LayerReport(
         "layer", (6, 5, 3, 3), 270, 405, 0.1, 0.1, False, 0, None, "stored", "", report
     )

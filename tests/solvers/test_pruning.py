@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from bnrecon.construction.two_layer import TargetLayer, linear_system, two_layer_system
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer, linear_system
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
@@ -98,7 +99,7 @@ def test_every_method_keeps_as_many_features_as_asked_of_every_distribution(name
     features = draw(name, shape, width, seed=0, layer=0)
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 5, 1, 2, generator=generator).double()
-    made = two_layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
+    made = layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
     for count, solution in zip((40, 20), prune_to(made, SPEC, (40, 20), method), strict=True):
         assert len(kept(solution)) == count
         assert not solution.report.converged
@@ -159,7 +160,7 @@ def test_regenerated_features_are_pruned_as_stored_ones(method):
     for storage in ("memory", "regenerate"):
         features = draw("sign", shape, 54, seed=0, layer=0, storage=storage)
         weight = torch.randn(6, 6, 1, 1, generator=torch.Generator().manual_seed(0)).double()
-        made = two_layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
+        made = layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
         solutions.append(prune(made, SPEC, 30, method))
     torch.testing.assert_close(solutions[0].scale, solutions[1].scale, rtol=1e-4, atol=1e-5)
 

@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from bnrecon.construction.two_layer import TargetLayer, two_layer_system
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.drawing import draw
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
@@ -45,7 +46,7 @@ def problem(name, shape, width, seed=0):
     )
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
     features = draw(name, shape, width, seed, 0)
-    return target, features, two_layer_system(target, features, CPU, DISTRIBUTIONS[name].orthogonal)
+    return target, features, layer_system(target, features, CPU, DISTRIBUTIONS[name].orthogonal)
 
 
 def independent_error(target, features, scales):
@@ -127,9 +128,7 @@ def test_a_pathological_target_of_eq_3_is_named():
     weight = torch.ones(3, 4, 1, 1, dtype=torch.float64)
     weight[1, 0] = 0
     features = draw("id_cond", shape, shape.minimum_width, 0, 0)
-    system = two_layer_system(
-        TargetLayer("t", weight, torch.zeros(3)), features, CPU, orthogonal=True
-    )
+    system = layer_system(TargetLayer("t", weight, torch.zeros(3)), features, CPU, orthogonal=True)
     with pytest.raises(RunError, match="pathological"):
         solve(system, SolverSpec("closed_form"))
 
@@ -167,7 +166,7 @@ def test_a_singular_system_is_a_clear_failure():
     shape = LayerShape(4, 3, (3, 3))
     target = TargetLayer("t", torch.randn(4, 3, 3, 3, dtype=torch.float64), torch.zeros(4))
     features = draw("sparse_he_normal", shape, shape.equations, 0, 0, strict=True)
-    system = two_layer_system(target, features, CPU, orthogonal=False)
+    system = layer_system(target, features, CPU, orthogonal=False)
     with pytest.raises(RunError, match="singular"):
         solve(system, SolverSpec("lu"))
 
@@ -466,7 +465,7 @@ def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
     target = TargetLayer("t", torch.randn(8, 12, 3, 3, dtype=torch.float64), torch.zeros(8))
     for key, features in drawn.items():
         assert features.first is None
-        system = two_layer_system(target, features, CPU, orthogonal=True)
+        system = layer_system(target, features, CPU, orthogonal=True)
         solution = solve(system, SolverSpec("auto"))
         scales = system.scales(solution.scale)
         assert solution.report.solver == "closed_form"

@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from bnrecon.construction.two_layer import composed_weight, relative_error, two_layer_system
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import composed_weight, relative_error
 from bnrecon.features.drawing import draw as draw_features
 from bnrecon.operators.system import System
 from bnrecon.reconstruction.folding import find_layers
@@ -52,7 +53,7 @@ def errors(seed: int, options: Sequence[str]) -> pd.DataFrame:
     for number, found in enumerate(find_layers(trained.network).layers):
         target, shape = found.target, found.target.shape
         features = draw_features("he_normal", shape, shape.minimum_width, seed, number)
-        system = two_layer_system(target, features, device, orthogonal=False)
+        system = layer_system(target, features, device, orthogonal=False)
         for solver, scale in _solutions(system).items():
             weight = composed_weight(system.matrix, system.scales(scale), features)
             rows.append(

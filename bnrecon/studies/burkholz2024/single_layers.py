@@ -7,12 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from bnrecon.construction.two_layer import (
-    TargetLayer,
-    composed_weight,
-    relative_error,
-    two_layer_system,
-)
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer, composed_weight, relative_error
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
@@ -66,4 +62,4 @@ def single_layer(name: str, seed: int, excess: int | None, options: Sequence[str
     shape = target.shape
     width = shape.minimum_width if excess is None else shape.equations + excess
     features = draw("he_normal", shape, width, seed, number)
-    return SingleLayer(target, features, two_layer_system(target, features, device, False))
+    return SingleLayer(target, features, layer_system(target, features, device, False))
