@@ -1,6 +1,7 @@
 """Activations after the first source layer that are only nearly linear (Burkholz 2024, Thm 2.4)."""
 
 import copy
+import dataclasses
 import math
 import pickle
 
@@ -167,3 +168,23 @@ def test_values_beyond_the_expected_range_are_counted_after_a_reload_too(name, t
     before = again[0].outside
     again(x)
     assert again[0].outside > before > 0
+
+
+def test_the_negative_slope_of_a_leaky_relu_is_pytorchs():
+    module = FIRST_ACTIVATIONS["leaky_relu"].module()
+    assert float(module(torch.tensor(-2.0))) == pytest.approx(-0.02)
+
+
+def test_the_regions_of_theorem_2_4_follow_from_its_constants():
+    """One feature of weights 2 and 3, input up to 5, scales 1: Q1 = 10 and Q2 = 3 (by hand)."""
+    pair = draw("he_normal", LayerShape(1, 1, (1, 1)), 1, 0, 0)
+    pair = dataclasses.replace(
+        pair, first=torch.full((1, 1, 1, 1), 2.0), second=torch.full((1, 1, 1, 1), 3.0)
+    )
+    ones, largest = torch.ones(1, dtype=torch.float64), torch.tensor([5.0], dtype=torch.float64)
+    scales = Scales(ones, ones)
+    relu = linear_region("relu", pair, scales, largest, 0.1)
+    assert (relu.factor, relu.shift.tolist(), relu.low) == (1.0, [10.0], 0.0)
+    tanh = linear_region("tanh", pair, scales, largest, 0.1)
+    assert tanh.factor == pytest.approx((0.1 / (3 * 10**3 / 3)) ** 0.5)
+    assert linear_region("tanh", pair, scales, largest, 1e9).factor == pytest.approx(1 / 10)

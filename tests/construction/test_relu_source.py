@@ -10,7 +10,7 @@ from torch.nn.utils import prune
 
 from bnrecon.construction import options
 from bnrecon.construction.random_linear import khatri_rao, random_norm, set_affine, solve_scales
-from bnrecon.construction.relu_source import low_rank_factors, relu_network
+from bnrecon.construction.relu_source import functional_error, low_rank_factors, relu_network
 from bnrecon.construction.skip_source import SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import UserError
@@ -415,3 +415,23 @@ def test_weights_that_are_not_finite_are_named():
         target[0].weight[0, 0] = float("nan")
     with pytest.raises(UserError, match="layer 0: its weight or bias is not finite"):
         relu_network(target)
+
+
+def test_the_functional_error_is_the_largest_in_the_whole_ball():
+    """Against x1: 1 more than it outside of half the radius, or everywhere but near 0."""
+
+    class Off(nn.Module):
+        def __init__(self, low, high):
+            super().__init__()
+            self.low, self.high = low, high
+
+        def forward(self, x):
+            size = x.norm(dim=1, keepdim=True)
+            return x[:, :1] + ((self.low < size) & (size < self.high)).double()
+
+    def error(low, high):
+        return functional_error(Off(low, high), Off(9, 9), 2, 8.0, 0)
+
+    assert error(7.99, 8.01) == pytest.approx(1 / 8, rel=0.01)  # on the sphere
+    assert error(3.0, 5.0) == pytest.approx(1 / 8, rel=0.01)  # inside
+    assert error(8.1, 9.0) == 0

@@ -143,3 +143,10 @@ def test_predicted_densities_are_in_order():
         )
         assert conjecture < columns
         assert conjecture < theorem
+
+
+def test_predicted_densities_are_those_of_theorem_3_and_remark_3():
+    """Log 16 / 16 = 0.17329 (by hand)."""
+    kinds = ("theorem", "conjecture", "zero column")
+    found = [predicted_density(16, kind) for kind in kinds]
+    assert found == pytest.approx([0.416277, 0.173287, 0.346574], rel=1e-5)
