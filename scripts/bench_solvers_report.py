@@ -140,7 +140,7 @@ def scaling_picture(rows: list[dict]) -> Figure | None:
         ):
             axes.set_title(f"({letter})", loc="left")
             pairs = [(row["n"], row[what] * scale) for row in points]
-            label = f"n^{exponent(pairs[-3:]):.2f} over the last three"
+            label = f"n^{exponent(pairs[-3:]):.2f} (the three largest)"
             axes.loglog(*zip(*pairs, strict=True), "o-", color=figures.PALETTE[0], label=label)
             axes.set_xlabel("equations n")
             axes.set_ylabel(unit)

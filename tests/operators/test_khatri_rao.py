@@ -15,7 +15,7 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.system import Scales
 from bnrecon.runtime.errors import UserError
-from bnrecon.runtime.precision import BFLOAT16, FLOAT32
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 
 CPU = torch.device("cpu")
 SHAPES = [
@@ -255,3 +255,11 @@ def test_below_the_minimum_width_second_scales_stay_one():
 def test_mismatched_factors_are_refused():
     with pytest.raises(ValueError, match="matrices of c1 rows"):
         KhatriRao(torch.zeros(3, 2), torch.zeros(4, 2))
+
+
+def test_factors_are_rounded_to_another_precision_and_never_widened():
+    """Half of float64's memory; products widen a block at a time."""
+    matrix = KhatriRao(torch.randn(9, 4), torch.randn(9, 3))
+    widened, rounded = matrix.to(FLOAT64), matrix.to(BFLOAT16)
+    assert (widened.first.dtype, widened.dtype) == (torch.float32, torch.float64)
+    assert rounded.first.dtype == rounded.transposed.dtype == torch.bfloat16
