@@ -300,6 +300,7 @@ def test_widths_are_resolved():
     assert choose_width("he_normal", SHAPE) == 324
     assert choose_width("id_cond", SHAPE) == 216
     assert choose_width("he_normal", SHAPE, oversampling=1.1) == 238
+    assert choose_width("he_normal", SHAPE, oversampling=1.001) == 217  # never below c1 / n
     assert choose_width("he_normal", SHAPE, excess=-5) == 211
     assert choose_width("he_normal", SHAPE, width="minimum") == SHAPE.minimum_width == 211
     assert choose_width("he_normal", SHAPE, width="77") == 77
@@ -312,3 +313,9 @@ def test_every_registered_distribution_is_tested():
     assert sorted([*GOLDEN, *GOLDEN_NUMBERS]) == sorted(ALL)
     with pytest.raises(UserError, match="did you mean 'he_normal'"):
         draw("henormal", SHAPE, 10, 0, 0)
+
+
+def test_a_skip_connection_between_other_channels_has_the_variance_2_over_its_inputs():
+    skip = draw("he_normal", LayerShape(64, 50), 10, 0, 0, skip="inner").skip_weight
+    assert skip.shape == (64, 50)
+    assert float(skip.var()) == pytest.approx(2 / 50, rel=0.1)

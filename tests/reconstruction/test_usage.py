@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
 import bnrecon
+from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.planning import RefusedLayers, plan_layers
 from bnrecon.reconstruction.usage import find_usage
 from bnrecon.runtime.errors import UserError
@@ -409,3 +410,12 @@ def test_many_refused_layers_are_listed_in_the_error_and_three_in_its_message():
         plan_layers(model, "he_normal")
     assert len(str(caught.value)) < 400
     assert len(caught.value.refused) == 30
+
+
+def test_the_range_of_a_layers_inputs_is_that_of_all_batches():
+    moments = LayerMoments()
+    output, centred = torch.zeros(1, 2), torch.zeros(2, 2)
+    for batch in ([[1.0, -5.0], [2.0, 0.0]], [[3.0, 0.0], [-4.0, 1.0]]):
+        moments.add(torch.tensor(batch).double(), output.double(), centred.double())
+    assert moments.largest_input.tolist() == [5, 4]
+    assert moments.count == 4
