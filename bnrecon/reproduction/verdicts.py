@@ -88,8 +88,9 @@ def against_target(loss: Interval, predictions: Sequence[Predictions | None]) ->
         "identical predictions": no image of any seed is predicted otherwise, and all images went
         through the real source network, or the others have a reserve of at least 2. "identical
         where tested": no image is predicted otherwise, without that. "accuracy equivalent within
-        0.05": the loss's whole interval lies within ±0.05. "different": the loss is beyond ±0.05
-        for certain or, with one seed, by McNemar's test. "inconclusive": all else.
+        0.05": the loss's whole interval lies within ±0.05. "different": the interval excludes 0
+        and reaches beyond ±0.05 or, with one seed, McNemar's p is below 0.05 and the loss beyond
+        ±0.05. "inconclusive": all else.
 
     >>> against_target(Interval(0.01, 0.02, 3), [None] * 3)
     'accuracy equivalent within 0.05'
