@@ -12,7 +12,7 @@ from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
 from bnrecon.reconstruction.assembly import check_moments, join_layers
-from bnrecon.reconstruction.building import BuiltLayer, build_layer, solve_layer
+from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.comparison import compare
 from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import LayerMoments, gather
@@ -20,6 +20,7 @@ from bnrecon.reconstruction.plan import PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import Reconstruction
+from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers.spec import SolverSpec

@@ -20,12 +20,13 @@ from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.assembly import check_moments, join_layers
-from bnrecon.reconstruction.building import BuiltLayer, build_layer, solve_layer
+from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.reporting.progress import layer_line, seed_line
 from bnrecon.reporting.result import SeedRecord

@@ -78,7 +78,7 @@ def test_a_wrong_option_of_pruning_is_named(options, named):
 
 
 def test_what_cannot_be_pruned_is_refused_before_any_work(monkeypatch):
-    monkeypatch.setattr("bnrecon.reconstruction.building.prune", lambda *_: pytest.fail("solved"))
+    monkeypatch.setattr("bnrecon.reconstruction.solving.prune", lambda *_: pytest.fail("solved"))
     with pytest.raises(UserError, match="layer 0: keep: 105 features for 108 equations"):
         reconstruct(network(), FeatureSpec(width=105, keep=0.5, pruning="refit"))
     for skip in ("inner", "outer"):

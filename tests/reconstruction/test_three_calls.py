@@ -14,12 +14,13 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import (
     LayerReport,
     assemble,
-    building,
     gather,
+    layer_report,
     plan_layers,
     reconstruct,
     solve_layer,
 )
+from bnrecon.reconstruction.building import build_layer
 from bnrecon.reconstruction.source_file import collapse, load_source
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.spec import SolverSpec
@@ -52,7 +53,7 @@ def test_the_three_calls_do_what_the_one_call_does(model):
 
 
 def test_nothing_is_solved_or_changed_by_a_plan(model, monkeypatch):
-    monkeypatch.setattr("bnrecon.reconstruction.building.solve", lambda *_: 1 / 0)
+    monkeypatch.setattr("bnrecon.reconstruction.solving.solve", lambda *_: 1 / 0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plan = plan_layers(model, FeatureSpec(width="minimum"))
     assert [layer.width for layer in plan.layers] == [
@@ -99,11 +100,11 @@ def test_a_solution_of_the_same_plan_keeps_its_report(model):
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
 def test_an_error_that_elimination_leaves_is_explained(skip, monkeypatch):
     """Second scales are recovered below n features, with any skip connection."""
-    monkeypatch.setattr(building, "layer_errors", lambda *_: (1e-6, 1e-6))
+    monkeypatch.setattr(layer_report, "layer_errors", lambda *_: (1e-6, 1e-6))
     (layer,) = plan_layers(torch.nn.Linear(4, 4).eval(), FeatureSpec(width=14, skip=skip)).layers
-    report = building.build_layer(layer, solve_layer(layer)).report
+    report = build_layer(layer, solve_layer(layer)).report
     assert not report.converged
-    assert report.diagnosis == building.UNREACHED_PIVOT
+    assert report.diagnosis == layer_report.UNREACHED_PIVOT
 
 
 def test_an_activation_without_moments_is_refused(model):

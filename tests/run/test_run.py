@@ -416,7 +416,7 @@ def test_advice_names_options_as_the_command_line_does(
     command, stored_targets, tmp_path, monkeypatch
 ):
     options = ("run", "scale=smoke", stored_targets, f"outputs={tmp_path}")
-    monkeypatch.setattr("bnrecon.reconstruction.building.ASSEMBLED", 0)
+    monkeypatch.setattr("bnrecon.reconstruction.layer_report.ASSEMBLED", 0)
     code, out, err = command(*options)
     assert code == 0, err
     for text in (out, err):

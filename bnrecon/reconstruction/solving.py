@@ -1,0 +1,96 @@
+"""One layer of a plan: draw its features, solve for the scales."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.features.pair import Features
+from bnrecon.features.register import distribution
+from bnrecon.operators.system import System
+from bnrecon.reconstruction.groups import solve_groups, weakest
+from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.solvers.base import Solution
+from bnrecon.solvers.checkpoint import Checkpoint
+from bnrecon.solvers.pruning import prune
+from bnrecon.solvers.solving import solve
+from bnrecon.solvers.spec import SolverSpec
+
+__all__ = ["group_system", "solve_layer", "tolerance_for"]
+
+
+def solve_layer(
+    layer: PlannedLayer,
+    checkpoint: Checkpoint | None = None,
+    pairs: Sequence[Features] | None = None,
+) -> Solution:
+    """Draw a layer's features and solve M γ = vec(W) for the scales γ (Burkholz 2024, Lemma 2.1).
+
+    Args:
+        layer: one of ``Plan.layers``; it holds features, solver and seed.
+        checkpoint: where an iterative solver keeps its state, and goes on from; a grouped layer's
+            groups and layers that are pruned are solved without.
+        pairs: what ``layer.draw_groups()`` gave, where it has been called.
+
+    Returns:
+        The scales (c1,) in float64, of all groups one after the other, and the solver's report. A
+        solution that does not reach the tolerance has ``report.converged == False``.
+
+    Raises:
+        UserError: the solver does not apply to this system.
+        RunError: the system is singular, or memory does not suffice; both name the layer.
+
+    >>> from bnrecon.reconstruction.planning import plan_layers
+    >>> _ = torch.manual_seed(0)
+    >>> plan = plan_layers(torch.nn.Linear(3, 4).eval())
+    >>> solution = solve_layer(plan.layers[0])
+    >>> solution.scale.shape, solution.report.converged  # 1.5 n = 18
+    (torch.Size([18]), True)
+    """
+    problems = (
+        _problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
+        for group, target in enumerate(layer.found.target.split())
+    )
+    try:
+        if layer.features.keep is not None:
+            return _prune(layer, problems)
+        if layer.groups > 1:
+            return solve_groups(problems)
+        return solve(*next(problems), checkpoint)
+    except (UserError, RunError) as error:
+        raise type(error)(f"{layer.label}: {error}") from None
+
+
+def _prune(layer: PlannedLayer, problems: Iterable[tuple[System, SolverSpec]]) -> Solution:
+    """Solve every group with the features that are kept."""
+    count, method = layer.features.kept(layer.width), layer.features.pruning
+    solutions = [prune(system, spec, count, str(method)) for system, spec in problems]
+    scale = torch.cat([solution.scale for solution in solutions])
+    return Solution(scale, weakest([solution.report for solution in solutions]))
+
+
+def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[System, SolverSpec]:
+    """A group's system, and how it is to be solved."""
+    system = group_system(layer, target, pair)
+    tolerance = tolerance_for(layer, target, system)
+    return system, dataclasses.replace(layer.solver, tolerance=tolerance)
+
+
+def group_system(layer: PlannedLayer, target: TargetLayer, pair: Features) -> System:
+    """The system of a layer, or of one group of it."""
+    orthogonal = distribution(layer.features.name).orthogonal
+    return layer_system(target, pair, layer.found.module.weight.device, orthogonal)
+
+
+def tolerance_for(layer: PlannedLayer, target: TargetLayer, system: System) -> float:
+    """The residual to reach: the tolerance, less where the target is below the right-hand side.
+
+    A skip connection that has to be cancelled can be far larger than the target.
+    """
+    norm, rhs = float(target.weight.norm()), float(system.weight.norm())
+    return layer.solver.tolerance * (min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0)
