@@ -1,0 +1,72 @@
+"""Moments of inputs and outputs against those of the images taken together, group by group."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from bnrecon.reconstruction.folding import find_layers
+from bnrecon.reconstruction.moments import LayerMoments, gather
+
+
+def gathered(module, *batches):
+    """The moments of one layer, by the names of their fields."""
+    model = module.double().eval()
+    (moments,) = gather(model, find_layers(model).layers, batches).values()
+    return moments
+
+
+def assert_equal(found: LayerMoments, expected: LayerMoments):
+    for field in dataclasses.fields(LayerMoments):
+        one, other = (torch.as_tensor(getattr(each, field.name)) for each in (found, expected))
+        torch.testing.assert_close(one, other, msg=lambda text, name=field.name: f"{name}: {text}")
+
+
+def images(*shape, seed=0):
+    """Of either sign, so that the largest in absolute value may be the smallest."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(4, 6), (5, 4)),
+    "padded": (lambda: nn.Conv2d(4, 6, 3, padding=1), (5, 4, 7, 8)),
+    "strided": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1), (5, 4, 7, 8)),
+    "transposed": (lambda: nn.ConvTranspose1d(4, 6, 3, stride=2), (5, 4, 7)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_moments_of_batches_are_those_of_all_images_together(name):
+    make, shape = LAYERS[name]
+    layer, (first, second) = make(), (images(*shape, seed=seed) for seed in (0, 1))
+    second = 3 * second  # the largest inputs are in one batch
+    together = gathered(layer, torch.cat([first, second]))
+    assert_equal(gathered(layer, first, second), together)
+    assert_equal(gathered(layer, second, first), together)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}])
+def test_the_moments_of_a_group_are_those_of_its_convolution_alone(options):
+    x = images(5, 6, 9, 8) * torch.arange(1.0, 7.0)[:, None, None]  # no two groups alike
+    layer = nn.Conv2d(6, 9, 3, groups=3, **options)
+    moments = gathered(layer, x)
+    for group in range(3):
+        alone = nn.Conv2d(2, 3, 3, **options)
+        alone.weight = nn.Parameter(layer.weight[3 * group : 3 * group + 3])
+        alone.bias = nn.Parameter(layer.bias[3 * group : 3 * group + 3])
+        expected = gathered(alone, x[:, 2 * group : 2 * group + 2])
+        assert_equal(moments.of_group(group, 3), expected)
+
+
+@pytest.mark.parametrize("side", [2, 3, 4])
+def test_the_centre_is_where_the_kernels_middle_tap_reads(side):
+    """The layer that reads only there puts out what the moments call the centre."""
+    layer = nn.Conv2d(3, 3, side, stride=2, padding=1, bias=False)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[range(3), range(3), side // 2, side // 2] = 1
+    moments = gathered(layer, images(4, 3, 9, 8))
+    torch.testing.assert_close(moments.centre_sum, moments.output_sum)
+    torch.testing.assert_close(moments.centre_products.diagonal(), moments.output_squares)
+    torch.testing.assert_close(moments.centre_with_output, moments.centre_products)
