@@ -2,6 +2,7 @@
 """Seconds to rebuild a layer against its number of equations n, beside a dense LU of n equations.
 
     python scripts/cost_curve.py                      # widths 16 to 128 and LUs to n = 9,216: 4 min
+    python scripts/cost_curve.py --widths 256 --threads 2       # n = 589,824: half an hour
     python scripts/cost_curve.py --run outputs/runs/NAME        # with the layers of a run
     python scripts/cost_curve.py --widths 16 32 --lu 2304       # some sizes only: 10 s
 
@@ -23,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench_rows import in_process, read_rows
+from bench_rows import in_process, memory_status, read_rows
 
 WIDTHS = (16, 32, 64, 128)
 LARGEST_LU = 9_216  # in seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB
@@ -35,7 +36,8 @@ def main() -> int:
     args = read_arguments()
     if args.row:
         name, size = json.loads(args.row)
-        print(json.dumps({"layer": rebuild_layer, "LU": factorize}[name](size)))
+        row = {"layer": rebuild_layer, "LU": factorize}[name](size)
+        print(json.dumps(row | {"peak_memory": memory_status("VmHWM")}))
         return 0
     from bnrecon.runtime import files
     from bnrecon.runtime.errors import UserError
@@ -80,7 +82,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def measure(name: str, size: int, threads: int) -> dict:
-    """Measure one row in a process of its own."""
+    """Measure one row in a process of its own, with the most memory that it ever held."""
     row = in_process(__file__, (name, size), threads)
     print(f"{name} n = {row['n']:,}: {row['seconds']:.3g} s", file=sys.stderr, flush=True)
     return row
@@ -111,6 +113,7 @@ def rebuild_layer(width: int) -> dict:
         "processor_seconds": time.process_time() - spent,
         "iterations": report.iterations,
         "residual": report.relative_residual,
+        "products": report.precision,
     }
 
 
@@ -183,11 +186,10 @@ def solved_layer(path: Path) -> tuple[int, float, int, float]:
 def write_report(rows: list[dict], folder: Path) -> str:
     """Write the table and the figure; the table."""
     import pandas as pd
-    import torch
 
     from bnrecon.reporting import figures, tables
     from bnrecon.runtime import files
-    from bnrecon.runtime.hardware import describe_device
+    from bnrecon.runtime.units import format_bytes
 
     names = {"layer": "a layer", "LU": "LU, float64"}
     frame = pd.DataFrame(
@@ -198,19 +200,33 @@ def write_report(rows: list[dict], folder: Path) -> str:
             "c1": f"{row['c1']:,}" if "c1" in row else "",
             "seconds": f"{row['seconds']:.3g}",
             "processor": f"{row['processor_seconds']:.3g}" if "processor_seconds" in row else "",
+            "threads": str(row.get("threads", "")),
             "iterations": str(row.get("iterations", "")),
+            "products": row.get("products", ""),
             "residual": f"{row['residual']:.1e}" if "residual" in row else "",
+            "memory": format_bytes(row["peak_memory"]) if "peak_memory" in row else "",
         }
         for row in rows
     ).astype(object)
-    device = describe_device(torch.device("cpu"))
-    about = f"Features sign, regenerated, 1.5 n of them, to 1e-10. Device: {device}."
+    about = (
+        "Features sign, regenerated, 1.5 n of them, to 1e-10. Seconds are the clock's, beside the "
+        f"processor's; memory is the most that the process held. Command: `{command_of(rows)}`."
+    )
     text = f"{tables.markdown(frame)}\n\n{about}\n"
     files.write_text(folder / "cost_curve.md", text)
     picture = draw(rows)
     for kind in ("png", "svg"):
         files.write_bytes(folder / f"cost_curve.{kind}", figures.image(picture, kind))
     return text
+
+
+def command_of(rows: list[dict]) -> str:
+    """The command that measures these rows."""
+    words = ["python scripts/cost_curve.py"]
+    for option, name in (("--widths", "layer"), ("--lu", "LU")):
+        words += [option, *(str(row["size"]) for row in rows if row["name"] == name)]
+    threads = sorted({row["threads"] for row in rows if "threads" in row})
+    return " ".join([*words, *(f"--threads {count}" for count in threads)])
 
 
 def draw(rows: list[dict]):

@@ -47,6 +47,7 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path, monkeypatch, capsy
         out, err = capsys.readouterr()
         assert len([row for row in err.splitlines() if " s" in row]) == measured
         assert re.search(r"^\| a layer +\| 36 +\| 54 +(\| \S+ +){2}\| \d+ +\|", out, re.MULTILINE)
+        assert "Command: `python scripts/cost_curve.py --widths 2 --lu 20 --threads 1`" in out
     assert {path.name for path in tmp_path.iterdir()} == {
         f"cost_curve.{kind}" for kind in ("json", "md", "png", "svg")
     }
