@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS, choose_width
+from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.moments import LayerMoments, gather
 
@@ -70,3 +73,14 @@ def test_the_centre_is_where_the_kernels_middle_tap_reads(side):
     torch.testing.assert_close(moments.centre_sum, moments.output_sum)
     torch.testing.assert_close(moments.centre_products.diagonal(), moments.output_squares)
     torch.testing.assert_close(moments.centre_with_output, moments.centre_products)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_statistics_of_the_first_output_are_those_of_the_features_applied(name):
+    shape = LayerShape(4, 3, (3, 3))
+    pair = draw(name, shape, choose_width(name, shape), seed=0, layer=0)
+    x = images(5, 3, 7, 8) * torch.tensor([1.0, 2.0, 4.0])[:, None, None] + 1  # no two alike
+    mean, variance = gathered(nn.Conv2d(3, 4, 3), x).first_output(pair)
+    output = pair.weights()[0].double() @ x.transpose(0, 1).flatten(1)
+    torch.testing.assert_close(mean, output.mean(1))
+    torch.testing.assert_close(variance, output.var(1, correction=1))
