@@ -117,7 +117,8 @@ class LayerMoments:
 
         That is z = (gain ∘ (o - bias) - S x) / outer + ``at_output``, the part of the first shift.
 
-        Outputs that are switched off (outer 0) get mean 0 and variance 1: nothing depends on them.
+        Outputs that are switched off (outer 0) get the shift's part alone as their mean, and
+        variance 1: nothing depends on them.
 
         Args:
             gain: (c2,), by which folding multiplied the target's weight.

@@ -84,3 +84,25 @@ def test_statistics_of_the_first_output_are_those_of_the_features_applied(name):
     output = pair.weights()[0].double() @ x.transpose(0, 1).flatten(1)
     torch.testing.assert_close(mean, output.mean(1))
     torch.testing.assert_close(variance, output.var(1, correction=1))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_statistics_of_the_second_output_are_those_of_its_formula(skip):
+    """The formula is z = (gain ∘ (o - bias) - S x) / outer + shift."""
+    layer, x = nn.Conv2d(3, 4, 3, stride=2, padding=1), images(5, 3, 7, 8) + 1
+    moments, output = gathered(layer, x), layer(x).detach()
+    values = [[2.0, -1, 0.5, 3], [1, -2, 0, 0.3], [0.1, -4, 7, 2]]  # the third output is off
+    gain, outer, shift = torch.tensor(values, dtype=torch.float64)
+    beside = images(4, 3, seed=2) if skip else None
+    mean, variance = moments.second_output(gain, layer.bias, outer, shift, beside)
+    at_centre = x[:, :, ::2, ::2]
+    skipped = torch.einsum("oi,nihw->nohw", beside, at_centre) if skip else 0
+
+    def of(channels):
+        return channels[:, None, None]
+
+    z = (of(gain) * (output - of(layer.bias.detach())) - skipped) / of(outer) + of(shift)
+    on = outer != 0
+    torch.testing.assert_close(mean[on], z.mean((0, 2, 3))[on])
+    torch.testing.assert_close(variance[on], z.var((0, 2, 3), correction=1)[on])
+    assert (mean[~on], variance[~on]) == (shift[~on], 1)
