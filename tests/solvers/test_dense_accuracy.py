@@ -2,10 +2,8 @@
 
 import pytest
 import torch
+from random_layer import random_layer
 
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 from bnrecon.solvers import SolverSpec, choose, solve
 from bnrecon.solvers.dense import approximate_inverse, factorize, gmres
@@ -18,12 +16,7 @@ LARGEST = {"lu": 0.5, "refined": 0.5, "least_squares": 1.5}
 
 def minimum_width(seed):
     """The system of a layer at minimum width; its right-hand side has one entry."""
-    weight = torch.randn(
-        6, 6, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
-    target = TargetLayer("layer", weight, torch.zeros(6))
-    features = draw("he_normal", SHAPE, SHAPE.minimum_width, seed, 0)
-    return layer_system(target, features, torch.device("cpu"), orthogonal=False)
+    return random_layer("he_normal", SHAPE, SHAPE.minimum_width, seed)[-1]
 
 
 def residual(system, x):

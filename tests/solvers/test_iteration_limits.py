@@ -4,11 +4,8 @@ import dataclasses
 import json
 
 import pytest
-import torch
+from random_layer import random_layer
 
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.solvers import SOLVERS, SolverSpec, lbfgs, least_squares, solve
@@ -19,12 +16,7 @@ WIDTH = {"lu": 270, "refined": 270, "lu_lbfgs": 270}
 
 
 def system_of(width, features="he_normal"):
-    weight = torch.randn(
-        6, 5, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    target = TargetLayer("layer", weight, torch.zeros(6))
-    drawn = draw(features, SHAPE, width, 0, 0)
-    return layer_system(target, drawn, torch.device("cpu"), orthogonal=features == "id_cond")
+    return random_layer(features, SHAPE, width)[-1]
 
 
 def system_for(solver):

@@ -5,11 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from random_layer import random_layer
 from scipy.optimize import linprog
 
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer, linear_system
-from bnrecon.features.drawing import draw
+from bnrecon.construction.two_layer import linear_system
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import PRUNINGS
@@ -96,10 +95,7 @@ def test_which_features_are_kept_does_not_depend_on_how_they_are_scaled(method):
 def test_every_method_keeps_as_many_features_as_asked_of_every_distribution(name, method):
     shape = LayerShape(6, 5, (1, 2))
     width = choose_width(name, shape, None, None, None)
-    features = draw(name, shape, width, seed=0, layer=0)
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(6, 5, 1, 2, generator=generator).double()
-    made = layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
+    made = random_layer(name, shape, width)[-1]
     for count, solution in zip((40, 20), prune_to(made, SPEC, (40, 20), method), strict=True):
         assert len(kept(solution)) == count
         assert not solution.report.converged
@@ -158,9 +154,7 @@ def test_regenerated_features_are_pruned_as_stored_ones(method):
     shape = LayerShape(6, 6)
     solutions = []
     for storage in ("memory", "regenerate"):
-        features = draw("sign", shape, 54, seed=0, layer=0, storage=storage)
-        weight = torch.randn(6, 6, 1, 1, generator=torch.Generator().manual_seed(0)).double()
-        made = layer_system(TargetLayer("", weight, torch.zeros(6)), features, CPU, False)
+        made = random_layer("sign", shape, 54, storage=storage)[-1]
         solutions.append(prune(made, SPEC, 30, method))
     torch.testing.assert_close(solutions[0].scale, solutions[1].scale, rtol=1e-4, atol=1e-5)
 

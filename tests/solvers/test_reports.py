@@ -2,22 +2,17 @@
 
 import pytest
 import torch
+from random_layer import random_layer
 
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import RunError
-from bnrecon.solvers import SolverSpec, iterative, lbfgs, register_solver, solve
+from bnrecon.solvers import SolverSpec, iterative, register_solver, solve
 
 SHAPE = LayerShape(6, 5, (3, 3))  # n = 270
 
 
 def system_of(name, width):
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(6, 5, 3, 3, dtype=torch.float64, generator=generator)
-    target, features = TargetLayer("", weight, torch.zeros(6)), draw(name, SHAPE, width, 0, 0)
-    return layer_system(target, features, torch.device("cpu"), orthogonal=name == "id_cond")
+    return random_layer(name, SHAPE, width)[-1]
 
 
 @pytest.mark.parametrize(("share", "converged"), [(0.9, True), (1.1, False), (9.0, False)])
@@ -61,26 +56,3 @@ def test_a_residual_that_has_drifted_from_the_true_one_ends_nothing(monkeypatch)
 def test_the_residual_of_the_closed_form_of_eq_3_is_rounding():
     system = system_of("id_cond", SHAPE.minimum_width)
     assert solve(system, SolverSpec("closed_form")).report.relative_residual < 1e-14
-
-
-def test_lbfgs_is_given_the_gradient_of_the_error(monkeypatch):
-    """Of ‖M x - b‖² / mean(b²), against autograd."""
-    generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(9, 9, generator=generator).double()
-    rhs = torch.randn(9, generator=generator).double()
-    seen = []
-
-    class Watched(torch.optim.LBFGS):
-        def step(self, closure):
-            closure()
-            (x,) = self.param_groups[0]["params"]
-            seen.append((x.detach().clone(), x.grad.clone()))
-            return super().step(closure)
-
-    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
-    spec = SolverSpec("lbfgs", max_iterations=2)
-    lbfgs.minimize(matrix.matmul, matrix.T.matmul, rhs, torch.ones(9).double(), spec)
-    x, gradient = seen[0]
-    x.requires_grad_()
-    ((matrix @ x - rhs).square().sum() / rhs.square().mean()).backward()
-    torch.testing.assert_close(gradient, x.grad)

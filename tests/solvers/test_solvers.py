@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from random_layer import random_layer
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
@@ -34,19 +35,6 @@ TOLERANCE = {
     "svd_lu_lbfgs": 1e-3,
 }
 SQUARE = {"lu", "refined", "lu_lbfgs"}
-
-
-def problem(name, shape, width, seed=0):
-    weight = torch.randn(
-        shape.outputs,
-        shape.inputs,
-        *shape.kernel,
-        dtype=torch.float64,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
-    features = draw(name, shape, width, seed, 0)
-    return target, features, layer_system(target, features, CPU, DISTRIBUTIONS[name].orthogonal)
 
 
 def independent_error(target, features, scales):
@@ -84,7 +72,7 @@ def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver,
         if solver in SQUARE
         else choose_width(name, shape)
     )
-    target, features, system = problem(name, shape, width)
+    target, features, system = random_layer(name, shape, width)
     solution = solve(system, SolverSpec(solver))
     scales = system.scales(solution.scale)
     error = independent_error(target, features, scales)
@@ -105,7 +93,7 @@ def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver,
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_minimum_width_suffices(name, solver, shape):
     """Burkholz 2024, Thm 2.2: n - c2 + 1 features and the second scales."""
-    target, features, system = problem(name, shape, shape.minimum_width)
+    target, features, system = random_layer(name, shape, shape.minimum_width)
     assert system.operator.shape == (shape.minimum_width, shape.minimum_width)
     scales = system.scales(solve(system, SolverSpec(solver)).scale)
     assert independent_error(target, features, scales) < 1e-8
@@ -114,7 +102,7 @@ def test_the_minimum_width_suffices(name, solver, shape):
 
 def test_the_closed_form_of_eq_3_is_exact():
     shape = SHAPES[0]
-    target, features, system = problem("id_cond", shape, shape.minimum_width)
+    target, features, system = random_layer("id_cond", shape, shape.minimum_width)
     assert (
         independent_error(
             target, features, system.scales(solve(system, SolverSpec("closed_form")).scale)
@@ -135,14 +123,14 @@ def test_a_pathological_target_of_eq_3_is_named():
 
 def test_one_feature_fewer_than_the_minimum_does_not_suffice():
     shape = SHAPES[0]
-    target, features, system = problem("he_normal", shape, shape.minimum_width - 1)
+    target, features, system = random_layer("he_normal", shape, shape.minimum_width - 1)
     solution = solve(system, SolverSpec("matrix_free", max_iterations=1000))
     assert not solution.report.converged
     assert independent_error(target, features, system.scales(solution.scale)) > 1e-4
 
 
 def test_a_solver_that_falls_short_says_so():
-    _, _, system = problem("he_normal", SHAPES[0], 405)
+    _, _, system = random_layer("he_normal", SHAPES[0], 405)
     report = solve(system, SolverSpec("matrix_free", max_iterations=3)).report
     assert not report.converged
     assert report.iterations == 3
@@ -150,14 +138,14 @@ def test_a_solver_that_falls_short_says_so():
 
 
 def test_lu_of_a_wide_system_is_refused_with_the_way_out():
-    _, _, system = problem("he_normal", SHAPES[0], 405)
+    _, _, system = random_layer("he_normal", SHAPES[0], 405)
     for solver in SQUARE:
         with pytest.raises(Unsuitable, match=r" width=maximum"):
             solve(system, SolverSpec(solver))
 
 
 def test_the_closed_form_is_refused_where_m_is_not_orthogonal():
-    _, _, system = problem("he_normal", SHAPES[0], 270)
+    _, _, system = random_layer("he_normal", SHAPES[0], 270)
     with pytest.raises(Unsuitable, match="closed_form"):
         solve(system, SolverSpec("closed_form"))
 
@@ -172,7 +160,7 @@ def test_a_singular_system_is_a_clear_failure():
 
 
 def test_an_unknown_solver_is_named_with_the_nearest():
-    _, _, system = problem("he_normal", SHAPES[2], 180)
+    _, _, system = random_layer("he_normal", SHAPES[2], 180)
     with pytest.raises(UserError, match="did you mean 'matrix_free'"):
         solve(system, SolverSpec("matrixfree"))
 
@@ -181,7 +169,7 @@ def test_refined_lu_reaches_float64_on_a_hundred_draws():
     """Plain refinement fails on some draws; GMRES with the float32 factors must not."""
     shape = LayerShape(6, 6, (3, 3))
     for seed in range(100):
-        _, _, system = problem("he_normal", shape, shape.equations, seed)
+        _, _, system = random_layer("he_normal", shape, shape.equations, seed)
         assert solve(system, SolverSpec("refined")).report.relative_residual < 1e-10, seed
 
 
@@ -208,7 +196,7 @@ def test_auto_takes_the_cheapest_exact_solver_and_says_why():
 
 def test_a_few_features_more_than_equations_are_factorized_not_iterated():
     shape = LayerShape(8, 8, (3, 3))
-    target, features, system = problem("he_normal", shape, shape.equations + 5)
+    target, features, system = random_layer("he_normal", shape, shape.equations + 5)
     solution = solve(system, SolverSpec("auto"))
     assert solution.report.solver == "lu"
     assert solution.report.converged
@@ -220,7 +208,7 @@ def test_a_system_too_large_for_the_machine_is_refused_beforehand(monkeypatch):
     from bnrecon.solvers import base
 
     monkeypatch.setattr(base, "available_memory", lambda device: 10_000)
-    _, _, system = problem("he_normal", SHAPES[0], 270)
+    _, _, system = random_layer("he_normal", SHAPES[0], 270)
     with pytest.raises(RunError, match=r"needs .* are free; use solver=matrix_free"):
         solve(system, SolverSpec("lu"))
 
@@ -236,7 +224,7 @@ def pseudo_inverse(system):
 @pytest.mark.parametrize("shape", [WIDE, LayerShape(6, 3, (3, 3)), LayerShape(9, 20)])
 def test_minimum_norm_is_the_pseudo_inverse_in_any_precision(name, shape, every_precision):
     """X = M^T (M M^T)^-1 b to float64 accuracy, although the inner solves run in bf16."""
-    _, _, system = problem(name, shape, round(1.6 * shape.equations))
+    _, _, system = random_layer(name, shape, round(1.6 * shape.equations))
     solution = solve(system, SolverSpec("minimum_norm"))
     expected = pseudo_inverse(system)
     assert solution.report.precision.startswith("bfloat16")
@@ -245,7 +233,7 @@ def test_minimum_norm_is_the_pseudo_inverse_in_any_precision(name, shape, every_
 
 
 def test_matrix_free_in_bf16_is_near_the_minimum_norm_and_says_so(every_precision):
-    _, _, system = problem("he_normal", WIDE, 1296)
+    _, _, system = random_layer("he_normal", WIDE, 1296)
     solution = solve(system, SolverSpec("matrix_free"))
     expected = pseudo_inverse(system)
     assert solution.report.converged
@@ -254,7 +242,7 @@ def test_matrix_free_in_bf16_is_near_the_minimum_norm_and_says_so(every_precisio
 
 
 def test_columns_are_scaled_where_their_norms_spread(every_precision):
-    _, _, system = problem("he_normal", LayerShape(12, 3, (3, 3)), 486)
+    _, _, system = random_layer("he_normal", LayerShape(12, 3, (3, 3)), 486)
     report = solve(system, SolverSpec("matrix_free")).report
     assert "times their columns' norms" in report.norm
     norms = system.operator.column_norms()
@@ -267,7 +255,7 @@ def test_columns_are_scaled_where_their_norms_spread(every_precision):
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
 def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
-    _, _, system = problem("he_normal", WIDE, 868)
+    _, _, system = random_layer("he_normal", WIDE, 868)
     report = solve(system, SolverSpec(solver)).report
     assert report.precision.startswith("bfloat16 then float32")
     assert report.converged
@@ -275,7 +263,7 @@ def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
 
 @pytest.mark.slow
 def test_bf16_stands_at_an_oversampling_of_1_02(every_precision):
-    _, _, system = problem("he_normal", LayerShape(16, 16, (3, 3)), 2351)
+    _, _, system = random_layer("he_normal", LayerShape(16, 16, (3, 3)), 2351)
     report = solve(system, SolverSpec("matrix_free")).report
     assert report.precision == "bfloat16"
     assert report.converged
@@ -294,7 +282,7 @@ def every_precision(monkeypatch):
 
 
 def test_minimum_norm_of_too_few_features_is_refused():
-    _, _, system = problem("he_normal", SHAPES[0], 200)
+    _, _, system = random_layer("he_normal", SHAPES[0], 200)
     with pytest.raises(Unsuitable, match="270 equations of 200 unknowns"):
         solve(system, SolverSpec("minimum_norm"))
 
@@ -316,7 +304,7 @@ def deficient(width):
     from bnrecon.construction.two_layer import linear_system
     from bnrecon.operators.khatri_rao import KhatriRao
 
-    target, features, system = problem("he_normal", SHAPES[0], width)
+    target, features, system = random_layer("he_normal", SHAPES[0], width)
     transposed, first = system.matrix.transposed.clone(), system.matrix.first.clone()
     transposed[:3] = 0
     transposed[40:70], first[40:70] = 2 * transposed[10:40], -first[10:40]
@@ -349,7 +337,7 @@ def test_features_that_are_not_finite_are_refused():
     from bnrecon.construction.two_layer import linear_system
     from bnrecon.operators.khatri_rao import KhatriRao
 
-    _, _, system = problem("he_normal", SHAPES[0], 405)
+    _, _, system = random_layer("he_normal", SHAPES[0], 405)
     first = system.matrix.first.clone()
     first[7, 1] = float("inf")
     with pytest.raises(UserError, match="features are not all finite"):
@@ -376,7 +364,9 @@ def test_weights_that_no_feature_reaches_are_counted():
 
 def test_a_converged_system_needs_no_diagnosis():
     assert (
-        solve(problem("he_normal", SHAPES[0], 405)[2], SolverSpec("matrix_free")).report.diagnosis
+        solve(
+            random_layer("he_normal", SHAPES[0], 405)[2], SolverSpec("matrix_free")
+        ).report.diagnosis
         == ""
     )
 
@@ -400,7 +390,7 @@ def test_a_target_of_zeros_has_zero_scales():
 def test_a_target_that_is_not_finite_is_refused(bad):
     from bnrecon.construction.two_layer import linear_system
 
-    _, _, system = problem("he_normal", SHAPES[0], 405)
+    _, _, system = random_layer("he_normal", SHAPES[0], 405)
     weight = system.weight.clone()
     weight[0, 0] = bad
     with pytest.raises(UserError, match="not all finite"):
@@ -411,7 +401,7 @@ def test_refined_lu_at_minimum_width_on_a_hundred_draws():
     """The pivoted system is worse conditioned than M itself."""
     shape = LayerShape(6, 6, (3, 3))
     for seed in range(100):
-        _, _, system = problem("he_normal", shape, shape.minimum_width, seed)
+        _, _, system = random_layer("he_normal", shape, shape.minimum_width, seed)
         assert solve(system, SolverSpec("refined")).report.relative_residual < 1e-10, seed
 
 
@@ -476,7 +466,7 @@ def test_patterned_features_are_solved_without_their_tensors(monkeypatch):
 
 def test_svd_preconditioning_repairs_lbfgs():
     """At c1 = n LBFGS alone falls short, after an SVD it does not (Random features, Fig. 2)."""
-    _, _, system = problem("he_normal", LayerShape(20, 20), 400)
+    _, _, system = random_layer("he_normal", LayerShape(20, 20), 400)
     alone, preconditioned = (
         solve(system, SolverSpec(name)).report.relative_residual for name in ("lbfgs", "svd_lbfgs")
     )
@@ -484,7 +474,7 @@ def test_svd_preconditioning_repairs_lbfgs():
 
 
 def test_the_papers_solvers_say_that_they_fall_short():
-    _, _, system = problem("he_normal", SHAPES[0], SHAPES[0].minimum_width)
+    _, _, system = random_layer("he_normal", SHAPES[0], SHAPES[0].minimum_width)
     for solver in ("lbfgs", "lu_lbfgs", "svd_lbfgs", "svd_lu_lbfgs"):
         report = solve(system, SolverSpec(solver)).report
         assert not report.converged
@@ -493,7 +483,7 @@ def test_the_papers_solvers_say_that_they_fall_short():
 
 def test_lbfgs_improves_on_the_float32_lu():
     shape = LayerShape(16, 16, (3, 3))
-    _, _, system = problem("he_normal", shape, shape.equations)
+    _, _, system = random_layer("he_normal", shape, shape.equations)
     alone = torch.linalg.solve(system.operator.dense().float(), system.rhs.float()).double()
     before = float((system.operator.matvec(alone) - system.rhs).norm() / system.rhs.norm())
     assert (
@@ -521,7 +511,7 @@ def test_progress_is_drawn_on_terminals_only(terminal, monkeypatch):
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", screen)
     assert solve(
-        problem("he_normal", SHAPES[0], 405)[2], SolverSpec("matrix_free")
+        random_layer("he_normal", SHAPES[0], 405)[2], SolverSpec("matrix_free")
     ).report.converged
     assert ("solving 270 x 405" in screen.getvalue()) == terminal
 

@@ -1,0 +1,18 @@
+"""A random layer, features for it, and the system of the two."""
+
+import torch
+
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.features.drawing import draw
+from bnrecon.features.register import DISTRIBUTIONS
+
+
+def random_layer(name, shape, width, seed=0, storage="memory"):
+    """Target, features and system of a layer with normal weights, in float64."""
+    generator, sides = torch.Generator().manual_seed(seed), (shape.outputs, shape.inputs)
+    weight = torch.randn(*sides, *shape.kernel, dtype=torch.float64, generator=generator)
+    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
+    features = draw(name, shape, width, seed, 0, storage=storage)
+    orthogonal = DISTRIBUTIONS[name].orthogonal
+    return target, features, layer_system(target, features, torch.device("cpu"), orthogonal)

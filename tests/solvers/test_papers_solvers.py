@@ -1,0 +1,103 @@
+"""The papers' solvers take the steps that the papers describe, in the precision they ran in."""
+
+import pytest
+import torch
+from random_layer import random_layer
+
+from bnrecon.features.shapes import LayerShape
+from bnrecon.solvers import SolverSpec, lbfgs, solve
+
+SHAPE = LayerShape(6, 5, (3, 3))  # 270 equations
+
+
+@pytest.fixture
+def minimized(monkeypatch):
+    """What LBFGS is given of each solve: the matrix, the right-hand side, the start."""
+    given, minimize = [], lbfgs.minimize
+
+    def watched(matvec, rmatvec, rhs, start, spec):
+        columns = torch.eye(len(start)).to(rhs)
+        given.append((torch.stack([matvec(column) for column in columns], 1), rhs, start.clone()))
+        return minimize(matvec, rmatvec, rhs, start, spec)
+
+    monkeypatch.setattr(lbfgs, "minimize", watched)
+    return given
+
+
+def in_float32(system):
+    return system.operator.dense().float(), system.rhs.float()
+
+
+def test_lbfgs_after_lu_starts_from_the_solution_in_float32(minimized):
+    system = random_layer("he_normal", SHAPE, 270)[-1]
+    solve(system, SolverSpec("lu_lbfgs"))
+    ((matrix, rhs, start),) = minimized
+    expected, expected_rhs = in_float32(system)
+    torch.testing.assert_close(matrix, expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(rhs, expected_rhs)
+    assert start.dtype == torch.float32
+    found = (expected.double() @ start.double() - system.rhs).norm() / system.rhs.norm()
+    wanted = torch.linalg.solve(expected, expected_rhs).double()
+    direct = (expected.double() @ wanted - system.rhs).norm() / system.rhs.norm()
+    assert found > 1e-7  # a solution in float64, rounded, would be closer
+    assert found == pytest.approx(float(direct), rel=0.2)
+
+
+@pytest.mark.parametrize(("name", "begins"), [("svd_lbfgs", "zero"), ("svd_lu_lbfgs", "lu")])
+def test_the_svd_scales_the_system_to_condition_1_and_stays_in_it(minimized, name, begins):
+    """M V S^-1 is U only up to the SVD's rounding, which LBFGS has to solve for too."""
+    system = random_layer("he_normal", SHAPE, 405)[-1]
+    solve(system, SolverSpec(name))
+    ((matrix, rhs, start),) = minimized
+    dense, expected_rhs = in_float32(system)
+    left, values, vh = torch.linalg.svd(dense, full_matrices=False)
+    assert torch.equal(rhs, expected_rhs)
+    torch.testing.assert_close(matrix, dense @ (vh.T / values), rtol=1e-5, atol=1e-5)
+    scaled = torch.linalg.svdvals(matrix.double())
+    assert 1e-7 < float(scaled[0] - scaled[-1]) < 1e-2
+    if begins == "zero":
+        assert not start.any()
+    else:
+        torch.testing.assert_close(start, torch.linalg.solve(matrix, rhs), rtol=1e-3, atol=1e-4)
+
+
+def test_lbfgs_alone_starts_from_zero(minimized):
+    solve(random_layer("he_normal", SHAPE, 405)[-1], SolverSpec("lbfgs"))
+    assert not minimized[0][-1].any()
+
+
+def test_lbfgs_has_the_settings_that_its_documentation_states(monkeypatch):
+    seen = []
+
+    class Watched(torch.optim.LBFGS):
+        def __init__(self, parameters, **options):
+            seen.append(options)
+            super().__init__(parameters, **options)
+
+    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
+    solve(random_layer("he_normal", SHAPE, 405)[-1], SolverSpec("lbfgs"))
+    named = ("lr", "max_iter", "history_size", "line_search_fn")
+    assert [seen[0][name] for name in named] == [1, 2000, 100, "strong_wolfe"]
+
+
+def test_lbfgs_is_given_the_gradient_of_the_error(monkeypatch):
+    """Of ‖M x - b‖² / mean(b²), against autograd."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(9, 9, generator=generator).double()
+    rhs = torch.randn(9, generator=generator).double()
+    seen = []
+
+    class Watched(torch.optim.LBFGS):
+        def step(self, closure):
+            closure()
+            (x,) = self.param_groups[0]["params"]
+            seen.append((x.detach().clone(), x.grad.clone()))
+            return super().step(closure)
+
+    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
+    spec = SolverSpec("lbfgs", max_iterations=2)
+    lbfgs.minimize(matrix.matmul, matrix.T.matmul, rhs, torch.ones(9).double(), spec)
+    x, gradient = seen[0]
+    x.requires_grad_()
+    ((matrix @ x - rhs).square().sum() / rhs.square().mean()).backward()
+    torch.testing.assert_close(gradient, x.grad)
