@@ -1,0 +1,76 @@
+"""A normalization and the layer before it as one layer, against both applied."""
+
+import pytest
+import torch
+from torch import nn
+
+from bnrecon.reconstruction.folding import find_layers
+
+
+def normalization(options):
+    """A BatchNorm with statistics and parameters of its own, in float64."""
+    torch.manual_seed(1)
+    norm = nn.BatchNorm2d(4, **options).double()
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.01, 2)
+    if norm.affine:
+        nn.init.normal_(norm.weight)  # of either sign
+        if norm.bias is not None:
+            nn.init.normal_(norm.bias)
+    return norm.eval()
+
+
+def without_bias():
+    norm = normalization({})
+    norm.bias = None
+    return norm
+
+
+NORMS = {
+    "affine": lambda: normalization({}),
+    "a large eps": lambda: normalization({"eps": 0.5}),
+    "no scales, no shifts": lambda: normalization({"affine": False}),
+    "scales alone": without_bias,
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", NORMS)
+def test_a_folded_layer_computes_the_layer_and_its_normalization(name, bias):
+    torch.manual_seed(0)
+    layer, norm = nn.Conv2d(3, 4, 3, bias=bias).double(), NORMS[name]()
+    (found,) = find_layers(nn.Sequential(layer, norm).eval()).layers
+    assert found.norm is norm
+    x = torch.randn(2, 3, 6, 7, dtype=torch.float64)
+    folded = nn.functional.conv2d(x, found.target.weight, found.target.bias)
+    torch.testing.assert_close(folded, norm(layer(x)))
+    gain = found.target.weight / layer.weight.detach()
+    torch.testing.assert_close(found.gain[:, None, None, None].expand_as(gain), gain)
+
+
+class OwnNorm(nn.BatchNorm2d):
+    """A normalization that does more."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def hooked():
+    norm = normalization({})
+    norm.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    return norm
+
+
+def overridden():
+    norm = OwnNorm(4).double()
+    norm.load_state_dict(normalization({}).state_dict())
+    return norm
+
+
+@pytest.mark.parametrize("make", [hooked, overridden])
+def test_a_normalization_that_does_more_stays_as_it_is(make):
+    layer = nn.Conv2d(3, 4, 3).double()
+    (found,) = find_layers(nn.Sequential(layer, make()).eval()).layers
+    assert (found.norm, found.norm_name) == (None, None)
+    assert torch.equal(found.target.weight, layer.weight)
+    assert torch.equal(found.gain, torch.ones_like(found.gain))
