@@ -158,3 +158,8 @@ def test_intervals_decide_whether_all_are_within_a_margin(intervals, verdict):
 
 def test_signs_are_counted_of_what_is_known():
     assert count_signs([ABOVE, BELOW, AROUND, None, ABOVE, Interval(5.0, None, 1)]) == (1, 2)
+
+
+def test_a_floor_replaces_smaller_values_and_changes_no_others():
+    assert geometric_mean([4e-6, 9e-6], 1e-6).mean == pytest.approx(6e-6, rel=1e-12)
+    assert geometric_mean([4e-6, 0.0], 1e-6).mean == pytest.approx(2e-6, rel=1e-12)
