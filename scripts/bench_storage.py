@@ -3,6 +3,7 @@
     python scripts/bench_storage.py                    # all tables: an hour on one core, 4 GB
     python scripts/bench_storage.py products --features sign --widths 64
     python scripts/bench_storage.py solves --features he_normal --widths 64 128
+    python scripts/bench_storage.py --features sign --outputs FOLDER   # writes the tables there too
 
 Layers of 3x3, c0 = c2 = width, with 1.5 n features. Products: the pair M x and M^T y that an
 iteration takes in bf16, and a correction in float64, with features in memory and elsewhere in turn
@@ -10,7 +11,8 @@ on one thread; the medians of the processor's time and of the clock's, which dif
 machine. Of layers too large to be stored next to their regenerated form only a run of the features
 is measured. Solves: from a random target to 1e-10, each in a process of its own. Its memory is the
 largest that it had allocated at any of the samples taken every 10 ms, above what it held before
-features were drawn; what it maps from a file is not part of that. Prints both as Markdown.
+features were drawn; what it maps from a file is not part of that. Prints both as Markdown; with
+--outputs also writes products.{md,json} and solves.{md,json}, with the command.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ import argparse
 import itertools
 import json
 import os
+import shlex
 import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from bench_rows import in_process, memory_status
 
@@ -113,65 +118,88 @@ def solve(name: str, width: int, storage: str) -> dict:
     }
 
 
-def products_table(features: list[str], widths: list[int], precisions: list[str]) -> str:
-    """The table of products."""
-    lines = []
+def products(features: list[str], widths: list[int], precisions: list[str]) -> Iterator[dict]:
+    """Measure products; a row for each storage."""
     for name, width, precision in itertools.product(features, widths, precisions):
         row = in_process(__file__, ("products", name, width, precision), threads=1)
-        part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
         for storage in storages_of(name):
-            cpu, wall = (row[f"{storage} {by}"] / row[f"memory {by}"] for by in ("cpu", "wall"))
-            line = {
+            yield {
                 "features": name,
                 "width": width,
-                "n": f"{row['n']:,}",
-                "c1": f"{row['c1']:,}{part}",
+                "n": row["n"],
+                "c1": row["c1"],
+                "measured": row["measured"],
                 "precision": precision,
                 "storage": storage,
-                "processor": f"{1e3 * row[f'{storage} cpu']:.0f} ms",
-                "ratio": f"{cpu:.2f}",
-                "by the clock": f"{wall:.2f}",
+                "cpu": row[f"{storage} cpu"],
+                "wall": row[f"{storage} wall"],
+                "ratio": row[f"{storage} cpu"] / row["memory cpu"],
+                "wall ratio": row[f"{storage} wall"] / row["memory wall"],
             }
-            lines.append(shown(line))
-    return markdown(lines)
 
 
-def solves_table(features: list[str], widths: list[int]) -> str:
-    """The table of solves."""
-    from bnrecon.runtime.units import format_bytes
+def products_line(row: dict) -> dict:
+    """A row of products in words."""
+    part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
+    return {
+        "features": row["features"],
+        "width": row["width"],
+        "n": f"{row['n']:,}",
+        "c1": f"{row['c1']:,}{part}",
+        "precision": row["precision"],
+        "storage": row["storage"],
+        "processor": f"{1e3 * row['cpu']:.0f} ms",
+        "ratio": f"{row['ratio']:.2f}",
+        "by the clock": f"{row['wall ratio']:.2f}",
+    }
 
-    lines = []
+
+def solves(features: list[str], widths: list[int]) -> Iterator[dict]:
+    """Measure solves; a row for each storage."""
     for name, width in itertools.product(features, widths):
         for storage in storages_of(name):
             row = in_process(__file__, ("solves", name, width, storage), threads=1)
-            line = {
-                "features": name,
-                "width": width,
-                "n": f"{row['n']:,}",
-                "storage": storage,
-                "processor": f"{row['cpu']:.1f} s",
-                "clock": f"{row['wall']:.1f} s",
-                "iterations": row["iterations"],
-                "residual": f"{row['residual']:.1e}",
-                "memory": format_bytes(row["memory"]),
-            }
-            lines.append(shown(line))
-    return markdown(lines)
+            yield {"features": name, "width": width, "storage": storage, **row}
 
 
-def shown(line: dict) -> dict:
-    """A line of a table, which is shown as soon as it is measured."""
-    print(*line.values(), sep=" | ", file=sys.stderr, flush=True)
-    return line
+def solves_line(row: dict) -> dict:
+    """A row of solves in words."""
+    from bnrecon.runtime.units import format_bytes
+
+    return {
+        "features": row["features"],
+        "width": row["width"],
+        "n": f"{row['n']:,}",
+        "storage": row["storage"],
+        "processor": f"{row['cpu']:.1f} s",
+        "clock": f"{row['wall']:.1f} s",
+        "iterations": row["iterations"],
+        "residual": f"{row['residual']:.1e}",
+        "memory": format_bytes(row["memory"]),
+    }
 
 
-def markdown(lines: list[dict]) -> str:
-    """The lines as a table."""
+def report(
+    section: str, rows: Iterable[dict], line: Callable[[dict], dict], outputs: Path | None
+) -> None:
+    """Show each row as it is measured, then all as a table; write it with its command."""
     import pandas as pd
 
     from bnrecon.reporting import tables
+    from bnrecon.runtime import files
 
-    return tables.markdown(pd.DataFrame(lines))
+    found = []
+    for row in rows:
+        found.append(row)
+        print(*line(row).values(), sep=" | ", file=sys.stderr, flush=True)
+    table = tables.markdown(pd.DataFrame(map(line, found)))
+    print(table, "\n")
+    if outputs is None:
+        return
+    command = shlex.join(["python", "scripts/bench_storage.py", *sys.argv[1:]])
+    load = f"One thread of {os.cpu_count()}; load {os.getloadavg()[0]:.1f} at the end."
+    files.write_text(outputs / f"{section}.md", f"{table}\n\n{load} Command: `{command}`.\n")
+    files.write_text(outputs / f"{section}.json", json.dumps(found, indent=1) + "\n")
 
 
 def main() -> None:
@@ -181,6 +209,7 @@ def main() -> None:
     parser.add_argument("--features", nargs="+", default=["sign", "he_normal"])
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256])
     parser.add_argument("--precisions", nargs="+", default=["bfloat16", "float64"])
+    parser.add_argument("--outputs", type=Path, help="a folder for the tables")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
@@ -191,10 +220,12 @@ def main() -> None:
     print(f"One thread of {os.cpu_count()}, load {load:.1f} when it started.\n")
     asked = arguments.features, arguments.widths
     if "products" in arguments.sections:
-        print(products_table(*asked, arguments.precisions), "\n")
+        rows = products(*asked, arguments.precisions)
+        report("products", rows, products_line, arguments.outputs)
     if "solves" in arguments.sections:
         smaller = [width for width in arguments.widths if width < 256]
-        print(solves_table(arguments.features, smaller))
+        rows = solves(arguments.features, smaller)
+        report("solves", rows, solves_line, arguments.outputs)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import torch
 
 from bnrecon.operators.base import CHUNK_BYTES, Operator
-from bnrecon.operators.rows import TILE, Rows
+from bnrecon.operators.rows import Rows
 from bnrecon.runtime.precision import FLOAT64, Precision
 
 __all__ = ["Generated"]
 
+TILE_BYTES = 2**22  # of rows of B^T or A on a processor: they stay in its cache
 TILE_ROWS = 1024  # of them at least: the products of shorter tiles are added up too often
 
 
@@ -58,7 +59,7 @@ class Generated(Operator):
         """Features in runs, and rows of B^T and A; ``many`` numbers a feature are made."""
         numbers, dtype = max(self.transposed.columns, many), self.precision.factors
         if self.device.type == "cpu":
-            rows = max(TILE_ROWS, TILE * torch.float64.itemsize // (numbers * dtype.itemsize))
+            rows = max(TILE_ROWS, TILE_BYTES // (numbers * dtype.itemsize))
         else:
             rows = max(1, CHUNK_BYTES[self.device.type] // (numbers * dtype.itemsize))
         rows = self.tile_rows or rows
