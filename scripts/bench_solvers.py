@@ -17,16 +17,13 @@ frontier.*,scaling.*}.
 from __future__ import annotations
 
 import argparse
-import collections
-import contextlib
-import json
 import math
 import subprocess
-import time
 from pathlib import Path
 
-from bench_rows import in_process, memory_status, read_rows
+from bench_rows import in_process, read_rows
 
+ROW = str(Path(__file__).with_name("bench_solvers_row.py"))  # measures one row
 SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole")
 
 
@@ -82,319 +79,9 @@ def key(row: dict) -> tuple:
     return row["section"], row["method"], row["width"], row["oversampling"]
 
 
-# Below: one row, in a process of its own.
-
-
-def peak_reset() -> int:
-    """Start counting peak memory anew; return what is held now, in bytes."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return memory_status("VmRSS")
-
-
-def measure(row: dict) -> dict:
-    """Measure one row and return it filled in."""
-    import torch
-
-    from bnrecon.runtime import hardware
-
-    device = hardware.resolve_device(row["device"])
-    row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
-    if row["section"] == "whole":
-        return row | whole(row, device)
-    system = measured_system(row, device)
-    row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
-    if row["section"] == "products":
-        return row | products(system, row["method"])
-    if note := shortage(row, device):
-        return row | {"note": note}
-    x, found = timed_solve(row, system, device)
-    row["residual"] = residual(row, system, x)
-    if row["section"] == "oversampled" and found.get("arithmetic") in ("float32", "bfloat16"):
-        # Right after: machines are not equally fast all the time.
-        row["bare"] = products(system, found["arithmetic"])["seconds"]
-    return row | found
-
-
-def measured_system(row: dict, device):
-    """The system of a row's layer: a standard normal target, he_normal features from seed 0."""
-    import torch
-
-    from bnrecon.construction.residual import layer_system
-    from bnrecon.construction.two_layer import TargetLayer
-    from bnrecon.features.drawing import draw
-    from bnrecon.features.shapes import LayerShape
-
-    shape = LayerShape(row["width"], row["width"], (3, 3))
-    weight = torch.randn(
-        shape.outputs,
-        shape.inputs,
-        *shape.kernel,
-        dtype=torch.float64,
-        generator=torch.Generator().manual_seed(0),
-    )
-    if row["oversampling"] == "minimum":
-        c1 = shape.minimum_width
-    else:
-        c1 = math.ceil(round(row["oversampling"] * shape.equations, 6))
-    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
-    features = draw("he_normal", shape, c1, 0, 0)
-    return layer_system(target, features, device, orthogonal=False)
-
-
-def shortage(row: dict, device) -> str | None:
-    """Why a dense solver cannot run here, if it cannot."""
-    from bnrecon.runtime import hardware
-    from bnrecon.runtime.units import format_bytes
-
-    entry = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}
-    need = entry.get(row["method"], 0) * row["n"] * row["c1"]
-    free = hardware.available_memory(device)
-    if need <= 0.95 * free:
-        return None
-    needed, there = format_bytes(need), format_bytes(free)
-    return f"not run: {needed} needed, {there} free"
-
-
-def timed_solve(row: dict, system, device) -> tuple:
-    """Solve; put seconds and peak memory into the row, return x and what the solver tells."""
-    import torch
-
-    on_gpu = device.type == "cuda"
-    if on_gpu:
-        for name in ("lu", "matrix_free"):  # loads the libraries, which takes seconds once
-            registered(small_system(device), name)
-    before = torch.cuda.memory_allocated() if on_gpu else peak_reset()
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-    started = time.perf_counter()
-    x, found = SOLVE.get(row["method"], registered)(system, row["method"])
-    if on_gpu:
-        torch.cuda.synchronize()
-    row["seconds"] = time.perf_counter() - started
-    peak = torch.cuda.max_memory_allocated() if on_gpu else memory_status("VmHWM")
-    row["memory"] = peak - before
-    return x, found
-
-
-def residual(row: dict, system, x) -> float:
-    """The relative residual; at the minimum width ‖W' - W‖ / ‖W‖ with both scales."""
-    from bnrecon.solvers.solving import relative_residual
-
-    if row["oversampling"] != "minimum":
-        return relative_residual(system, x)
-    scales, wanted = system.scales(x), system.weight.cpu()
-    table = system.matrix.matvec(scales.inner).reshape(len(wanted), -1)
-    reached = (table * scales.outer[:, None]).cpu()
-    return float((reached - wanted).norm() / wanted.norm())
-
-
-def small_system(device):
-    """A system to warm up with."""
-    import torch
-
-    from bnrecon.construction.two_layer import linear_system
-    from bnrecon.operators.khatri_rao import KhatriRao
-
-    factors = (torch.randn(72, k, dtype=torch.float64, device=device) for k in (12, 6))
-    return linear_system(
-        KhatriRao(*factors), torch.randn(4, 18, dtype=torch.float64, device=device)
-    )
-
-
-def products(system, name: str) -> dict:
-    """The bare pair of matrix products of one iteration, each in its fastest memory layout."""
-    import torch
-
-    dtype = getattr(torch, name)
-    B, A = system.operator.second.to(dtype).contiguous(), system.operator.first.to(dtype)
-    BT, Y = B.T.contiguous(), torch.randn(len(B), A.shape[1], device=A.device).to(dtype)
-    layouts = {"M x": (lambda: B @ A, lambda: BT.T @ A), "M^T y": (lambda: BT @ Y, lambda: B.T @ Y)}
-    best = {}
-    for product, ways in layouts.items():
-        best[product] = math.inf
-        for way in ways:
-            for _ in range(20):
-                started = time.perf_counter()
-                result = way()
-                float(result[0, 0])
-                best[product] = min(best[product], time.perf_counter() - started)
-    return {
-        "seconds": sum(best.values()),
-        "note": ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in best.items()),
-    }
-
-
-def registered(system, name: str):
-    """A solver of the project, its LU timed apart."""
-    from unittest import mock
-
-    import torch
-
-    from bnrecon.runtime.precision import FLOAT32, FLOAT64
-    from bnrecon.solvers import SolverSpec, dense, iterative, solve
-
-    name, _, precision = name.partition(" ")
-    factorize, apart = dense.factorize, {}
-
-    def timed(matrix):
-        started = time.perf_counter()
-        factors = factorize(matrix)
-        if matrix.is_cuda:
-            torch.cuda.synchronize()
-        apart["LU seconds"] = time.perf_counter() - started
-        if matrix.dtype == torch.float32:
-            alone = torch.linalg.lu_solve(*factors, system.rhs[:, None].float())[:, 0].double()
-            apart["LU residual"] = float(
-                (system.rhs - system.operator.matvec(alone)).norm() / system.rhs.norm()
-            )
-        return factors
-
-    schedule = iterative.precision_schedule
-    if precision:
-        schedule = lambda _device: [FLOAT32, FLOAT64]  # noqa: E731 (a stand-in for a function)
-    with (
-        mock.patch.object(dense, "factorize", timed),
-        mock.patch.object(iterative, "precision_schedule", schedule),
-    ):
-        found = solve(system, SolverSpec(name))
-    report = found.report
-    note = report.precision
-    if apart:
-        note += f"; the LU alone {apart['LU seconds']:.1f} s"
-        note += f", residual {apart['LU residual']:.1e}" if "LU residual" in apart else ""
-    return found.scale, {
-        "iterations": report.iterations,
-        "forecast": report.memory,
-        "arithmetic": report.precision,
-        "note": note,
-        **apart,
-    }
-
-
-def library_solve(system, name: str):
-    """torch.linalg.solve on M, formed."""
-    import torch
-
-    from bnrecon.runtime.precision import FLOAT32, FLOAT64
-
-    operator = system.operator.to(FLOAT32 if name.endswith("32") else FLOAT64)
-    return torch.linalg.solve(operator.dense(), system.rhs.to(operator.dtype)).double(), {}
-
-
-def plain_cgls(system, _name: str):
-    """CGLS in float64, nothing else."""
-    from bnrecon.solvers.krylov import cgls
-
-    size = system.rhs.norm()
-    x, steps = cgls(system.operator, system.rhs / size, 0.5e-10, 10_000)
-    return size * x, {"iterations": steps}
-
-
-def scipy_lsmr(system, _name: str):
-    """scipy.sparse.linalg.lsmr on the operator in float64, which runs on the CPU."""
-    import torch
-    from scipy.sparse.linalg import LinearOperator, lsmr
-
-    operator, device = system.operator, system.rhs.device
-
-    def through(product):
-        return lambda v: product(torch.from_numpy(v.ravel().copy()).to(device)).cpu().numpy()
-
-    wrapped = LinearOperator(
-        operator.shape, through(operator.matvec), through(operator.rmatvec), dtype="float64"
-    )
-    found = lsmr(
-        wrapped, system.rhs.cpu().numpy(), atol=1e-15, btol=5e-11, conlim=0, maxiter=10_000
-    )
-    return torch.from_numpy(found[0]).to(device), {"iterations": int(found[2])}
-
-
-SOLVE = {
-    "torch.linalg.solve float32": library_solve,
-    "torch.linalg.solve float64": library_solve,
-    "plain CGLS float64": plain_cgls,
-    "scipy lsmr float64": scipy_lsmr,
-}
-
-
-def whole(row: dict, device) -> dict:
-    """A whole VGG18 with its initial weights: the time does not depend on their values."""
-    import torch
-
-    import bnrecon
-    from bnrecon.solvers.iterative import expected_iterations
-    from bnrecon.targets.register import build
-
-    torch.manual_seed(0)
-    model = (
-        build("vgg", (3, 32, 32), 10, width=row["width"], groups=[2, 3, 4, 4, 4], activation="relu")
-        .to(device)
-        .eval()
-    )
-    started = time.perf_counter()
-    with steps_timed() as steps:
-        rebuilt = bnrecon.reconstruct(model, "he_normal", oversampling=row["oversampling"])
-    seconds = time.perf_counter() - started
-    n = max(layer.equations for layer in rebuilt.layers)
-    largest = sum(layer.equations == n for layer in rebuilt.layers)
-    # Right after: machines are not equally fast all the time.
-    pair = products(measured_system(row, device), "bfloat16")["seconds"]
-    iterations = expected_iterations(row["oversampling"], 1e-10)
-    solving = sum(layer.seconds for layer in rebuilt.layers)
-    solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in rebuilt.layers})
-    drawing, systems, building = steps["draw_groups"], steps["solve_layer"], steps["build_layer"]
-    return {
-        "n": n,
-        "c1": max(layer.width for layer in rebuilt.layers),
-        "seconds": seconds,
-        "residual": max(layer.relative_error for layer in rebuilt.layers),
-        "iterations": sum(layer.iterations for layer in rebuilt.layers),
-        "note": f"{len(rebuilt.layers)} layers, {solving:.1f} s of them solving, {drawing:.1f} s "
-        f"drawing features, {systems - solving:.1f} s setting up systems, {building:.1f} s "
-        f"checking and assembling, {seconds - drawing - systems - building:.1f} s the rest; "
-        f"{seconds / (largest * iterations * pair):.2f} times the bare bfloat16 products of "
-        f"{iterations:.0f} iterations in each of the {largest} layers of this n "
-        f"({1e3 * pair:.1f} ms a pair); largest layer error; {', '.join(solvers)}",
-    }
-
-
-@contextlib.contextmanager
-def steps_timed():
-    """Seconds that a reconstruction spends drawing, solving and building layers, by name."""
-    from unittest import mock
-
-    from bnrecon.reconstruction import library_call
-    from bnrecon.reconstruction.plan import PlannedLayer
-
-    spent = collections.Counter()
-
-    def timed(function):
-        def call(*arguments, **options):
-            started = time.perf_counter()
-            try:
-                return function(*arguments, **options)
-            finally:
-                spent[function.__name__] += time.perf_counter() - started
-
-        return call
-
-    with contextlib.ExitStack() as stack:
-        for place, name in (
-            (PlannedLayer, "draw_groups"),
-            (library_call, "solve_layer"),
-            (library_call, "build_layer"),
-        ):
-            step = timed(getattr(place, name))
-            stack.enter_context(mock.patch.object(place, name, step))
-        yield spent
-
-
 def main() -> None:
     """Measure what is missing, then write the table."""
     args = read_arguments()
-    if args.row:
-        print(json.dumps(measure(json.loads(args.row))))
-        return
     import torch
     from bench_solvers_report import report
 
@@ -406,7 +93,7 @@ def main() -> None:
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line; ``--row`` is for the processes that this script starts."""
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -415,7 +102,6 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--outputs", default="outputs/solvers")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(
@@ -449,7 +135,7 @@ def measure_apart(row: dict) -> dict | None:
         flush=True,
     )
     try:
-        measured = in_process(__file__, row)
+        measured = in_process(ROW, row)
     except subprocess.CalledProcessError as error:
         print(f"   failed with exit code {error.returncode}", flush=True)
         return None
