@@ -10,7 +10,7 @@ from dataclasses import dataclass
 __all__ = ["Column", "layout", "line_width", "one_line"]
 
 GAP = "  "
-SHORTEST = {"end": 12, "middle": 20}  # letters that a column keeps when it is shortened
+SHORTEST = {"end": 10, "middle": 20}  # letters that a column keeps when it is shortened
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from processes import ENVIRONMENT
 
 from bnrecon.cli.columns import Column, layout
 from bnrecon.cli.completion import complete
+from bnrecon.cli.listing import RUN_COLUMNS
 from bnrecon.cli.main import make_parsers
 from bnrecon.runtime import files
 
@@ -165,6 +166,13 @@ def test_a_narrow_terminal_shortens_what_a_pipe_shows_whole(outputs, command):
     assert RUNS[-1] in out
     assert "damaged: result.json is damaged (KeyError)" in out
     assert "evil\\n\\x1b[2Jname" in out
+
+
+def test_the_widest_loss_of_a_run_fits_50_columns():
+    row = ["x" * 40, "damaged: result.json", "3/3", "100.00", "-10.00", "9 kB", "shipped"]
+    text = layout(RUN_COLUMNS, [row], 50)
+    assert max(map(len, text.splitlines())) == 50
+    assert text.endswith("-10.00")
 
 
 def test_columns_are_aligned_and_empty_ones_left_out():
