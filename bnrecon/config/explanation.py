@@ -9,6 +9,7 @@ import yaml
 
 from bnrecon.config.schema import GROUPS, SPECS, TARGETS, RunConfig, field_names, spec_classes
 from bnrecon.runtime.errors import nearest
+from bnrecon.runtime.extras import install_command
 from bnrecon.runtime.options import KINDS
 
 __all__ = ["explain"]
@@ -58,7 +59,7 @@ def _unknown_choice(match: re.Match[str], _: str) -> str:
     allowed = [word for word in words if "/" not in word and not word.endswith("schema")]
     hint = "your own yaml files are found with --config-dir"
     if group == "hydra/launcher":
-        hint = "others come with: pip install -e '.[launchers]'"
+        hint = f"others come with: {install_command('launchers')}"
     elif "," in given:
         hint = "several are a sweep, with -m"
     return f"{group}={given}: {nearest(given, allowed)}; {hint}"

@@ -17,39 +17,26 @@ CHUNK_BYTES = {"cpu": 32 * 2**20, "cuda": 2**30}  # bound of temporary memory, w
 class Products(Protocol):
     """A matrix as its products with vectors. ``dtype`` is that of vectors."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+    shape: tuple[int, int]
+    dtype: torch.dtype
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of vectors."""
-
+    @abc.abstractmethod
     def matvec(self, x: torch.Tensor) -> torch.Tensor:
         """M x for x (columns,) or (columns, k)."""
 
+    @abc.abstractmethod
     def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
         """M^T y for y (rows,) or (rows, k)."""
 
 
-class Operator(abc.ABC):
+class Operator(Products, abc.ABC):
     """A matrix through its products, norms and columns; it need not be stored.
 
     ``dtype`` and ``device`` are those of vectors, ``precision`` is what products run in.
     """
 
-    shape: tuple[int, int]
-    dtype: torch.dtype
     device: torch.device
     precision: Precision
-
-    @abc.abstractmethod
-    def matvec(self, x: torch.Tensor) -> torch.Tensor:
-        """M x for x (columns,) or (columns, k)."""
-
-    @abc.abstractmethod
-    def rmatvec(self, y: torch.Tensor) -> torch.Tensor:
-        """M^T y for y (rows,) or (rows, k)."""
 
     @abc.abstractmethod
     def columns(self, part: slice) -> torch.Tensor:
@@ -61,7 +48,7 @@ class Operator(abc.ABC):
 
     @abc.abstractmethod
     def column_norms(self) -> torch.Tensor:
-        """Euclidean norms of M's columns."""
+        """Euclidean norms of M's columns, or numbers near them: solvers scale columns by them."""
 
     @abc.abstractmethod
     def leading(self, count: int) -> Operator:

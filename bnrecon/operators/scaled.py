@@ -32,6 +32,14 @@ class Scaled:
 
 
 def inverse_norms(norms: torch.Tensor) -> torch.Tensor:
-    """What scales columns to norm 1; all-zero columns stay so."""
-    smallest = torch.finfo(norms.dtype).tiny  # the inverse of a subnormal norm is infinite
+    """1 / norm of each column, at most the inverse of the smallest normal number; 0 for zero.
+
+    Args:
+        norms: (columns,), not negative.
+
+    Returns:
+        (columns,) factors that make columns of these norms as long as 1, but for subnormal norms,
+        whose inverse would be infinite.
+    """
+    smallest = torch.finfo(norms.dtype).tiny
     return torch.where(norms > 0, 1 / norms.clamp_min(smallest), torch.zeros_like(norms))

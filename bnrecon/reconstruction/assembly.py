@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
-
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.folding import layer_label
 from bnrecon.reconstruction.moments import LayerMoments
@@ -13,6 +11,7 @@ from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.substitution import freeze, replacements, substitute
 from bnrecon.runtime.errors import RunError, UserError, shorten
+from bnrecon.runtime.inference import outside_inference_mode
 from bnrecon.solvers.base import Solution
 
 __all__ = ["assemble", "check_moments", "join_layers"]
@@ -20,7 +19,7 @@ __all__ = ["assemble", "check_moments", "join_layers"]
 NOTHING = 1e-6  # inputs that are never larger than this tell no range
 
 
-@torch.inference_mode(False)  # whose tensors could not be trained
+@outside_inference_mode
 def assemble(
     plan: Plan,
     solutions: Mapping[str, Solution],

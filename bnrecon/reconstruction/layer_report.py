@@ -44,7 +44,7 @@ def report_layer(
         layer: the source layer, its normalizations set.
         planned: what was planned of it.
         solution: what the solver reports.
-        digest: of its features.
+        digest: the digest of its features.
         moments: of its inputs; needed for an activation that is only nearly linear, whose outputs
             are tried besides.
 

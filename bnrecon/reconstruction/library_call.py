@@ -23,12 +23,13 @@ from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
 from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.inference import outside_inference_mode
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["reconstruct"]
 
 
-@torch.inference_mode(False)  # whose tensors could not be trained
+@outside_inference_mode
 def reconstruct(
     model: nn.Module,
     features: str | FeatureSpec = "he_normal",

@@ -33,6 +33,7 @@ from bnrecon.reconstruction.storage import (
 from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.inference import outside_inference_mode
 from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
@@ -40,7 +41,7 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["RefusedLayers", "plan_layers"]
 
 
-@torch.inference_mode(False)  # whose tensors could not be trained
+@outside_inference_mode
 def plan_layers(
     model: nn.Module,
     features: FeatureSpec | str = "he_normal",

@@ -75,22 +75,29 @@ def _prune(layer: PlannedLayer, problems: Iterable[tuple[System, SolverSpec]]) -
 
 
 def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[System, SolverSpec]:
-    """A group's system, and how it is to be solved."""
+    """A group's system, and the solver's settings with the residual that it has to reach."""
     system = group_system(layer, target, pair)
     tolerance = tolerance_for(layer, target, system)
     return system, dataclasses.replace(layer.solver, tolerance=tolerance)
 
 
 def group_system(layer: PlannedLayer, target: TargetLayer, pair: Features) -> System:
-    """The system of a layer, or of one group of it."""
+    """The system of a layer, or of one group of it.
+
+    Args:
+        layer: what was planned; tells the device and whether its features' columns are orthogonal.
+        target: the layer's weight and skip connection, or those of the group.
+        pair: the features that this group is built of.
+    """
     orthogonal = distribution(layer.features.name).orthogonal
     return layer_system(target, pair, layer.found.module.weight.device, orthogonal)
 
 
 def tolerance_for(layer: PlannedLayer, target: TargetLayer, system: System) -> float:
-    """The residual to reach: the tolerance, less where the target is below the right-hand side.
+    """The relative residual to reach: tolerance · min(1, ‖W‖ / ‖b‖).
 
-    A skip connection that has to be cancelled can be far larger than the target.
+    W is the target's weight and b the right-hand side. A skip connection that has to be cancelled
+    can make b far larger than W; the error is to be small relative to W.
     """
     norm, rhs = float(target.weight.norm()), float(system.weight.norm())
     return layer.solver.tolerance * (min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0)

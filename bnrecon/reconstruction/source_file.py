@@ -27,6 +27,7 @@ from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
 from bnrecon.runtime.hardware import available_memory
+from bnrecon.runtime.inference import outside_inference_mode
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
 
@@ -104,7 +105,7 @@ def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> Non
     )
 
 
-@torch.inference_mode(False)  # whose tensors could not be trained
+@outside_inference_mode
 def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn.Module:
     """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
 
@@ -236,7 +237,7 @@ def _rebuild(
     return layer
 
 
-@torch.inference_mode(False)  # whose tensors could not be trained
+@outside_inference_mode
 def collapse(network: nn.Module) -> nn.Module:
     """The network with every source layer collapsed into W' = outer ∘ (B diag(inner) A).
 

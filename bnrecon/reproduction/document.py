@@ -12,7 +12,7 @@ from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
 from bnrecon.reproduction.page import is_of_claims
 from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import Study
-from bnrecon.reproduction.task_store import TaskResult, concatenate
+from bnrecon.reproduction.task_store import TaskResult, concatenate, task_path
 from bnrecon.reproduction.work import RunWork
 
 __all__ = ["claims_of", "document"]
@@ -31,15 +31,28 @@ def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
     found: list[Claim] = []
     for name in study.parts:
         part = study.part(name)
-        files = sorted((outputs / study.name / "tasks" / f"{name}-{scale}").glob("*.json"))
-        if isinstance(part, Experiment) and part.claims is not None and files:
-            found += part.claims(concatenate(TaskResult.read(file) for file in files))
+        if isinstance(part, Experiment) and part.claims is not None:
+            if files := _task_files(outputs / study.name, name, part, scale):
+                found += part.claims(concatenate(TaskResult.read(file) for file in files))
         elif isinstance(part, RunTable) and part.claims is not None:
             options = (f"outputs={outputs}",)
             rows = ((row, (*row.overrides, *options)) for row in part.rows(scale, ()))
             runs = [RunWork(name, row, composition.compose(words)) for row, words in rows]
             found += part.claims([run.cell() for run in runs])
     return found
+
+
+def _task_files(folder: Path, name: str, part: Experiment, scale: str) -> list[Path]:
+    """The results that are there: those of the part's tasks in their order, then any others.
+
+    Claims then list their evidence in the order that the page of the part has.
+    """
+    there = set((folder / "tasks" / f"{name}-{scale}").glob("*.json"))
+    if not there:
+        return []
+    planned = [task_path(folder, name, scale, task) for task in part.tasks(scale, ())]
+    known = [path for path in planned if path in there]
+    return [*known, *sorted(there.difference(known))]
 
 
 def document(

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Iterable
 
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.extras import install_command
 
 __all__ = ["NAMES", "require_libraries"]
 
@@ -17,4 +18,4 @@ def require_libraries(names: Iterable[str]) -> None:
     for name in names:
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # a folder of this name, as wandb leaves one
-            raise UserError(f"tracker={name}: {name} is not installed; pip install -e '.[{name}]'")
+            raise UserError(f"tracker={name}: {name} is not installed; {install_command(name)}")

@@ -143,7 +143,7 @@ def test_a_tracker_that_fails_makes_exit_code_1(outputs, command):
 def test_a_missing_library_is_said_before_anything_is_done(first, refused, monkeypatch):
     monkeypatch.setattr(tracker_libraries.importlib.util, "find_spec", lambda name: None)
     line = refused(*first, "outputs=made")
-    assert line == "bnrecon: tracker=wandb: wandb is not installed; pip install -e '.[wandb]'\n"
+    assert line == "bnrecon: tracker=wandb: wandb is not installed; pip install 'bnrecon[wandb]'\n"
 
 
 def test_a_study_sends_its_runs_and_its_trainings(command, tmp_path):

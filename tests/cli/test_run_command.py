@@ -36,7 +36,7 @@ MISTAKES = [
     ("target.family=vgg2", "did you mean 'vgg'"),
     ("hydra.sweep.dir= -m", "give a folder's name"),
     ("hydra/launcher=joblib", "add -m"),
-    ("hydra/launcher=nothing_such -m", "pip install -e '.[launchers]'"),
+    ("hydra/launcher=nothing_such -m", "pip install 'bnrecon[launchers]'"),
     ("features=he_normal,id_cond", "with -m"),
     ("-m features=he_normal,nothing_such", "features=nothing_such"),
     ("data.root=${nothing}", "nothing"),

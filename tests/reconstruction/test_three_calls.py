@@ -21,7 +21,8 @@ from bnrecon.reconstruction import (
     solve_layer,
 )
 from bnrecon.reconstruction.building import build_layer
-from bnrecon.reconstruction.source_file import collapse, load_source
+from bnrecon.reconstruction.collapse import collapse_layer
+from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.spec import SolverSpec
 
@@ -160,7 +161,10 @@ def test_what_is_made_in_inference_mode_can_be_trained(model, tmp_path):
             assemble(plan, solve_all(plan)).network,
             load_source(tmp_path / "source.safetensors", model),
             collapse(rebuilt.network),
+            collapse_layer(next(iter(source_layers(rebuilt.network).values()))),
         ]
+    kernel = built.pop().weight
+    assert not kernel.is_inference()
     for network in built:
         network(torch.randn(4, *SHAPE)).sum().backward()
         assert all(p.grad is not None for p in network.parameters() if p.requires_grad)

@@ -233,7 +233,7 @@ def test_a_cluster_that_is_not_here_is_said_in_one_line(made, monkeypatch, tmp_p
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(made, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r"cluster=local needs submitit: pip install -e '\.\[slurm"):
+    with pytest.raises(UserError, match=r"cluster=local needs submitit: pip .* 'bnrecon\[slurm"):
         run(made())
 
 

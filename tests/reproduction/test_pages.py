@@ -12,9 +12,10 @@ from places import OUTPUTS, ROOT
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.commands import figures_of, run_study, tables_of
-from bnrecon.reproduction.document import document
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.document import claims_of, document
+from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.reproduction.request import read
+from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.studies import registry
 
 
@@ -143,6 +144,36 @@ def test_what_ships_is_written_again_and_changes_no_tracked_file(checkout, name,
         if path.suffix in (".md", ".csv", ".tex"):
             written = request.folder / path.name
             assert written.read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [name for name in registry.STUDIES if (OUTPUTS / name).exists()])
+def test_formats_are_those_of_columns_that_the_table_has(name):
+    study = registry.find(name)
+    for word in study.parts:
+        part = study.part(word)
+        paths = sorted((OUTPUTS / name / "tasks" / f"{word}-laptop").glob("*.json"))
+        if isinstance(part, Experiment) and part.formats and paths:
+            summary = part.summary(concatenate(TaskResult.read(path) for path in paths))
+            assert set(part.formats) <= set(summary.columns), word
+
+
+def test_the_document_takes_tasks_in_the_order_of_the_page(tmp_path):
+    names = ("width 8", "another", "width 16")
+    experiment = Experiment(
+        "Theorem 0",
+        "Order",
+        lambda scale, options: [
+            Task(name, one_row, {"width": place}, ()) for place, name in enumerate(names)
+        ],
+        lambda rows: rows,
+        "Nothing.",
+        claims=lambda rows: [Claim("Theorem 0", "It holds.", "open", str(list(rows["width"])))],
+    )
+    study = study_of(part=experiment)
+    request = request_for(tmp_path)
+    run_study(study, request)
+    (claim,) = claims_of(study, request.folder.parent, "smoke")
+    assert claim.evidence == "[0, 1, 2]"
 
 
 def test_a_part_that_cannot_be_shown_hides_no_other(tmp_path, caplog):

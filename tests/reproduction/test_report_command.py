@@ -69,7 +69,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     )
     code, _, err = command("report", f"outputs={tmp_path}")
     assert code == 2
-    assert err == "bnrecon: bnrecon report needs itables: pip install -e '.[report]'\n"
+    assert err == "bnrecon: bnrecon report needs itables: pip install 'bnrecon[report]'\n"
 
 
 def test_help_loads_no_torch():

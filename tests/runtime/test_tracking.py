@@ -174,7 +174,7 @@ def test_no_tracker_writes_nothing(tmp_path, monkeypatch):
 
 
 def test_a_missing_library_is_said_with_what_installs_it(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"pip install -e '.\[no_such_library\]'"):
+    with pytest.raises(UserError, match=r"pip install 'bnrecon\[no_such_library\]'"):
         tracker_libraries.require_libraries(["no_such_library"])
     # wandb leaves a folder of its own name where it runs, which Python would import.
     (tmp_path / "no_such_library").mkdir()

@@ -19,6 +19,7 @@ import psutil
 from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.extras import install_command
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.executors.job import StudyJob
@@ -70,7 +71,7 @@ def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = No
     try:
         import submitit  # noqa: F401  # it is an extra
     except ImportError:
-        raise UserError(f"cluster={cluster} needs submitit: pip install -e '.[slurm]'") from None
+        raise UserError(f"cluster={cluster} needs submitit: {install_command('slurm')}") from None
     logging.getLogger("submitit").setLevel(logging.ERROR)
     if cluster == "local":
         return LocalQueue(folder)

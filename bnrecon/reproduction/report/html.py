@@ -18,6 +18,7 @@ from bnrecon.reproduction.experiment import VERDICTS
 from bnrecon.reproduction.report import text, verdicts
 from bnrecon.reproduction.report.contents import Report
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.extras import install_command
 
 __all__ = ["render", "require_libraries"]
 
@@ -30,7 +31,9 @@ def require_libraries() -> None:
     needed = {"itables": "itables", "markdown_it": "markdown-it-py"}
     missing = [name for module, name in needed.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise UserError(f"bnrecon report needs {' and '.join(missing)}: pip install -e '.[report]'")
+        raise UserError(
+            f"bnrecon report needs {' and '.join(missing)}: {install_command('report')}"
+        )
 
 
 def render(report: Report) -> bytes:

@@ -193,6 +193,6 @@ PART = Experiment(
     summary=summarize,
     draw=draw_figure,
     claims=claims,
-    formats=dict.fromkeys([*SEARCHES.values(), "best found, dense targets"], ".4f")
+    formats=dict.fromkeys([*SEARCHES.values(), "best found"], ".4f")
     | {"equivalent number of missing features": ".1f"},
 )

@@ -98,8 +98,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Table 1, the cause",
             "'As expected, ill conditioning affects the training outcome negatively.'",
             "open",
-            "ill-conditioned factors also make the steps longer (see the caption): which of the "
-            "two lowers the accuracy is not known.",
+            "ill-conditioned factors also make the steps longer (see the caption): a lower "
+            "accuracy can come from either.",
         ),
     ]
     longer = {
