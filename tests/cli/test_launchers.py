@@ -1,5 +1,6 @@
 """Sweeps in other processes: jobs that fail, die, are cancelled or requeued lose nothing."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -42,6 +43,17 @@ def has_ended(process):
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def training_processes(sweep):
+    """The processes of a sweep that hold a target, as they train it."""
+    found = []
+    for child in psutil.Process(sweep.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            paths = [Path(file.path) for file in child.open_files()]
+            if any(path.name == ".lock" and "targets" in path.parts for path in paths):
+                found.append(child)
+    return found
 
 
 def test_a_job_that_fails_and_one_that_is_killed_cost_the_table_nothing(start):
@@ -133,9 +145,10 @@ def test_a_killed_process_of_joblib_costs_its_own_jobs_alone(start):
     words = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "train.epochs=1,20000")
     sweep = start(*words)
     assert wait_until((FOLDER / "job-0.json").exists)
-    for child in psutil.Process(sweep.pid).children(recursive=True):
-        if any("popen_loky" in word for word in child.cmdline()):
-            child.kill()
+    assert wait_until(lambda: training_processes(sweep))
+    # Not the other one: joblib waits forever for a result in the midst of which a process died.
+    for process in training_processes(sweep):
+        process.kill()
     code, out, err = finish(sweep)
     assert code == 1, err
     assert "a process of the sweep was killed" in err
