@@ -10,9 +10,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["in_process", "memory_status", "read_rows"]
+__all__ = ["in_process", "measure_missing", "memory_status"]
 
 
 def in_process(script: str, row: object, threads: int | None = None) -> dict:
@@ -32,7 +33,43 @@ def in_process(script: str, row: object, threads: int | None = None) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def read_rows(path: Path) -> list[dict]:
+def measure_missing(
+    path: Path | None,
+    wanted: Iterable[dict],
+    measure: Callable[[dict], dict],
+    fresh: bool = False,
+) -> list[dict]:
+    """Measure the rows that a file lacks; return all of its rows, and keep each once it is there.
+
+    Args:
+        path: the file; none keeps nothing.
+        wanted: for each row what it is known by, as ``{"size": 16, "threads": 1}``.
+        measure: measures a row; what it returns is added to what the row is known by.
+        fresh: whether to measure the wanted rows that the file has again, in their place.
+
+    A row that only has a note, on why it was not measured, is tried again. One whose process fails
+    is told of and left out.
+    """
+    from bnrecon.runtime import files
+
+    rows = [] if path is None else _read_rows(path)
+    for about in wanted:
+        same = [row for row in rows if about.items() <= row.items()]
+        if same and not fresh and not any("note" in r and "seconds" not in r for r in same):
+            continue
+        try:
+            found = about | measure(about)
+        except subprocess.CalledProcessError as error:
+            name = " ".join(map(str, about.values()))
+            print(f"{name}: failed with exit code {error.returncode}", file=sys.stderr, flush=True)
+            continue
+        rows = [row for row in rows if row not in same] + [found]
+        if path is not None:
+            files.write_json(path, {"rows": rows})
+    return rows
+
+
+def _read_rows(path: Path) -> list[dict]:
     """The rows that were measured before; a damaged file is set aside."""
     from bnrecon.runtime import files
 

@@ -4,7 +4,7 @@
     python scripts/bench_solvers.py                      # everything: 45 min on two cores, 12 GB
     python scripts/bench_solvers.py products oversampled # some sections only
     python scripts/bench_solvers.py --quick              # small sizes, outputs/solvers/quick: 1 min
-    python scripts/bench_solvers.py --fresh              # forget what was measured before
+    python scripts/bench_solvers.py whole --fresh        # measure what is there again
 
 Sections: products, oversampled, square, frontier, scaling, whole. Each row runs in a process of its
 own, which measures its peak memory; the machine should be idle. Resumable: rows that are in the
@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import subprocess
 from pathlib import Path
 
-from bench_rows import in_process, read_rows
+from bench_rows import in_process, measure_missing
 
 ROW = str(Path(__file__).with_name("bench_solvers_row.py"))  # measures one row
 SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole")
@@ -87,7 +86,7 @@ def main() -> None:
 
     on_gpu = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
     folder = Path(args.outputs) / ("quick" if args.quick else "") / ("cuda" if on_gpu else "cpu")
-    rows = measure_missing(args, folder / "bench.json")
+    rows = measured(args, folder / "bench.json")
     command = " ".join(["python scripts/bench_solvers.py", *(["--quick"] if args.quick else [])])
     print(report(rows, folder, command))
 
@@ -110,41 +109,29 @@ def read_arguments() -> argparse.Namespace:
     return args
 
 
-def measure_missing(args: argparse.Namespace, path: Path) -> list[dict]:
-    """Measure the rows that ``path`` lacks, each stored when it is there; return all in order."""
-    from bnrecon.runtime import files
-
-    known = [] if args.fresh else read_rows(path)
-    done = {key(row): row for row in known}
+def measured(args: argparse.Namespace, path: Path) -> list[dict]:
+    """The rows of ``path``, what it lacks of the sections being measured; all in order."""
     order = plan(args.quick)
-    for row in order:
-        if key(row) in done or (args.sections and row["section"] not in args.sections):
-            continue
-        if measured := measure_apart(row | {"device": args.device}):
-            done[key(row)] = measured
-            files.write_json(path, {"rows": [done[key(r)] for r in order if key(r) in done]})
-    return [done[key(row)] for row in order if key(row) in done]
+    wanted = [row for row in order if not args.sections or row["section"] in args.sections]
+    rows = measure_missing(path, wanted, lambda row: measure(row, args.device), args.fresh)
+    place = {key(row): number for number, row in enumerate(order)}
+    return sorted((row for row in rows if key(row) in place), key=lambda row: place[key(row)])
 
 
-def measure_apart(row: dict) -> dict | None:
-    """Measure a row in a process of its own; ``None`` where that fails."""
+def measure(row: dict, device: str) -> dict:
+    """Measure a row in a process of its own."""
     print(
         f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} "
         f"c1/n {row['oversampling']}",
-        end="",
         flush=True,
     )
-    try:
-        measured = in_process(ROW, row)
-    except subprocess.CalledProcessError as error:
-        print(f"   failed with exit code {error.returncode}", flush=True)
-        return None
+    found = in_process(ROW, row | {"device": device})
     print(
-        f"   {measured.get('seconds', math.nan):.3g} s, "
-        f"residual {measured.get('residual', math.nan):.1e}, {measured.get('note', '')}",
+        f"   {found.get('seconds', math.nan):.3g} s, "
+        f"residual {found.get('residual', math.nan):.1e}, {found.get('note', '')}",
         flush=True,
     )
-    return measured
+    return found
 
 
 if __name__ == "__main__":

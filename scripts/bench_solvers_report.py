@@ -14,15 +14,20 @@ from bnrecon.runtime.units import format_bytes
 
 __all__ = ["report"]
 
+OURS = {"oversampled": "matrix_free", "square": "refined"}  # what the others are compared with
+
 
 def table(rows: list[dict]) -> pd.DataFrame:
-    """All rows as one table; ratios are to the section's first row of the same size, ours."""
+    """All rows as one table; ratios are to our solver of the same section and size, if it ran."""
+    ours = {
+        (row["section"], row["width"], row["oversampling"]): row["seconds"]
+        for row in rows
+        if row["method"] == OURS.get(row["section"]) and "seconds" in row
+    }
     lines = []
     for row in rows:
-        first = next(
-            r for r in rows if (r["section"], r.get("n")) == (row["section"], row.get("n"))
-        )
-        ratio = row["section"] in ("oversampled", "square") and "seconds" in row
+        reference = ours.get((row["section"], row["width"], row["oversampling"]))
+        ratio = "seconds" in row and reference is not None
         lines.append(
             {
                 "section": row["section"],
@@ -30,7 +35,7 @@ def table(rows: list[dict]) -> pd.DataFrame:
                 "oversampling": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
                 "method": row["method"],
                 "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
-                "times_ours": f"{row['seconds'] / first['seconds']:.2f}" if ratio else "",
+                "times_ours": f"{row['seconds'] / reference:.2f}" if ratio else "",
                 "iterations": row.get("iterations", ""),
                 "memory": format_bytes(row["memory"]) if "memory" in row else "",
                 "residual": f"{row['residual']:.1e}" if "residual" in row else "",

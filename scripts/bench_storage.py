@@ -3,7 +3,7 @@
     python scripts/bench_storage.py                    # all tables: an hour on one core, 4 GB
     python scripts/bench_storage.py products --features sign --widths 64
     python scripts/bench_storage.py solves --features he_normal --widths 64 128
-    python scripts/bench_storage.py --features sign --outputs FOLDER   # writes the tables there too
+    python scripts/bench_storage.py --features sign --outputs FOLDER   # keeps rows and tables there
 
 Layers of 3x3, c0 = c2 = width, with 1.5 n features. Products: the pair M x and M^T y that an
 iteration takes in bf16, and a correction in float64, with features in memory and elsewhere in turn
@@ -11,8 +11,10 @@ on one thread; the medians of the processor's time and of the clock's, which dif
 machine. Of layers too large to be stored next to their regenerated form only a run of the features
 is measured. Solves: from a random target to 1e-10, each in a process of its own. Its memory is the
 largest that it had allocated at any of the samples taken every 10 ms, above what it held before
-features were drawn; what it maps from a file is not part of that. Prints both as Markdown; with
---outputs also writes products.{md,json} and solves.{md,json}, with the command.
+features were drawn; what it maps from a file is not part of that. Widths from 256 on are not
+solved. Prints both as Markdown; with --outputs also writes products.{md,json} and solves.{md,json},
+with the commands. Resumable then: each row is kept once it is there, beside those of other calls
+(--fresh measures what is asked for again).
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ import argparse
 import itertools
 import json
 import os
-import shlex
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from bench_rows import in_process, memory_status
+from bench_rows import in_process, measure_missing, memory_status
 
+SECTIONS = ("products", "solves")
 LARGEST_SLICE = 65_536  # features of which products are measured
+LARGEST_SOLVE = 255  # wider layers take a quarter of an hour and more
 ROUNDS = 9
 
 
@@ -118,55 +121,36 @@ def solve(name: str, width: int, storage: str) -> dict:
     }
 
 
-def products(features: list[str], widths: list[int], precisions: list[str]) -> Iterator[dict]:
-    """Measure products; a row for each storage."""
-    for name, width, precision in itertools.product(features, widths, precisions):
-        row = in_process(__file__, ("products", name, width, precision), threads=1)
-        for storage in storages_of(name):
-            yield {
-                "features": name,
-                "width": width,
-                "n": row["n"],
-                "c1": row["c1"],
-                "measured": row["measured"],
-                "precision": precision,
-                "storage": storage,
-                "cpu": row[f"{storage} cpu"],
-                "wall": row[f"{storage} wall"],
-                "ratio": row[f"{storage} cpu"] / row["memory cpu"],
-                "wall ratio": row[f"{storage} wall"] / row["memory wall"],
-            }
+def measure(about: dict) -> dict:
+    """Measure one row in a process of its own, on one thread."""
+    found = in_process(__file__, tuple(about.values()), threads=1)
+    print(" | ".join(map(str, about.values())), "measured", file=sys.stderr, flush=True)
+    return found
 
 
-def products_line(row: dict) -> dict:
-    """A row of products in words."""
+def products_lines(row: dict) -> Iterable[dict]:
+    """A row of products in words: a line for each storage."""
     part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
-    return {
-        "features": row["features"],
-        "width": row["width"],
-        "n": f"{row['n']:,}",
-        "c1": f"{row['c1']:,}{part}",
-        "precision": row["precision"],
-        "storage": row["storage"],
-        "processor": f"{1e3 * row['cpu']:.0f} ms",
-        "ratio": f"{row['ratio']:.2f}",
-        "by the clock": f"{row['wall ratio']:.2f}",
-    }
+    for storage in storages_of(row["features"]):
+        cpu, wall = row[f"{storage} cpu"], row[f"{storage} wall"]
+        yield {
+            "features": row["features"],
+            "width": row["width"],
+            "n": f"{row['n']:,}",
+            "c1": f"{row['c1']:,}{part}",
+            "precision": row["precision"],
+            "storage": storage,
+            "processor": f"{1e3 * cpu:.0f} ms",
+            "ratio": f"{cpu / row['memory cpu']:.2f}",
+            "by the clock": f"{wall / row['memory wall']:.2f}",
+        }
 
 
-def solves(features: list[str], widths: list[int]) -> Iterator[dict]:
-    """Measure solves; a row for each storage."""
-    for name, width in itertools.product(features, widths):
-        for storage in storages_of(name):
-            row = in_process(__file__, ("solves", name, width, storage), threads=1)
-            yield {"features": name, "width": width, "storage": storage, **row}
-
-
-def solves_line(row: dict) -> dict:
+def solves_lines(row: dict) -> Iterable[dict]:
     """A row of solves in words."""
     from bnrecon.runtime.units import format_bytes
 
-    return {
+    yield {
         "features": row["features"],
         "width": row["width"],
         "n": f"{row['n']:,}",
@@ -179,53 +163,88 @@ def solves_line(row: dict) -> dict:
     }
 
 
-def report(
-    section: str, rows: Iterable[dict], line: Callable[[dict], dict], outputs: Path | None
-) -> None:
-    """Show each row as it is measured, then all as a table; write it with its command."""
+def wanted(section: str, args: argparse.Namespace) -> list[dict]:
+    """What is asked for of a section."""
+    rows = []
+    for name, width in itertools.product(args.features, args.widths):
+        about = {"section": section, "features": name, "width": width}
+        if section == "products":
+            rows += [about | {"precision": each} for each in args.precisions]
+        elif width <= LARGEST_SOLVE:
+            rows += [about | {"storage": each} for each in storages_of(name)]
+    return rows
+
+
+def report(section: str, rows: list[dict], outputs: Path | None) -> str:
+    """All rows as a table, written with the commands that measure them."""
     import pandas as pd
 
     from bnrecon.reporting import tables
     from bnrecon.runtime import files
 
+    lines = {"products": products_lines, "solves": solves_lines}[section]
+    rows = sorted(rows, key=lambda r: (r["features"], r["width"], r.get("precision", "")))
+    table = tables.markdown(pd.DataFrame([line for row in rows for line in lines(row)]))
+    if outputs is not None:
+        about = f"One thread of {os.cpu_count()}. Commands: {'; '.join(commands(section, rows))}."
+        files.write_text(outputs / f"{section}.md", f"{table}\n\n{about}\n")
+    return table
+
+
+def commands(section: str, rows: list[dict]) -> list[str]:
+    """The command for the rows of each distribution."""
     found = []
-    for row in rows:
-        found.append(row)
-        print(*line(row).values(), sep=" | ", file=sys.stderr, flush=True)
-    table = tables.markdown(pd.DataFrame(map(line, found)))
-    print(table, "\n")
-    if outputs is None:
-        return
-    command = shlex.join(["python", "scripts/bench_storage.py", *sys.argv[1:]])
-    load = f"One thread of {os.cpu_count()}; load {os.getloadavg()[0]:.1f} at the end."
-    files.write_text(outputs / f"{section}.md", f"{table}\n\n{load} Command: `{command}`.\n")
-    files.write_text(outputs / f"{section}.json", json.dumps(found, indent=1) + "\n")
+    for name in dict.fromkeys(row["features"] for row in rows):
+        words = ["python scripts/bench_storage.py", section, "--features", name]
+        own = [row for row in rows if row["features"] == name]
+        for option, field in (("--widths", "width"), ("--precisions", "precision")):
+            values = dict.fromkeys(str(row[field]) for row in own if field in row)
+            words += [option, *values] if values else []
+        found.append(f"`{' '.join(words)}`")
+    return found
 
 
 def main() -> None:
     """Measure what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sections", nargs="*", default=["products", "solves"])
+    args = read_arguments()
+    if args.row:
+        section, *about = json.loads(args.row)
+        print(json.dumps({"products": time_products, "solves": solve}[section](*about)))
+        return
+    for section in args.sections:
+        path = None if args.outputs is None else args.outputs / f"{section}.json"
+        rows = measure_missing(path, wanted(section, args), measure, args.fresh)
+        if section == "solves" and max(args.widths) > LARGEST_SOLVE:
+            print(f"solves: no widths above {LARGEST_SOLVE}", file=sys.stderr)
+        if rows:
+            print(report(section, rows, args.outputs), "\n")
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line; ``--row`` is for the processes that this script starts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--features", nargs="+", default=["sign", "he_normal"])
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256])
     parser.add_argument("--precisions", nargs="+", default=["bfloat16", "float64"])
-    parser.add_argument("--outputs", type=Path, help="a folder for the tables")
+    parser.add_argument("--outputs", type=Path, help="a folder for rows and tables")
+    parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--row", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.row:
-        section, *about = json.loads(arguments.row)
-        print(json.dumps({"products": time_products, "solves": solve}[section](*about)))
-        return
-    load = os.getloadavg()[0]
-    print(f"One thread of {os.cpu_count()}, load {load:.1f} when it started.\n")
-    asked = arguments.features, arguments.widths
-    if "products" in arguments.sections:
-        rows = products(*asked, arguments.precisions)
-        report("products", rows, products_line, arguments.outputs)
-    if "solves" in arguments.sections:
-        smaller = [width for width in arguments.widths if width < 256]
-        rows = solves(arguments.features, smaller)
-        report("solves", rows, solves_line, arguments.outputs)
+    args = parser.parse_args()
+    from bnrecon.features.register import DISTRIBUTIONS
+
+    if unknown := sorted(set(args.features) - set(DISTRIBUTIONS)):
+        parser.error(
+            f"no such features: {', '.join(unknown)}; there are {', '.join(DISTRIBUTIONS)}"
+        )
+    if unknown := sorted(set(args.sections) - set(SECTIONS)):
+        parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if "solves" in args.sections and min(args.widths) > LARGEST_SOLVE:
+        parser.error(f"--widths: layers wider than {LARGEST_SOLVE} are not solved")
+    args.sections = args.sections or list(SECTIONS)
+    return args
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ Layers of 3x3, c0 = c2 = width, n = 9 width², 1.5 n features sign, regenerated,
 a random target. LU: torch.linalg.lu_factor in float64, which no more than 1e-10 needs; beyond the
 largest one measured it is drawn on as n³, dashed. Each row in a process of its own, on --threads
 threads; the machine should be idle, or see the processor's time. --run takes the layers of a run
-that is finished, or those that one at work has solved, with the median of each size. Resumable:
-rows that are there are not measured again (--fresh). Results: cost_curve.{json,md,png,svg} in
---outputs.
+that is finished, or those that one at work with 1.5 n features has solved, with the median of each
+size. Resumable: rows that are there are not measured again (--fresh measures the sizes that are
+asked for again). Table and figure show the rows of --threads threads. Results:
+cost_curve.{json,md,png,svg} in --outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench_rows import in_process, memory_status, read_rows
+from bench_rows import in_process, measure_missing, memory_status
 
 WIDTHS = (16, 32, 64, 128)
 LARGEST_LU = 9_216  # in seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB
@@ -43,14 +44,9 @@ def main() -> int:
     from bnrecon.runtime.errors import UserError
 
     path = args.outputs / "cost_curve.json"
-    rows = [] if args.fresh else read_rows(path)
-    wanted = [("layer", width) for width in args.widths] + [("LU", n) for n in args.lu]
-    for name, size in wanted:
-        about = {"name": name, "size": size, "threads": args.threads}
-        if any(all(row.get(of) == value for of, value in about.items()) for row in rows):
-            continue
-        rows.append(about | measure(name, size, args.threads))
-        files.write_json(path, {"rows": rows})
+    sizes = [("layer", width) for width in args.widths] + [("LU", n) for n in args.lu]
+    wanted = [{"name": name, "size": size, "threads": args.threads} for name, size in sizes]
+    rows = measure_missing(path, wanted, measure, args.fresh)
     try:
         found = run_rows(args.run) if args.run else []
     except UserError as error:
@@ -59,6 +55,7 @@ def main() -> int:
     if found:
         rows = [row for row in rows if row["name"] != "run"] + found
         files.write_json(path, {"rows": rows})
+    rows = [row for row in rows if row.get("threads", args.threads) == args.threads]
     if not rows:
         print("cost_curve: no rows; give --widths, --lu or --run", file=sys.stderr)
         return 2
@@ -81,10 +78,10 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(name: str, size: int, threads: int) -> dict:
+def measure(about: dict) -> dict:
     """Measure one row in a process of its own, with the most memory that it ever held."""
-    row = in_process(__file__, (name, size), threads)
-    print(f"{name} n = {row['n']:,}: {row['seconds']:.3g} s", file=sys.stderr, flush=True)
+    row = in_process(__file__, (about["name"], about["size"]), about["threads"])
+    print(f"{about['name']} n = {row['n']:,}: {row['seconds']:.3g} s", file=sys.stderr, flush=True)
     return row
 
 
@@ -141,42 +138,62 @@ def run_rows(folder: Path) -> list[dict]:
     result = files.read_if_valid(folder / "result.json", RunResult.read)
     if result is not None:
         layers = [layer for seed in result.seeds for layer in seed.layers]
-        found = [(each.width, each.seconds, each.iterations, each.residual) for each in layers]
+        found = [
+            (each.equations, each.width, each.seconds, each.iterations, each.residual)
+            for each in layers
+        ]
     else:
+        require_oversampling(folder)
         paths = sorted(folder.glob("seed-*/layer-*.safetensors"))
         read = [files.read_if_valid(path, solved_layer) for path in paths]
         found = [layer for layer in read if layer is not None]  # others ended, or are damaged
     if not found:
         raise UserError(f"--run {folder}: holds no result and no solved layer")
     rows = []
-    for width in sorted({width for width, *_ in found}):
-        _, seconds, iterations, residuals = zip(
-            *(row for row in found if row[0] == width), strict=True
-        )
+    for size in sorted({(n, width) for n, width, *_ in found}):
+        same = [values for n, width, *values in found if (n, width) == size]
+        seconds, iterations, residuals = zip(*same, strict=True)
+        n, width = size
         rows.append(
             {
                 "name": "run",
                 "size": width,
-                "n": round(width / OVERSAMPLING),
+                "n": n,
                 "c1": width,
                 "layers": len(seconds),
                 "seconds": statistics.median(seconds),
                 "iterations": statistics.median_low(iterations),
                 "residual": max(residuals),
-                "run": folder.name,
+                "run": folder.as_posix(),
             }
         )
     return rows
 
 
-def solved_layer(path: Path) -> tuple[int, float, int, float]:
-    """Features, seconds, iterations and residual of a solution that a run keeps until its end."""
+def require_oversampling(folder: Path) -> None:
+    """Raise ``UserError`` where a run at work has not 1.5 n features sign: nothing tells n."""
+    from bnrecon.runtime.errors import UserError
+
+    config = folder / "config.json"
+    if config.exists():
+        given = json.loads(config.read_text(encoding="utf-8"))["features"]
+        usual = given["oversampling"] in (None, OVERSAMPLING) and given["excess"] is None
+        if given["name"] != "sign" or not usual:
+            raise UserError(f"--run {folder}: not of 1.5 n features sign; wait for its end")
+
+
+def solved_layer(path: Path) -> tuple[int, int, float, int, float]:
+    """What a run of 1.5 n features tells of a layer until its end.
+
+    Equations, features, seconds, iterations and residual.
+    """
     from bnrecon.runtime import files
 
     tensors, about = files.read_tensors(path)
-    report = about["report"]
+    report, features = about["report"], len(tensors["scale"])
     return (
-        len(tensors["scale"]),
+        round(features / OVERSAMPLING),
+        features,
         report["seconds"],
         report["iterations"],
         report["relative_residual"],
@@ -195,7 +212,7 @@ def write_report(rows: list[dict], folder: Path) -> str:
     frame = pd.DataFrame(
         {
             "what": names.get(row["name"])
-            or f"a layer of {row['run']} (median of {row['layers']})",
+            or f"a layer of {Path(row['run']).name} (median of {row['layers']})",
             "n": f"{row['n']:,}",
             "c1": f"{row['c1']:,}" if "c1" in row else "",
             "seconds": f"{row['seconds']:.3g}",
@@ -209,8 +226,9 @@ def write_report(rows: list[dict], folder: Path) -> str:
         for row in rows
     ).astype(object)
     about = (
-        "Features sign, regenerated, 1.5 n of them, to 1e-10. Seconds are the clock's, beside the "
-        f"processor's; memory is the most that the process held. Command: `{command_of(rows)}`."
+        "A layer: features sign, regenerated, 1.5 n of them, to 1e-10. Seconds are the clock's, "
+        "beside the processor's; memory is the most that the process held. "
+        f"Command: `{command_of(rows)}`."
     )
     text = f"{tables.markdown(frame)}\n\n{about}\n"
     files.write_text(folder / "cost_curve.md", text)
@@ -225,8 +243,10 @@ def command_of(rows: list[dict]) -> str:
     words = ["python scripts/cost_curve.py"]
     for option, name in (("--widths", "layer"), ("--lu", "LU")):
         words += [option, *(str(row["size"]) for row in rows if row["name"] == name)]
-    threads = sorted({row["threads"] for row in rows if "threads" in row})
-    return " ".join([*words, *(f"--threads {count}" for count in threads)])
+    words += [f"--run {run}" for run in sorted({row["run"] for row in rows if "run" in row})]
+    threads = {row["threads"] for row in rows if "threads" in row}
+    words += [f"--threads {count}" for count in sorted(threads)]
+    return " ".join(words)
 
 
 def draw(rows: list[dict]):

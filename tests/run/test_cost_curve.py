@@ -1,5 +1,6 @@
 """The cost curve takes layers from a run, finished or at work."""
 
+import json
 import re
 
 import cost_curve
@@ -37,6 +38,30 @@ def test_layers_of_a_run_at_work_are_read_from_what_it_solved(tmp_path):
     assert found == [(36, 3, 4.0, 11), (144, 1, 9.0, 13)]
     with pytest.raises(UserError, match="holds no result and no solved layer"):
         cost_curve.run_rows(tmp_path / "nowhere")
+
+
+def test_a_run_at_work_with_other_features_is_refused_as_nothing_tells_its_equations(tmp_path):
+    about = {"features": {"name": "sign", "oversampling": None, "excess": None}}
+    for changes in ({"name": "he_normal"}, {"oversampling": 1.1}, {"excess": 8}):
+        config = {"features": about["features"] | changes}
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        with pytest.raises(UserError, match=r"not of 1\.5 n features sign"):
+            cost_curve.run_rows(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(about), encoding="utf-8")
+    with pytest.raises(UserError, match="no solved layer"):
+        cost_curve.run_rows(tmp_path)
+
+
+def test_rows_of_other_threads_and_of_a_run_are_told_apart(tmp_path, monkeypatch, capsys, finished):
+    line = ["cost_curve.py", "--widths", "--lu", "20", "--outputs", str(tmp_path)]
+    for more in (["--threads", "2"], ["--run", str(finished), "--threads", "1"]):
+        monkeypatch.setattr("sys.argv", [*line, *more])
+        assert cost_curve.main() == 0
+        out = capsys.readouterr().out
+        assert out.count("| LU, float64") == 1
+    assert f"--widths --lu 20 --run {finished.as_posix()} --threads 1`" in out
+    rows = files.read_json(tmp_path / "cost_curve.json")["rows"]
+    assert sorted(row["threads"] for row in rows if row["name"] == "LU") == [1, 2]
 
 
 def test_rows_that_are_there_are_not_measured_again(tmp_path, monkeypatch, capsys):

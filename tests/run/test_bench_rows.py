@@ -1,0 +1,74 @@
+"""Measured rows are kept in a file as they come, and measured once."""
+
+import subprocess
+
+import pytest
+from bench_rows import measure_missing
+
+from bnrecon.runtime import files
+
+ONE, TWO, THREE = ({"size": size, "threads": 1} for size in (1, 2, 3))
+
+
+class Measurement:
+    """Counts what it is asked for; fails for the sizes that are given."""
+
+    def __init__(self, *failing):
+        self.asked, self.failing = [], failing
+
+    def __call__(self, about):
+        self.asked.append(about["size"])
+        if about["size"] in self.failing:
+            raise subprocess.CalledProcessError(3, "row")
+        return {"seconds": float(len(self.asked))}
+
+
+def rows_of(path):
+    return {row["size"]: row["seconds"] for row in files.read_json(path)["rows"]}
+
+
+def test_a_call_adds_its_rows_to_those_of_others(tmp_path):
+    path, measurement = tmp_path / "rows.json", Measurement()
+    assert measure_missing(path, [ONE, TWO], measurement) == [
+        ONE | {"seconds": 1.0},
+        TWO | {"seconds": 2.0},
+    ]
+    assert len(measure_missing(path, [TWO, THREE], measurement)) == 3
+    assert measurement.asked == [1, 2, 3]
+    assert rows_of(path) == {1: 1.0, 2: 2.0, 3: 3.0}
+
+
+def test_fresh_replaces_what_is_asked_for_and_nothing_else(tmp_path):
+    path, measurement = tmp_path / "rows.json", Measurement()
+    measure_missing(path, [ONE, TWO], measurement)
+    measure_missing(path, [TWO], measurement, fresh=True)
+    assert rows_of(path) == {1: 1.0, 2: 3.0}
+
+
+def test_an_interruption_and_a_failure_lose_no_row(tmp_path, capsys):
+    def interrupted(about):
+        if about is TWO:
+            raise KeyboardInterrupt
+        return {"seconds": 5.0}
+
+    path = tmp_path / "rows.json"
+    with pytest.raises(KeyboardInterrupt):
+        measure_missing(path, [ONE, TWO], interrupted)
+    assert rows_of(path) == {1: 5.0}
+    measure_missing(path, [ONE, TWO, THREE], Measurement(2))
+    assert rows_of(path) == {1: 5.0, 3: 2.0}
+    assert capsys.readouterr().err == "2 1: failed with exit code 3\n"
+
+
+def test_a_row_with_a_note_alone_is_tried_again(tmp_path):
+    path = tmp_path / "rows.json"
+    for found in ({"note": "not run: 8 GB needed"}, {"note": "float64", "seconds": 7.0}):
+        measure_missing(path, [ONE], lambda about, found=found: found)
+    assert files.read_json(path)["rows"] == [ONE | {"note": "float64", "seconds": 7.0}]
+    assert measure_missing(path, [ONE], Measurement())[0]["seconds"] == 7.0
+
+
+def test_without_a_file_everything_is_measured():
+    measurement = Measurement()
+    assert len(measure_missing(None, [ONE, TWO], measurement)) == 2
+    assert measurement.asked == [1, 2]

@@ -1,0 +1,56 @@
+"""The benchmark of storages keeps its rows, and says what it does not measure."""
+
+import bench_storage
+import pytest
+
+from bnrecon.runtime import files
+
+
+def call(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["bench_storage.py", *words])
+    bench_storage.main()
+
+
+def test_tables_name_the_commands_of_all_their_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        bench_storage,
+        "in_process",
+        lambda script, row, threads: (
+            {"n": 576, "c1": 864, "measured": 864}
+            | {
+                f"{each} {clock}": 0.5
+                for each in ("memory", "regenerate")
+                for clock in ("cpu", "wall")
+            }
+        ),
+    )
+    words = ("--precisions", "float32", "--outputs", str(tmp_path), "--features", "sign")
+    for width in ("8", "16"):
+        call(monkeypatch, "products", "--widths", width, *words)
+    assert capsys.readouterr().out.count("| sign") == 2 + 4
+    command = "products --features sign --widths 8 16 --precisions float32`."
+    assert command in (tmp_path / "products.md").read_text(encoding="utf-8")
+    assert len(files.read_json(tmp_path / "products.json")["rows"]) == 2
+
+
+def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
+    words = ("--features", "sign", "--widths", "4", "256", "--outputs", str(tmp_path))
+    call(monkeypatch, "solves", *words)
+    rows = files.read_json(tmp_path / "solves.json")["rows"]
+    assert [(row["width"], row["storage"]) for row in rows] == [(4, "memory"), (4, "regenerate")]
+    assert all(row["n"] == 144 and row["residual"] < 1e-10 for row in rows)
+    assert "solves --features sign --widths 4`" in (tmp_path / "solves.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["solvs"], "no such section: solvs; there are products, solves"),
+        (["solves", "--widths", "256"], "layers wider than 255 are not solved"),
+        (["--features", "sing"], "no such features: sing; there are "),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words, said, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        call(monkeypatch, *words)
+    assert said in capsys.readouterr().err.splitlines()[-1]
