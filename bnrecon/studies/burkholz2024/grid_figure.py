@@ -64,7 +64,9 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
             axes.set_title(f"{title}, {seeds}", loc="left")
     assert first is not None
     low, high = first.get_ylim()
-    first.set_ylim(low, high + 0.15 * (high - low))  # room for the activations' names
+    lines = 1 + max(text.get_text().count("\n") for axes in figure.axes for text in axes.texts)
+    # Room for the activations' names: a line takes a twelfth of the axes.
+    first.set_ylim(low, high + (high - low) / (12 / lines - 1))
     for axes in figure.axes[: len(wide)]:
         axes.set_ylabel("loss of accuracy, points")
     handles, labels = _legend(figure.axes)
