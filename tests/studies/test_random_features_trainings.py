@@ -4,13 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bnrecon.config.composition import compose
 from bnrecon.features.spectrum import log_uniform_quantile
 from bnrecon.reporting import figures as drawing
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.trainings import compare_settings
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import scratch
-from bnrecon.studies.random_features import conditioned, conditioned_claims, sparse
+from bnrecon.studies.random_features import (
+    conditioned,
+    conditioned_claims,
+    conditioned_steps,
+    sparse,
+)
 from bnrecon.studies.random_features.one_support import compare_steps
 from bnrecon.studies.random_features.scales_claims import claims as scales_claims
 from bnrecon.studies.random_features.scales_claims import step_share
@@ -161,8 +167,43 @@ def test_seeds_added_after_looking_decide_nothing_on_table_1():
 def test_the_lengths_of_steps_behind_log_uniform_factors_are_those_of_the_caption(condition):
     factors = log_uniform_quantile((np.arange(100_000) + 0.5) / 100_000, condition)
     length = np.sqrt(np.mean(factors**4)) / np.mean(factors**2)
+    assert length == pytest.approx(conditioned_steps.step_length(condition), rel=1e-3)
     assert length == pytest.approx(np.sqrt(np.log(condition)), rel=0.02)
     assert f"{length:.1f}" in conditioned.PART.caption_for(trained(TABLE1))
+
+
+@pytest.mark.parametrize(
+    ("shorter", "verdict"),
+    [([74.0, 75, 76], "confirmed"), ([80.0, 81, 79], "open"), ([90.0, 91, 92], "contradicted")],
+)
+def test_steps_are_matched_along_the_gradient_and_in_length(shorter, verdict):
+    known = {
+        "no factors": [80.0, 81, 82],
+        "log-uniform, 1000": [74.0, 75, 76.2],
+        conditioned_steps.LONGER: [79.0, 80, 81.1],
+        conditioned_steps.SHORTER: [79.0, 80.2, 81],
+    }
+    rows = trained(known | {conditioned_steps.HARDEST_SHORTER: shorter})
+    (claim,) = conditioned_steps.claims(rows)
+    assert claim.verdict == verdict
+    assert "changes the accuracy by -0.97" in claim.evidence
+    assert conditioned_steps.claims(trained(known))[0].verdict == "open"
+    assert conditioned_steps.claims(trained(TABLE1)) == []
+
+
+def test_rates_for_steps_of_equal_length_are_multiples_of_the_usual_one():
+    by_name = {task.name: task.options for task in STUDY.part("conditioned").tasks("laptop", ())}
+    rate = compose(by_name["no factors, seed 0"]).train.lr
+    length = conditioned_steps.step_length(1000)
+    for name, wanted in (
+        (conditioned_steps.LONGER, rate * length),
+        (conditioned_steps.SHORTER, rate / length),
+        (conditioned_steps.HARDEST_SHORTER, rate / length),
+    ):
+        config = compose(by_name[f"{name}, seed 0"])
+        assert config.train.lr == pytest.approx(wanted, rel=1e-3)
+        hard = name == conditioned_steps.HARDEST_SHORTER
+        assert config.target.condition == (1000 if hard else None)
 
 
 def factors_at(condition):
