@@ -194,7 +194,7 @@ def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
     identity = verdicts(minimum_width.PART, rows["identity"])
     assert (identity.get(density), identity[every]) == (None, "open")
     found = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
-    assert (found[density], found[every]) == ("confirmed", "contradicted")
+    assert (found[density], found[every]) == ("confirmed", "false as stated")
 
 
 def test_the_critical_density_is_the_bottleneck_over_all_permutations():

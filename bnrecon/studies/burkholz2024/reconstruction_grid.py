@@ -39,7 +39,9 @@ CAPTION = (
     "features by bnrecon. The command line calls them paper, minimum and exact. Settings of LBFGS "
     "that the paper does not print are bnrecon's. The paper's targets have width 64; losses of "
     "other widths stand beside its own and are not compared, since the error of its solver grows "
-    "with n (part accuracy). In print the table has 16 cells; here a width has as many as stand "
+    'with n (part accuracy). The paper\'s ± are "0.95 standard confidence intervals" of three '
+    "repetitions, taken as printed; it does not say by which quantile (1.96, or Student's t, 2.2 "
+    "times as wide). In print the table has 16 cells; here a width has as many as stand "
     'behind "of" in the column cells. A sparse feature '
     "of a colour image is wholly zero with probability (1/2)³, one in eight, so that at minimum "
     "width the first layer's system is singular as the paper describes it; such features are drawn "

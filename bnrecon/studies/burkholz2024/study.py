@@ -25,6 +25,7 @@ STUDY = Study(
         "excess_layers",
         "deeper",
         "nonlinear",
+        "border",
         "cost",
         "scratch",
         "pruned",

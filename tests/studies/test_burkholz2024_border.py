@@ -1,0 +1,34 @@
+"""Theorem 2.4 where its zeros are padded: the counterexample of erratum 34, and the part."""
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bnrecon.studies.burkholz2024 import border
+
+
+@pytest.mark.parametrize(("before", "wanted"), [(False, [-1, 0, 0, 0, -1]), (True, [0] * 5)])
+def test_zeros_between_the_layers_take_the_constant_off_too_often(before, wanted):
+    """Erratum 34: A = 1, B = (1, 1, 1), ReLU, b = Q1 = 1, at x = 0."""
+    x, kernel = torch.zeros(1, 1, 5), torch.ones(1, 1, 3)
+    padded = F.relu(F.pad(x, (1, 1)) + 1) if before else F.pad(F.relu(x + 1), (1, 1))
+    assert (F.conv1d(padded, kernel) - 3).flatten().tolist() == wanted
+
+
+@pytest.mark.parametrize("activation", border.ACTIVATIONS)
+def test_only_zeros_behind_an_activation_with_a_constant_are_wrong(activation):
+    rows = border.errors(7)
+    of = rows[rows["activation"] == activation].set_index("padding")
+    largest = {"tanh": 1e-4, "sigmoid": 1e-4}.get(activation, 1e-10)
+    assert (of["inside"] < largest).all()
+    assert (of.loc[[border.BEFORE, border.REPAIRED], "border"] < largest).all()
+    assert (of.loc[border.BETWEEN, "border"] > 1) == (activation != "tanh")
+
+
+def test_the_claim_needs_every_draw_to_fail_at_the_border():
+    rows = border.errors(0)
+    (claim,) = border.PART.claims(rows)
+    assert claim.verdict == "false as stated"
+    lucky = rows.assign(border=rows["border"].where(rows["activation"] != "relu", 1e-12))
+    assert border.PART.claims(pd.concat([rows, lucky]))[0].verdict == "open"
