@@ -208,7 +208,7 @@ def test_preconditioning_is_decided_at_one_limit_of_iterations_and_without_exces
             row["relative_rmse"] = preconditioned[row["seed"]]
     other = solved("lbfgs", plain, excess=100) + solved("svd_lbfgs", [1.0, 2, 3], excess=100)
     other += solved("svd_lu_lbfgs", [1.0, 2, 3], excess=100) + solved("lbfgs_long", plain, excess=9)
-    claim = decided(conditioning.PART.claims(pd.DataFrame([*rows, *other])), "reduce the approximation")
+    claim = decided(conditioning.PART.claims(pd.DataFrame([*rows, *other])), "reduce the approx")
     assert claim.verdict == verdict
     assert "of 2 comparisons" in claim.evidence
 
