@@ -13,6 +13,7 @@ __all__ = [
     "complement",
     "exchange_permutation",
     "greedy_permutation",
+    "mask_permutation",
     "row_scores",
 ]
 
@@ -211,7 +212,7 @@ def assignment_permutation(
     Σ_{i≠j} w_π(i)^T Q_ij w_π(j). The second sum vanishes for every target and permutation where
     Q_ij = 0 for i ≠ j: no missing direction involves two outputs. So it is with ID cond features,
     whose missing directions are entries of the target, and with none of the paper's others. The
-    listing's id_permute searches greedily, then by the distance of thresholded masks.
+    listing's id_permute, ``mask_permutation``, looks for the same minimum by other means.
 
     Args:
         missing: (c2 c0, n - r), from ``complement``.
@@ -238,6 +239,56 @@ def assignment_permutation(
         )
     rows = linear_sum_assignment(scores.square().sum(2).cpu().numpy())[1]
     return _with_error(scores.cpu().numpy(), rows)
+
+
+def mask_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """The second search of A.3 (id_permute), for features that reach single entries: by masks.
+
+    Target rows, those of largest norm first, take the free row of entries that lowers the error
+    most, which exchanges the two. Then a second permutation is the linear assignment of least
+    distance between the reached entries and the target's largest ones, ``entries 2p/(1 + p)`` of
+    them for a share p that is reached; of both the better one is taken, as in the listing. It
+    minimizes another quantity than the error, which ``assignment_permutation`` minimizes exactly.
+
+    Args:
+        missing: (c2 c0, n - r), from ``complement``: single entries of the target.
+        target: W (c2, c0).
+
+    Returns:
+        π (c2,) as ``greedy_permutation`` does, and the error.
+
+    Raises:
+        ValueError: a missing direction is not a single entry.
+
+    >>> missing = torch.eye(4, dtype=torch.float64)[:, 1:3]  # entries (0, 1) and (1, 0)
+    >>> mask_permutation(missing, torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    (tensor([1, 0]), 0.0)
+    """
+    scores = row_scores(missing, target).cpu().numpy()
+    lost = missing.square().sum(1).reshape(target.shape).cpu().numpy()
+    if np.abs(lost - lost.round()).max() > TIE:
+        raise ValueError("missing directions are no single entries: use greedy_permutation")
+    lost, weight = lost.round(), target.double().cpu().numpy()
+    costs = lost @ np.square(weight).T  # of entries' row p for target row i
+    rows, free = np.arange(len(target)), np.ones(len(target), dtype=bool)  # by target row
+    for i in np.argsort(-np.square(weight).sum(1).round(10), kind="stable").tolist():
+        others = np.argsort(rows)[np.flatnonzero(free)]
+        held, taken = rows[i], rows[others]
+        changes = costs[taken, i] + costs[held, others] - costs[held, i] - costs[taken, others]
+        if changes.min() < -TIE:
+            best = int(changes.argmin())
+            rows[i], rows[others[best]] = taken[best], held
+        free[rows[i]] = False
+    largest = np.sort(np.abs(weight), axis=None)[::-1]
+    reached = 1 - lost.mean()
+    threshold = largest[min(int(weight.size * 2 * reached / (1 + reached)), weight.size - 1)]
+    large = torch.as_tensor(np.abs(weight) > threshold, dtype=torch.float64)
+    distances = torch.cdist(large, torch.as_tensor(1 - lost)).numpy()
+    found = [
+        _with_error(scores, np.argsort(by_target))
+        for by_target in (rows, linear_sum_assignment(distances)[1])
+    ]
+    return min(found, key=lambda one: one[1])
 
 
 def best_random_permutation(

@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+import scipy.optimize
 import torch
 
 from bnrecon.construction.alignment import (
@@ -14,6 +15,7 @@ from bnrecon.construction.alignment import (
     complement,
     exchange_permutation,
     greedy_permutation,
+    mask_permutation,
     row_scores,
 )
 from bnrecon.features.shapes import LayerShape
@@ -215,6 +217,51 @@ def test_the_error_is_a_sum_over_outputs_for_id_cond_features_alone(name):
     else:
         with pytest.raises(ValueError, match="involve several outputs"):
             assignment_permutation(missing, target)
+
+
+def by_the_second_listing(mask, target):
+    """A.3's id_permute, candidate by candidate: the lesser error of its two permutations."""
+    rows, free = list(range(len(target))), list(range(len(target)))
+    now = float(((1 - mask)[rows] * target).square().sum())
+    for i in torch.argsort(target.square().sum(1), descending=True).tolist():
+        least, best = now, rows
+        for row in free:
+            place = rows.index(row)
+            tried = list(rows)
+            tried[i], tried[place] = row, rows[i]
+            error = float(((1 - mask)[tried] * target).square().sum())
+            if error < least * (1 - 1e-12):
+                least, best = error, tried
+        now, rows = least, best
+        free.remove(rows[i])
+    share, size = float(mask.mean()), target.numel()
+    ordered = target.abs().flatten().sort(descending=True).values
+    threshold = ordered[min(int(size * 2 * share / (1 + share)), size - 1)]
+    large = (target.abs() > threshold).double()
+    distances = (large[:, None] - mask[None]).square().sum(2).sqrt()
+    matched = scipy.optimize.linear_sum_assignment(distances.numpy())[1]
+    return min(now**0.5, float(((1 - mask)[matched] * target).norm()))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("outputs", "inputs"), [(9, 6), (25, 20)])
+def test_the_search_by_masks_is_the_listings_and_no_better_than_the_assignment(
+    outputs, inputs, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    mask = (torch.rand(outputs, inputs, generator=generator) < 0.7).double()
+    target = random_target(outputs, inputs, seed)
+    missing = complement(torch.eye(mask.numel(), dtype=DOUBLE)[:, mask.reshape(-1) == 1])
+    permutation, error = mask_permutation(missing, target)
+    assert error == pytest.approx(alignment_error(row_scores(missing, target), permutation))
+    assert error == pytest.approx(by_the_second_listing(mask, target))
+    assert assignment_permutation(missing, target)[1] <= error + 1e-12
+
+
+def test_the_search_by_masks_needs_missing_entries():
+    missing = complement(khatri_rao(6, 5, 25, 0))
+    with pytest.raises(ValueError, match="no single entries"):
+        mask_permutation(missing, random_target(6, 5, 0))
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -244,7 +244,7 @@ def aligned(features, target, errors, hidden=100, assignment=math.nan, **row):
     """Rows of Figure 4 with these errors after the exchanges, a draw each."""
     common = {"features": features, "target": target, "hidden": hidden, "rank": min(hidden, 50)}
     common |= {"c1": 2400, "channels": 50, "unpermuted": 0.2, "best_random": 0.16}
-    common |= {"greedy": 0.1, "assignment": assignment}
+    common |= {"greedy": 0.1, "masks": 0.12, "assignment": assignment}
     return [common | row | {"seed": seed, "exchanges": error} for seed, error in enumerate(errors)]
 
 
@@ -343,7 +343,7 @@ def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
 def masked(features, density, greedy, best, **row):
     """Rows of Figure 4 (right) with these errors, a draw each."""
     common = {"features": features, "density": density, "c1": 2400, "channels": 50}
-    common |= {"unpermuted": 0.2, "best_random": 0.15, "assignment": math.nan}
+    common |= {"unpermuted": 0.2, "best_random": 0.15, "masks": math.nan, "assignment": math.nan}
     return [
         common | row | {"seed": seed, "greedy": one, "exchanges": best}
         for seed, one in enumerate(greedy)

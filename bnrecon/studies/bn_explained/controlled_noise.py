@@ -190,7 +190,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     for axes, statistic in zip(others, STATISTICS, strict=True):
         draw_factors(axes, measured[measured["factor"] == PRINTED], statistic)
     for axes, letter in zip((left, *others), "abc", strict=True):
-        axes.set_title(f"({letter})", loc="left")
+        axes.set_title(f"({letter})")
     if others[1].get_legend_handles_labels()[1]:
         others[1].legend(loc="upper right")
     return figure

@@ -142,7 +142,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
         axes.xaxis.minorticks_off()
         axes.set_xlabel("equations n of a layer; c1 = n - c2 + 1")
-        axes.set_title(f"({letter}) {title}", loc="left")
+        axes.set_title(f"({letter}) {title}")
     both[0].set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
     count = rows.groupby("n")["seed"].nunique().max()
     figure.legend(

@@ -171,7 +171,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 label=f"L = {layers}",
             )
         title = name.replace(", ", ",\n")
-        axes.set_title(f"({letter}) {title}", loc="left")
+        axes.set_title(f"({letter}) {title}")
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
     for axes in grid.flat[max(0, len(names) - columns) : len(names)]:
         axes.set_xlabel("Σ c_l - (n + L)")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
-from bnrecon.studies.burkholz2024.loss_axes import draw_losses
 
 __all__ = ["PART"]
 
@@ -16,7 +16,7 @@ EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
-    """Loss of accuracy and the largest difference of a logit against epsilon."""
+    """Images predicted otherwise and the largest difference of a logit against epsilon."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
     if not smooth:
         return None
@@ -25,22 +25,24 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         part = [cell for cell in smooth if cell.config.features.activation == activation]
         if not part:
             continue
-        epsilons = [cell.config.features.epsilon for cell in part]
-        draw_losses(left, epsilons, part, activation, colour)
-        differences = [
-            cell.result.evaluation.largest_difference_to_target
-            for cell in part
-            if cell.result is not None
-        ]
+        results = [cell.result for cell in part if cell.result is not None]
+        epsilons = [cell.config.features.epsilon for cell in part if cell.result is not None]
+        counts = [result.predictions.differ if result.predictions else nan for result in results]
+        left.plot(epsilons, counts, marker="o", color=colour, label=activation)
+        differences = [result.evaluation.largest_difference_to_target for result in results]
         right.loglog(epsilons, differences, marker="o", color=colour, label=activation)
     left.set_xscale("log")
+    left.set_yscale("symlog", linthresh=10)
+    left.yaxis.set_major_formatter("{x:g}")
+    left.set_ylim(-0.5, 1000)
+    left.set_ylabel("test images predicted otherwise")
     right.set_ylabel("largest difference of a logit")
-    counts = {len(cell.result.seeds) for cell in smooth if cell.result is not None}
-    several = "s" if max(counts, default=0) > 1 else ""
-    count = " or ".join(map(str, sorted(counts)))
+    seeds_of = {len(cell.result.seeds) for cell in smooth if cell.result is not None}
+    several = "s" if max(seeds_of, default=0) > 1 else ""
+    count = " or ".join(map(str, sorted(seeds_of)))
     seeds = f"width {smooth[0].config.target.width}, {count} source seed{several}"
     for letter, axes in zip("ab", (left, right), strict=True):
-        axes.set_title(f"({letter}) {seeds}", loc="left")
+        axes.set_title(f"({letter}) {seeds}")
         axes.set_xlabel("epsilon of a layer (Theorem 2.4)")
         axes.legend()
     return figure

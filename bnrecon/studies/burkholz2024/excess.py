@@ -70,7 +70,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     right.set_ylabel("relative error of a layer")
     n = max(layer.equations for cell in cells if cell.result for layer in cell.result.layers)
     for letter, axes in zip("ab", (left, right), strict=True):
-        axes.set_title(f"({letter})", loc="left")
+        axes.set_title(f"({letter})")
         axes.set_xscale("symlog", linthresh=40)
         axes.set_xticks(excess)
         axes.xaxis.set_major_formatter("{x:g}")

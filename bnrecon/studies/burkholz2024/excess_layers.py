@@ -127,7 +127,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_xticks([MINIMUM_AT, *shares], ["n - c2 + 1", *(f"{s:g}" for s in shares)])
         axes.xaxis.minorticks_off()
         axes.set_xlabel("c1 - n, % of n; leftmost: the minimum width")
-        axes.set_title(f"({letter})", loc="left")
+        axes.set_title(f"({letter})")
     left.set_yscale("log")
     left.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
     right.set_ylim(bottom=0)

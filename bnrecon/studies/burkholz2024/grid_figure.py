@@ -58,10 +58,10 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         title = f"({letter}) target width {name}" if len(panels) > 1 else f"target width {name}"
         if (name, places) in beside:
             narrow = title.replace("target width", "width")
-            axes.set_title(f"{narrow}\n{seeds.replace(' source', '')}", loc="left")
+            axes.set_title(f"{narrow}\n{seeds.replace(' source', '')}")
             axes.tick_params(labelleft=False)
         else:
-            axes.set_title(f"{title}, {seeds}", loc="left")
+            axes.set_title(f"{title}, {seeds}")
     assert first is not None
     low, high = first.get_ylim()
     lines = 1 + max(text.get_text().count("\n") for axes in figure.axes for text in axes.texts)

@@ -187,7 +187,7 @@ def draw(rows: pd.DataFrame) -> Figure:
             worst = part.groupby("epsilon")["error"].max()
             axes.loglog(worst.index, worst, color=colour, label=f"{precision}, worst layer")
         axes.loglog(EPSILONS, EPSILONS, "--", color="grey", label="bound of the theorem")
-        axes.set_title(f"({letter}) {activation}, {rows['layer'].nunique()} layers", loc="left")
+        axes.set_title(f"({letter}) {activation}, {rows['layer'].nunique()} layers")
         axes.set_xlabel("epsilon")
     grid[0].plot([], [], ".", color="grey", label="a layer")
     grid[0].set_ylabel("largest error of a layer's outputs")

@@ -248,8 +248,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     right.set_ylim(1e-3, 1.5)
     right.set_ylabel("median relative error of a layer")
     right.legend(loc="upper right")
-    left.set_title(f"(a) dotted: a loss of {LOSS}; axis ends at −1", loc="left")
-    right.set_title("(b) from n features on a refit is exact", loc="left")
+    left.set_title(f"(a) dotted: a loss of {LOSS}; axis ends at −1")
+    right.set_title("(b) from n features on a refit is exact")
     for axes in (left, right):
         axes.axvline(1, color="grey", linewidth=0.8)
         axes.set_xlim(0.25, OVERSAMPLING + 0.05)

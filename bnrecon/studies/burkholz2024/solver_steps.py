@@ -80,8 +80,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     right.set_xlabel("largest relative error of a layer")
     right.legend()
     seeds = " or ".join(map(str, sorted({loss.n for loss in losses})))
-    left.set_title(f"(a) loss of accuracy, {seeds} seeds", loc="left")
-    right.set_title("(b) all layers and seeds", loc="left")
+    left.set_title(f"(a) loss of accuracy, {seeds} seeds")
+    right.set_title("(b) all layers and seeds")
     figure.suptitle(_tested(results), fontsize=8)
     return figure
 

@@ -73,8 +73,8 @@ def draw(rows: pd.DataFrame, density: float) -> Figure:
     figure, (first, second) = new_figure(1, 2, (PAGE, 3.1))
     left, right = split_panels(rows)
     runs = f"{rows['run'].nunique()} runs: median and the middle ones' range"
-    first.set_title(f"(a) {density:.0%} nonzero weights", loc="left")
-    second.set_title(f"(b) {runs}", loc="left")
+    first.set_title(f"(a) {density:.0%} nonzero weights")
+    second.set_title(f"(b) {runs}")
     draw_methods(first, left, "side")
     first.set_xlabel("width d of the teacher (source width d²)")
     draw_methods(second, right, "width")

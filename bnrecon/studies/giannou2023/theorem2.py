@@ -164,10 +164,10 @@ def draw(rows: pd.DataFrame) -> Figure:
         for axes, name in ((left, "refined_error"), (right, "condition")):
             axes.semilogy(shown["layers"], shown[name], "o", color=colour, markersize=3)
             axes.semilogy(medians.index, medians[name], color=colour, label=f"d = {side}")
-    left.set_title("(a) every seed; lines: medians", loc="left")
+    left.set_title("(a) every seed; lines: medians")
     left.set_xlabel("number of blocks, ceil(d / k)")
     left.set_ylabel("relative error of the worst block")
-    right.set_title("(b)", loc="left")
+    right.set_title("(b)")
     right.set_xlabel("number of blocks, ceil(d / k)")
     right.set_ylabel("condition of the worst block")
     right.axhline(MOST_CONDITION, color="grey", linestyle=":")

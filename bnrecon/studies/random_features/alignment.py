@@ -174,8 +174,8 @@ PART = Experiment(
     caption=(
         "Root mean squared errors of targets of root mean square 1: means over dense "
         "targets, with 95% Student-t intervals over draws (± is the half-width). "
-        "The greedy pass is the listing svd_permute_fc of A.3; its second listing, id_permute, for "
-        "sparse features, is not run. "
+        "The greedy pass is the listing svd_permute_fc of A.3. By masks is its second listing, "
+        "id_permute, which is for features of single entries. "
         "Exchanges, which are ours, begin where the greedy pass ends, and end where no exchange of "
         "two outputs lowers the error: a local optimum. For ID cond features the best permutation "
         "is a linear assignment, solved exactly. Best found is this for ID cond and what exchanges "

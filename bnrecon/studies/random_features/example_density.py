@@ -127,7 +127,7 @@ def draw_figure(rows: pd.DataFrame) -> Figure:
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("feature density $p$")
     axes.set_ylabel("probability of a match")
-    axes.set_title(f"$c_2={OUTPUTS}$, $d={DEGREE}$", loc="left")
+    axes.set_title(f"$c_2={OUTPUTS}$, $d={DEGREE}$")
     figure.legend(loc="outside lower center", ncols=1)
     return figure
 

@@ -151,10 +151,10 @@ def draw_figure(rows: pd.DataFrame) -> Figure:
             _line(right, group, "n", colour, f"$c_2={outputs}$")
     square = normal[normal["outputs"] == normal["inputs"]]
     _line(right, square, "n", "black", "$c_2=c_0$")
-    left.set_title(f"(a) $n=c_0c_2={largest}$", loc="left")
+    left.set_title(f"(a) $n=c_0c_2={largest}$")
     left.set_xlabel("output channels $c_2$")
     left.set_ylabel(f"distance from the law, {rows['seed'].nunique()} draws")
-    right.set_title("(b) He normal", loc="left")
+    right.set_title("(b) He normal")
     right.set_xlabel("equations $n=c_0c_2=c_1$")
     for axes in (left, right):
         axes.set_xscale("log")

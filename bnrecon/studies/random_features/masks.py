@@ -218,7 +218,8 @@ PART = Experiment(
     caption=(
         "Root mean squared errors of masks of zeros and ones, with 95% Student-t intervals over "
         "draws (± is the half-width; the paper shows standard errors). "
-        "The greedy pass is the paper's listing svd_permute_fc. Exchanges, which are ours, begin "
+        "The greedy pass is the paper's listing svd_permute_fc, by masks its listing id_permute, "
+        "for features of single entries. Exchanges, which are ours, begin "
         "where it ends, and end where no exchange of two outputs lowers the error: a local "
         "optimum. For ID cond features the best permutation is a linear assignment, solved "
         "exactly. Best found is this for ID cond and what exchanges give for the others. "

@@ -11,6 +11,7 @@ from bnrecon.construction.alignment import (
     best_random_permutation,
     exchange_permutation,
     greedy_permutation,
+    mask_permutation,
     row_scores,
 )
 
@@ -34,6 +35,7 @@ NONE = 1e-6  # an error below this is rounding
 SEARCHES = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
+    "masks": "by masks (id_permute)",
     "exchanges": "then exchanges",
     "assignment": "best permutation (exact)",
     "best_random": f"best of {TRIES} random",
@@ -78,14 +80,15 @@ def permutation_errors(
             gives the best permutation.
 
     Returns:
-        The errors, by the names of ``SEARCHES``; that of the assignment is NaN unless
-        ``separate``.
+        The errors, by the names of ``SEARCHES``; those by masks and of the assignment are NaN
+        unless ``separate``.
     """
     unpermuted = alignment_error(row_scores(complement, target), torch.arange(len(target)))
     start, greedy = greedy_permutation(complement, target)
     errors = {
         "unpermuted": unpermuted,
         "greedy": greedy,
+        "masks": mask_permutation(complement, target)[1] if separate else float("nan"),
         "exchanges": exchange_permutation(complement, target, start)[1],
         "assignment": (assignment_permutation(complement, target)[1] if separate else float("nan")),
         "best_random": best_random_permutation(complement, target, TRIES, seed)[1],

@@ -112,7 +112,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for row in differences.to_dict("records")
     ]
-    return pd.concat([table, pd.DataFrame(steps)]).astype(object).fillna("")
+    return pd.concat([table.astype(object), pd.DataFrame(steps)]).fillna("")
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:

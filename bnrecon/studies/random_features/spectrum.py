@@ -158,7 +158,7 @@ def draw_figure(rows: pd.DataFrame) -> Figure:
         channels = int(part["channels"].iloc[0])
         _draw_histograms(axes, part)
         _draw_laws(axes, width / channels**2)
-        axes.set_title(f"({letter}) $c_0=c_2={channels}$, $c_1={width}$", loc="left")
+        axes.set_title(f"({letter}) $c_0=c_2={channels}$, $c_1={width}$")
         axes.set_xlabel("singular value")
         axes.set_ylim(0, 0.9)
         axes.set_xlim(0, BINS[-1])
