@@ -36,8 +36,11 @@ COMPARED = (
 CAPTION = (
     "The same targets are rebuilt in three ways: with the minimum width, n - c2 + 1 features, by "
     "the paper's solver (LU, then LBFGS, in float32) and by bnrecon (solver=auto), and with 1.5 n "
-    "features by bnrecon. The command line calls them paper, minimum and exact. Settings of LBFGS "
-    "that the paper does not print are bnrecon's. The paper's targets have width 64; losses of "
+    "features by bnrecon. The command line calls them paper, minimum and exact. solver=auto "
+    "chooses a method by the system: at minimum width an LU that is corrected in float64, with "
+    "1.5 n features a matrix-free iteration. From the second way to the third the method therefore "
+    "changes with the width, as does the number of images that go through the real source. "
+    "Settings of LBFGS that the paper does not print are bnrecon's. The paper's targets have width 64; losses of "
     "other widths stand beside its own and are not compared, since the error of its solver grows "
     'with n (part accuracy). The paper\'s ± are "0.95 standard confidence intervals" of three '
     "repetitions, taken as printed; it does not say by which quantile (1.96, or Student's t, 2.2 "
