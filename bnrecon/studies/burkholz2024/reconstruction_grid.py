@@ -38,17 +38,17 @@ CAPTION = (
     "the paper's solver (LU, then LBFGS, in float32) and by bnrecon (solver=auto), and with 1.5 n "
     "features by bnrecon. The command line calls them paper, minimum and exact. solver=auto "
     "chooses a method by the system: at minimum width an LU that is corrected in float64, with "
-    "1.5 n features a matrix-free iteration. From the second way to the third the method therefore "
-    "changes with the width, as does the number of images that go through the real source. "
-    "Settings of LBFGS that the paper does not print are bnrecon's. The paper's targets have width 64; losses of "
-    "other widths stand beside its own and are not compared, since the error of its solver grows "
-    'with n (part accuracy). The paper\'s ± are "0.95 standard confidence intervals" of three '
-    "repetitions, taken as printed; it does not say by which quantile (1.96, or Student's t, 2.2 "
-    "times as wide). In print the table has 16 cells; here a width has as many as stand "
-    'behind "of" in the column cells. A sparse feature '
-    "of a colour image is wholly zero with probability (1/2)³, one in eight, so that at minimum "
-    "width the first layer's system is singular as the paper describes it; such features are drawn "
-    "again (features redrawn), and kept with features.strict=true."
+    "1.5 n features a matrix-free iteration. From the second way to the third the method "
+    "therefore changes with the width, as does the number of images that go through the real "
+    "source. Settings of LBFGS that the paper does not print are bnrecon's. The paper's targets "
+    "have width 64; losses of other widths stand beside its own and are not compared, since the "
+    "error of its solver grows with n (part accuracy). The paper's ± are \"0.95 standard "
+    'confidence intervals" of three repetitions, taken as printed; it does not say by which '
+    "quantile (1.96, or Student's t, 2.2 times as wide). In print the table has 16 cells; here a "
+    'width has as many as stand behind "of" in the column cells. A sparse feature of a colour '
+    "image is wholly zero with probability (1/2)³, one in eight, so that at minimum width the "
+    "first layer's system is singular as the paper describes it; such features are drawn again "
+    "(features redrawn), and kept with features.strict=true."
 )
 GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"))
 
