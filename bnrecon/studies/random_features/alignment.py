@@ -52,6 +52,7 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
                 "missing": missing_features(of_2500, channels),
                 "seed": seed,
                 "channels": channels,
+                "searches": list(SEARCHES),
             },
         )
         for seed in range(DRAWS[scale])
@@ -59,7 +60,9 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
     ]
 
 
-def measure_alignment(hidden: int, missing: int, seed: int, channels: int) -> pd.DataFrame:
+def measure_alignment(
+    hidden: int, missing: int, seed: int, channels: int, searches: Sequence[str]
+) -> pd.DataFrame:
     """Permute targets of root mean square 1 to fit n - ``missing`` features.
 
     Args:
@@ -67,6 +70,7 @@ def measure_alignment(hidden: int, missing: int, seed: int, channels: int) -> pd
         missing: how many features short of n.
         seed: of features and targets.
         channels: c0 = c2.
+        searches: names of ``SEARCHES``: a result with others is not taken for this one.
 
     Returns:
         One row for each distribution of features and of targets.
@@ -89,7 +93,8 @@ def measure_alignment(hidden: int, missing: int, seed: int, channels: int) -> pd
                 "seed": seed,
                 "complement_dimension": basis.shape[1],
             }
-            errors = permutation_errors(basis, target, seed, separate=name == "id_cond")
+            separate = name == "id_cond"
+            errors = permutation_errors(basis, target, seed, separate, searches)
             rows.append(row | errors)
     return pd.DataFrame(rows)
 

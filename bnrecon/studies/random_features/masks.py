@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -42,13 +43,25 @@ PANELS = {"greedy": "(a) greedy pass", "best": "(b) best permutation found"}
 def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
     """One task for each seed."""
     channels = CHANNELS[scale]
-    size = {"channels": channels, "missing": missing_features(MISSING, channels)}
+    common: dict[str, Any] = {
+        "channels": channels,
+        "missing": missing_features(MISSING, channels),
+        "searches": list(SEARCHES),
+    }
     seeds = range(DRAWS[scale])
-    return [Task(f"seed {seed}", measure_masks, {"seed": seed} | size) for seed in seeds]
+    return [Task(f"seed {seed}", measure_masks, {"seed": seed} | common) for seed in seeds]
 
 
-def measure_masks(seed: int, channels: int, missing: int) -> pd.DataFrame:
+def measure_masks(
+    seed: int, channels: int, missing: int, searches: Sequence[str]
+) -> pd.DataFrame:
     """Permute Bernoulli masks to fit n - ``missing`` features.
+
+    Args:
+        seed: of features and masks.
+        channels: c0 = c2.
+        missing: how many features short of n.
+        searches: names of ``SEARCHES``: a result with others is not taken for this one.
 
     Returns:
         One row for each distribution of features and density of the mask.
@@ -67,7 +80,8 @@ def measure_masks(seed: int, channels: int, missing: int) -> pd.DataFrame:
                 "channels": channels,
                 "seed": seed,
             }
-            errors = permutation_errors(basis, target, seed, separate=name == "id_cond")
+            separate = name == "id_cond"
+            errors = permutation_errors(basis, target, seed, separate, searches)
             rows.append(row | errors)
     return pd.DataFrame(rows)
 

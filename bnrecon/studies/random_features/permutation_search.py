@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import torch
 
@@ -30,6 +32,7 @@ __all__ = [
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 TRIES = 200  # random permutations
+SEPARATE = ("masks", "assignment")  # for features whose error is a sum over outputs
 NONE = 1e-6  # an error below this is rounding
 # Columns of the rows, and what they are called in tables and figures.
 SEARCHES = {
@@ -68,7 +71,11 @@ def best_error(rows: pd.DataFrame) -> pd.Series:
 
 
 def permutation_errors(
-    complement: torch.Tensor, target: torch.Tensor, seed: int, separate: bool
+    complement: torch.Tensor,
+    target: torch.Tensor,
+    seed: int,
+    separate: bool,
+    searches: Sequence[str] = tuple(SEARCHES),
 ) -> dict[str, float]:
     """Root mean squared errors of a target by the search for a permutation of its outputs.
 
@@ -78,19 +85,25 @@ def permutation_errors(
         seed: of the random permutations.
         separate: whether no missing direction involves two outputs, so that a linear assignment
             gives the best permutation.
+        searches: names of ``SEARCHES``, those to run.
 
     Returns:
         The errors, by the names of ``SEARCHES``; those by masks and of the assignment are NaN
         unless ``separate``.
     """
-    unpermuted = alignment_error(row_scores(complement, target), torch.arange(len(target)))
     start, greedy = greedy_permutation(complement, target)
-    errors = {
-        "unpermuted": unpermuted,
-        "greedy": greedy,
-        "masks": mask_permutation(complement, target)[1] if separate else float("nan"),
-        "exchanges": exchange_permutation(complement, target, start)[1],
-        "assignment": (assignment_permutation(complement, target)[1] if separate else float("nan")),
-        "best_random": best_random_permutation(complement, target, TRIES, seed)[1],
+    found = {
+        "unpermuted": lambda: alignment_error(
+            row_scores(complement, target), torch.arange(len(target))
+        ),
+        "greedy": lambda: greedy,
+        "masks": lambda: mask_permutation(complement, target)[1],
+        "exchanges": lambda: exchange_permutation(complement, target, start)[1],
+        "assignment": lambda: assignment_permutation(complement, target)[1],
+        "best_random": lambda: best_random_permutation(complement, target, TRIES, seed)[1],
     }
-    return {search: error / target.numel() ** 0.5 for search, error in errors.items()}
+    size = target.numel() ** 0.5
+    return {
+        search: found[search]() / size if separate or search not in SEPARATE else float("nan")
+        for search in searches
+    }
