@@ -52,9 +52,7 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
     return [Task(f"seed {seed}", measure_masks, {"seed": seed} | common) for seed in seeds]
 
 
-def measure_masks(
-    seed: int, channels: int, missing: int, searches: Sequence[str]
-) -> pd.DataFrame:
+def measure_masks(seed: int, channels: int, missing: int, searches: Sequence[str]) -> pd.DataFrame:
     """Permute Bernoulli masks to fit n - ``missing`` features.
 
     Args:
