@@ -10,7 +10,7 @@ import torch
 
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import style
-from bnrecon.studies.random_features import alignment, conditioning, masks
+from bnrecon.studies.random_features import alignment, conditioning, masks, permutation_search
 from bnrecon.studies.random_features.conditioning import condition_number, scaled_target
 from bnrecon.studies.random_features.conditioning_settings import IDENTIFIED, SETTINGS
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
@@ -330,7 +330,7 @@ def test_products_through_more_channels_than_outputs_have_no_low_rank():
 
 
 def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
-    rows = masks.measure_masks(seed=0, channels=20, missing=16)
+    rows = masks.measure_masks(0, 20, 16, list(permutation_search.SEARCHES))
     fitted = rows[rows["assignment"] < 1e-9]
     assert set(fitted["features"]) == {"ID cond"}
     assert 0.1 in set(fitted["density"])

@@ -123,19 +123,22 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     exact = rows[rows["activation"].isin(["relu", "leaky_relu", "sigmoid"])]
     between = exact[exact["padding"] == BETWEEN]
     others = exact[exact["padding"] != BETWEEN]
+    holds = bool((others["border"] <= 10 * others["inside"].clip(lower=NO_ERROR)).all())
     fails = bool((between["border"] > 10 * between["inside"].clip(lower=NO_ERROR)).all())
     return [
         Claim(
             "Theorem 2.4, at the border",
-            "|S(x) - C(x)| ≤ ε with inputs 'suitably padded with zeros' (Sect. 2). Read here as: "
-            "the inputs of each layer, so that zeros stand behind the activation.",
-            "false as stated" if fails else "open",
-            "relu, leaky_relu and sigmoid give a constant b or 1/2 inside the image and 0 in the "
-            "padding, and the second shift takes the constant off everywhere. The largest error at "
-            f"the border is {between['border'].min():,.0f} to {between['border'].max():,.0f} times "
-            f"the largest output (draws: {rows['seed'].nunique()}), and at most "
-            f"{others['border'].max():.1g} with the zeros before the first layer or with φ(b) in "
-            "their place (erratum 34). tanh, with b = 0, needs neither.",
+            "|S(x) - C(x)| ≤ ε with inputs 'suitably padded with zeros' (Sect. 2.1); which "
+            "layer's, is not said. Read here as: those of the first source layer, for both "
+            "kernels.",
+            "confirmed" if holds and fails else "open",
+            f"The largest error at the border is then {others['border'].max():.1g} times the "
+            f"largest output (draws: {rows['seed'].nunique()}), also with φ(b) between the layers "
+            "in place of zeros. With zeros between the layers it is "
+            f"{between['border'].min():,.0f} to {between['border'].max():,.0f} for relu, "
+            "leaky_relu and sigmoid: these give a constant b or 1/2 inside the image and 0 in the "
+            "padding, and the second shift takes the constant off everywhere (erratum 34). tanh, "
+            "with b = 0, needs neither.",
         )
     ]
 

@@ -21,8 +21,8 @@ ENOUGH = (
     f"{READING}, with n - c2 + 1 features a layer and solver=auto"
 )
 NEAR_PERFECT = (
-    "More features than the minimum enable a near perfect reconstruction. "
-    f"{READING}, with 1.5 n features and solver=auto (the paper: LBFGS)"
+    "With 1.5 n features and solver=auto the reconstruction is near perfect (the paper says so of "
+    f"LBFGS: part excess). {READING}"
 )
 VARIATIONS = (
     "The approximation error induces small variations of the performance. Read here as: the "
@@ -57,7 +57,7 @@ def reconstruction_claims(where: str) -> Callable[[Sequence[Cell]], list[Claim]]
             found += [
                 _losses(f"Sect. 3.2, {where}", f"{ENOUGH} {here}", minimum),
                 _variations(f"Sect. 3.2, {where}", f"{VARIATIONS} {here}", paper, minimum),
-                _losses(f"Sect. 3.1, {where}", f"{NEAR_PERFECT} {here}", exact),
+                _losses(f"Beyond Sect. 3.1, {where}", f"{NEAR_PERFECT} {here}", exact),
             ]
         return [claim for claim in found if claim is not None]
 

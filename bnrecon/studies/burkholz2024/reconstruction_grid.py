@@ -40,9 +40,12 @@ CAPTION = (
     "chooses a method by the system: at minimum width an LU that is corrected in float64, with "
     "1.5 n features a matrix-free iteration. From the second way to the third the method "
     "therefore changes with the width, as does the number of images that go through the real "
-    "source. Settings of LBFGS that the paper does not print are bnrecon's. The paper's targets "
-    "have width 64; losses of other widths stand beside its own and are not compared, since the "
-    "error of its solver grows with n (part accuracy). The paper's ± are \"0.95 standard "
+    "source. Settings of LBFGS that the paper does not print are bnrecon's. Between the two layers "
+    "of a source there is no activation here (Theorem 2.2); the row's activation follows the "
+    "second. The paper does not say whether its sources had one there, too (Theorem 2.4): then "
+    "its losses for tanh and sigmoid hold that approximation as well (part epsilon). The paper's "
+    "targets have width 64; losses of other widths stand beside its own and are not compared, "
+    "since the error of its solver grows with n (part accuracy). The paper's ± are \"0.95 standard "
     'confidence intervals" of three repetitions, taken as printed; it does not say by which '
     "quantile (1.96, or Student's t, 2.2 times as wide). In print the table has 16 cells; here a "
     'width has as many as stand behind "of" in the column cells. A sparse feature of a colour '
