@@ -11,6 +11,7 @@ from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.document import claims_of
 from bnrecon.reproduction.run_table import Cell, Row
 from bnrecon.studies import registry
+from bnrecon.studies.burkholz2024 import excess
 from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
 
 CLAIMS = reconstruction_claims("Table 1")
@@ -125,3 +126,29 @@ def test_the_shipped_evidence_is_what_the_shipped_runs_say():
     assert (len(paper), len(auto)) == (16, 16)
     assert f"predicts {sum(paper) / 16:.1f} otherwise than its target" in evidence
     assert f"and {sum(auto) / 16:.1f} by solver=auto (16 of 16 cells, averaged" in evidence
+
+
+def few_more(excess, loss, error=1e-5):
+    """A cell of part ``excess``; without a loss it is not finished."""
+    config = SimpleNamespace(features=SimpleNamespace(excess=excess))
+    layers = [SimpleNamespace(relative_error=error, equations=2304)]
+    done = None if loss is None else SimpleNamespace(loss=Interval(loss, 0.01, 3), layers=layers)
+    return Cell(Row({}, ()), config, None, done)
+
+
+@pytest.mark.parametrize(
+    ("losses", "verdict"),
+    [((0.0, 0.01), "confirmed"), ((0.0, 0.045), "open"), ((0.0, 0.1), "contradicted")]
+    + [((0.0, None), "open")],
+)
+def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_about_zero(
+    losses, verdict
+):
+    cells = [few_more(0, 0.5, error=0.1), *map(few_more, (40, 400), losses)]
+    claim, printed = excess.PART.claims(cells)
+    assert claim.verdict == verdict
+    finished = sum(loss is not None for loss in losses)
+    assert f"{finished} of 2 widths from c1 - n = 40 on; errors of a layer at most 1.0e-05" in (
+        claim.evidence
+    )
+    assert printed.verdict == "open"  # n is not the paper's

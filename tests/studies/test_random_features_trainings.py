@@ -277,9 +277,30 @@ def test_scratch_pairs_the_starts_by_seed_and_takes_rows_without_a_start_for_sca
     rows = pd.DataFrame([*old, *new])
     gain = scratch.gains(rows)["scale, 100"]
     assert gain == mean_interval([9, 10, 11])
-    claim = scratch.PART.claims(rows)[0]
+    claim = scratch.PART.claims(rows)[1]
     assert claim.verdict == "confirmed"
     assert "a higher effective learning rate of the inner scales helps" in claim.statement
     assert "comparisons: 1)" in claim.evidence
     assert scratch.PART.summary(rows)["scales start at"].tolist() == list(scratch.STARTS.values())
-    assert scratch.PART.claims(pd.DataFrame(old))[0].verdict == "open"
+    assert scratch.PART.claims(pd.DataFrame(old))[1].verdict == "open"
+
+
+@pytest.mark.parametrize(
+    ("target", "verdict"), [(74.0, "confirmed"), (61.0, "open"), (50.0, "contradicted")]
+)
+def test_scratch_misses_the_mark_where_every_setting_ends_below_the_target(target, verdict):
+    trained = [
+        {"inner": "scale", "excess": excess, "seed": seed, "accuracy": 60.0 + seed}
+        for excess in (100, 1000)
+        for seed in range(3)
+    ]
+    own = {"inner": scratch.TARGET, "excess": None, "seed": 0, "accuracy": target}
+    rows = pd.DataFrame([own, *trained])
+    assert scratch.behind_weights(rows) == {
+        f"scale, {excess}, scales start at 1": mean_interval(
+            [target - 60 - seed for seed in (0, 1, 2)]
+        )
+        for excess in (100, 1000)
+    }
+    assert scratch.PART.claims(rows)[0].verdict == verdict
+    assert scratch.PART.claims(rows.iloc[1:])[0].verdict == "open"
