@@ -337,7 +337,16 @@ def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
     assert 1.0 not in set(fitted["density"])
     assert (rows["exchanges"] <= rows["greedy"] + 1e-12).all()
     assert (rows["greedy"] <= rows["unpermuted"] + 1e-12).all()
-    assert rows.loc[rows["features"] != "ID cond", "assignment"].isna().all()
+    others = rows[rows["features"] != "ID cond"]
+    assert others[["masks", "assignment"]].isna().all(axis=None)
+    own = rows[rows["features"] == "ID cond"]
+    assert (own["masks"] >= own["assignment"] - 1e-12).all()
+
+
+def test_a_search_that_is_not_asked_for_is_not_run():
+    rows = masks.measure_masks(0, 10, 4, ["greedy"])
+    assert "greedy" in rows
+    assert not {"masks", "exchanges", "assignment", "best_random"} & set(rows)
 
 
 def masked(features, density, greedy, best, **row):
