@@ -233,7 +233,8 @@ PART = Experiment(
         "The greedy pass is the paper's listing svd_permute_fc, by masks its listing id_permute, "
         "for features of single entries. Exchanges, which are ours, begin where the greedy "
         "pass ends, and end where no exchange of two outputs lowers the error: a local optimum. "
-        "For ID cond features the best permutation is a linear assignment, solved exactly. Best found is this for ID cond and what exchanges give for the others. "
+        "For ID cond features the best permutation is a linear assignment, solved exactly. "
+        "Best found is this for ID cond and what exchanges give for the others. "
         "Figure: the curves of all features but ID cond nearly coincide; no density between 0.7 "
         "and 1 is measured."
     ),
