@@ -246,9 +246,11 @@ def mask_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch
 
     Target rows, those of largest norm first, take the free row of entries that lowers the error
     most, which exchanges the two. Then a second permutation is the linear assignment of least
-    distance between the reached entries and the target's largest ones, ``entries 2p/(1 + p)`` of
-    them for a share p that is reached; of both the better one is taken, as in the listing. It
-    minimizes another quantity than the error, which ``assignment_permutation`` minimizes exactly.
+    distance between the reached entries and the target's largest ones, n 2p/(1 + p) of them, p
+    being the share of entries that is reached; of both the better one is taken, as in the listing.
+    The listing's p is (c1 + c2 - 1)/n, which counts a feature shared by all outputs; here every
+    feature is one entry, so that p = c1/n. The assignment minimizes another quantity than the
+    error, which ``assignment_permutation`` minimizes exactly.
 
     Args:
         missing: (c2 c0, n - r), from ``complement``: single entries of the target.
@@ -267,8 +269,9 @@ def mask_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch
     scores = row_scores(missing, target).cpu().numpy()
     lost = missing.square().sum(1).reshape(target.shape).cpu().numpy()
     if np.abs(lost - lost.round()).max() > TIE:
-        raise ValueError("missing directions are no single entries: use greedy_permutation")
+        raise ValueError("a missing direction is not a single entry: use greedy_permutation")
     lost, weight = lost.round(), target.double().cpu().numpy()
+    weight = weight / (np.abs(weight).max() or 1)  # ties are told apart at any scale
     costs = lost @ np.square(weight).T  # of entries' row p for target row i
     rows, free = np.arange(len(target)), np.ones(len(target), dtype=bool)  # by target row
     for i in np.argsort(-np.square(weight).sum(1).round(10), kind="stable").tolist():

@@ -57,8 +57,8 @@ AGAINST_TARGET = (
     f'"accuracy equivalent within {EQUIVALENT}" if the loss\'s whole interval lies within '
     f'±{EQUIVALENT} points; "different" if it excludes 0 and reaches beyond ±{EQUIVALENT} or, with '
     f"one seed, which has no interval, if McNemar's p is below {SIGNIFICANT} and the loss beyond "
-    f'±{EQUIVALENT}; else "inconclusive". Each cell is decided alone: of networks that are equally '
-    "often right one in twenty at most is different by chance."
+    f'±{EQUIVALENT}; else "inconclusive". Each cell is decided alone: where two networks are '
+    "equally often right, at most one cell in twenty is called different by chance."
 )
 AGAINST_PAPER = (
     "Against the paper: its loss may be anywhere within the reported one ± its half-width and the "

@@ -255,12 +255,13 @@ def test_the_search_by_masks_is_the_listings_and_no_better_than_the_assignment(
     permutation, error = mask_permutation(missing, target)
     assert error == pytest.approx(alignment_error(row_scores(missing, target), permutation))
     assert error == pytest.approx(by_the_second_listing(mask, target))
+    assert torch.equal(mask_permutation(missing, 1e-6 * target)[0], permutation)
     assert assignment_permutation(missing, target)[1] <= error + 1e-12
 
 
 def test_the_search_by_masks_needs_missing_entries():
     missing = complement(khatri_rao(6, 5, 25, 0))
-    with pytest.raises(ValueError, match="no single entries"):
+    with pytest.raises(ValueError, match="not a single entry"):
         mask_permutation(missing, random_target(6, 5, 0))
 
 

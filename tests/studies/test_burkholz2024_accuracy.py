@@ -256,7 +256,10 @@ def test_iterations_that_the_limit_cut_are_lower_bounds():
     assert "at least 2,000, 2,000, 2,000 with 0.05% (3 of 3 stopped by the limit)" in claim.evidence
     whole = solves(-1.0)
     assert excess_layers.claims(whole)[2].verdict == "confirmed"
-    assert excess_layers.claims(solves(-1.0, (0.05, 2.0)))[2].verdict == "open"
+    cut = excess_layers.claims(solves(-1.0, (0.05, 2.0)))[2]
+    assert (cut.verdict, cut.evidence[:18]) == ("open", "at the largest sha")
+    single = excess_layers.claims(whole[whole["share"] == 1.0])
+    assert {(one.verdict, one.evidence) for one in single} == {("open", excess_layers.SINGLE)}
     later = whole.assign(iterations=5000 - whole["iterations"])
     assert excess_layers.claims(later)[2].verdict == "contradicted"
     limited = later.assign(at_limit=later["share"] == 0.05)

@@ -152,3 +152,16 @@ def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_abo
         claim.evidence
     )
     assert printed.verdict == "open"  # n is not the paper's
+
+
+def test_how_many_times_as_many_predictions_differ_needs_some_of_each_target():
+    paper, some, none = ((20,), (80,)), ((10,), (10,)), ((10,), (0,))
+    found = CLAIMS(both(paper, some)), CLAIMS(both(paper, none))
+    with_ratio, without = (
+        next(claim.evidence for claim in claims if "variations" in claim.statement)
+        for claims in found
+    )
+    assert "more by the paper's solver in 2 of 2 cells" in with_ratio
+    assert ", 4 (" in with_ratio  # the geometric mean of 2 and 8
+    assert "times as many (geometric mean over targets" in with_ratio
+    assert "times" not in without

@@ -70,7 +70,8 @@ def measure_alignment(
         missing: how many features short of n.
         seed: of features and targets.
         channels: c0 = c2.
-        searches: names of ``SEARCHES``: a result with others is not taken for this one.
+        searches: names of ``SEARCHES``: part of the task's key, so that results of other searches
+            are computed again.
 
     Returns:
         One row for each distribution of features and of targets.

@@ -46,7 +46,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     for condition in CONDITIONS:
         spectrum = (f"target.condition={condition}", "target.spectrum=log_uniform")
         longer[log_uniform(condition)] = spectrum
-    longer |= conditioned_steps.settings(spectrum)
+    longer |= conditioned_steps.settings(longer[conditioned_steps.HARDEST])
     common = OPTIONS[scale]
     return [
         *training_tasks(printed, (*common, *PRINTED[scale]), PRINTED_SEEDS[scale], options),
@@ -87,6 +87,13 @@ def caption(rows: pd.DataFrame) -> str:
             f"these rows differ by {quantiles_apart(conditions):.1g} at most (root mean square). "
             "They are replicates, are pooled by seed, and have no order. "
         )
+    at_other_rates = ""
+    if set(rows["setting"]) & set(conditioned_steps.BASELINES):
+        at_other_rates = (
+            "The last rows are trained at other learning rates, so that networks with log-uniform "
+            "factors of condition number 1,000 and networks without factors can be compared at "
+            "steps that are equally long, or go equally far along the gradient. "
+        )
     return (
         "The layers' weights are s ∘ w with fixed factors s in random order, of root mean square "
         "1: quantiles of Theorem 2.2's law with the given condition number, where the paper draws "
@@ -96,11 +103,11 @@ def caption(rows: pd.DataFrame) -> str:
         f"{differ}"
         "Log-uniform factors have logarithms spread evenly, so that the condition number changes "
         "all of them. "
-        "Conditioning is not all that differs: the step along the gradient is the same on average, "
+        "Conditioning is not all that differs. The initial weights s ∘ w have the same variance "
+        "and heavier tails. The step along the gradient is the same on average, "
         "its length is sqrt(mean of s⁴) times as long, 1.4 for Theorem 2.2's law and about "
         "sqrt(ln κ) for log-uniform factors: 1.53, 2.15 and 2.63 for 10, 100 and 1,000. At one "
-        "learning rate an effect is that of both. The last rows have other rates, which give "
-        "1,000 and no factors steps that are as long, or go as far along the gradient. "
+        f"learning rate an effect is that of both. {at_other_rates}"
         "Seeds were fixed before: three at laptop scale. Two more were added later to "
         "Theorem 2.2's rows; they decide nothing and are not in the table. "
         "Training accuracies are means over the last epoch, with augmentation. "

@@ -117,7 +117,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
                 "Networks with log-uniform factors score lower (here at one learning rate).",
                 decide_fall(*known.values()),
                 f"less no factors: {listed}; {len(known)} comparisons, seeds chosen in advance. "
-                "Confirmed is all of them below 0. Steps are longer, too: see the next claim.",
+                "Confirmed is all of them below 0. Steps are longer, too (see the caption).",
             )
         )
     return [*found, _order_in_print(rows)]

@@ -59,7 +59,8 @@ def measure_masks(seed: int, channels: int, missing: int, searches: Sequence[str
         seed: of features and masks.
         channels: c0 = c2.
         missing: how many features short of n.
-        searches: names of ``SEARCHES``: a result with others is not taken for this one.
+        searches: names of ``SEARCHES``: part of the task's key, so that results of other searches
+            are computed again.
 
     Returns:
         One row for each distribution of features and density of the mask.
