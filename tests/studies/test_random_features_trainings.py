@@ -266,41 +266,45 @@ def test_on_one_support_scales_and_weights_take_the_same_steps():
     assert row["difference"] < 1e-12
 
 
-def test_scratch_pairs_the_starts_by_seed_and_takes_rows_without_a_start_for_scales_from_1():
+def trained_from_scratch(weights, target):
+    """Rows of three seeds, those with scales from 1 without a start, as older results are."""
     common = {"width": 16, "epochs": 10, "seconds": 400.0, "inner_scales_off": 0.0}
     common |= {"outer_scales_off": 0.0, "channels_never_active": 1.0}
     old = [
         common | {"inner": "scale", "excess": 100, "seed": seed, "accuracy": 60.0 + seed}
         for seed in range(3)
     ]
-    new = [row | {"start": "weights", "accuracy": row["accuracy"] + 9 + row["seed"]} for row in old]
-    rows = pd.DataFrame([*old, *new])
-    gain = scratch.gains(rows)["scale, 100"]
-    assert gain == mean_interval([9, 10, 11])
-    claim = scratch.PART.claims(rows)[1]
-    assert claim.verdict == "confirmed"
-    assert "a higher effective learning rate of the inner scales helps" in claim.statement
-    assert "comparisons: 1)" in claim.evidence
-    assert scratch.PART.summary(rows)["scales start at"].tolist() == list(scratch.STARTS.values())
-    assert scratch.PART.claims(pd.DataFrame(old))[1].verdict == "open"
+    new = [row | {"start": "weights", "accuracy": weights + 2 * row["seed"]} for row in old]
+    own = [row | {"inner": scratch.TARGET, "excess": None, "accuracy": target} for row in old]
+    return pd.DataFrame([*own, *old, *new])
 
 
 @pytest.mark.parametrize(
-    ("target", "verdict"), [(74.0, "confirmed"), (61.0, "open"), (50.0, "contradicted")]
+    ("weights", "target", "verdicts"),
+    [
+        (70, 74, ["confirmed", "confirmed", "confirmed"]),
+        (63, 84, ["confirmed", "confirmed", "contradicted"]),
+        (60, 61, ["open", "open", "open"]),
+        (50, 50, ["contradicted", "contradicted", "open"]),
+    ],
 )
-def test_scratch_misses_the_mark_where_every_setting_ends_below_the_target(target, verdict):
-    trained = [
-        {"inner": "scale", "excess": excess, "seed": seed, "accuracy": 60.0 + seed}
-        for excess in (100, 1000)
-        for seed in range(3)
-    ]
-    own = {"inner": scratch.TARGET, "excess": None, "seed": 0, "accuracy": target}
-    rows = pd.DataFrame([own, *trained])
-    assert scratch.behind_weights(rows) == {
-        f"scale, {excess}, scales start at 1": mean_interval(
-            [target - 60 - seed for seed in (0, 1, 2)]
-        )
-        for excess in (100, 1000)
-    }
-    assert scratch.PART.claims(rows)[0].verdict == verdict
-    assert scratch.PART.claims(rows.iloc[1:])[0].verdict == "open"
+def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
+    rows = trained_from_scratch(weights, target)
+    claims = scratch.PART.claims(rows)
+    assert [claim.verdict for claim in claims] == verdicts
+    lacked = mean_interval([target - 60 - seed for seed in range(3)])
+    assert f"scale, 100: {lacked} (comparisons: 1)" in claims[0].evidence
+    gained = mean_interval([weights - 60 + seed for seed in range(3)])
+    assert f"scale, 100: {gained} (comparisons: 1)" in claims[1].evidence
+    left = mean_interval([target - weights - 2 * seed for seed in range(3)])
+    assert f"Points that they lack: scale, 100: {left} (" in claims[2].evidence
+    starts = ["", *scratch.STARTS.values()]
+    assert scratch.PART.summary(rows)["scales start at"].tolist() == starts
+
+
+def test_scratch_decides_nothing_without_what_it_compares():
+    rows = trained_from_scratch(69, 74)
+    alone = scratch.PART.claims(rows[rows["inner"] != scratch.TARGET])
+    assert [claim.verdict for claim in alone] == ["open", "confirmed", "open"]
+    one_seed = scratch.PART.claims(rows[rows["seed"] == 0])
+    assert {claim.verdict for claim in one_seed} == {"open"}
