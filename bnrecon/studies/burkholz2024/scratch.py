@@ -230,7 +230,9 @@ def _spell(found: Mapping[str, Interval]) -> str:
 def _verdict(found: Mapping[str, Interval]) -> str:
     """All intervals are above 0, all are below it, or neither."""
     signs = {interval.sign for interval in found.values()}
-    return {(1,): "confirmed", (-1,): "contradicted"}.get(tuple(signs), "open")
+    if signs == {1}:
+        return "confirmed"
+    return "contradicted" if signs == {-1} else "open"
 
 
 PART = Experiment(
