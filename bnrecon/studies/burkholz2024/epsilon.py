@@ -34,7 +34,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     left.set_xscale("log")
     left.set_yscale("symlog", linthresh=10)
     left.yaxis.set_major_formatter("{x:g}")
-    left.set_ylim(bottom=-0.5)
+    left.set_ylim(-0.5, 2 * max(left.get_ylim()[1], 500))
     left.set_ylabel("test images predicted otherwise")
     right.set_ylabel("largest difference of a logit")
     seeds_of = {len(cell.result.seeds) for cell in smooth if cell.result is not None}
