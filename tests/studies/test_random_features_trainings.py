@@ -302,6 +302,17 @@ def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
     assert scratch.PART.summary(rows)["scales start at"].tolist() == starts
 
 
+@pytest.mark.parametrize("kept", [slice(None), slice(0, 1), slice(3, 4), slice(8, 9)])
+def test_scratch_is_drawn_of_any_rows(kept):
+    with drawing.style():
+        figure = scratch.PART.draw(trained_from_scratch(69, 74).iloc[kept])
+        assert drawing.image(figure, "png")[1:4] == b"PNG"
+    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    starts = {"scales start at 1", "scales start for the steps of weights"}
+    every = {"all weights trained"} | starts
+    assert labels <= every if kept.stop else labels == every
+
+
 def test_scratch_decides_nothing_without_what_it_compares():
     rows = trained_from_scratch(69, 74)
     alone = scratch.PART.claims(rows[rows["inner"] != scratch.TARGET])

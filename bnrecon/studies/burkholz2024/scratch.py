@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.data import Images
@@ -15,6 +16,7 @@ from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.trainings import train_one
 from bnrecon.runtime.hardware import exact_float32
+from bnrecon.studies.burkholz2024 import scratch_figure
 from bnrecon.targets.collapsed_pair import CollapsedPair
 
 __all__ = ["PART", "SWITCHED_OFF", "switched_off"]
@@ -179,6 +181,12 @@ def by_start(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(target=found.index.get_level_values("seed").map(target))
 
 
+def draw(rows: pd.DataFrame) -> Figure:
+    """Accuracies by setting and start, beside those of the targets."""
+    weights = list(rows.loc[rows["inner"] == TARGET, "accuracy"])
+    return scratch_figure.draw(by_start(rows), STARTS, weights)
+
+
 def _intervals(values: pd.Series) -> dict[str, Interval]:
     """Means over seeds, by setting."""
     return {
@@ -253,6 +261,7 @@ PART = Experiment(
     "and the accuracy as an error; its target reaches at least "
     f"{REPORTED['target_at_least']}%. At laptop scale there are 10 epochs, 3 of them warm-up (the "
     "target: 2).",
+    draw=draw,
     options=no_overrides,
     formats={"seconds": ".0f"},
     claims=claims,
