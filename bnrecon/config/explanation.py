@@ -83,6 +83,9 @@ def _unknown_group(match: re.Match[str], text: str) -> str:
 
 def _several_values(match: re.Match[str], _: str) -> str:
     name, given = match[1], match[2]
+    if re.fullmatch(r"\d+,\d+", given) and name.split(".")[-1] not in ("seeds", "groups"):
+        point = f"a decimal point is wanted, as in {name}={given.replace(',', '.')}"
+        return f"{name}={given}: {point}; several values are a sweep, with -m"
     return f"{name}={given}: write a list as {name}=[{given}]; several values are a sweep, with -m"
 
 

@@ -75,7 +75,7 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
     except Exception as error:  # the user's own forward: anything can come out of it
         raise UserError(
             f"images of shape {tuple(images.shape[1:])}: the model does not take them "
-            f"({first_line(error)})"
+            f"({first_line(error)}); the first dimension of a batch counts its images"
         ) from error
 
 

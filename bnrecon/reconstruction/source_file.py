@@ -112,7 +112,7 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     Frozen weights are drawn again from the seed and compared with the saved digest. Raises
     ``RunError`` where they differ (an orthogonal kind on another machine) or the file holds
     something else, ``UserError`` for a model in half precision, ``ValueError`` where the file is
-    damaged.
+    damaged, ``FileNotFoundError`` where there is none.
 
     Args:
         path: of the file.

@@ -94,7 +94,7 @@ def obtain_target(
         network, about = _train_under_lock(request, data, device, folder, trackers)
     elif folder != own:
         trained_in = about.get("device", "another device"), about.get("precision", "its precision")
-        logger.info("%s was trained on %s in %s", folder, *trained_in)
+        logger.info("the stored target %s was trained on %s in %s", folder, *trained_in)
     with trackers.track(f"targets/{folder.name}", about["config"]) as tracked:
         log_training(tracked, about)
     return Trained(network.to(device).eval(), folder, about)

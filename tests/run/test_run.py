@@ -137,7 +137,7 @@ def test_a_target_that_a_gpu_trained_is_taken_and_the_result_says_so(two_seeds, 
     code, out, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
     assert code == 0, err
     assert "no training (already trained)" in err
-    assert f"{there} was trained on cuda in bfloat16" in err
+    assert f"the stored target {there} was trained on cuda in bfloat16" in err
     found = result_of(out)["target"]
     assert {key: found[key] for key in about} == about
     assert found["folder"] == str(there)
