@@ -153,7 +153,9 @@ def _figures(given: argparse.Namespace) -> int:
     if given.help or not given.words:
         return _help(given)
     if not _names_study(given.words):
-        advice = "give a study's name, as in: bnrecon figures random_features"
+        from bnrecon.studies.registry import STUDIES
+
+        advice = f"give a study's name: {nearest(given.words[0], STUDIES)}"
         raise UserError(f"figures {' '.join(given.words)}: {advice}")
     study, request = _read(given.words)
     from bnrecon.reproduction import commands
@@ -212,7 +214,8 @@ def _finish_loading() -> None:
 def _tables_of_folder(name: str) -> int:
     """Print one table of all finished runs in a folder, given by name or as ``outputs=FOLDER``."""
     from bnrecon.reporting.overview import overview
+    from bnrecon.studies.registry import STUDIES
 
-    folder = given_folder(name.removeprefix("outputs="))
+    folder = given_folder(name.removeprefix("outputs="), tuple(STUDIES), "print a paper's tables")
     output.write(overview(folder))
     return exit_codes.DONE

@@ -56,12 +56,13 @@ def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[st
     return names, given
 
 
-def given_folder(name: str | None, others: Sequence[str] = ()) -> Path:
+def given_folder(name: str | None, others: Sequence[str] = (), to: str = "list one kind") -> Path:
     """An outputs folder that there is, by the name that was given; ``None`` stands for the usual.
 
     Args:
         name: what was given.
         others: what else might have been meant.
+        to: what one of the others is given for.
 
     Raises:
         UserError: there is no such folder.
@@ -80,6 +81,6 @@ def given_folder(name: str | None, others: Sequence[str] = ()) -> Path:
     except (ValueError, RuntimeError):  # a NUL, or the home of a user that there is not
         found = False
     if not found:
-        meant = f"; to list one kind: {nearest(name, others)}" if others else ""
+        meant = f"; to {to}: {nearest(name, others)}" if others else ""
         raise UserError(f"{shown}: no such folder; give the outputs folder of your runs{meant}")
     return folder

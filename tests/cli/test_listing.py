@@ -87,6 +87,8 @@ MISTAKES = [
     (["ls", "empty", "studies"], "empty holds no studies; to make some: bnrecon study NAME"),
     (["ls", "outputs/runs"], "outputs/runs holds runs themselves; give "),
     (["ls", f"outputs/runs/{RUNS[0]}"], "is a run; give the outputs folder that it lies in"),
+    (["tables", "burkholtz2024"], "to print a paper's tables: did you mean 'burkholz2024'?"),
+    (["figures", "burkholz"], "give a study's name: did you mean 'burkholz2024'?"),
     (["compare"], "compare takes two runs, not 0"),
     (["compare", RUNS[0]], "compare takes two runs, not 1"),
     (["compare", RUNS[0], RUNS[0]], "are the same run"),
