@@ -44,7 +44,7 @@ COMMON = {
 }
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
 # The paper's excess is printed as "10*", the exponent lost: 100 and 10,000 are tried, at laptop
-# scale 100 and 1,000. In print scales start at 1; "weights" gives them the steps of weights.
+# scale 100 and 1,000. Usually scales start at 1; "weights" gives them the steps of weights.
 SETTINGS = {
     "smoke": (("batchnorm", 10, "ones"), ("scale", 10, "weights")),
     "laptop": (
@@ -250,8 +250,8 @@ PART = Experiment(
     summary,
     "The source architecture of the target in the first line, with n + excess frozen he_normal "
     "features per layer, of which only the normalizations are trained, through the collapsed pair; "
-    "the last layer is a frozen pair too. Behind a normalization scales that start at 1, as in the "
-    "paper, take steps 3 · fan-in times shorter than weights, relative to the weight; the other "
+    "the last layer is a frozen pair too. Behind a normalization scales that start at 1, as is "
+    "usual (the paper states no start), take steps 3 · fan-in times shorter than weights, relative to the weight; the other "
     "start is 1 / sqrt(3 · fan-in) (derived in bnrecon/targets/relative_step.py). "
     "Off: |γ| < 0.01 (Frankle et al. 2021 report a third), which counts more where scales start "
     f"below 1. Never active: not positive anywhere on up to {ACTIVITY_IMAGES:,} test images. ± is "
