@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from bnrecon.data.batches import Batches, epoch_generator
 from bnrecon.data.image_file import read_image
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.interruption import leave_group, signals_blocked
 
 __all__ = ["StreamedImages"]
 
@@ -160,7 +160,9 @@ class StreamedImages(Batches):
             collate_fn=_collate,
             worker_init_fn=_apart,
         )
-        for batch in loader:
+        with signals_blocked():
+            batches = iter(loader)
+        for batch in batches:
             if isinstance(batch, str):
                 raise UserError(batch)
             yield batch
@@ -181,11 +183,8 @@ def _to(images: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch
 
 
 def _apart(_number: int) -> None:
-    """Take a worker out of its parent's process group.
-
-    Ctrl-C and torchrun's signals are for the parent, which saves before it ends.
-    """
-    os.setpgid(0, 0)
+    """Ctrl-C and torchrun's signals are for the worker's parent, which saves before it ends."""
+    leave_group()
 
 
 def _collate(items: list) -> object:

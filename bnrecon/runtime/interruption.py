@@ -19,8 +19,10 @@ __all__ = [
     "finish_loading",
     "handle_signals",
     "is_loading",
+    "leave_group",
     "parse_duration",
     "received_signal",
+    "signals_blocked",
 ]
 
 
@@ -111,6 +113,35 @@ def ending_with_parent() -> Iterator[None]:
         done.set()
         if os.getppid() != parent:
             os._exit(130)
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Within the block signals wait; a process that is forked there begins with them blocked.
+
+    Until it has called ``leave_group`` a signal to its parent's group would kill it. Does nothing
+    where signals cannot be blocked (Windows).
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_group() -> None:
+    """Take a process out of its parent's group, whose signals are for the parent.
+
+    Those that came since the fork in ``signals_blocked`` are dropped; then signals are unblocked.
+    """
+    os.setpgid(0, 0)
+    if hasattr(signal, "sigtimedwait"):  # macOS has none
+        while signal.sigtimedwait(_SIGNALS, 0) is not None:
+            pass
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,9 @@
 """Signals stop at a safe point, none is lost, and the last one is remembered."""
 
 import contextlib
+import os
 import signal
+import time
 
 import pytest
 
@@ -114,3 +116,19 @@ def test_ctrl_c_twice_stops_at_once():
 
     with once_loaded(), pytest.raises(KeyboardInterrupt):
         work()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_worker_outlives_a_signal_that_comes_before_it_leaves_the_group(number):
+    with interruption.signals_blocked():
+        child = os.fork()
+        if child == 0:
+            time.sleep(0.2)  # the signal is there before the group is left
+            with contextlib.suppress(BaseException):
+                interruption.leave_group()
+                left = os.getpgid(0) == os.getpid() and not signal.sigpending()
+                os._exit(3 if left and not signal.pthread_sigmask(signal.SIG_BLOCK, []) else 4)
+            os._exit(5)
+        os.kill(child, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
