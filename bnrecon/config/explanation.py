@@ -83,10 +83,11 @@ def _unknown_group(match: re.Match[str], text: str) -> str:
 
 def _several_values(match: re.Match[str], _: str) -> str:
     name, given = match[1], match[2]
-    if re.fullmatch(r"\d+,\d+", given) and name.split(".")[-1] not in ("seeds", "groups"):
-        point = f"a decimal point is wanted, as in {name}={given.replace(',', '.')}"
-        return f"{name}={given}: {point}; several values are a sweep, with -m"
-    return f"{name}={given}: write a list as {name}=[{given}]; several values are a sweep, with -m"
+    number = f", a number as {given.replace(',', '.')}" if re.fullmatch(r"\d+,\d+", given) else ""
+    return (
+        f"{name}={given}: write a list as {name}=[{given}]{number}; "
+        "several values are a sweep, with -m"
+    )
 
 
 def _wrong_type(match: re.Match[str], text: str) -> str:

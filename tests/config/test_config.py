@@ -132,8 +132,8 @@ def test_help_and_unknown_words(command):
     [
         ("width=4", "did you mean features.width or target.width?"),
         ("epochs=3", "did you mean train.epochs?"),
-        ("seeds=0,1", "write a list as seeds=[0,1]; several values are a sweep, with -m"),
-        ("features.oversampling=1,5", "a decimal point is wanted, as in features.oversampling=1.5"),
+        ("seeds=0,1,2", "write a list as seeds=[0,1,2]; several values are a sweep, with -m"),
+        ("features.oversampling=1,5", ", a number as 1.5; several values are a sweep, with -m"),
     ],
 )
 def test_the_usual_slips_are_answered_with_what_was_meant(command, tmp_path, word, line):

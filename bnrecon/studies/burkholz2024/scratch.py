@@ -12,6 +12,7 @@ from torch import nn
 from bnrecon.data import Images
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.trainings import train_one
@@ -207,7 +208,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Sect. 3.2",
             "'Training from scratch misses the mark': normalizations trained alone end below a "
             "target whose weights are trained (here with scales that start at 1).",
-            _verdict(behind),
+            decide(behind.values()),
             f"points that they lack, paired by seed: {_spell(behind)} (in print "
             f"{REPORTED['accuracy']} against at least {REPORTED['target_at_least']}).",
         ),
@@ -216,14 +217,14 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "'Training normalization parameters alone seems to require different specialized "
             "learning schedules'. Read here as: a higher effective learning rate of the inner "
             "scales helps, which alone does not decide it.",
-            _verdict(gains),
+            decide(gains.values()),
             "what a start for the steps of weights gains, which is a learning rate of the inner "
             f"scales alone, in points: {_spell(gains)}.",
         ),
         Claim(
             "Beyond Sect. 3.2: the start",
             "Scales that start for the steps of weights close more than half of that gap.",
-            _verdict(closed),
+            decide(closed.values()),
             f"points by which they exceed the middle between scales that start at 1 and weights: "
             f"{_spell(closed)}. Points that they lack: {_spell(left)}.",
         ),
@@ -233,14 +234,6 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 def _spell(found: Mapping[str, Interval]) -> str:
     listed = "; ".join(f"{name}: {interval}" for name, interval in found.items())
     return f"{listed or 'not computed yet'} (comparisons: {len(found)})"
-
-
-def _verdict(found: Mapping[str, Interval]) -> str:
-    """All intervals are above 0, all are below it, or neither."""
-    signs = {interval.sign for interval in found.values()}
-    if signs == {1}:
-        return "confirmed"
-    return "contradicted" if signs == {-1} else "open"
 
 
 PART = Experiment(
