@@ -11,7 +11,7 @@ from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.document import claims_of
 from bnrecon.reproduction.run_table import Cell, Row
 from bnrecon.studies import registry
-from bnrecon.studies.burkholz2024 import excess
+from bnrecon.studies.burkholz2024 import epsilon, excess
 from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
 
 CLAIMS = reconstruction_claims("Table 1")
@@ -152,6 +152,32 @@ def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_abo
         claim.evidence
     )
     assert printed.verdict == "open"  # n is not the paper's
+
+
+def smooth(value, difference, unconverged=0, depth=4):
+    """A cell of part ``epsilon``; without a difference of logits it is not finished."""
+    config = SimpleNamespace(features=SimpleNamespace(activation="tanh", epsilon=value))
+    done = SimpleNamespace(
+        seeds=[SimpleNamespace(layers=[None] * depth)],
+        unconverged=[None] * unconverged,
+        evaluation=SimpleNamespace(largest_difference_to_target=difference),
+    )
+    return Cell(Row({}, ()), config, None, None if difference is None else done)
+
+
+@pytest.mark.parametrize(
+    ("cells", "verdict"),
+    [
+        ([smooth(1.0, 3.9), smooth(0.1, 0.39)], "confirmed"),
+        ([smooth(1.0, 3.9), smooth(0.1, 0.41)], "contradicted"),
+        ([smooth(1.0, 3.9), smooth(0.1, 9.0, unconverged=1)], "confirmed"),
+        ([smooth(1.0, 3.9), smooth(0.1, None)], "open"),
+    ],
+)
+def test_a_network_keeps_depth_times_epsilon_where_its_layers_keep_epsilon(cells, verdict):
+    (claim,) = epsilon.PART.claims(cells)
+    assert claim.verdict == verdict
+    assert epsilon.PART.claims([smooth(0.1, 9.0, unconverged=1), smooth(1.0, None)]) == []
 
 
 def test_how_many_times_as_many_predictions_differ_needs_some_of_each_target():

@@ -8,11 +8,47 @@ from math import nan
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
 
 __all__ = ["PART"]
 
 EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
+
+
+def claims(cells: Sequence[Cell]) -> list[Claim]:
+    """Does a network keep L times what each of its L layers keeps? Decided where layers do."""
+    smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
+    found = [cell for cell in smooth if cell.result is not None]
+    kept = [cell for cell in found if cell.result is not None and not cell.result.unconverged]
+    shares = [_share_of_bound(cell) for cell in kept]
+    if not shares:
+        return []
+    if max(shares) > 1:
+        verdict = "contradicted"
+    else:
+        verdict = "confirmed" if len(found) == len(smooth) else "open"
+    return [
+        Claim(
+            "Sect. 2.4",
+            "'As long as each layer inflicts an error of maximally O(ε/L), where L is the depth of "
+            "the network, (...) the overall approximation error can be bounded below ε > 0.' Read "
+            "here as: layers with an error of ε' each change no logit by more than L ε'.",
+            verdict,
+            f"{len(kept)} of {len(found)} networks have layers that all keep their ε' in float32; "
+            f"no logit of a test image differs by more than {max(shares):.1%} of L ε'. The others "
+            "do not decide. The ε' of a layer bounds its worst case, so that far less is no "
+            "surprise.",
+        )
+    ]
+
+
+def _share_of_bound(cell: Cell) -> float:
+    """The largest difference of a logit over L times the epsilon of a layer."""
+    assert cell.result is not None
+    depth = len(cell.result.seeds[0].layers)
+    difference = cell.result.evaluation.largest_difference_to_target
+    return difference / (depth * cell.config.features.epsilon)
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
@@ -73,4 +109,5 @@ PART = RunTable(
     ),
     "All test images go through the real source network. One source seed.",
     draw,
+    claims=claims,
 )
