@@ -14,7 +14,7 @@ from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape, named_width
 from bnrecon.features.spec import STORAGES
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.user_code import Registered
+from bnrecon.runtime.user_code import Registered, unregistered
 
 __all__ = ["DISTRIBUTIONS", "Distribution", "choose_width", "distribution", "register_features"]
 
@@ -181,7 +181,7 @@ def distribution(name: str) -> Distribution:
     Raises ``UserError`` with the nearest name for an unknown one.
     """
     if name not in DISTRIBUTIONS:
-        raise UserError(f"features={name}: {nearest(name, DISTRIBUTIONS)}")
+        raise unregistered("features", name, DISTRIBUTIONS)
     return DISTRIBUTIONS[name]
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.solvers.spec import SolverSpec
 
@@ -92,7 +93,7 @@ def feature_spec(features: object, oversampling: float | None = None) -> Feature
     """
     name = features.name if isinstance(features, FeatureSpec) else features
     if not isinstance(name, str) or name not in DISTRIBUTIONS:
-        raise UserError(f"features={name}: {nearest(name, DISTRIBUTIONS)}")
+        raise unregistered("features", name, DISTRIBUTIONS)
     spec = features if isinstance(features, FeatureSpec) else FeatureSpec(name)
     if oversampling is None:
         return spec

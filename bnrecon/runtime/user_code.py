@@ -7,14 +7,25 @@ import functools
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bnrecon.runtime.bound_values import IndescribableError, ValueDescriber
-from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
 from bnrecon.runtime.source_files import PACKAGE, UserSources
 
-__all__ = ["Registered", "attribute_errors"]
+__all__ = ["Registered", "attribute_errors", "unregistered"]
+
+
+def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
+    """The error for a name that is not registered: the nearest one, and how a user's own get there.
+
+    >>> print(unregistered("solver", "refind", ["lu", "refined"]))
+    solver=refind: did you mean 'refined'? Allowed: lu, refined, and what imports=[MODULE] registers
+    """
+    return UserError(
+        f"{option}={name}: {nearest(name, names)}, and what imports=[MODULE] registers"
+    )
 
 
 class Registered:

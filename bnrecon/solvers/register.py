@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnrecon.operators.system import System
-from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.user_code import Registered, attribute_errors
+from bnrecon.runtime.user_code import Registered, attribute_errors, unregistered
 from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
 from bnrecon.solvers.base import Answer, Solve
 from bnrecon.solvers.spec import SolverSpec
@@ -149,5 +148,5 @@ def register_solver(
 def lookup(name: str) -> Solver:
     """The solver of that name; raise ``UserError`` with the nearest name for an unknown one."""
     if name not in SOLVERS:
-        raise UserError(f"solver={name}: {nearest(name, SOLVERS)}")
+        raise unregistered("solver", name, SOLVERS)
     return SOLVERS[name]

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.runtime.user_code import Registered, attribute_errors
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.user_code import Registered, attribute_errors, unregistered
 from bnrecon.targets.dropout_networks import dropout_cnn, dropout_resnet
 from bnrecon.targets.models import mlp, resnet, vgg
 from bnrecon.targets.normalization_vgg import normalization_vgg
@@ -73,7 +73,7 @@ def target_code(family: str) -> str | None:
 def check_family(family: str) -> None:
     """Raise ``UserError`` for a family that is not registered."""
     if family not in FAMILIES:
-        raise UserError(f"family={family}: {nearest(family, FAMILIES)}")
+        raise unregistered("family", family, FAMILIES)
 
 
 def build(family: str, shape: tuple[int, int, int], classes: int, **options: Any) -> nn.Module:

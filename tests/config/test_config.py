@@ -58,6 +58,9 @@ MISTAKES = [
         "target.features=he_norm: did you mean",
     ),
     ("train.nesterov=true train.momentum=0", "train.nesterov=true: needs a momentum above 0"),
+    ("features.name=mine", "sparse_id_cond, and what imports=[MODULE] registers"),
+    ("solver.name=mine", "svd_lu_lbfgs, and what imports=[MODULE] registers"),
+    ("target.family=mine", "vgg_normalization, and what imports=[MODULE] registers"),
 ]
 
 
