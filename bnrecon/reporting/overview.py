@@ -28,8 +28,9 @@ RECONSTRUCTION = (
     *("features.epsilon", "features.margin", "features.allow_below_minimum"),
     *("solver.tolerance", "solver.max_iterations", "evaluate", "source_images"),
 )
+OF_ACTIVATIONS = ("features.epsilon", "features.margin")  # without effect on linear first layers
 NOT_RESULTS = ("data.root", "data.download", "data.workers", "train.time", "train.checkpoint")
-FORMATS = {"loss": ".2f"}
+FORMATS = {"loss": "z.2f"}  # z: no -0.00
 FOOTER = """\
 Accuracies are in percent, with 95% Student-t intervals over the seeds of the source network.
 loss: accuracy of the target minus that of the source; not converged: layers that did not converge,
@@ -124,7 +125,7 @@ def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[st
 
     A result that was stored before an option existed does not name it.
     """
-    flat = [dict(flatten_options(result.config)) for result in results]
+    flat = [_effective(result.config) for result in results]
     names = [
         name
         for name in dict.fromkeys(name for options in flat for name in options)
@@ -136,3 +137,11 @@ def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[st
         [f"{name.rpartition('.')[2]}={options[name]}" for name in names if name in options]
         for options in flat
     ]
+
+
+def _effective(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by their full names, without those that have no effect beside the others."""
+    options = dict(flatten_options(config))
+    if options.get("features.activation", "identity") != "identity":
+        return options
+    return {name: value for name, value in options.items() if name not in OF_ACTIVATIONS}

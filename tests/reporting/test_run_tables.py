@@ -152,6 +152,19 @@ def test_runs_in_the_list_are_told_apart_without_their_folder():
         assert len(set(rows)) == len(rows), heading
 
 
+def test_options_of_an_activation_are_listed_where_there_is_one(listed):
+    """A linear first layer has no epsilon, whatever its configuration holds."""
+    features = None
+    named = set()
+    for line in listed.splitlines():
+        if line.endswith(("shipped", "own")):
+            features = line.split("  ")[0]
+        elif line.startswith("epsilon="):
+            named.add(features)
+    assert named == {"he_normal (relu)", "he_normal (sigmoid)", "he_normal (tanh)"}
+    assert "-0.00" not in listed
+
+
 def test_ones_own_runs_are_told_from_the_shipped(tmp_path):
     for path, kind in zip(RESULTS[:2], ("shipped", "own"), strict=True):
         shutil.copytree(path.parent, tmp_path / "runs" / path.parent.name)
