@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,8 @@ from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
 from bnrecon.runtime.source_files import PACKAGE, UserSources
 
 __all__ = ["Registered", "attribute_errors", "unregistered"]
+
+logger = logging.getLogger(__name__)
 
 
 def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
@@ -52,6 +55,11 @@ class Registered:
         # Now, while the files are those that were imported
         if self.user_defined and version is None:
             self._sources.add_module(caller.f_globals, file)
+
+    def replace(self, former: Registered | None) -> None:
+        """Warn where what was under the name is bnrecon's own and this is a user's."""
+        if self.user_defined and former is not None and not former.user_defined:
+            logger.warning("%s is bnrecon's own name; yours takes its place", self.what)
 
     def is_user_code(self, filename: str) -> bool:
         """Whether a line of a traceback is the user's code."""

@@ -59,7 +59,9 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
     """
 
     def add(builder: Builder) -> Builder:
-        FAMILIES[name] = Registered(f"target family {name}", builder, version)
+        registered = Registered(f"target family {name}", builder, version)
+        registered.replace(FAMILIES.get(name))
+        FAMILIES[name] = registered
         return builder
 
     return add

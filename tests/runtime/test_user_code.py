@@ -607,3 +607,20 @@ def test_errors_of_a_users_targets_and_solvers_name_the_place(command, tmp_path)
 def test_errors_of_bnrecon_are_not_attributed_to_the_user():
     with pytest.raises(TypeError):
         build("mlp", (1, 8, 8), 10, width="a", depth=1, activation="relu")
+
+
+@pytest.mark.parametrize(
+    ("register", "own"),
+    [
+        (bnrecon.register_features, "he_normal"),
+        (functools.partial(bnrecon.register_solver, memory=lambda rows, columns: 0), "lu"),
+        (bnrecon.register_target, "mlp"),
+    ],
+)
+def test_a_users_part_under_bnrecons_own_name_is_said(register, own, caplog):
+    register(own)(lambda *given, **options: None)
+    (message,) = caplog.messages
+    assert message.endswith(f"{own} is bnrecon's own name; yours takes its place")
+    register(own)(lambda *given, **options: 0)  # one's own again, as in a notebook
+    register("mine")(lambda *given, **options: None)
+    assert len(caplog.messages) == 1
