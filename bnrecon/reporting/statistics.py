@@ -72,10 +72,15 @@ class Interval:
         ('90.71 ± 0.02 (n=3)', '90.7 ± 0.0 (n=3)')
         >>> f"{Interval(-0.001, 0.56, 3)}", f"{Interval(1.234, 0.56, 3):+.2f}"
         ('0.00 ± 0.56 (n=3)', '+1.23 ± 0.56 (n=3)')
+        >>> str(Interval(90.711, 0.024, 3))
+        '90.71 ± 0.02 (n=3)'
         """
         spec = spec or "z.2f"
         spread = "" if self.half_width is None else f" ± {self.half_width:{spec.lstrip('+')}}"
         return f"{self.mean:{spec}}{spread} (n={self.n})"
+
+    def __str__(self) -> str:
+        return format(self)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
