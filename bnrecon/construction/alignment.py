@@ -241,7 +241,9 @@ def assignment_permutation(
     return _with_error(scores.cpu().numpy(), rows)
 
 
-def mask_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, float]:
+def mask_permutation(
+    missing: torch.Tensor, target: torch.Tensor, as_printed: bool = False
+) -> tuple[torch.Tensor, float]:
     """The second search of A.3 (id_permute), for features that reach single entries: by masks.
 
     Target rows, those of largest norm first, take the free row of entries that lowers the error
@@ -252,9 +254,14 @@ def mask_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch
     feature is one entry, so that p = c1/n. The assignment minimizes another quantity than the
     error, which ``assignment_permutation`` minimizes exactly.
 
+    In print the loop adds each candidate's change to the least error so far, ``x = sc + ...`` and
+    ``sc = x``, where the error before the exchange is meant: any change below 0 passes, and the
+    last of them is taken instead of the best.
+
     Args:
         missing: (c2 c0, n - r), from ``complement``: single entries of the target.
         target: W (c2, c0).
+        as_printed: take the last exchange that helps, in order of the entries' rows.
 
     Returns:
         π (c2,) as ``greedy_permutation`` does, and the error.
@@ -279,8 +286,9 @@ def mask_permutation(missing: torch.Tensor, target: torch.Tensor) -> tuple[torch
         held, taken = rows[i], rows[others]
         changes = costs[taken, i] + costs[held, others] - costs[held, i] - costs[taken, others]
         if changes.min() < -TIE:
-            best = int(changes.argmin())
-            rows[i], rows[others[best]] = taken[best], held
+            helping = np.flatnonzero(changes < -TIE)
+            chosen = int(helping[-1] if as_printed else changes.argmin())
+            rows[i], rows[others[chosen]] = taken[chosen], held
         free[rows[i]] = False
     largest = np.sort(np.abs(weight), axis=None)[::-1]
     reached = 1 - lost.mean()

@@ -124,14 +124,14 @@ def _against_id_cond(dense: pd.DataFrame, search: str) -> str:
 
 
 def _errors_by_search(dense: pd.DataFrame) -> str:
-    columns = ["greedy", "masks", "exchanges", "best"]
+    columns = ["greedy", "printed_masks", "masks", "exchanges", "best"]
     means = dense.groupby(["hidden", "features"], sort=False)[columns].mean().map("{:.4f}".format)
     spelled = []
     for hidden in dense["hidden"].unique():
         own, other = means.loc[(hidden, "ID cond")], means.loc[(hidden, "He normal")]
         spelled.append(
-            f"{hidden} hidden channels: ID cond {own['greedy']}, {own['masks']}, "
-            f"{own['exchanges']}, {own['best']} (greedy, by masks, exchanges, exact), "
+            f"{hidden} hidden channels: ID cond {', '.join(own)} (greedy, by masks as printed and "
+            "with best exchanges, exchanges, exact), "
             f"He normal {other['greedy']}, "
             f"{other['exchanges']}"
         )

@@ -32,13 +32,18 @@ __all__ = [
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 TRIES = 200  # random permutations
-SEPARATE = ("masks", "assignment")  # for features whose error is a sum over outputs
+SEPARATE = (
+    "printed_masks",
+    "masks",
+    "assignment",
+)  # for features whose error is a sum over outputs
 NONE = 1e-6  # an error below this is rounding
 # Columns of the rows, and what they are called in tables and figures.
 SEARCHES = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
-    "masks": "by masks (id_permute)",
+    "printed_masks": "by masks (id_permute as printed)",
+    "masks": "by masks (best exchanges)",
     "exchanges": "then exchanges",
     "assignment": "best permutation (exact)",
     "best_random": f"best of {TRIES} random",
@@ -97,6 +102,7 @@ def permutation_errors(
             row_scores(complement, target), torch.arange(len(target))
         ),
         "greedy": lambda: greedy,
+        "printed_masks": lambda: mask_permutation(complement, target, as_printed=True)[1],
         "masks": lambda: mask_permutation(complement, target)[1],
         "exchanges": lambda: exchange_permutation(complement, target, start)[1],
         "assignment": lambda: assignment_permutation(complement, target)[1],
