@@ -128,6 +128,14 @@ def test_every_package_is_named(name):
     assert packages <= set(re.findall(r"`(\w+)`", section.partition("\n## ")[0]))
 
 
+def test_no_table_shows_an_object_of_python():
+    """As ``Interval(mean=...)``, where a number belongs."""
+    tables = [*(ROOT / "docs/reproduction").glob("*.md"), *(ROOT / "outputs").glob("*/*.md")]
+    assert len(tables) > 50
+    for page in tables:
+        assert not re.search(r"\b[A-Z]\w+\(\w+=", page.read_text()), page
+
+
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 150

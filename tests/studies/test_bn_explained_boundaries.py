@@ -191,10 +191,21 @@ def made_rows(ratio, gain):
     ],
 )
 def test_verdicts_follow_the_intervals(ratio, gain, verdicts):
-    variability, sides, margin = figure6.PART.claims(made_rows(ratio, gain))
-    assert [variability.verdict, margin.verdict] == verdicts
+    variability, sides, *margins = figure6.PART.claims(made_rows(ratio, gain))
+    assert [variability.verdict, margins[0].verdict] == verdicts
+    assert len({margin.verdict for margin in margins}) == 1
     assert sides.verdict == "false as stated"
     assert "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256" in sides.evidence
+
+
+def test_each_amount_of_noise_has_its_own_verdict_on_the_margin():
+    """The paper has a little noise help and too much of it do harm."""
+    rows = made_rows(lambda seed: 4.0, lambda seed: 0.02 + seed / 1e3)
+    most = rows["state"] == list(GROUPS)[-1]
+    rows.loc[most, "nearest"] = 0.08 - 0.001 * rows["seed"]
+    margins = figure6.PART.claims(rows)[2:]
+    assert [margin.verdict for margin in margins] == ["confirmed", "confirmed", "contradicted"]
+    assert [margin.where.endswith(state) for margin, state in zip(margins, GROUPS, strict=True)]
 
 
 def test_a_network_with_more_noise_is_not_called_less_noisy():

@@ -137,7 +137,9 @@ def rows_of(*frames):
 
 
 def setting(rows):
-    return next(c for c in proposition2.claims(rows) if c.where == "Proposition 2, setting")
+    return next(
+        c for c in proposition2.claims(rows) if c.where == "Beyond Proposition 2: its setting"
+    )
 
 
 def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alone():

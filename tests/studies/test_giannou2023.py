@@ -216,6 +216,19 @@ def test_figure_5b_needs_large_losses_and_a_factor_of_two():
     assert verdicts(1.0, 0.6) == ["confirmed", "contradicted", "contradicted"]
 
 
+def test_a_run_without_a_winner_does_not_decide_figure_5_bottom_left():
+    """As where a source of small width computes nothing by any method."""
+
+    def verdict(baseline):
+        errors = {"baseline": baseline, "teacher": [5.0, 5, 5], "student": [5.0, 6, 6]}
+        return sparse_sources.claims_at_5_percent(_compared(errors))[2]
+
+    assert verdict([1.0, 1, 5]).verdict == "confirmed"
+    assert "2 of 3 at d = 5 (ties: 1)" in verdict([1.0, 1, 5]).evidence
+    assert verdict([1.0, 5, 5]).verdict == "contradicted"
+    assert verdict([1.0, 1, 6]).verdict == "contradicted"
+
+
 def test_the_schedule_is_open_since_one_run_selected_it():
     part = STUDY.part("figure4_left")
     errors = {"baseline": [1.0], "teacher": [1e-20], "student": [0.1]}

@@ -222,7 +222,7 @@ def _on_every_hyperplane(rows: pd.DataFrame) -> Claim:
     fewest = networks.loc[networks["setting"] == "BN", "lines"].min()
     others = networks[networks["setting"] == "random bias"].groupby("offset")["lines"].mean()
     return Claim(
-        "Figure 1",
+        "Beyond Figure 1",
         "With BN every folded hyperplane of every layer meets the convex hull of the data (h has "
         "mean 0 over the data, and is continuous).",
         "confirmed" if fewest == width else "contradicted",

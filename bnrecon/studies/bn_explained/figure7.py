@@ -231,9 +231,10 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             f"{biased(BATCH):.3f} of erratum 24; its verdict stands with Proposition 2.",
         ),
         Claim(
-            "Figure 7, black",
-            f"Mini-batches of {BATCH} out of {SAMPLES} inputs, without replacement as in an epoch, "
-            "have the variances of Eq. 13.",
+            "Beyond Figure 7: black",
+            f"If they are drawn without replacement, as in an epoch, mini-batches of {BATCH} out "
+            f"of {SAMPLES} inputs have the variances of Eq. 13 (within four standard errors; the "
+            "paper does not say how they are drawn).",
             _decide_drawn(ratios.loc[["shuffled"]]),
             f"var(μ) is {share('shuffled', 'mean', 'printed')} of Eq. 13, (N-B)/(N-1) being "
             f"{finite_population(BATCH, SAMPLES):.3f}, and var(σ²) "

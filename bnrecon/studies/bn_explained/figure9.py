@@ -254,9 +254,9 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         ),
         Claim(
             "Figure 9",
-            "If the caption (“blue: close to the data points; green: far”) is read as one of the "
-            "input space: σ²/‖w‖² is proportional to the fitting error there, in deeper layers, "
-            "too.",
+            "If the caption (“blue: small error, close to the data points; green: large error, far "
+            "from the data points”) is read as one of the input space: σ²/‖w‖² is proportional to "
+            "the fitting error there, in deeper layers, too.",
             "confirmed" if networks["spread"].max() < 1 + 1e-9 else "contradicted",
             f"{means.min():.0%} to {means.max():.0%} of the pairs of units of a layer are in "
             "another order by their distances, and the ratio of distance to error differs "

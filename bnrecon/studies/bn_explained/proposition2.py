@@ -222,15 +222,16 @@ def _layer_claims(ratios: pd.DataFrame) -> list[Claim]:
     holds = "contradicted" if contradicted.any() else "confirmed"
     return [
         Claim(
-            "Proposition 2, setting",
-            "Eq. 13 holds for a layer l > 1 of a BN-equipped network.",
+            "Beyond Proposition 2: its setting",
+            "Above a normalized layer, where inputs are not independent, Eq. 13 holds all the "
+            "same.",
             # Where Eq. 13 fails above fixed statistics too, the simulation is in doubt.
             holds if control.all() else "open",
-            "it assumes independent inputs; those of a mini-batch above a normalized layer are "
-            f"not. var(μ) is, of Eq. 13, at B = {largest}: {numbers}, and {_range(fixed['mean'])} "
-            f"above fixed statistics; it is as derived in {derived.sum()} of {len(shared)} "
-            f"settings. var(σ²) is {_range(large['repaired'])} of Eq. 13 times ((B-1)/B)² there; "
-            "erratum 29.",
+            "Proposition 2 assumes independent inputs; those of a mini-batch above a normalized "
+            f"layer share its statistics. var(μ) is, of Eq. 13, at B = {largest}: {numbers}, "
+            f"and {_range(fixed['mean'])} above fixed statistics; it is as derived in "
+            f"{derived.sum()} of {len(shared)} settings. var(σ²) is "
+            f"{_range(large['repaired'])} of Eq. 13 times ((B-1)/B)² there; erratum 29.",
         )
     ]
 

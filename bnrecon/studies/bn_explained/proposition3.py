@@ -145,7 +145,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "layer every mini-batch has inputs on both sides of the boundary.",
             "false as stated" if failing + example["one_sided"].sum() else "confirmed",
             f"a counterexample by hand (width 2, B = 2{numbers}), and {failing} of {total} random "
-            f"networks wider than 1; {share:.1f}% of them at B = {largest['batch'].max()} "
+            f"networks wider than 1; at B = {largest['batch'].max()} {share:.1f}% of the networks "
             "(erratum 27).",
         ),
         Claim(

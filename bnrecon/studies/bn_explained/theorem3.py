@@ -236,7 +236,7 @@ def _leaky_claims(rows: pd.DataFrame) -> list[Claim]:
             f"{off:.2f} where it is off, {whole:.2f} before.{spread}",
         ),
         Claim(
-            "Appendix C, limit",
+            "Beyond Appendix C: the limit",
             "The same in the limit σ → 0 (the paper says: small σ).",
             "contradicted" if limit["eq25"].max() < ALIGNED else "confirmed",
             f"at σ times {LIMIT:g} both facets are aligned, within {limit['eq25'].max():.0e}: the "

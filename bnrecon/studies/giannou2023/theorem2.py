@@ -207,8 +207,8 @@ def _lemmas(rows: pd.DataFrame) -> list[Claim]:
         worst = whole["condition"].max()
         found.append(
             Claim(
-                "Lemma 2 (6)",
-                "The Khatri-Rao product of two random matrices has full rank.",
+                "Remark 5, Lemma 2 (6)",
+                "The Khatri-Rao product of the matrices of a block, V ⊙ (W A)ᵀ, has full rank.",
                 "confirmed" if worst < 1e12 else "open",
                 f"largest condition of {len(whole)} products (k = d) up to d = "
                 f"{whole['side'].max()}: {worst:.0e}.",

@@ -11,22 +11,28 @@ from bnrecon.construction.alignment import (
     alignment_error,
     assignment_permutation,
     best_random_permutation,
+    complement,
     exchange_permutation,
     greedy_permutation,
     mask_permutation,
     row_scores,
 )
+from bnrecon.features.shapes import LayerShape
+from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
 
 __all__ = [
     "CHANNELS",
     "DRAWS",
     "NONE",
     "SEARCHES",
+    "SHARED",
     "TRIES",
     "best_error",
     "equivalent_missing",
+    "features_of_width",
     "missing_features",
     "permutation_errors",
+    "unreached",
 ]
 
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
@@ -37,6 +43,7 @@ SEPARATE = (
     "masks",
     "assignment",
 )  # for features whose error is a sum over outputs
+SHARED = "ID cond, one shared"
 NONE = 1e-6  # an error below this is rounding
 # Columns of the rows, and what they are called in tables and figures.
 SEARCHES = {
@@ -57,6 +64,41 @@ def missing_features(of_2500: int, channels: int) -> int:
     (100, 4)
     """
     return max(1, of_2500 * channels**2 // 2500)
+
+
+def features_of_width(channels: int, missing: int) -> list[str]:
+    """The features that have too few of n - ``missing`` to reach all targets.
+
+    With one feature shared by all outputs, whose entries have the second scales, n - c2 + 1 are
+    enough (Random features, Eq. 3).
+
+    >>> features_of_width(10, 4)[-1], features_of_width(50, 60)[-1]
+    ('Ortho cond', 'ID cond, one shared')
+    """
+    return [*FEATURES, SHARED] if missing > channels - 1 else list(FEATURES)
+
+
+def unreached(label: str, shape: LayerShape, width: int, seed: int) -> torch.Tensor:
+    """Orthonormal basis (n, k) of what ``width`` features cannot represent.
+
+    Args:
+        label: of ``FEATURES``, or ``SHARED``: all outputs share the feature of the first input, and
+            with their second scales reach its c2 entries; ``width`` - 1 random entries of the
+            other inputs are reached by a feature each, so that c1 + c2 - 1 are, as id_permute
+            counts them. A target with a 0 among the shared entries is approached, not attained.
+        shape: of the layer.
+        width: c1.
+        seed: of the features, and of which are kept.
+
+    >>> unreached(SHARED, LayerShape(3, 4), 8, seed=0).shape
+    torch.Size([12, 2])
+    """
+    if label != SHARED:
+        return complement(feature_matrix(FEATURES[label], shape, width, seed))
+    entries = torch.arange(shape.equations).reshape(shape.outputs, -1)[:, 1:].reshape(-1)
+    order = torch.randperm(len(entries), generator=torch.Generator().manual_seed(seed))
+    missing = entries[order[width - 1 :]].sort().values
+    return torch.eye(shape.equations, dtype=torch.float64)[:, missing]
 
 
 def equivalent_missing(errors: pd.Series, channels: int) -> pd.Series:
