@@ -57,11 +57,12 @@ def _fitted(rows: pd.DataFrame) -> Claim:
         "reduce our width requirement. Only highly sparse targets can be reconstructed with "
         "fewer sparse ID cond features.'",
         "confirmed" if own["greedy"] and not others["greedy"] else "contradicted",
-        f"Of {is_own.sum()} ID cond targets, ID cond features fit {own['unpermuted']} without "
+        f"Of {is_own.sum()} ID cond targets ID cond features fit {own['unpermuted']} without "
         f"permuting, {own['greedy']} after the greedy pass and {own['best']} with the best "
-        f"permutation; of all {(~is_own).sum()} others {others['greedy']} and {others['best']} "
-        "are fitted. Where a target or the features are continuous this is derived, not measured: "
-        "finitely many permutations give an error of 0 with probability 0.",
+        f"permutation; of all {(~is_own).sum():,} other pairs of features and a target "
+        f"{others['greedy']} and {others['best']} are fitted. Where a target or the features are "
+        "continuous this is derived, not measured: finitely many permutations give an error of 0 "
+        "with probability 0.",
     )
 
 
@@ -229,17 +230,24 @@ def _spell(difference: Interval | None, digits: str) -> str:
 
 def _called_low_rank(rows: pd.DataFrame) -> Sequence[Claim]:
     channels = _channels(rows)
-    printed = rows["hidden"].isin(PRINTED) & (rows["hidden"] >= channels)
-    ranks = rows.loc[printed & rows["target"].isin(ANY_WIDTH), "rank"]
+    printed = rows[rows["hidden"].isin(PRINTED) & (rows["hidden"] >= channels)]
+    targets = printed.drop_duplicates(["hidden", "target", "seed"])  # all features have the same
+    is_product = targets["target"].isin(ANY_WIDTH)
+    ranks, others = targets.loc[is_product, "rank"], targets[~is_product]
     if ranks.empty:
         return []
     full = (ranks == channels).sum()
+    sums = "; ".join(
+        f"{group['rank'].min()} to {group['rank'].max()} at {hidden}"
+        for hidden, group in others.groupby("hidden")
+    )
     return [
         Claim(
             "Figure 4, caption",
             "'Low rank targets': products W2 W1 through 100 and 300 hidden channels.",
             "false as stated" if full == len(ranks) else "open",
             f"The rank is at most {channels}, the target's own size, and {full} of {len(ranks)} "
-            "targets other than ID cond's and Ortho cond's have it.",
+            "targets that are products have it. Targets of ID cond and Ortho cond are sums of as "
+            f"many features; their ranks by hidden channels: {sums or 'not computed'}.",
         )
     ]

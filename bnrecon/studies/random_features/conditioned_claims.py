@@ -116,7 +116,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
                 "Beyond Table 1: condition numbers that vary",
                 "Networks with log-uniform factors score lower (here at one learning rate).",
                 decide_fall(*known.values()),
-                f"less no factors: {listed}; {len(known)} comparisons, seeds chosen in advance. "
+                f"minus no factors: {listed}; {len(known)} comparisons, seeds chosen in advance. "
                 "Confirmed is all of them below 0. Steps are longer, too (see the caption).",
             )
         )
@@ -135,10 +135,10 @@ def _order_in_print(rows: pd.DataFrame) -> Claim:
         f"The accuracies are ordered by the condition number: {printed[0]} at {float(before):,.0f} "
         f"and {printed[1]} at {float(after):,.0f}.",
         "open" if apart < drawn else decide_fall(ours),
-        "single runs in print, and the described spectra cannot tell these rows apart: the root "
-        f"mean squared difference of their laws' quantiles is {apart:.2g}, the factors' root mean "
-        f"square being 1, and that of two draws of {WEIGHTS:,} factors of one law {drawn:.2g}. "
-        f"Ours, replicates: {ours or NOT_YET} points.",
+        "printed without a spread, and the described spectra cannot tell these rows apart: the "
+        f"root mean squared difference of their laws' quantiles is {apart:.2g}, the factors' root "
+        f"mean square being 1, and that of two draws of {WEIGHTS:,} factors of one law "
+        f"{drawn:.2g}. Ours, replicates: {ours or NOT_YET} points.",
     )
 
 

@@ -9,7 +9,7 @@ __all__ = ["CHANNELS", "EXCESS", "IDENTIFIED", "SEEDS", "SETTINGS", "TITLES"]
 CHANNELS = {"smoke": (5,), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
 EXCESS = (0, 10, 100)  # c1 - n
-IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32, the paper's precision
+IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32
 
 # Columns of the rows. The paper states no limit of iterations: 2,000 is bnrecon's choice, and with
 # 50,000 LBFGS ends by itself, where its line search finds nothing better in float32.

@@ -48,7 +48,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             beyond,
             "Trained scales that start at 1 stay below trained weights.",
             decide([gap], ENOUGH),
-            f"weights less scales {gap or NOT_YET}. {trained}",
+            f"weights minus scales {gap or NOT_YET}. {trained}",
         ),
         Claim(
             beyond,
@@ -56,15 +56,15 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             decide([share and share - 50], ENOUGH),
             f"the matched start closes {_percent(share)} of the gap; most is more than half. The "
             "other way round, steps of weights that are as short cost "
-            f"{slowed or NOT_YET}, and leave weights less scales at {alike or NOT_YET} at equally "
+            f"{slowed or NOT_YET}, and leave weights minus scales at {alike or NOT_YET} at equally "
             f"short steps. {trained}",
         ),
         Claim(
             beyond,
             "A gap is left at equal steps along the gradient.",
             decide([left], ENOUGH),
-            f"weights less scales with the matched start {left or NOT_YET}: conditioning, and what "
-            f"else differs. {trained}",
+            f"weights minus scales with the matched start {left or NOT_YET}: conditioning, and "
+            f"what else differs. {trained}",
         ),
     ]
 
@@ -82,7 +82,7 @@ def _in_print(gap: Interval | None, epochs: int, width: int) -> Claim:
         "'Despite using excess features, it cannot compete with training the network in the "
         "original parameterization.'",
         "open" if short else decide([gap], ENOUGH),
-        reason if short else f"weights less scales that start at 1 {gap or NOT_YET} points.",
+        reason if short else f"weights minus scales that start at 1 {gap or NOT_YET} points.",
     )
 
 

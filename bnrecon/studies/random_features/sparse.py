@@ -138,8 +138,8 @@ def _equal(density: float, difference: Interval, width: int) -> Claim:
         "'If a task is solvable by training an iid randomly masked neural network with density "
         "p [...], random ID cond features can achieve the same generalization performance.'",
         decide_equal(difference),
-        f"scales less masked weights {difference} points, on independent supports; confirmed is an "
-        f"interval within ±{MARGIN:g}, a margin of ours.",
+        f"scales minus masked weights {difference} points, on independent supports; confirmed is "
+        f"an interval within ±{MARGIN:g}, a margin of ours.",
     )
 
 
@@ -153,7 +153,7 @@ def _in_practice(loss: Interval, width: int) -> Claim:
         f"said of usual networks, and these have width {width}, with fewer weights to spare than "
         f"the usual {USUAL_WIDTH}."
         if narrow
-        else f"all weights less masked weights {loss} points.",
+        else f"all weights minus masked weights {loss} points.",
     )
 
 
@@ -162,7 +162,7 @@ def _loss(density: float, loss: Interval, width: int, epochs: int) -> Claim:
         f"Beyond Sect. 4: width {width}, {epochs} epochs",
         f"A density of {density} costs less than {MARGIN:g} point of test accuracy.",
         decide_loss(loss),
-        f"all weights less masked weights {loss} points. The margin is ours; contradicted is an "
+        f"all weights minus masked weights {loss} points. The margin is ours; contradicted is an "
         "interval above it.",
     )
 
