@@ -186,11 +186,9 @@ def _peak(rows: pd.DataFrame) -> Claim:
 
 
 def _growth(square: pd.DataFrame) -> Claim:
-    """Confirmed where the trend of log κ over log n is upwards for every distribution."""
+    """Confirmed where the trend of log κ over log c0 is upwards for every distribution."""
     trends = {
-        label: trend(
-            list(2 * np.log10(group["channels"])), list(np.log10(group["condition_number"]))
-        )
+        label: trend(list(np.log10(group["channels"])), list(np.log10(group["condition_number"])))
         for label, group in square.groupby("features", sort=False)
     }
     _, grows = count_signs(trends.values())
@@ -205,10 +203,10 @@ def _growth(square: pd.DataFrame) -> Claim:
         "The condition number increases with the size"
         f"{below if channels[-1] < IN_FIGURE_2 else ''}.",
         decide(trends.values()),
-        f"the exponent p of κ ~ n^p at c1 = n, c0 = c2 = {sizes}: "
+        f"the exponent p of κ ~ c0^p at c1 = n, c0 = c2 = {sizes}: "
         f"{', '.join(f'{label} {found}' for label, found in trends.items())}; above 0 for "
         f"{grows} of {len(trends)} distributions. ± is the half-width of the 95% Student-t "
-        "interval of the slope of log κ over log n.",
+        "interval of the slope of log κ over log c0.",
     )
 
 

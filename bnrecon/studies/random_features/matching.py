@@ -116,7 +116,7 @@ def _bound_claim(bound: pd.DataFrame) -> Claim:
     exact = bound[bound["exact"].notna()]
     failed = (bound["holds"] == "no").any()
     shares = ", ".join(
-        f"{row['exact'] / row['bound']:.4f} at p = {row['feature_density']:g}"
+        f"{row['exact'] / row['bound']:.5f} at p = {row['feature_density']:g}"
         for row in exact.to_dict("records")
     )
     enumerated = (

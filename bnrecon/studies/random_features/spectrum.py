@@ -254,7 +254,9 @@ def _law_claims(found: pd.DataFrame) -> list[Claim]:
     return [
         Claim(
             "Figure 3",
-            "The singular values of the standard random features follow approximately the law.",
+            "The singular values of the standard random features follow approximately the law "
+            "(Marchenko and Pastur's, whose density of singular values is a quarter of a circle at "
+            "c1 = n; the paper calls it a semi-circle law).",
             decide((CLOSE - _distance(row) for _, row in found.iterrows()), least=2),
             f"for the law the Kolmogorov-Smirnov distance is at most "
             f"{worst['mean_distance']:.3f} ({worst['features']}, c1 = {worst['c1']}) in "
