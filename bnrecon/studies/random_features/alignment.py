@@ -192,10 +192,9 @@ PART = Experiment(
         "The greedy pass is the listing svd_permute_fc of A.3. By masks is its second listing, "
         "id_permute, for features of single entries: as printed, where a slip takes the "
         "last exchange of two outputs that helps, and with the best one (errata, smaller slips). "
-        f"Of {SHARED} features all outputs share one, that of the first input, and reach its c2 "
-        "entries by their second scales (Eq. 3): as id_permute counts them, 11 and 51 of 2,500 "
-        "entries are missing instead of 60 and 100. They are in the table and have a verdict of "
-        "their own. "
+        f'In the rows "{SHARED}" all outputs share the feature of the first input and reach its c2 '
+        "entries by their second scales (Eq. 3), as id_permute counts them: 11 and 51 of 2,500 "
+        "entries are missing instead of 60 and 100. They have a verdict of their own. "
         "Exchanges, which are ours, begin where the greedy pass ends, and end where no exchange of "
         "two outputs lowers the error: a local optimum. For ID cond features the best permutation "
         "is a linear assignment, solved exactly. Best found is this for ID cond and what exchanges "
