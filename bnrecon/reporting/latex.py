@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from textwrap import wrap
 
 import pandas as pd
 
@@ -11,10 +12,14 @@ from bnrecon.reporting.tables import AS_WRITTEN, Formats, as_text
 
 __all__ = ["latex", "words"]
 
-NEEDS = r"% \usepackage[T1]{fontenc} \usepackage{array,booktabs,longtable,rotating}"
-LONG = 40  # rows that fit on a page
-# Characters on a line of some 390 pt, by size of type, and of a page turned by a right angle.
-LINES = ((r"\footnotesize", 92, False), (r"\scriptsize", 105, False), (r"\scriptsize", 160, True))
+NEEDS = r"% \usepackage[T1]{fontenc} \usepackage{array,booktabs,longtable,pdflscape,rotating}"
+# Lines on a page, and characters on a line of some 390 pt, by size of type; at last of a page
+# turned by a right angle.
+LINES = (
+    (r"\footnotesize", 50, 92, False),
+    (r"\scriptsize", 58, 105, False),
+    (r"\scriptsize", 38, 160, True),
+)
 GAP = 1.6  # characters between two columns, 6 pt
 SPECIAL = "&%$#_{}"
 WRITTEN = {
@@ -55,7 +60,8 @@ def words(text: str) -> str:
 def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, label: str) -> str:
     r"""A frame as a LaTeX table: ``table``, ``sidewaystable`` where wide, ``longtable`` where long.
 
-    Columns that are too wide for a line share it, and their cells are broken between words.
+    One that is both is a ``longtable`` on turned pages, ``landscape``. Columns that are too wide
+    for a line share it, and their cells are broken between words.
 
     Args:
         frame: the table.
@@ -71,16 +77,18 @@ def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, l
     $\Delta$k$^2$ \\
     """
     text = as_text(frame, formats)
-    size, columns, turned = _layout(text)
+    size, columns, turned, long = _layout(text, caption)
     heading = _line(list(text.columns))
     rows = [_line(list(row)) for row in text.itertuples(index=False)]
     title = rf"\caption{{{words(caption)}}}", rf"\label{{tab:{label}}}"
     style = [size, r"\setlength{\tabcolsep}{3pt}"]
     top = [r"\toprule", heading, r"\midrule"]
-    if len(rows) > LONG:
-        begin = [r"\begingroup", *style, rf"\begin{{longtable}}{{{columns}}}"]
+    if long:
+        group = r"\begin{landscape}", r"\end{landscape}"
+        outer = group if turned else (r"\begingroup", r"\endgroup")
+        begin = [outer[0], *style, rf"\begin{{longtable}}{{{columns}}}"]
         heads = ["".join(title) + r" \\", *top, r"\endfirsthead", *top, r"\endhead"]
-        end = [r"\end{longtable}", r"\endgroup"]
+        end = [r"\end{longtable}", outer[1]]
         lines = [*begin, *heads, r"\bottomrule", r"\endfoot", *rows, *end]
     else:
         kind = "sidewaystable" if turned else "table"
@@ -94,21 +102,31 @@ def _line(cells: list[str]) -> str:
     return " & ".join(words(cell) for cell in cells) + r" \\"
 
 
-def _layout(text: pd.DataFrame) -> tuple[str, str, bool]:
-    """Size of type, column specification, and whether the page is turned."""
+def _layout(text: pd.DataFrame, caption: str) -> tuple[str, str, bool, bool]:
+    """Size of type, column specification, whether the page is turned, and whether it is not enough.
+
+    Cells are broken between words: a row has as many lines as its longest cell.
+    """
     cells = [[str(name), *text[name]] for name in text.columns]
     whole = [max(map(len, column)) for column in cells]
     least = [max((len(w) for cell in column for w in cell.split()), default=1) for column in cells]
     gaps = GAP * len(cells)
-    size, line, turned = LINES[0]
+    size, page, line, turned = LINES[0]
     if sum(whole) + gaps <= line:
-        return size, "l" * len(cells), turned
-    turn = sum(least) + gaps > LINES[1][1] and len(text) <= LONG
-    size, line, turned = LINES[2 if turn else 1]
+        return size, "l" * len(cells), turned, len(text) + len(caption) / line > page
+    turn = sum(least) + gaps > LINES[1][2]
+    size, page, line, turned = LINES[2 if turn else 1]
     spare = max(line - gaps - sum(least), 0.0) / max(sum(whole) - sum(least), 1)
     widths = [low + spare * (high - low) for low, high in zip(least, whole, strict=True)]
     share = (1 - gaps / line) / sum(widths)
     spec = "".join(
         rf">{{\raggedright\arraybackslash}}p{{{width * share:.3f}\linewidth}}" for width in widths
     )
-    return size, spec, turned
+    broken = [
+        max(
+            len(wrap(cell, max(int(width * share * line), 1)))
+            for cell, width in zip(row, widths, strict=True)
+        )
+        for row in zip(*cells, strict=True)
+    ]
+    return size, spec, turned, sum(broken) + len(caption) / line > page

@@ -104,7 +104,12 @@ def test_a_latex_table_has_caption_label_and_rules():
 
 @pytest.mark.parametrize(
     ("columns", "rows", "environment"),
-    [(8, 3, "table"), (14, 3, "sidewaystable"), (8, 50, "longtable")],
+    [
+        (8, 3, "table"),
+        (14, 3, "sidewaystable"),
+        (8, 50, "longtable"),
+        (14, 30, "landscape"),  # 30 rows of two lines or more are too many for a turned page
+    ],
 )
 def test_a_wide_latex_table_shares_the_line_and_a_long_one_goes_over_pages(
     columns, rows, environment
