@@ -16,6 +16,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Experiment, Task
 from bnrecon.studies.random_features.alignment_claims import DENSE, claims
+from bnrecon.studies.random_features.averages import span
 from bnrecon.studies.random_features.feature_matrices import FEATURES, target_weight
 from bnrecon.studies.random_features.permutation_search import (
     CHANNELS,
@@ -118,7 +119,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         missing = equivalent_missing(dense["best"], int(group["channels"].iloc[0]))
         line = {
             "hidden channels": hidden,
-            "rank of the targets": _span(dense["rank"]),
+            "rank of the targets": span(dense["rank"]),
             "width c1": int(group["c1"].iloc[0]),
             "features": label,
         }
@@ -131,11 +132,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         }
         lines.append(line)
     return pd.DataFrame(lines)
-
-
-def _span(values: pd.Series) -> str:
-    low, high = values.min(), values.max()
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _over_draws(rows: pd.DataFrame, values: pd.Series) -> Interval:

@@ -9,6 +9,7 @@ import pandas as pd
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
+from bnrecon.studies.random_features.averages import span
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH
 from bnrecon.studies.random_features.permutation_search import (
     NONE,
@@ -150,12 +151,13 @@ def _errors_by_search(dense: pd.DataFrame) -> str:
     for hidden in dense["hidden"].unique():
         own, other = means.loc[(hidden, "ID cond")], means.loc[(hidden, "He normal")]
         spelled.append(
-            f"{hidden} hidden channels: ID cond {', '.join(own)} (greedy, by masks as printed and "
-            "with best exchanges, exchanges, exact), "
-            f"He normal {other['greedy']}, "
+            f"at {hidden} hidden channels {', '.join(own)} and {other['greedy']}, "
             f"{other['exchanges']}"
         )
-    return "; ".join(spelled)
+    return (
+        "Errors with ID cond (greedy, by masks as printed, by masks with best exchanges, "
+        f"exchanges, exact) and with He normal (greedy, exchanges): {'; '.join(spelled)}"
+    )
 
 
 def _alike(rows: pd.DataFrame) -> Claim:
@@ -238,7 +240,7 @@ def _called_low_rank(rows: pd.DataFrame) -> Sequence[Claim]:
         return []
     full = (ranks == channels).sum()
     sums = "; ".join(
-        f"{group['rank'].min()} to {group['rank'].max()} at {hidden}"
+        f"{'all ' if group['rank'].nunique() == 1 else ''}{span(group['rank'])} at {hidden}"
         for hidden, group in others.groupby("hidden")
     )
     return [

@@ -10,7 +10,12 @@ from scipy import stats
 
 from bnrecon.reporting.statistics import Interval, mean_interval
 
-__all__ = ["intervals_by", "trend", "welch_interval"]
+__all__ = [
+    "intervals_by",
+    "span",
+    "trend",
+    "welch_interval",
+]
 
 
 def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
@@ -57,3 +62,13 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
     free = len(x) - 2
     half = float(stats.t.ppf(0.975, free) * found.stderr) if free > 0 else None
     return Interval(float(found.slope), half, len(x))
+
+
+def span(values: pd.Series) -> str:
+    """The smallest and the largest value, or the only one.
+
+    >>> span(pd.Series([35, 50])), span(pd.Series([50, 50]))
+    ('35 to 50', '50')
+    """
+    low, high = values.min(), values.max()
+    return f"{low}" if low == high else f"{low} to {high}"

@@ -116,8 +116,9 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
                 "Beyond Table 1: condition numbers that vary",
                 "Networks with log-uniform factors score lower (here at one learning rate).",
                 decide_fall(*known.values()),
-                f"minus no factors: {listed}; {len(known)} comparisons, seeds chosen in advance. "
-                "Confirmed is all of them below 0. Steps are longer, too (see the caption).",
+                f"difference to no factors: {listed}; {len(known)} comparisons, seeds chosen in "
+                "advance. Confirmed is all of them below 0. Steps are longer, too (see the "
+                "caption).",
             )
         )
     return [*found, _order_in_print(rows)]
