@@ -86,7 +86,8 @@ def latex(frame: pd.DataFrame, formats: Formats = AS_WRITTEN, *, caption: str, l
     if long:
         group = r"\begin{landscape}", r"\end{landscape}"
         outer = group if turned else (r"\begingroup", r"\endgroup")
-        begin = [outer[0], *style, rf"\begin{{longtable}}{{{columns}}}"]
+        wide = r"\setlength{\LTcapwidth}{\linewidth}"  # captions have 4 inches by default
+        begin = [outer[0], *style, wide, rf"\begin{{longtable}}{{{columns}}}"]
         heads = ["".join(title) + r" \\", *top, r"\endfirsthead", *top, r"\endhead"]
         end = [r"\end{longtable}", outer[1]]
         lines = [*begin, *heads, r"\bottomrule", r"\endfoot", *rows, *end]

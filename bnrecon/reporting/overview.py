@@ -28,7 +28,9 @@ RECONSTRUCTION = (
     *("features.epsilon", "features.margin", "features.allow_below_minimum"),
     *("solver.tolerance", "solver.max_iterations", "evaluate", "source_images"),
 )
-OF_ACTIVATIONS = ("features.epsilon", "features.margin")  # without effect on linear first layers
+# Options of a nonlinear first layer that have no effect with some activations.
+WITHOUT_EPSILON = ("identity", "relu", "leaky_relu")  # exact ones
+WITHOUT_MARGIN = ("identity",)
 NOT_RESULTS = ("data.root", "data.download", "data.workers", "train.time", "train.checkpoint")
 FORMATS = {"loss": "z.2f"}  # z: no -0.00
 FOOTER = """\
@@ -142,6 +144,9 @@ def _differing(results: list[RunResult], among: tuple[str, ...]) -> list[list[st
 def _effective(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options by their full names, without those that have no effect beside the others."""
     options = dict(flatten_options(config))
-    if options.get("features.activation", "identity") != "identity":
-        return options
-    return {name: value for name, value in options.items() if name not in OF_ACTIVATIONS}
+    activation = options.get("features.activation", "identity")
+    unused = {
+        "features.epsilon": activation in WITHOUT_EPSILON,
+        "features.margin": activation in WITHOUT_MARGIN,
+    }
+    return {name: value for name, value in options.items() if not unused.get(name)}

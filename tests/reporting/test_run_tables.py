@@ -153,15 +153,17 @@ def test_runs_in_the_list_are_told_apart_without_their_folder():
 
 
 def test_options_of_an_activation_are_listed_where_there_is_one(listed):
-    """A linear first layer has no epsilon, whatever its configuration holds."""
+    """An exact first layer has no epsilon, a linear one no margin, whatever is configured."""
     features = None
-    named = set()
+    named = {"epsilon=": set(), "margin=": set()}
     for line in listed.splitlines():
         if line.endswith(("shipped", "own")):
             features = line.split("  ")[0]
-        elif line.startswith("epsilon="):
-            named.add(features)
-    assert named == {"he_normal (relu)", "he_normal (sigmoid)", "he_normal (tanh)"}
+        for option, found in named.items():
+            if option in line:
+                found.add(features)
+    assert named["epsilon="] == {"he_normal (sigmoid)", "he_normal (tanh)"}
+    assert named["margin="] == {"he_normal (relu)", *named["epsilon="]}
     assert "-0.00" not in listed
 
 

@@ -117,6 +117,11 @@ def test_a_wide_latex_table_shares_the_line_and_a_long_one_goes_over_pages(
     frame = pd.DataFrame({f"heading{i}": ["two words of text"] * rows for i in range(columns)})
     text = LATEX(frame)
     assert rf"\begin{{{environment}}}" in text
+    assert (r"\begin{longtable}" in text) == (environment in ("longtable", "landscape"))
+    assert (r"\begin{landscape}" in text) == (environment == "landscape")
+    opened, closed = (re.findall(rf"\\{word}\{{(\w+)\}}", text) for word in ("begin", "end"))
+    assert opened == closed[::-1]  # one inside the other
+    assert opened[:2] == ["landscape", "longtable"] or environment != "landscape"
     shares = [float(share) for share in re.findall(r"p\{([0-9.]+)\\linewidth\}", text)]
     assert len(shares) == columns
     gaps = 2 * 3 * columns / 390  # 3 pt on both sides of each column, of a line of 390 pt

@@ -89,7 +89,7 @@ VERDICTS = {
     "Eq. 8": "confirmed",
     "Corollary 2": "confirmed",
     "Beyond Corollary 2: feature maps": "contradicted",
-    "Appendix D, β": "confirmed",
+    "Beyond Appendix D: β": "open",
     "Beyond Appendix C: the limit": "contradicted",
     "Theorem 2": "false as stated",
     "Theorem 2, repaired": "confirmed",

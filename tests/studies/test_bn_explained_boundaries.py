@@ -199,7 +199,7 @@ def test_verdicts_follow_the_intervals(ratio, gain, verdicts):
 
 
 def test_each_amount_of_noise_has_its_own_verdict_on_the_margin():
-    """The paper has a little noise help and too much of it do harm."""
+    """What a large amount does says nothing on a small one."""
     rows = made_rows(lambda seed: 4.0, lambda seed: 0.02 + seed / 1e3)
     most = rows["state"] == list(GROUPS)[-1]
     rows.loc[most, "nearest"] = 0.08 - 0.001 * rows["seed"]

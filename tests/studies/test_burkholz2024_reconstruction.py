@@ -1,6 +1,7 @@
 """Burkholz 2024, Tables 1 and 2: what is claimed of them follows from the runs of their cells."""
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -172,11 +173,15 @@ def smooth(value, difference, unconverged=0, depth=4):
         ([smooth(1.0, 3.9), smooth(0.1, 0.41)], "contradicted"),
         ([smooth(1.0, 3.9), smooth(0.1, 9.0, unconverged=1)], "confirmed"),
         ([smooth(1.0, 3.9), smooth(0.1, None)], "open"),
+        ([smooth(1.0, math.nan), smooth(0.1, 0.39)], "contradicted"),
+        ([smooth(1.0, 3.9), smooth(0.1, math.nan)], "contradicted"),
     ],
 )
 def test_a_network_keeps_depth_times_epsilon_where_its_layers_keep_epsilon(cells, verdict):
     (claim,) = epsilon.PART.claims(cells)
     assert claim.verdict == verdict
+    unsettled = any(cell.result and cell.result.unconverged for cell in cells)
+    assert ("1 with other layers do not decide" in claim.evidence) == unsettled
     assert epsilon.PART.claims([smooth(0.1, 9.0, unconverged=1), smooth(1.0, None)]) == []
 
 

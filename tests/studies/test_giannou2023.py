@@ -227,6 +227,7 @@ def test_a_run_without_a_winner_does_not_decide_figure_5_bottom_left():
     assert "2 of 3 at d = 5 (ties: 1)" in verdict([1.0, 1, 5]).evidence
     assert verdict([1.0, 5, 5]).verdict == "contradicted"
     assert verdict([1.0, 1, 6]).verdict == "contradicted"
+    assert verdict([1.0, 1, math.nan]).verdict == "contradicted"
 
 
 def test_the_schedule_is_open_since_one_run_selected_it():

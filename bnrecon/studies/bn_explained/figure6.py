@@ -223,7 +223,7 @@ def _sides(rows: pd.DataFrame) -> Claim:
 
 
 def _margin(rows: pd.DataFrame, state: str) -> Claim:
-    """For one amount of noise: the paper has a little of it help, and too much do harm."""
+    """For one amount of noise: what a large one does says nothing on a small one."""
     together = 1 - 0.05 / len(GROUPS)
     gain, smallest = (
         _gain(rows, state, measure, confidence=together) for measure in ("nearest", "smallest")
@@ -235,9 +235,9 @@ def _margin(rows: pd.DataFrame, state: str) -> Claim:
         decide([gain], least=2),
         f"on this toy problem the margin is {_margins(rows, LARGE).mean():.3f} after training with "
         f"B = 256, and after as many updates with {state} changes by {gain:.4f}, the smallest "
-        f"distance by {smallest:.4f}: intervals of the {len(GROUPS)} amounts of noise that hold "
-        "together with 95% (Bonferroni). With B = 16, whose gradients are noisier, too, the margin "
-        f"changes by {_gain(rows, SMALL):.4f}.",
+        f"distance by {smallest:.4f}: intervals that hold together with 95% for the {len(GROUPS)} "
+        "amounts of noise, for each measure (Bonferroni). With B = 16, whose gradients are "
+        f"noisier, too, the margin changes by {_gain(rows, SMALL):.4f}.",
     )
 
 

@@ -24,21 +24,20 @@ def claims(cells: Sequence[Cell]) -> list[Claim]:
     shares = [_share_of_bound(cell) for cell in kept]
     if not shares:
         return []
-    if max(shares) > 1:
-        verdict = "contradicted"
-    else:
-        verdict = "confirmed" if len(found) == len(smooth) else "open"
+    within = all(share <= 1 for share in shares)  # a NaN is not
+    holds = "confirmed" if len(found) == len(smooth) else "open"
+    others = len(found) - len(kept)
     return [
         Claim(
             "Sect. 2.4",
             "'As long as each layer inflicts an error of maximally O(ε/L), where L is the depth of "
             "the network, (...) the overall approximation error can be bounded below ε > 0.' Read "
             "here as: layers with an error of ε' each change no logit by more than L ε'.",
-            verdict,
-            f"{len(kept)} of {len(found)} networks have layers that all keep their ε' in float32; "
-            f"no logit of a test image differs by more than {max(shares):.1%} of L ε'. The others "
-            "do not decide. The ε' of a layer bounds its worst case, so that far less is no "
-            "surprise.",
+            holds if within else "contradicted",
+            f"in the {len(kept)} networks whose layers all keep their ε' in float32, logits of "
+            f"test images differ by {', '.join(f'{share:.1%}' for share in shares)} of L ε' at "
+            f"most{f'; {others} with other layers do not decide' if others else ''}. The ε' of a "
+            "layer bounds its worst case.",
         )
     ]
 

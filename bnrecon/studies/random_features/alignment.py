@@ -179,18 +179,15 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
     return image
 
 
-PART = Experiment(
-    where="Theorem 4.1, Figure 4 (left, middle)",
-    title="Permuting products of two random matrices to fit too few features",
-    caption=(
+def caption(rows: pd.DataFrame) -> str:
+    """What is searched and shown."""
+    return (
         "Root mean squared errors of targets of root mean square 1: means over dense "
         "targets, with 95% Student-t intervals over draws (± is the half-width). "
         "The greedy pass is the listing svd_permute_fc of A.3. By masks is its second listing, "
         "id_permute, for features of single entries: as printed, where a slip takes the "
         "last exchange of two outputs that helps, and with the best one (errata, smaller slips). "
-        f'In the rows "{SHARED}" all outputs share the feature of the first input and reach its c2 '
-        "entries by their second scales (Eq. 3), as id_permute counts them: 11 and 51 of 2,500 "
-        "entries are missing instead of 60 and 100. They have a verdict of their own. "
+        f"{_on_shared(rows)}"
         "Exchanges, which are ours, begin where the greedy pass ends, and end where no exchange of "
         "two outputs lowers the error: a local optimum. For ID cond features the best permutation "
         "is a linear assignment, solved exactly. Best found is this for ID cond and what exchanges "
@@ -203,7 +200,29 @@ PART = Experiment(
         "zeros, and those of ID cond are fitted by their own features (below). The paper's sizes "
         "are 100 and 300 hidden channels; 25 and 10 give low ranks. "
         "Figure: all six distributions of targets, means over draws, in thousandths."
-    ),
+    )
+
+
+def _on_shared(rows: pd.DataFrame) -> str:
+    """Where there are such rows: at small sizes nothing would be missing."""
+    shared = rows[rows["features"] == SHARED]
+    if shared.empty:
+        return ""
+    missing = sorted(set(shared["complement_dimension"]))
+    n = int(rows["channels"].iloc[0]) ** 2
+    return (
+        f'In the rows "{SHARED}" all outputs share the feature of the first input and reach its c2 '
+        f"entries by their second scales (Eq. 3), as id_permute counts them: "
+        f"{' or '.join(map(str, missing))} of {n:,} entries are missing instead of "
+        f"{' or '.join(str(n - width) for width in sorted(set(shared['c1']), reverse=True))}. "
+        "The other features' second scales are not used. "
+    )
+
+
+PART = Experiment(
+    where="Theorem 4.1, Figure 4 (left, middle)",
+    title="Permuting products of two random matrices to fit too few features",
+    caption=caption,
     tasks=tasks,
     summary=summarize,
     draw=draw_figure,

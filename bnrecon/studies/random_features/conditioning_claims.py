@@ -190,9 +190,9 @@ def _preconditioned_by_size(rows: pd.DataFrame) -> Claim | None:
         else f"With c1 = n, SVD and solve, relative errors by c0 = c2: "
         f"{_means(solved, 'relative_rmse', 'channels')}. They grow as the power {_spell(found)} of "
         f"c0; in {above} of {len(found)} distributions above 0 (95% intervals of the slope). "
-        f"Without it, in float64 (solver=auto), {_spell(others)}. The paper's own reason is the "
-        "cost of the SVD of a matrix of n x n, n = c0 c2 (A.3). That 'their effect is limited' is "
-        "not decided here: the paper gives no measure of it.",
+        f"Errors of a direct solve in float64 (solver=auto) grow as the power {_spell(others)}. "
+        "The paper's own reason is the cost of the SVD of a matrix of n x n, n = c0 c2 (A.3). "
+        "That 'their effect is limited' is not decided here: the paper gives no measure of it.",
     )
 
 
