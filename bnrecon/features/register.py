@@ -167,7 +167,9 @@ def register_features(
 
     def add(function: Draw) -> Draw:
         registered = Registered(f"features {name}", function, version)
-        registered.replace(DISTRIBUTIONS[name].registered if name in DISTRIBUTIONS else None)
+        registered.warn_of_replacing(
+            DISTRIBUTIONS[name].registered if name in DISTRIBUTIONS else None
+        )
         DISTRIBUTIONS[name] = Distribution(
             name, registered, portable, orthogonal, takes_strict, widths, at_most_n
         )

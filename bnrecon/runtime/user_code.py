@@ -56,7 +56,7 @@ class Registered:
         if self.user_defined and version is None:
             self._sources.add_module(caller.f_globals, file)
 
-    def replace(self, former: Registered | None) -> None:
+    def warn_of_replacing(self, former: Registered | None) -> None:
         """Warn where what was under the name is bnrecon's own and this is a user's."""
         if self.user_defined and former is not None and not former.user_defined:
             logger.warning("%s is bnrecon's own name; yours takes its place", self.what)

@@ -134,7 +134,7 @@ def register_solver(
 
     def add(function: Callable) -> Callable:
         registered = Registered(f"solver {name}", function, version)
-        registered.replace(SOLVERS[name].registered if name in SOLVERS else None)
+        registered.warn_of_replacing(SOLVERS[name].registered if name in SOLVERS else None)
 
         def solve(system: System, spec: SolverSpec) -> Answer:
             with attribute_errors(registered):

@@ -60,7 +60,7 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
 
     def add(builder: Builder) -> Builder:
         registered = Registered(f"target family {name}", builder, version)
-        registered.replace(FAMILIES.get(name))
+        registered.warn_of_replacing(FAMILIES.get(name))
         FAMILIES[name] = registered
         return builder
 

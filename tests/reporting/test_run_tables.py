@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from places import OUTPUTS, RESULTS
 
+from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.reporting import figures, run_tables
 from bnrecon.reporting.convergence import warnings
-from bnrecon.reporting.overview import overview
+from bnrecon.reporting.overview import WITHOUT_EPSILON, overview
 from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
@@ -165,6 +166,11 @@ def test_options_of_an_activation_are_listed_where_there_is_one(listed):
     assert named["epsilon="] == {"he_normal (sigmoid)", "he_normal (tanh)"}
     assert named["margin="] == {"he_normal (relu)", *named["epsilon="]}
     assert "-0.00" not in listed
+
+
+def test_the_activations_without_epsilon_are_the_exact_ones():
+    """The list of runs says so without the constructions, which load torch."""
+    assert set(WITHOUT_EPSILON) == {name for name, kind in FIRST_ACTIVATIONS.items() if kind.exact}
 
 
 def test_ones_own_runs_are_told_from_the_shipped(tmp_path):

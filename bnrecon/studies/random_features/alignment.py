@@ -23,6 +23,7 @@ from bnrecon.studies.random_features.permutation_search import (
     DRAWS,
     SEARCHES,
     SHARED,
+    SINGLE_ENTRIES,
     best_error,
     equivalent_missing,
     features_of_width,
@@ -104,7 +105,7 @@ def measure_alignment(
                 "seed": seed,
                 "complement_dimension": basis.shape[1],
             }
-            separate = label in ("ID cond", SHARED)
+            separate = label in SINGLE_ENTRIES
             errors = permutation_errors(basis, target, seed, separate, searches)
             rows.append(row | errors)
     return pd.DataFrame(rows)

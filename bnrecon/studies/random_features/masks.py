@@ -24,6 +24,7 @@ from bnrecon.studies.random_features.permutation_search import (
     NONE,
     SEARCHES,
     SHARED,
+    SINGLE_ENTRIES,
     TRIES,
     best_error,
     features_of_width,
@@ -85,7 +86,7 @@ def measure_masks(
                 "channels": channels,
                 "seed": seed,
             }
-            separate = label in ("ID cond", SHARED)
+            separate = label in SINGLE_ENTRIES
             errors = permutation_errors(basis, target, seed, separate, searches)
             rows.append(row | errors)
     return pd.DataFrame(rows)

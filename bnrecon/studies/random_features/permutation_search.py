@@ -26,6 +26,7 @@ __all__ = [
     "NONE",
     "SEARCHES",
     "SHARED",
+    "SINGLE_ENTRIES",
     "TRIES",
     "best_error",
     "equivalent_missing",
@@ -38,12 +39,10 @@ __all__ = [
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 TRIES = 200  # random permutations
-SEPARATE = (
-    "printed_masks",
-    "masks",
-    "assignment",
-)  # for features whose error is a sum over outputs
+# Searches for features whose error is a sum over outputs, and these features.
+SEPARATE = ("printed_masks", "masks", "assignment")
 SHARED = "ID cond, one shared"
+SINGLE_ENTRIES = ("ID cond", SHARED)
 NONE = 1e-6  # an error below this is rounding
 # Columns of the rows, and what they are called in tables and figures.
 SEARCHES = {
@@ -118,7 +117,7 @@ def best_error(rows: pd.DataFrame) -> pd.Series:
 
 
 def permutation_errors(
-    complement: torch.Tensor,
+    basis: torch.Tensor,
     target: torch.Tensor,
     seed: int,
     separate: bool,
@@ -127,7 +126,7 @@ def permutation_errors(
     """Root mean squared errors of a target by the search for a permutation of its outputs.
 
     Args:
-        complement: orthonormal basis (n, n - r) of what the features cannot represent.
+        basis: orthonormal basis (n, n - r) of what the features cannot represent.
         target: the target (c2, c0).
         seed: of the random permutations.
         separate: whether no missing direction involves two outputs, so that a linear assignment
@@ -138,17 +137,15 @@ def permutation_errors(
         The errors, by the names of ``SEARCHES``; those by masks and of the assignment are NaN
         unless ``separate``.
     """
-    start, greedy = greedy_permutation(complement, target)
+    start, greedy = greedy_permutation(basis, target)
     found = {
-        "unpermuted": lambda: alignment_error(
-            row_scores(complement, target), torch.arange(len(target))
-        ),
+        "unpermuted": lambda: alignment_error(row_scores(basis, target), torch.arange(len(target))),
         "greedy": lambda: greedy,
-        "printed_masks": lambda: mask_permutation(complement, target, as_printed=True)[1],
-        "masks": lambda: mask_permutation(complement, target)[1],
-        "exchanges": lambda: exchange_permutation(complement, target, start)[1],
-        "assignment": lambda: assignment_permutation(complement, target)[1],
-        "best_random": lambda: best_random_permutation(complement, target, TRIES, seed)[1],
+        "printed_masks": lambda: mask_permutation(basis, target, as_printed=True)[1],
+        "masks": lambda: mask_permutation(basis, target)[1],
+        "exchanges": lambda: exchange_permutation(basis, target, start)[1],
+        "assignment": lambda: assignment_permutation(basis, target)[1],
+        "best_random": lambda: best_random_permutation(basis, target, TRIES, seed)[1],
     }
     size = target.numel() ** 0.5
     return {
