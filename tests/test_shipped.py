@@ -17,7 +17,7 @@ from bnrecon.config import composition, schema
 from bnrecon.reporting.result import RunResult
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
-from bnrecon.targets.location import CHECKPOINT, own_folder, target_folder
+from bnrecon.targets.location import target_folder
 
 GOLDEN = Path(__file__).parent / "golden"
 # Written down when results began to ship; entries are added, never changed.
@@ -69,22 +69,6 @@ def test_everything_that_ships_is_known_here_and_can_be_read():
             ("result.source", result["source"]),
         ):
             assert set(PUBLIC[part]) <= set(keys)
-
-
-def test_the_training_that_ships_unfinished_is_found_by_its_command():
-    """It takes more hours than one sitting has; whoever runs the command goes on with it."""
-    words = ["target=vgg18", "scale=paper", "target.width=64", "train.precision=bfloat16"]
-    pixels = SHIPPED["targets"]["cifar10-vgg18-48131a0ce8"]["pixels"]
-    request = composition.compose(words).target_request
-    name = own_folder(request, Pixels(pixels), "cpu", torch.bfloat16).name
-    folder = ROOT / "outputs/unfinished/targets" / name
-    if (folder / "target.json").exists():  # somebody has gone on with it, to the end
-        assert len(files.read_json(folder / "target.json")["log"]) == 205
-        return
-    tensors, about = files.read_tensors(folder / CHECKPOINT)
-    assert about["epochs"] == 205
-    assert about["step"] >= 390 * len(about["log"]) > 0  # 50,000 images in batches of 128
-    assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
 def option_names(kind, prefix=""):
