@@ -63,6 +63,16 @@ def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_pa
         files.read_tensors(path)
 
 
+@pytest.mark.parametrize("length", range(0, 64, 8))
+def test_tensors_begin_where_those_of_torch_do_whatever_the_metadata(tmp_path, length):
+    """Elsewhere products are rounded otherwise, and a resumed solve has other numbers."""
+    path, tensors = tmp_path / "a.safetensors", {"a": torch.ones(()), "b": torch.arange(54.0)}
+    files.write_tensors(path, tensors, {"text": "x" * length})
+    for name, tensor in files.read_tensors(path)[0].items():
+        assert torch.equal(tensor, tensors[name])
+        assert tensor.data_ptr() % 64 == 0
+
+
 def test_a_large_tensor_is_copied_twice_while_it_is_written(tmp_path):
     large = torch.zeros(2**20)
     files.write_tensors(tmp_path / "warm", {"a": torch.zeros(1)}, {})  # loads the library
