@@ -54,6 +54,7 @@ CAPTION = (
     "(features redrawn), and kept with features.strict=true. Theorem 2.2 is for independent and "
     "continuous entries: orthogonal weights are not independent, sparse ones not continuous."
 )
+PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
 GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"))
 
 
@@ -67,6 +68,7 @@ class Targets:
         features: its columns; all of them where empty.
         seed: of the training.
         overrides: of the runs.
+        scale: of their training; that of the table where empty.
     """
 
     width: int
@@ -74,6 +76,7 @@ class Targets:
     features: tuple[str, ...] = ()
     seed: int = 0
     overrides: tuple[str, ...] = ()
+    scale: str = ""
 
     def labels(self, activation: str) -> dict[str, str]:
         """What tells a target from the others.
@@ -82,7 +85,8 @@ class Targets:
         {'target width': '32', 'target': 'relu, training seed 1'}
         """
         seed = f", training seed {self.seed}" if self.seed else ""
-        return {"target width": str(self.width), "target": f"{activation}{seed}"}
+        epochs = f", {PAPERS_EPOCHS} epochs" if self.scale == "paper" else ""
+        return {"target width": str(self.width), "target": f"{activation}{seed}{epochs}"}
 
     def options(self, scale: str, way: str) -> tuple[str, ...]:
         """The overrides of a run."""
@@ -90,7 +94,7 @@ class Targets:
         # first, and an option that is given would change their names.
         collapsed = scale != "smoke" and (scale, way, self.width) != ("laptop", "exact", 32)
         return (
-            f"scale={scale}",
+            f"scale={self.scale or scale}",
             f"target.width={self.width}",
             *((f"train.seed={self.seed}",) if self.seed else ()),
             *(("evaluate=collapsed",) if collapsed else ()),
@@ -115,6 +119,7 @@ LAPTOP: Mapping[str, Sequence[Targets]] = {
         Targets(32, ("relu",), ("he_normal",), seed=2),
         Targets(32, ("leaky_relu", "tanh", "sigmoid")),
         Targets(64, ("relu",), ("he_normal",), overrides=("seeds=[0]",)),
+        Targets(64, ("relu",), ("he_normal",), overrides=("seeds=[0]",), scale="paper"),
     ),
     "cifar100": (Targets(32),),
 }
