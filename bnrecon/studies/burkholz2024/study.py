@@ -26,6 +26,7 @@ STUDY = Study(
         "deeper",
         "nonlinear",
         "border",
+        "residual_blocks",
         "cost",
         "scratch",
         "pruned",

@@ -1,0 +1,80 @@
+"""Residual blocks (Burkholz 2024, Sect. 2.4) against a convolution, and what they train."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bnrecon.construction.residual_blocks import residual_blocks
+
+
+def run(blocks, state):
+    for block in blocks:
+        state = block(state)
+    return state
+
+
+def drawn(outputs, inputs, kernel):
+    target = torch.randn(outputs, inputs, *kernel, dtype=torch.float64)
+    return target, torch.randn(2, inputs + outputs, 7, 6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["empty", "filled"])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "kernel"), [(5, 3, (3, 3)), (5, 4, (1, 1)), (6, 2, (3, 1))]
+)
+def test_blocks_keep_x_and_write_what_the_target_makes_of_it(
+    outputs, inputs, kernel, blocks, overwrite
+):
+    torch.manual_seed(0)
+    target, state = drawn(outputs, inputs, kernel)
+    x = state[:, :inputs]
+    if not overwrite:
+        state = torch.cat([x, torch.zeros_like(state[:, inputs:])], 1)
+    found = run(residual_blocks(target, blocks, overwrite=overwrite), state)
+    assert torch.equal(found[:, :inputs], x)
+    wanted = F.conv2d(x, target, padding="same")
+    assert (found[:, inputs:] - wanted).abs().max() < 1e-9 * wanted.abs().max()
+
+
+def test_they_are_rebuilt_for_zeros_unless_they_overwrite():
+    """With one block that reads x alone, r is mixed in: the frozen weights read it, too."""
+    torch.manual_seed(0)
+    target, state = drawn(4, 3, (3, 3))
+    wanted = F.conv2d(state[:, :3], target, padding="same")
+    found = run(residual_blocks(target, 1), state)[:, 3:]
+    assert (found - wanted).abs().max() > 0.1 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_they_train_as_many_scales_as_the_docstring_says(blocks):
+    target, _ = drawn(8, 6, (3, 3))
+    zeros = blocks * (8 + 6) - 8
+    for overwrite, entries in (
+        (False, 8 * 6 * 9 + 8**2 * 9 * (blocks - 1) // (2 * blocks)),
+        (True, 8 * (6 + 8) * 9),
+    ):
+        built = residual_blocks(target, blocks, overwrite=overwrite)
+        assert sum(block.scales for block in built) == entries + blocks + zeros
+        assert sum(int((block.outer == 0).sum()) for block in built) == zeros
+
+
+def test_the_frozen_weights_follow_the_seed():
+    target, _ = drawn(2, 2, (1, 1))
+    first, again, other = (residual_blocks(target, 2, seed) for seed in (0, 0, 1))
+    assert torch.equal(first[1].first, again[1].first)
+    assert not torch.equal(first[1].first, other[1].first)
+    assert not torch.equal(first[0].first[:1], first[1].first[:1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks", "said"),
+    [
+        ((4, 3, 3, 3), 5, "5 blocks cannot write 4 outputs"),
+        ((4, 3, 3, 3), 0, "0 blocks"),
+        ((4, 3, 2, 3), 1, "a kernel of 2x3 has no centre"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(shape, blocks, said):
+    with pytest.raises(ValueError, match=said):
+        residual_blocks(torch.ones(shape, dtype=torch.float64), blocks)
