@@ -110,7 +110,7 @@ def _panel(axes: Axes, places: Places) -> None:
         count = len(names)
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
-        name = target.replace(", training seed ", "\nseed\n")
+        name = target.replace(", training ", ", ").replace(",", "").replace(" ", "\n")
         if not any(cell.row.possible for place in names for cell in places[place]):
             name += "\n(printed values\nimpossible)"
         axes.text(
