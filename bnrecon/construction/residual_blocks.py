@@ -12,8 +12,6 @@ from bnrecon.construction.two_layer import linear_system
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
-from bnrecon.solvers.solving import solve
-from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["ResidualBlock", "residual_blocks"]
 
@@ -109,7 +107,9 @@ def _block(
     )
     matrix = feature_operator(features, torch.float64, target.device)
     system = linear_system(matrix, wanted.movedim(1, -1).flatten(1))
-    scales = system.scales(solve(system, SolverSpec("refined")).scale)
+    dense = system.operator.dense()
+    solution = torch.linalg.lstsq(dense, system.rhs[:, None], driver="gels").solution[:, 0]
+    scales = system.scales(solution)
     outer = torch.zeros(channels, dtype=torch.float64)
     outer[written] = scales.outer
     return ResidualBlock(first.double(), second.double(), scales.inner, outer)
