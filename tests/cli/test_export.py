@@ -147,7 +147,7 @@ def test_a_missing_library_is_said_before_anything_is_done(first, refused, monke
 
 
 def test_a_study_sends_its_runs_and_its_trainings(command, tmp_path):
-    words = ("burkholz2024", "pooling", "scale=smoke", "data=digits", "target.groups=[1]")
+    words = ("burkholz2024", "pooling", "scale=smoke", "data=digits")
     code, _, err = command("study", *words, "tracker=tensorboard", f"outputs={tmp_path}")
     assert code == 0, err
     place = tmp_path / "trackers" / "tensorboard"

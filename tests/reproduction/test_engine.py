@@ -183,6 +183,7 @@ def test_images_that_are_missing_are_reported_before_anything_is_computed(
         (["tabel1"], "did you mean 'table1'"),
         (["target.widht=3"], "target.widht is not an option"),
         (["thresholds", "target.width=3"], "thresholds has no run that an option could change"),
+        (["pooling", "target.groups=[1]"], "the rows of this table differ by target.groups"),
         (["table1", "data=digits"], "data=digits: the rows of this table differ by data"),
     ],
 )
@@ -196,10 +197,10 @@ def test_mistakes_are_said_in_one_line(options, message, tmp_path):
 @pytest.mark.parametrize(
     ("parts", "rows"),
     [
-        (("table1", "pooling"), {"table1": 108, "pooling": 2}),
+        (("table1", "pooling"), {"table1": 108, "pooling": 4}),
         (("exact",), {"table1": 36, "table2": 16}),
         (("table1", "paper"), {"table1": 36}),
-        (("pooling", "exact"), {"pooling": 2}),
+        (("pooling", "exact"), {"pooling": 4}),
     ],
 )
 def test_parts_and_solvers_select_runs(parts, rows, tmp_path):

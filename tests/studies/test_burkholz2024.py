@@ -202,6 +202,21 @@ def test_the_rows_of_other_tables_step_through_what_they_name():
     assert composition.compose(wide.overrides).target.width == 100
 
 
+def test_plans_of_pooling_are_compared_at_one_width_and_those_of_table_1_are_shared():
+    def found(*options):
+        rows = PARTS["pooling"].rows("laptop", options)
+        configs = [composition.compose(row.overrides) for row in rows]
+        keys = [RunWork("", *both).key for both in zip(rows, configs, strict=True)]
+        return [(c.target.width, sum(c.target.groups), c.target.groups[0]) for c in configs], keys
+
+    both, keys = found()
+    assert both == [(32, 17, 2), (32, 17, 4), (64, 17, 2), (64, 17, 4)]
+    assert found("target.width=64") == (both[2:], keys[2:])
+    assert found("target.width=8")[0] == [(8, 17, 2), (8, 17, 4)]
+    table1 = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
+    assert {keys[0], keys[2]} <= table1
+
+
 def test_the_reported_numbers_are_the_papers():
     """Burkholz 2024, Tables 1 and 2, as printed: targets, and the corners of both tables."""
     one, two = REPORTED["table1"], REPORTED["table2"]
