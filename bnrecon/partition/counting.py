@@ -143,16 +143,11 @@ def _local_values(
     state: State = steps.start((points[:, None] + beside).flatten(0, 1))
     found = []
     with torch.no_grad():
-        for position, node in enumerate(steps.steps):
-            if steps.kinds[node] == "affine":
-                steps.apply(position, state)
-                continue
-            source = state[node.all_input_nodes[0]]
+        for _, node, source in steps.walk(state):
             values = source.reshape(len(points), len(beside), -1)
             if steps.kinds[node] == "activation":
                 found.append(values)
             state[node] = steps.hold(node, source, values[:, 0])
-            steps.free(position, state)
     return found
 
 
@@ -226,15 +221,10 @@ def _values(steps: PiecewiseAffine, points: torch.Tensor) -> list[torch.Tensor]:
     state: State = steps.start(points)
     found = []
     with torch.no_grad():
-        for position, node in enumerate(steps.steps):
-            if steps.kinds[node] == "affine":
-                steps.apply(position, state)
-                continue
-            source = state[node.all_input_nodes[0]]
+        for _, node, source in steps.walk(state):
             if steps.kinds[node] == "activation":
                 found.append(source.flatten(1))
             state[node] = steps.plain(node, source)
-            steps.free(position, state)
     return found
 
 

@@ -110,19 +110,32 @@ class PiecewiseAffine:
         """The state before the first step, at points (R P, *input shape)."""
         return {self.steps[0]: points}
 
-    def apply(self, position: int, state: State) -> None:
-        """Run an affine step on the state, and drop the values that no later step reads."""
-        node = self.steps[position]
+    def walk(self, state: State, start: int = 0) -> Iterator[tuple[int, fx.Node, torch.Tensor]]:
+        """Run the affine steps on the state, and stop at each layer that is not affine.
+
+        Values that no later step reads are dropped from the state.
+
+        Args:
+            state: the values so far; they become those of later steps.
+            start: position of the first step to run.
+
+        Yields:
+            A layer's position, its step and its input. The caller sets ``state[step]`` to the
+            layer's value before it takes the next one.
+        """
+        for position, node in enumerate(self.steps[start:], start):
+            if self.kinds[node] == "affine":
+                self._apply(node, state)
+            else:
+                yield position, node, state[node.all_input_nodes[0]]
+            for read in self._free_after[position]:
+                state.pop(read, None)
+
+    def _apply(self, node: fx.Node, state: State) -> None:
         if node.op == "output":
             state[node] = state[node.all_input_nodes[0]]
         elif node.op not in ("placeholder", "get_attr"):
             state[node] = self._run(node, state)
-        self.free(position, state)
-
-    def free(self, position: int, state: State) -> None:
-        """Drop the values that no step after this one reads."""
-        for node in self._free_after[position]:
-            state.pop(node, None)
 
     def hold(self, node: fx.Node, source: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
         """A layer's values at each region's points, with its units in the state of the region.
@@ -207,18 +220,13 @@ class PiecewiseAffine:
         state = self.start(torch.zeros(1, *self.shape, dtype=torch.float64))
         try:
             with torch.no_grad():
-                for position, node in enumerate(self.steps):
-                    if self.kinds[node] == "affine":
-                        self.apply(position, state)
-                        continue
-                    source = state[node.all_input_nodes[0]]
+                for _, node, source in self.walk(state):
                     state[node] = self.plain(node, source)
                     pooled = self.kinds[node] == "pooling"
                     compared = self.members(node, source.shape) if pooled else source
                     self.widest = max(self.widest, compared.numel())
                     name = self._names.get(node, node.name)
                     yield Layer(name, self.kinds[node], tuple(state[node].shape[1:]))
-                    self.free(position, state)
         except (RuntimeError, TypeError) as error:
             reason = first_line(error)
             raise UserError(f"an input of shape {self.shape} does not fit: {reason}") from None

@@ -151,12 +151,7 @@ def _advance(steps: PiecewiseAffine, chunk: _Chunk, found: _Found) -> _Chunk | N
         for node, value in chunk.parents.items()
     }
     polygons, layer = chunk.polygons, chunk.layer + 1
-    for position in range(chunk.position, len(steps.steps)):
-        node = steps.steps[position]
-        if steps.kinds[node] == "affine":
-            steps.apply(position, state)
-            continue
-        source = state[node.all_input_nodes[0]]
+    for position, node, source in steps.walk(state, chunk.position):
         if position > chunk.position:
             if steps.kinds[node] == "activation":
                 row, units = _cut_activation(source, polygons, layer, found)
@@ -167,7 +162,6 @@ def _advance(steps: PiecewiseAffine, chunk: _Chunk, found: _Found) -> _Chunk | N
             return _Chunk(position, layer, parts, parent, state)
         inside = _at_centres(source.unflatten(0, (-1, 3)).flatten(2), polygons)
         state[node] = steps.hold(node, source, inside)
-        steps.free(position, state)
     found.polygons.append(polygons)
     found.maps.append(_lines(state[steps.output]))
     return None
