@@ -202,19 +202,24 @@ def test_the_rows_of_other_tables_step_through_what_they_name():
     assert composition.compose(wide.overrides).target.width == 100
 
 
-def test_plans_of_pooling_are_compared_at_one_width_and_those_of_table_1_are_shared():
+def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     def found(*options):
         rows = PARTS["pooling"].rows("laptop", options)
         configs = [composition.compose(row.overrides) for row in rows]
         keys = [RunWork("", *both).key for both in zip(rows, configs, strict=True)]
-        return [(c.target.width, sum(c.target.groups), c.target.groups[0]) for c in configs], keys
+        targets = [(c.target.width, c.train.seed, tuple(c.target.groups)) for c in configs]
+        return targets, keys
 
+    first, second = (2, 3, 4, 4, 4), (4, 4, 4, 5)
+    trained = [(32, 0), (32, 1), (32, 2), (64, 0)]
     both, keys = found()
-    assert both == [(32, 17, 2), (32, 17, 4), (64, 17, 2), (64, 17, 4)]
-    assert found("target.width=64") == (both[2:], keys[2:])
-    assert found("target.width=8")[0] == [(8, 17, 2), (8, 17, 4)]
+    assert both == [(*target, plan) for target in trained for plan in (first, second)]
+    assert found("target.width=64") == (both[6:], keys[6:])
+    assert found("target.width=8")[0] == [(8, 0, first), (8, 0, second)]
+    assert found("target.width=32", "train.seed=2") == (both[4:6], keys[4:6])
+    assert found("train.seed=7", "target.width=8")[0] == [(8, 7, first), (8, 7, second)]
     table1 = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
-    assert {keys[0], keys[2]} <= table1
+    assert set(keys[::2]) <= table1  # the first plan's targets are rebuilt once, for both tables
 
 
 def test_the_reported_numbers_are_the_papers():
