@@ -50,16 +50,17 @@ def residual_blocks(
     """Blocks of c0 + c2 channels that take (x, r) to (x, W x).
 
     Each block writes some of the c2 outputs; its other second scales are 0, so that x stays. Its
-    pair has to hit the entries from channels that hold something to those that it writes: the rows
-    of W, and zeros from outputs that are written by then. By Theorem 2.2 that takes one scale more
-    than entries. In L blocks of c2 / L outputs these are, with k kernel positions,
+    pair hits the entries from channels that hold something to the g that it writes: the rows of W,
+    and zeros from outputs that are written by then. Theorem 2.2 does that with g - 1 first scales
+    fewer than entries. In L blocks of g = c2 / L outputs there are, with k kernel positions,
 
-        c2 c0 k + c2² k (L - 1) / (2 L).
+        c2 c0 k + c2² k (L - 1) / (2 L)
 
-    With ``overwrite`` r may be anything, such as what the layer before left there: each block takes
-    r off the channels that it writes and does not read the others, c2 (c0 + c2) k entries in all.
-    The (c0 + c2)² k entries from every channel to every other, 4 times those of W where c0 = c2,
-    are never needed: channels that are not written need no second scale.
+    entries. With ``overwrite`` r may be anything, such as what the layer before left there: each
+    block takes r off the channels that it writes, and zeros stand for the others, c2 (c0 + c2) k
+    entries in all. The (c0 + c2)² k entries from every channel to every other, 4 times those of W
+    where c0 = c2, are never needed: channels that are not written need no second scale. For a 1x1
+    kernel still fewer would do, since outputs that are written are a known linear map of x.
 
     Args:
         target: W (c2, c0, kh, kw), float64, with a kernel of odd sides.

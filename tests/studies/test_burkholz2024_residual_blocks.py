@@ -21,9 +21,23 @@ def test_residual_blocks_train_less_than_four_times_as_many_scales(rows):
     assert residual_blocks.PART.claims(rows)[0].verdict == "contradicted"
 
 
-@pytest.mark.parametrize(("column", "factor"), [("scales", 4), ("error", 1e9)])
-def test_one_draw_that_fails_leaves_the_claim_open(rows, column, factor):
-    last = len(rows) - 1
-    rows = rows.astype({column: float})
-    rows.loc[last, column] *= factor
+def test_the_narrowest_residual_layers_train_the_papers_four_times():
+    """Erratum 35: c0 blocks whose layers are all 2 c0 wide, with 4 c0² scales."""
+    rows = residual_blocks.measure(8, 8, 1, 1)
+    last = rows[(rows["before"] == residual_blocks.FILLED) & (rows["blocks"] == 8)].iloc[0]
+    assert (last["widest"], last["scales"]) == (2 * 8, 4 * 8**2)
+    assert last["error"] < 1e-9 * last["largest"]
+
+
+def test_one_draw_that_fails_leaves_the_claim_open(rows):
+    rows = rows.copy()
+    rows.loc[len(rows) - 1, "error"] *= 1e9
     assert residual_blocks.PART.claims(rows)[0].verdict == "open"
+
+
+def test_a_state_that_always_takes_four_times_as_many_leaves_the_claim_open(rows):
+    filled = rows["before"] == residual_blocks.FILLED
+    more = rows.assign(scales=rows["scales"].where(~filled, rows["scales"] * 4))
+    assert residual_blocks.PART.claims(more)[0].verdict == "open"
+    once = rows.assign(scales=rows["scales"].where(rows["blocks"] == 1, rows["scales"] * 4))
+    assert residual_blocks.PART.claims(once)[0].verdict == "contradicted"
