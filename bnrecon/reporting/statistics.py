@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scipy.special import bdtr, stdtrit  # scipy.stats takes a second to load
 
-__all__ = ["Interval", "mcnemar", "mean_interval"]
+__all__ = ["Interval", "mcnemar", "mcnemar_below", "mean_interval"]
 
 
 @dataclass(frozen=True)
@@ -120,3 +120,23 @@ def mcnemar(only_first: int, only_second: int) -> float:
     (0.0625, 1.0, 1.0)
     """
     return min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
+
+
+def mcnemar_below(level: float, images: int) -> float:
+    """Compute how often ``mcnemar`` gives a p below a level by chance.
+
+    With few images few values of p are possible, so that it is less than the level.
+
+    Args:
+        level: between 0 and 1.
+        images: those that one of the two classifiers alone has right.
+
+    Returns:
+        The probability of p < level where both are equally often right: 2 P(X <= k) of
+        Binomial(images, 1/2) for the largest k for which this is below the level, otherwise 0.
+
+    >>> mcnemar_below(0.05, 5), mcnemar_below(0.05, 6)
+    (0.0, 0.03125)
+    """
+    values = (mcnemar(k, images - k) for k in range(images // 2 + 1))
+    return max((p for p in values if p < level), default=0.0)

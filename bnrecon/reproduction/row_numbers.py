@@ -9,9 +9,9 @@ import pandas as pd
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedResult
 from bnrecon.reporting.run_tables import evaluated_on
-from bnrecon.reporting.statistics import Interval
+from bnrecon.reporting.statistics import Interval, mcnemar_below
 from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.verdicts import against_target
+from bnrecon.reproduction.verdicts import SIGNIFICANT, against_target
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 if TYPE_CHECKING:
@@ -203,11 +203,21 @@ def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
 
 
 def mcnemar_p(cells: Sequence[Cell]) -> str | None:
-    """McNemar's p, with several tests the smallest and their number."""
-    found = [seed.p_value for seed in _known(cells)]
-    if not found:
+    """McNemar's p, with several tests the smallest and their number.
+
+    Of several rows also how many are below 0.05, and how many would be by chance.
+    """
+    known = _known(cells)
+    if not known:
         return None
-    return f"{min(found):.2g}" + (f" (smallest of {len(found)})" if len(found) > 1 else "")
+    found = [seed.p_value for seed in known]
+    notes = [f"smallest of {len(found)}"] if len(found) > 1 else []
+    if len(cells) > 1:
+        told = [seed.only_target_right + seed.only_source_right for seed in known]
+        chance = sum(mcnemar_below(SIGNIFICANT, images) for images in told)
+        below = sum(p < SIGNIFICANT for p in found)
+        notes.append(f"{below} below {SIGNIFICANT}, by chance {chance:.2g}")
+    return f"{min(found):.2g}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def oversampling(cells: Sequence[Cell]) -> str | None:

@@ -37,11 +37,13 @@ COLUMNS = (
     "network's own float32. Predicted otherwise: test images, summed over the seeds that were "
     "counted, to which target and rebuilt network give different classes. McNemar p: of the exact "
     "test, one a seed, that the two are equally often right; of k such tests the smallest p tells "
-    "something below 0.05 / k. Layers not converged: the error as solved is above the solver's "
-    "tolerance, or the one as assembled above 1.2e-4, which is rounding to float32 made worse by "
-    "large scales, or an output is off by more than the ε that an activation was given. Layers at "
-    "the LBFGS limit: LBFGS was stopped by its limit of iterations. The images of "
-    '"evaluated on" went through the real source network, '
+    "something below 0.05 / k. Of several cells also how many p are below 0.05 and how many would "
+    "be on average by chance: less than one in twenty, as p has few values where few images tell "
+    "(networks of one target share its test images, so that their tests are not independent). "
+    "Layers not converged: the error as solved is above the solver's tolerance, or the one "
+    "as assembled above 1.2e-4, which is rounding to float32 made worse by large scales, or an "
+    "output is off by more than the ε that an activation was given. Layers at the LBFGS limit: "
+    'LBFGS was stopped by its limit of iterations. The images of "evaluated on" went through the real source network, '
     "the others through its collapsed form, whose weights are composed in float64 and "
     "which therefore lacks the float32 network's own rounding. Where predictions are compared, "
     "those images are the ones whose two largest logits of the target are nearest to each other. "

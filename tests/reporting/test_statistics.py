@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from bnrecon.reporting.statistics import Interval, mcnemar, mean_interval
+from bnrecon.reporting.statistics import Interval, mcnemar, mcnemar_below, mean_interval
 
 
 def test_intervals_are_students():
@@ -57,6 +57,14 @@ def test_mcnemars_p_value_counts_all_ways_that_are_as_one_sided(first, second):
     assert mcnemar(first, second) == pytest.approx(
         sum(abs(sum(way)) >= found for way in ways) / len(ways), rel=1e-12
     )
+
+
+@pytest.mark.parametrize("images", [0, 5, 6, 9, 12])
+@pytest.mark.parametrize("level", [0.05, 0.3])
+def test_mcnemars_p_is_below_a_level_by_chance_as_often_as_coins_fall_so(images, level):
+    ways = [sum(way) for way in itertools.product((0, 1), repeat=images)]
+    below = sum(mcnemar(heads, images - heads) < level for heads in ways)
+    assert mcnemar_below(level, images) == pytest.approx(below / len(ways), rel=1e-12)
 
 
 def test_mcnemars_p_value_of_many_images_is_near_the_normal_one():

@@ -122,7 +122,9 @@ def _ratio(found: Sequence[tuple[float, ...]]) -> str:
     if len(found) < 2 or any(other == 0 for _, other in found):
         return ""
     times = geometric_mean(one / other for one, other in found)
-    return f", {times:.2g} times as many (geometric mean over targets, 95% Student-t interval)"
+    ends = f"{times.ends[0]:.2g} to {times.ends[1]:,.0f}"
+    of = "geometric mean over targets, 95% Student-t interval"
+    return f", {times.mean:.2g} ({ends}) times as many ({of})"
 
 
 def _place(cell: Cell) -> tuple[str, ...]:

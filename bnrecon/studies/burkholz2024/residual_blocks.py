@@ -126,9 +126,10 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             "Residual source layers of at least twice the width need more trainable parameters "
             f"than two layers, 'at least by a factor of {PAPERS_FACTOR}' (here c2 <= 2 c0).",
             "contradicted" if fewer else "open",
-            f"one block of c0 + c2 channels takes (x, 0) to (x, W x) with {span(empty & one)} times "
-            f"the scales of two layers, and (x, r) with any r with {span(~empty & one)} times; c2 "
-            f"blocks, the narrowest, with {span(empty & most)} and {span(~empty & most)} times. "
+            f"one block of c0 + c2 channels takes (x, 0) to (x, W x) with {span(empty & one)} "
+            f"times the scales of two layers, and (x, r) with any r with {span(~empty & one)} "
+            f"times; c2 blocks, the narrowest, with {span(empty & most)} and "
+            f"{span(~empty & most)} times. "
             f"Largest error {error.max():.0e} of the largest output (draws of each: "
             f"{rows['seed'].nunique()}). Fewer than n scales never do for almost every target "
             "(erratum 35).",
