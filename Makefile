@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 .PHONY: help setup quickstart test test-slurm lint wheel docs reproduce-tables bench gpu-slice gpu-pack clean
 
 help:
-	@echo "make quickstart   set up, then run the main job on the embedded digits (under two minutes after setup)"
+	@echo "make quickstart   set up, then run the main job on the embedded digits (half a minute after setup)"
 	@echo "make test         set up if need be, then run the tests"
 	@echo "make test-slurm   the tests on a real Slurm, started and ended here (needs root, slurmctld, slurmd, slurmdbd, munge, mariadb; ten minutes)"
-	@echo "make lint         check style, types, and the order of the rooms"
+	@echo "make lint         check style, types, and the order in which subpackages import each other"
 	@echo "make wheel        build a wheel into dist/"
 	@echo "make docs         build the documents into build/docs"
 	@echo "make reproduce-tables   run what the papers' tables lack and print them; DATA=FOLDER holds CIFAR, SCALE=smoke|laptop|paper, JOBS=2 for two processes"

@@ -31,6 +31,7 @@ __all__ = [
     "device_name",
     "is_of_claims",
     "listed",
+    "listed_commits",
 ]
 
 
@@ -201,3 +202,15 @@ def device_name(stored: str) -> str:
 def listed(names: Iterable[str]) -> str:
     """Different names in alphabetical order."""
     return ", ".join(sorted(set(names)))
+
+
+def listed_commits(commits: Iterable[str]) -> str:
+    """Different commits in alphabetical order, and what a plus behind one of them means.
+
+    >>> listed_commits(["0123ab+", "0123ab"])
+    'Commits 0123ab, 0123ab+ (+: with changes that were not committed)'
+    """
+    found = listed(commits)
+    return f"Commits {found}" + (
+        " (+: with changes that were not committed)" if "+" in found else ""
+    )

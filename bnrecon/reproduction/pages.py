@@ -23,6 +23,7 @@ from bnrecon.reproduction.page import (
     Text,
     device_name,
     listed,
+    listed_commits,
 )
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.run_page import run_page
@@ -181,9 +182,10 @@ def _experiment_page(planned: ExperimentPlan, heading: Heading) -> Page:
 
 def _origin(done: Sequence[TaskResult]) -> str:
     """Where the rows come from: commits, machines, time."""
+    seconds = round(sum(result.seconds for result in done)) or "less than 1"
     return (
-        f"Commits {listed(result.commit for result in done)}; "
+        f"{listed_commits(result.commit for result in done)}; "
         f"{listed(device_name(result.machine) for result in done)}; "
-        f"{sum(result.seconds for result in done):.0f} s of computing, without "
+        f"{seconds} s of computing, without "
         "trainings that were interrupted or already stored."
     )

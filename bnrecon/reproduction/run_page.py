@@ -22,6 +22,7 @@ from bnrecon.reproduction.page import (
     Text,
     device_name,
     listed,
+    listed_commits,
 )
 from bnrecon.reproduction.row_command import command_of
 from bnrecon.reproduction.run_table import Cell, Grid, RunTable
@@ -43,9 +44,10 @@ COLUMNS = (
     "Layers not converged: the error as solved is above the solver's tolerance, or the one "
     "as assembled above 1.2e-4, which is rounding to float32 made worse by large scales, or an "
     "output is off by more than the ε that an activation was given. Layers at the LBFGS limit: "
-    'LBFGS was stopped by its limit of iterations. The images of "evaluated on" went through the real source network, '
-    "the others through its collapsed form, whose weights are composed in float64 and "
-    "which therefore lacks the float32 network's own rounding. Where predictions are compared, "
+    'LBFGS was stopped by its limit of iterations. The images of "evaluated on" went through the '
+    "real source network, the others through its collapsed form, whose weights are composed in "
+    "float64 and which therefore lacks the float32 network's own rounding. Where predictions are "
+    "compared, "
     "those images are the ones whose two largest logits of the target are nearest to each other. "
     "Max. logit difference is between source and target, on the same images. An image that went "
     "through the collapsed form only can be predicted otherwise by the real network only if one of "
@@ -115,10 +117,10 @@ def _compared(done: Sequence[Cell]) -> str:
         (cell.config.data.name, cell.config.features.name, cell.row.reported) for cell in cells
     }
     alone = sum(len(cell.result.seeds) == 1 for cell in cells if cell.result)
-    single = f", {alone} of them of one seed" if alone else ""
-    plural = "" if len(cells) == 1 else "s"
+    single = f"; rows of one seed: {alone}" if alone else ""
+    rows = "1 row is" if len(cells) == 1 else f"{len(cells)} rows are"
     many = "" if len(printed) == 1 else "es"
-    return f"{len(cells)} comparison{plural}{single}, with {len(printed)} printed loss{many}."
+    return f"{rows} compared with {len(printed)} printed loss{many}{single}."
 
 
 def _rows(cells: Sequence[Cell], absolute: bool) -> list[Block]:
@@ -177,7 +179,7 @@ def _origin(cells: Sequence[Cell]) -> str:
     training = {result.target.folder: result.target.seconds for result in found}
     solving = sum(result.seconds for result in found)
     return (
-        f"Commits {listed(result.commit or 'installed' for result in found)}; "
+        f"{listed_commits(result.commit or 'installed' for result in found)}; "
         f"{listed(device_name(result.device) for result in found)}; "
         f"data {listed(result.data.checksum[:12] for result in found)}; "
         f"{solving / 60:.0f} min of solving and testing, "
