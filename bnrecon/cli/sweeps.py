@@ -63,7 +63,7 @@ class Sweep:
         require_folder("hydra.sweep.dir", config.hydra.sweep.dir)
         _refuse_other_files(folder)
         self._made = [place for place in (folder, *folder.parents) if not place.exists()]
-        self._held.enter_context(locks.lock_folder(folder, f"the sweep {folder.name}"))
+        self._held.enter_context(locks.lock_folder(folder, f"the sweep {folder.name}", shared=True))
         self.folder, self.jobs = folder, _jobs(config)
         if len({word for job in self.jobs for word in job if word.startswith("outputs=")}) > 1:
             raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")

@@ -12,6 +12,7 @@ from torch import nn
 
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
+from bnrecon.runtime.errors import RunError
 
 __all__ = [
     "FIRST_ACTIVATIONS",
@@ -140,5 +141,8 @@ def linear_region(
     q1 = float(reach.max())
     if q1 == 0 or q2 == 0:  # a layer that is switched off
         return LinearRegion(1.0, shift, -1.0, 1.0)
-    factor = min(math.sqrt(epsilon * activation.slope / (activation.cubic * q2 * q1**3)), 1 / q1)
+    cubed = q1 * q1 * q1  # infinite where q1**3 raises an error
+    factor = min(math.sqrt(epsilon * activation.slope / (activation.cubic * q2 * cubed)), 1 / q1)
+    if factor == 0:
+        raise RunError(f"activation={name}: inputs of up to {q1:.0e} leave no scale above 0")
     return LinearRegion(factor, shift, -factor * q1, factor * q1)

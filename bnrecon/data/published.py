@@ -67,7 +67,8 @@ class Published(abc.ABC):
                 raise UserError(f"{state}; {self.layouts()}, or allow download=true") from None
         # Nothing is written before: files that are there may lie in a folder that is not ours.
         try:
-            with lock_folder(self.root, f"downloading {self.spec.name} to {self.root}"):
+            what = f"downloading {self.spec.name} to {self.root}"
+            with lock_folder(self.root, what, shared=True):
                 try:
                     return self.read()  # another process has downloaded it
                 except RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ __all__ = [
     "require_classes",
     "size_text",
 ]
+
+logger = logging.getLogger(__name__)
 
 TREE = "train/<class>/* and test/<class>/* images"
 Split = tuple[np.ndarray, np.ndarray]  # uint8 images (N, H, W, C) and class numbers (N,)
@@ -63,7 +66,15 @@ def list_split(
         require_classes(folder, classes, expected)
     if not classes:
         raise UserError(f"{folder} holds no class folders; it must hold <class>/* images")
-    columns = [[(path, i) for path in _images(folder / name)] for i, name in enumerate(classes)]
+    listed = [_images(folder / name) for name in classes]
+    columns = [[(path, i) for path in images] for i, (images, _) in enumerate(listed)]
+    if others := [path for _, rest in listed for path in rest]:
+        logger.warning(
+            "%s: files that are no images by their names are left out: %d, such as %s",
+            folder,
+            len(others),
+            others[0].relative_to(folder),
+        )
     if limit is None:
         return classes, [item for column in columns for item in column]
     depth = max(len(column) for column in columns)
@@ -124,13 +135,19 @@ def size_text(image: np.ndarray) -> str:
     return f"{image.shape[1]}x{image.shape[0]}"
 
 
-def _images(folder: Path) -> list[Path]:
-    """A class folder's images by name: only regular files and links to such, a pipe never ends."""
-    found = []
+def _images(folder: Path) -> tuple[list[Path], list[Path]]:
+    """A class folder's images by name, and its other files; those that are hidden do not count.
+
+    Images are regular files and links to such only: a pipe never ends.
+    """
+    found, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
             path = folder / entry.name
-            if path.suffix.lower() not in IMAGE_SUFFIXES or entry.name.startswith("."):
+            if entry.name.startswith("."):
+                continue
+            if path.suffix.lower() not in IMAGE_SUFFIXES:
+                others.append(path)
                 continue
             # Only links cost a look at the disk: ImageNet has a million files.
             if not (entry.is_file(follow_symlinks=False) or path.is_file()):
@@ -139,7 +156,7 @@ def _images(folder: Path) -> list[Path]:
     if not found:
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
         raise UserError(f"{folder} holds no images ({suffixes}); add some or remove the class")
-    return sorted(found)
+    return sorted(found), sorted(others)
 
 
 def _read_images(

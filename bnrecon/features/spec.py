@@ -72,7 +72,10 @@ class FeatureSpec:
         1e-3, "with tanh and sigmoid: largest error of a layer's output", above=0
     )
     margin: float = option(
-        2.0, "with an activation: factor by which inputs may exceed the largest seen", above=0
+        2.0,
+        "with an activation: factor by which inputs may exceed the largest seen",
+        above=0,
+        at_most=1e6,
     )
     skip: str = option(
         "none",

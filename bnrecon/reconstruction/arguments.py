@@ -17,6 +17,7 @@ from bnrecon.solvers.spec import SolverSpec
 
 __all__ = [
     "check_model",
+    "check_module",
     "check_parameters",
     "check_seed",
     "check_unsupported",
@@ -27,10 +28,15 @@ __all__ = [
 DEVICES = {"cpu", "cuda", "meta"}  # of meta another check says what to do
 
 
-def check_model(model: object) -> None:
-    """Raise ``UserError`` unless this is a module in eval mode that can be read and rebuilt."""
+def check_module(model: object) -> None:
+    """Raise ``UserError`` unless this is a module."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model is {type(model).__name__}; it must be a torch.nn.Module")
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise ``UserError`` unless this is a module in eval mode that can be read and rebuilt."""
+    check_module(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise UserError(
             "the model is compiled by torch.jit, its layers cannot be replaced; "

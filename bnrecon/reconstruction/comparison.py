@@ -13,7 +13,7 @@ from bnrecon.reconstruction.usage import tensors_in
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 
-__all__ = ["compare"]
+__all__ = ["NOTED", "compare"]
 
 
 FAR = 0.1  # of the outputs' own size: farther off, something in the network was not seen

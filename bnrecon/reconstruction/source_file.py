@@ -16,7 +16,7 @@ from bnrecon.features.register import distribution
 from bnrecon.features.spec import STORAGES
 from bnrecon.operators.mapped import disk_room
 from bnrecon.reconstruction.affine_map import AffineMap
-from bnrecon.reconstruction.arguments import check_parameters
+from bnrecon.reconstruction.arguments import check_module, check_parameters
 from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.groups import group_number, joined_digest
@@ -119,6 +119,7 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
         model: the architecture.
         storage: of features, as in ``FeatureSpec``.
     """
+    check_module(model)
     check_parameters(model)
     tensors, about = files.read_tensors(Path(path))
     if "layers" not in about:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import RunError, UserError, shorten
+from bnrecon.runtime.errors import RunError, UserError, first_line, shorten
 from bnrecon.runtime.provenance import commit
 
 __all__ = ["Exported", "Imported", "export_results", "import_results"]
@@ -251,10 +251,11 @@ def _unpack(archive: Path, study: str, folder: Path) -> list[str]:
         raise UserError(f"{error}; give an archive of results") from None
     except OSError as error:
         raise UserError(f"{archive} cannot be read ({error.strerror or error})") from None
-    except RunError:
+    except (RunError, UserError):
         raise
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-        raise UserError(f"{archive} is damaged ({error}); copy it again") from None
+    except Exception as error:  # a damaged zip file raises what its decoders happen to raise
+        reason = first_line(error)
+        raise UserError(f"{archive} is damaged ({reason}); copy it again") from None
     if lacking := sorted(digests.keys() - set(names)):
         raise UserError(f"{archive}: {shorten(lacking)} is missing in it; copy it again")
     return names[1:]
@@ -318,12 +319,20 @@ def _add(arrived: Path, path: Path) -> str:
 
 
 def _is_further(arrived: Path, path: Path) -> bool:
-    """Whether the state of an interrupted training has more steps than the one that is there."""
+    """Whether the state of an interrupted training has more steps than the one that is there.
+
+    A state with other tensors is not of the same training.
+    """
     if path.name != "checkpoint.safetensors":
         return False
-    return _step(files.read_tensors(arrived)[1]) > _step(
-        files.read_if_valid(path, lambda file: files.read_tensors(file)[1]) or {}
+    (tensors, about), own = (
+        files.read_tensors(arrived),
+        files.read_if_valid(path, files.read_tensors),
     )
+    if own is None:
+        return True
+    shapes = [{name: x.shape for name, x in state.items()} for state in (tensors, own[0])]
+    return shapes[0] == shapes[1] and _step(about) > _step(own[1])
 
 
 def _step(about: Mapping[str, Any]) -> int:

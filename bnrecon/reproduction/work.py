@@ -18,7 +18,7 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.run_table import Cell, Row
 from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
-from bnrecon.run import main_job
+from bnrecon.run import finished, main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files, hardware
 from bnrecon.runtime.provenance import commit
@@ -115,7 +115,7 @@ class RunWork:
     def result(self) -> RunResult | None:
         """The stored result, if the run is finished."""
         with contextlib.suppress(FileNotFoundError, files.Damaged):
-            return RunResult.read(self.path)
+            return finished.read(self.path, self.config)
         return None
 
     def cell(self) -> Cell:
@@ -132,7 +132,7 @@ class RunWork:
 
     def damage(self) -> str | None:
         """What is wrong with the result's file, if anything."""
-        return _damage(self.path, RunResult.read)
+        return _told(_damage(lambda: finished.read(self.path, self.config)))
 
     def set_aside(self) -> None:
         """Nothing: the main job does it, under its own lock."""
@@ -215,8 +215,15 @@ class TaskWork:
         """One's own result, or else what ships, with its file."""
         for path in (self.path, self._shipped_path):
             with contextlib.suppress(FileNotFoundError, files.Damaged):
-                return path, TaskResult.read(path)
+                return path, self._read(path)
         return None
+
+    def _read(self, path: Path) -> TaskResult:
+        """Read a file, and see that it is of this task."""
+        result = TaskResult.read(path)
+        if result.key != self.key:
+            raise files.Damaged(f"{path} is of another task, {result.experiment} {result.task}")
+        return result
 
     def result(self) -> TaskResult | None:
         """The stored result: one's own, or else what ships."""
@@ -234,13 +241,14 @@ class TaskWork:
 
     def damage(self) -> str | None:
         """What is wrong with its files, if anything."""
-        if (own := _damage(self.path)) is not None or self.is_finished():
-            return own
-        return _damage(self._shipped_path)
+        own = _damage(lambda: self._read(self.path))
+        if own is not None or self.is_finished():
+            return _told(own)
+        return _told(_damage(lambda: self._read(self._shipped_path)))
 
     def set_aside(self) -> None:
         """Move a damaged own file away; the key's lock must be held."""
-        if (damage := _damage(self.path)) is not None:
+        if (damage := _damage(lambda: self._read(self.path))) is not None:
             files.quarantine(self.path, damage)
 
     def compute(self) -> str:
@@ -275,12 +283,16 @@ class TaskWork:
             yield hardware.describe_device(hardware.resolve_device(device))
 
 
-def _damage(path: Path, read: Callable[[Path], object] = TaskResult.read) -> str | None:
+def _damage(read: Callable[[], object]) -> files.Damaged | None:
     """Why a file cannot be read; ``None`` where it can, or where there is none."""
     try:
-        read(path)
+        read()
     except FileNotFoundError:
         return None
     except files.Damaged as error:
-        return str(error)
+        return error
     return None
+
+
+def _told(damage: files.Damaged | None) -> str | None:
+    return None if damage is None else str(damage)

@@ -32,6 +32,7 @@ class SourceEvaluation:
             through its collapsed form.
         largest_logit_difference: between those two, over the images of the real source.
         largest_difference_to_target: between the logits of source and target, over the same.
+        largest_logit: of the target, over the same; without its sign.
         predictions: the classes of source and target compared, on all test images.
     """
 
@@ -40,6 +41,7 @@ class SourceEvaluation:
     source_images: int
     largest_logit_difference: float
     largest_difference_to_target: float
+    largest_logit: float
     predictions: Predictions
 
 
@@ -93,6 +95,7 @@ def evaluate_source(
         tested,
         _largest(real - merged[hardest]),
         to_target,
+        _largest(wanted[hardest]),
         _compare(
             found.argmax(1),
             wanted.argmax(1),

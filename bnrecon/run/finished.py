@@ -9,26 +9,53 @@ import os
 from pathlib import Path
 
 from bnrecon.config.composition import option_names
-from bnrecon.config.schema import RunConfig
+from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images, load
 from bnrecon.reporting import figures
+from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import table_files
 from bnrecon.run.layer_checkpoint import solved_layers
 from bnrecon.runtime import files, locks
+from bnrecon.runtime.digests import json_values
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["check_images", "read_result", "restore_tables", "source_notes", "write_config"]
+__all__ = [
+    "check_images",
+    "read",
+    "read_result",
+    "restore_tables",
+    "source_notes",
+    "write_config",
+]
 
 logger = logging.getLogger(__name__)
 
 
-def read_result(folder: Path, quarantine_damaged: bool = False) -> RunResult | None:
+def read_result(
+    folder: Path, config: RunConfig, quarantine_damaged: bool = False
+) -> RunResult | None:
     """The result of a run; ``None`` where there is none, or a damaged one.
 
     With ``quarantine_damaged`` a damaged file is named and moved away; the folder must be locked.
     """
-    return files.read_if_valid(folder / "result.json", RunResult.read, quarantine_damaged)
+    path = folder / "result.json"
+    return files.read_if_valid(path, lambda path: read(path, config), quarantine_damaged)
+
+
+def read(path: Path, config: RunConfig) -> RunResult:
+    """Read a result, and see that it is of this run.
+
+    Raises:
+        Damaged: it is damaged, or of a run with other options.
+        FileNotFoundError: there is none.
+    """
+    result = RunResult.read(path)
+    wanted = json_values(dataclasses.asdict(config))
+    for name, (stored, asked) in differing_options(result.config, wanted).items():
+        if name not in VOLATILE and stored != NOT_RECORDED:
+            raise files.Damaged(f"{path} is of another run, with {name}={stored}, not {asked}")
+    return result
 
 
 def write_config(config: RunConfig, folder: Path) -> None:

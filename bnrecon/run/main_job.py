@@ -158,14 +158,14 @@ def _load(config: RunConfig) -> Images:
 def _read_or_compute(config: RunConfig) -> Run:
     data = _load(config) if config.data.name in USER_IMAGES else None
     folder = run_folder(config, data)
-    result, notes = finished_run.read_result(folder), []
+    result, notes = finished_run.read_result(folder, config), []
     known = result is not None
     if result is None:
         check_machine(config)
         data = data or _load(config)  # before anything is written
         with locks.lock_folder(folder, f"the run {folder.name}"):
             # Another process may have done it while this one waited.
-            result = finished_run.read_result(folder, quarantine_damaged=True)
+            result = finished_run.read_result(folder, config, quarantine_damaged=True)
             known = result is not None
             if result is None:
                 result = _compute(config, folder, data)
@@ -176,6 +176,10 @@ def _read_or_compute(config: RunConfig) -> Run:
         notes = finished_run.check_images(config, result, folder, data)
         notes.insert(0, f"already done; nothing to do (remove {folder} to run it again)")
         notes += finished_run.source_notes(config, folder) if config.keep_source else []
+        if config.device != "auto" and not result.device.startswith(
+            config.device.partition(":")[0]
+        ):
+            notes.append(f"note      computed on {result.device}, before device={config.device}")
     finished_run.restore_tables(config, folder, result)
     return Run(folder, result, notes)
 

@@ -17,11 +17,13 @@ from torch import nn
 
 from bnrecon.config.composition import option_names, rename_fields
 from bnrecon.config.schema import VOLATILE, RunConfig
+from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import Images
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.assembly import check_moments, join_layers
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.collapse import layer_errors
+from bnrecon.reconstruction.comparison import NOTED
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
@@ -33,7 +35,7 @@ from bnrecon.reporting.result import SeedRecord
 from bnrecon.reporting.trackers.events import log_layer, log_seed
 from bnrecon.run import estimate
 from bnrecon.run.announcement import source_images
-from bnrecon.run.evaluation import evaluate_source
+from bnrecon.run.evaluation import SourceEvaluation, evaluate_source
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
 from bnrecon.run.naming import code_of_run
 from bnrecon.runtime import digests, files
@@ -101,6 +103,9 @@ def run_seed(
     outcome = evaluate_source(
         source, collapse(source), trained.network, data, device, tested, f"testing seed {seed}"
     )
+    if note := _far_logits(config, layers, outcome):
+        logger.warning("seed %d: %s", seed, note)
+        notes = [*notes, note]
     parameters = list(source.parameters())
     record = SeedRecord(
         seed=seed,
@@ -125,6 +130,20 @@ def run_seed(
     logger.info(seed_line(record))
     log_seed(tracked, record, trained.about["accuracy"])
     return record
+
+
+def _far_logits(config: RunConfig, layers: Sequence[LayerReport], outcome: SourceEvaluation) -> str:
+    """What to say where logits are far off although all layers are rebuilt; otherwise nothing."""
+    exact = FIRST_ACTIVATIONS[config.features.activation].exact
+    if not (exact and all(layer.converged for layer in layers)):
+        return ""
+    difference, size = outcome.largest_difference_to_target, outcome.largest_logit
+    if difference <= NOTED * size:
+        return ""
+    return (
+        f"every layer is rebuilt, and yet logits differ by {difference:.1e} where they are up to "
+        f"{size:.1e}: numbers within the source network are so large that their rounding shows"
+    )
 
 
 def seed_key(config: RunConfig, trained: Trained, data: Images, device: torch.device) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -20,12 +21,14 @@ import psutil
 from safetensors import SafetensorError, safe_open
 
 from bnrecon.runtime.digests import content_key, json_values, tensor_digest
+from bnrecon.runtime.errors import RunError
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
     "Damaged",
+    "Unreadable",
     "has_text",
     "partial_files",
     "quarantine",
@@ -50,6 +53,13 @@ class Damaged(ValueError):
     """A file that is not what was written; the message names it and the evidence."""
 
 
+class Unreadable(Damaged):
+    """A file that cannot be read now, for want of a permission, say, or of memory.
+
+    It may be whole. It is left out where results are shown, and never redone or moved.
+    """
+
+
 def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
     """Write a temporary file, flush it to disk, rename it: readers see the old or the new file.
 
@@ -61,7 +71,8 @@ def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
         OSError: with the name of ``path``, not of the temporary file.
     """
     # The writer is part of the name, so that what a killed process left can be recognized.
-    name, temporary = f".{path.name[:100]}.{_host()}-{os.getpid()}.", None
+    start = path.name.encode()[:100].decode(errors="ignore")  # file systems limit bytes
+    name, temporary = f".{start}.{_host()}-{os.getpid()}.", None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=name, suffix=".part")
@@ -87,9 +98,14 @@ DAY = 86_400  # seconds after which a partial file of any machine is taken to be
 PARTIAL = re.compile(r"\..+\.(\w*)-(\d+)\.\w{8}\.part")  # as write_bytes calls them: host, process
 
 
-def partial_files(folder: Path) -> Iterator[tuple[Path, str, int]]:
-    """The files below a folder that ``write_bytes`` began, with the host and process of each."""
-    for path in folder.rglob(".*.part"):
+def partial_files(folder: Path, below: bool = True) -> Iterator[tuple[Path, str, int]]:
+    """The files that ``write_bytes`` began, with the host and process of each.
+
+    Args:
+        folder: where they are.
+        below: whether folders in it are looked into, too.
+    """
+    for path in folder.rglob(".*.part") if below else folder.glob(".*.part"):
         if writer := PARTIAL.fullmatch(path.name):
             yield path, writer[1], int(writer[2])
 
@@ -133,6 +149,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+# As torch and safetensors, which have no class for it, say so.
+NO_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory", re.IGNORECASE)
+
+
 def _no_number(word: str) -> None:
     raise ValueError(f"{word} is no number in JSON")
 
@@ -145,8 +165,11 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, Damaged):
         raise
+    except MemoryError:
+        raise Unreadable(f"{path} cannot be read (not enough memory)") from None
     except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror})") from None
+        kind = Damaged if error.errno == errno.ELOOP else Unreadable  # a link to itself
+        raise kind(f"{path} cannot be read ({error.strerror})") from None
     except (
         SafetensorError,
         KeyError,
@@ -155,6 +178,8 @@ def _reading(path: Path) -> Iterator[None]:
         AttributeError,
         TypeError,
     ) as error:
+        if NO_MEMORY.search(str(error)):
+            raise Unreadable(f"{path} cannot be read (not enough memory)") from None
         raise Damaged(f"{path} is damaged ({error.__class__.__name__})") from None
 
 
@@ -250,6 +275,9 @@ def read_if_valid(
         path: the file.
         read: reads it, and raises ``Damaged`` (or another ``ValueError``) where it is damaged.
         quarantine_damaged: move a damaged file away; the lock of its folder must be held.
+
+    Raises:
+        RunError: a file that is to be moved away cannot be read at all.
     """
     try:
         return read(path)
@@ -265,7 +293,12 @@ def quarantine(path: Path, reason: Exception | str) -> None:
     """Move a damaged file to ``<name>.damaged``, so that it is redone but not lost; log why.
 
     Call it while the lock of the folder is held: a process that looked before may find it repaired.
+
+    Raises:
+        RunError: the reason is that the file cannot be read: it stays where it is.
     """
+    if isinstance(reason, Unreadable):
+        raise RunError(f"{reason}; nothing was changed: mend that, or move the file away") from None
     aside = path.with_name(path.name + ".damaged")
     number = 1
     while os.path.lexists(aside):  # a link that leads nowhere is somebody's, too

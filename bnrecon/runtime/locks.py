@@ -86,13 +86,18 @@ def lock_file(
     lock = filelock.FileLock(path, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        if waiting is None:
-            yield False
-            return
-        logger.warning(waiting())
-        lock.acquire()
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            if waiting is None:
+                yield False
+                return
+            logger.warning(waiting())
+            lock.acquire()
+    except RuntimeError:  # filelock's: this process holds it already, and would wait for itself
+        raise UserError(
+            f"{path.parent} is the folder of two things of this command; give one of them another"
+        ) from None
     except OSError as error:
         if error.errno in NO_LOCKS and not required:
             yield True
@@ -116,12 +121,13 @@ def lock_file(
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, purpose: str) -> Iterator[None]:
+def lock_folder(folder: Path, purpose: str, shared: bool = False) -> Iterator[None]:
     """Hold a folder's lock for the block. A second process waits, and logs for what and for whom.
 
     Args:
         folder: created if need be.
         purpose: completes the message "waiting for process 1 on host to finish ...".
+        shared: whether folders in it may be locked and written by others meanwhile.
     """
     holder = folder / ".holder"
 
@@ -136,10 +142,9 @@ def lock_folder(folder: Path, purpose: str) -> Iterator[None]:
     with lock_file(folder / ".lock", waiting):
         if _are_taken.get():
             # Left by a process that was killed while it wrote; only the holder writes here.
-            for left, _, _ in partial_files(folder):
+            for left, _, _ in partial_files(folder, below=not shared):
                 left.unlink(missing_ok=True)
-        else:
-            remove_leftovers(folder)  # another job may write here now
+        remove_leftovers(folder)
         with contextlib.suppress(OSError):  # for those who wait; the lock does not need it
             write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
         yield

@@ -31,7 +31,7 @@ class SolverSpec:
 
     name: str = option("auto", "how M gamma = vec(W) is solved; auto chooses by size")
     tolerance: float = option(
-        1e-10, "relative residual at which a layer counts as converged", above=0
+        1e-10, "relative residual at which a layer counts as converged", above=0, at_most=1
     )
     max_iterations: int | None = option(
         None,

@@ -18,6 +18,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.system import Scales
 from bnrecon.reconstruction.source_file import source_layers
+from bnrecon.runtime.errors import RunError
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])
@@ -188,3 +189,5 @@ def test_the_regions_of_theorem_2_4_follow_from_its_constants():
     tanh = linear_region("tanh", pair, scales, largest, 0.1)
     assert tanh.factor == pytest.approx((0.1 / (3 * 10**3 / 3)) ** 0.5)
     assert linear_region("tanh", pair, scales, largest, 1e9).factor == pytest.approx(1 / 10)
+    with pytest.raises(RunError, match=r"activation=tanh: inputs of up to 2e\+200 leave no scale"):
+        linear_region("tanh", pair, scales, 1e200 * largest / 5, 0.1)

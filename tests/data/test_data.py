@@ -282,6 +282,18 @@ def test_a_broken_tree_is_one_line_that_says_what_and_where(tmp_path, what, line
     assert "\n" not in str(raised.value)
 
 
+def test_files_that_are_no_images_by_their_names_are_counted_and_left_out(tmp_path, caplog):
+    root = tree(tmp_path)
+    whole = load(DataSpec("folder", str(root))).checksum()
+    assert "left out" not in caplog.text
+    for name in ("a.heic", "notes.txt", ".hidden"):
+        (root / "train" / "bee" / name).write_bytes(b"?")
+    assert load(DataSpec("folder", str(root))).checksum() == whole
+    assert "train: files that are no images by their names are left out: 2, such as bee/a.heic" in (
+        caplog.text
+    )
+
+
 def test_missing_and_damaged_cifar_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no such folder"):
         load(DataSpec("cifar10", str(tmp_path / "nowhere")))

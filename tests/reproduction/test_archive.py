@@ -133,6 +133,15 @@ def test_only_a_training_that_is_further_on_replaces_another(outputs, tmp_path, 
     assert CHECKPOINT in states[here]
 
 
+def test_a_training_with_other_tensors_replaces_none(outputs, tmp_path):
+    files.write_tensors(outputs / CHECKPOINT, {"x": torch.ones(3)}, {"step": 10**9})
+    save_checkpoint(tmp_path / "home", 2)
+    export_results(outputs, tmp_path / "results.zip")
+    came = import_results(tmp_path / "results.zip", tmp_path / "home", STUDY)
+    assert CHECKPOINT in came.kept
+    assert files.read_tensors(tmp_path / "home" / CHECKPOINT)[1]["step"] == 2
+
+
 def test_a_file_that_differs_is_named_and_kept(command, archive, tmp_path):
     mine = tmp_path / "home" / TARGET / "target.json"
     mine.parent.mkdir(parents=True)
@@ -285,3 +294,13 @@ def test_what_is_no_archive_is_refused(archive, refused, tmp_path):
     refused(tmp_path, "is no regular file")
     os.mkfifo(tmp_path / "pipe")
     refused(tmp_path / "pipe", "no regular file")
+
+
+def test_an_archive_whose_names_are_no_unicode_is_refused(archive, refused):
+    """What reading them raises is none of zipfile's own errors."""
+    content = bytearray(archive.read_bytes())
+    listed, stored = content.rfind(b"PK\x01\x02"), content.rfind(b"PK\x03\x04")
+    content[listed + 9] |= 0x08  # the name is said to be UTF-8
+    content[stored + 30] = 0xFF  # its first byte
+    archive.write_bytes(content)
+    refused(archive, "is damaged")

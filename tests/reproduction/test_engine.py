@@ -1,6 +1,7 @@
 """The engine: tasks are computed once, damage stays where it is, failures stop nothing else."""
 
 import dataclasses
+import json
 import logging
 
 import pytest
@@ -92,6 +93,23 @@ def test_a_damaged_own_file_is_set_aside_though_the_task_ships(study, counted, r
     assert counted.calls == []
     assert not own.exists()
     assert own.with_name(f"{own.name}.damaged").read_text() == "rubbish"
+
+
+def test_a_file_of_another_task_is_not_taken_for_this_ones(study, counted, request_for, caplog):
+    run_study(study, request_for())
+    first, second = (
+        next(path for name, path in files_of(request_for()).items() if task in name)
+        for task in ("first", "second")
+    )
+    before = second.read_bytes()
+    second.write_bytes(first.read_bytes())
+    counted.calls.clear()
+    with caplog.at_level(logging.WARNING):
+        run_study(study, request_for())
+    assert f"{second} is of another task, part first" in caplog.text
+    assert counted.calls == ["second"]
+    again, old = (json.loads(content) for content in (second.read_bytes(), before))
+    assert again["rows"] == old["rows"]
 
 
 @pytest.mark.parametrize(

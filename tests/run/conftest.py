@@ -45,6 +45,8 @@ def two_seeds(two_seed_outputs, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def stored_targets(two_seed_outputs):
-    """An option that takes the target of ``TWO_SEEDS`` from where it is, instead of training it."""
-    return f"targets={two_seed_outputs / 'targets'}"
+def stored_targets(two_seed_outputs, tmp_path_factory):
+    """An option that takes the target of ``TWO_SEEDS`` from a store, and trains others into it."""
+    store = tmp_path_factory.mktemp("targets")
+    shutil.copytree(two_seed_outputs / "targets", store, dirs_exist_ok=True)
+    return f"targets={store}"

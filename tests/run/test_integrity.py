@@ -219,6 +219,40 @@ def test_a_result_that_cannot_be_read_is_named_and_the_others_are_shown(
     assert not list(other.glob("*.damaged"))
 
 
+def test_a_result_of_another_run_is_set_aside_and_the_run_done(finished, command, tmp_path):
+    other = "features=he_uniform"
+    code, out, err = command("run", *SMALLEST, other, f"outputs={tmp_path}")
+    assert code == 0, err
+    shutil.copyfile(finished / "result.json", folder_of(out) / "result.json")
+    code, out, err = command("run", *SMALLEST, other, f"outputs={tmp_path}")
+    assert code == 0, err
+    assert "is of another run, with features.name=" in err
+    assert "not he_uniform" in err
+    assert not out.startswith("already done")
+    assert "he_uniform" in out
+
+
+def test_a_finished_run_says_that_it_was_computed_elsewhere_than_is_asked(
+    finished, command, tmp_path
+):
+    words = ("run", *SMALLEST, f"outputs={tmp_path}")
+    for device, said in (("cpu", 0), ("cuda", 1)):
+        code, out, err = command(*words, f"device={device}")
+        assert code == 0, err
+        assert out.startswith("already done")
+        assert out.count(f"before device={device}") == said
+
+
+def test_logits_that_are_far_off_are_named_although_all_layers_are_rebuilt(command, tmp_path):
+    """With so large a margin the shift of the ReLUs is 1e5 times the values, in float32."""
+    large = ("features.activation=relu", "features.margin=1e5", "seeds=[0]")
+    code, out, err = command("run", *SMALLEST, *large, f"outputs={tmp_path}")
+    assert code == 0, err
+    assert "every layer is rebuilt, and yet logits differ by" in err
+    notes = files.read_json(folder_of(out) / "result.json")["notes"]
+    assert any("their rounding shows" in note for note in notes)
+
+
 def test_a_result_of_another_version_is_set_aside_and_the_run_done(finished, command, tmp_path):
     files.write_json(finished / "result.json", {"accuracy": 3})
     code, _, err = command("run", *SMALLEST, f"outputs={tmp_path}")

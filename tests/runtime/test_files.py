@@ -1,5 +1,6 @@
 """Files are whole or not there; a damaged one is named, set aside and redone."""
 
+import errno
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import torch
 
 from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import differences_from_defaults, json_values
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 
 
 def test_a_damaged_file_is_set_aside_with_a_warning_and_the_next_one_beside_it(tmp_path, caplog):
@@ -32,6 +33,45 @@ def test_a_damaged_file_is_set_aside_with_a_warning_and_the_next_one_beside_it(t
     ]
     assert files.read_if_valid(path, files.read_json, quarantine_damaged=True) is None
     assert len(caplog.records) == 2  # a missing file is not damaged
+
+
+UNREADABLE = {
+    "permission": (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+    "disk": (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+    "memory": (MemoryError(), "not enough memory"),
+    "torch's memory": (
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+        "not enough memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", UNREADABLE)
+def test_a_whole_file_that_cannot_be_read_now_is_neither_moved_nor_redone(
+    tmp_path, monkeypatch, cause
+):
+    error, reason = UNREADABLE[cause]
+
+    def fails(*_, **__):
+        raise error
+
+    path = tmp_path / "result.json"
+    files.write_json(path, {"accuracy": 90.1})
+    with monkeypatch.context() as patched:
+        patched.setattr(type(path), "read_text", fails)
+        with pytest.raises(files.Unreadable, match=f"cannot be read .{reason}.$"):
+            files.read_json(path)
+        assert files.read_if_valid(path, files.read_json) is None
+        with pytest.raises(RunError, match=f"{reason}.; nothing was changed"):
+            files.read_if_valid(path, files.read_json, quarantine_damaged=True)
+    assert files.read_json(path) == {"accuracy": 90.1}
+    assert [place.name for place in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_name_as_long_as_the_file_system_allows_can_be_written(tmp_path):
+    path = tmp_path / ("\N{GRINNING FACE}" * 60)  # 240 bytes
+    files.write_text(path, "here")
+    assert path.read_text(encoding="utf-8") == "here"
 
 
 @pytest.mark.parametrize("place", ["folder", "pipe", "link", "bytes", "list"])
@@ -164,3 +204,22 @@ def test_where_locks_are_left_out_what_another_process_writes_stays(tmp_path):
         assert other.exists()
     with locks.lock_folder(tmp_path, "the work"):
         assert not other.exists()
+
+
+def test_a_lock_leaves_what_a_live_process_writes_in_the_folders_below(tmp_path):
+    """As of a sweep in the outputs folder, while another command trains below it."""
+    live = tmp_path / "targets" / f".a.{files._host()}-{os.getppid()}.abcdefg8.part"
+    dead = tmp_path / "targets" / f".a.{files._host()}-99999999.abcdefg8.part"
+    live.parent.mkdir()
+    for path in (live, dead):
+        path.write_bytes(b"half")
+    with locks.lock_folder(tmp_path, "the sweep", shared=True):
+        assert live.exists()
+        assert not dead.exists()
+
+
+def test_a_folder_that_is_two_things_at_once_is_refused_and_not_waited_for(tmp_path):
+    with locks.lock_folder(tmp_path, "the sweep"):
+        twice = locks.lock_folder(tmp_path, "the run")
+        with pytest.raises(UserError, match="the folder of two things of this command"), twice:
+            pass
