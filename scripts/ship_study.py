@@ -48,10 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     for name in args.targets:
-        brought.append(args.to / "targets" / name)
-        brought[-1].mkdir(parents=True, exist_ok=True)
         for file in ("target.json", "target.safetensors"):
-            shutil.copyfile(args.source / "targets" / name / file, brought[-1] / file)
+            brought.append(args.to / "targets" / name / file)
+            copy(args.source / "targets" / name / file, brought[-1])
     # The usual folder is not named: tables in a checkout are the shipped ones.
     options = [] if args.to == Path("outputs") else [f"outputs={args.to}"]
     pages.write(study, read(args.study, [f"scale={args.scale}", *options]), args.to / args.study)
@@ -71,12 +70,18 @@ def bring(study: Study, made: StudyRequest, to: Path) -> list[Path]:
                 without_machine(result).write(path)
             elif isinstance(work, TaskWork) and work.path.exists() and result is not None:
                 path = to / study.name / work.path.relative_to(made.folder)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(work.path, path)
+                copy(work.path, path)
             else:
                 continue
             brought.append(path)
     return brought
+
+
+def copy(path: Path, to: Path) -> None:
+    """Copy a file, unless it is there: results may be shipped from where they were made."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if path.resolve() != to.resolve():
+        shutil.copyfile(path, to)
 
 
 def without_machine(result: RunResult) -> RunResult:

@@ -43,3 +43,13 @@ def test_a_result_is_brought_without_its_machine():
 )
 def test_folders_in_a_command_are_not_named(command, shown):
     assert ship_study.without_folders(command) == shown
+
+
+def test_a_file_that_is_shipped_from_where_it_lies_stays(tmp_path):
+    path = tmp_path / "targets" / "target.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    ship_study.copy(path, tmp_path / "targets" / ".." / "targets" / "target.json")
+    assert path.read_text() == "{}"
+    ship_study.copy(path, tmp_path / "home" / "target.json")
+    assert (tmp_path / "home" / "target.json").read_text() == "{}"
