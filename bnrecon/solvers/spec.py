@@ -26,7 +26,7 @@ class SolverSpec:
     >>> SolverSpec(tolerance=0)
     Traceback (most recent call last):
     ...
-    bnrecon.runtime.errors.UserError: tolerance=0: must be above 0
+    bnrecon.runtime.errors.UserError: tolerance=0: must be above 0 and at most 1
     """
 
     name: str = option("auto", "how M gamma = vec(W) is solved; auto chooses by size")
