@@ -10,6 +10,7 @@ from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.substitution import freeze, replacements, substitute
+from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.inference import outside_inference_mode
 from bnrecon.solvers.base import Solution
@@ -20,6 +21,7 @@ NOTHING = 1e-6  # inputs that are never larger than this tell no range
 
 
 @outside_inference_mode
+@on_processor_by_default
 def assemble(
     plan: Plan,
     solutions: Mapping[str, Solution],

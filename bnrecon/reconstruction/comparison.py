@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.usage import tensors_in
+from bnrecon.runtime.default_device import users_default_device
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 
@@ -55,7 +57,7 @@ def compare(
     images = images[:64]
     with torch.no_grad(), exact_float32():
         theirs, ours = (
-            _numbers(model(images.clone())),
+            _numbers(run_model(model, images.clone())),
             _numbers(_source_output(network, images.clone())),
         )
         if not theirs:
@@ -92,7 +94,8 @@ def compare(
 def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
     """The source network's output; the model's own code may ask its layers for what these lack."""
     try:
-        return network(images)
+        with users_default_device():
+            return network(images)
     except (Interrupted, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -113,7 +116,7 @@ def _unsteady(
         (images.clone(), "from one run to the next", 0.0),
         (nudged, f"when its images change by {NUDGE:.0e} of their size", JUMP * found.size),
     ):
-        others = _numbers(model(given))
+        others = _numbers(run_model(model, given))
         if _shapes(others) != _shapes(theirs):
             return f"the model's own are of another shape {when}"
         own = _gap(others, theirs)

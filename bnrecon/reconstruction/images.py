@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from bnrecon.runtime.default_device import users_default_device
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 
 __all__ = ["checked_images", "run_model"]
 
 
+END = object()  # behind a user's last batch
 OUR_OWN = (
     UserError,
     RunError,
@@ -69,7 +71,8 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
     torch.Size([2, 1])
     """
     try:
-        return model(images)
+        with users_default_device():
+            return model(images)
     except OUR_OWN:
         raise
     except Exception as error:  # the user's own forward: anything can come out of it
@@ -82,7 +85,14 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
 def _given(images: Any) -> Iterator[Any]:
     """The batches, one after the other."""
     try:
-        yield from [images] if isinstance(images, torch.Tensor) else images
+        with users_default_device():
+            batches = iter([images] if isinstance(images, torch.Tensor) else images)
+        while True:
+            with users_default_device():  # a loader's, which may draw from a generator there
+                batch = next(batches, END)
+            if batch is END:
+                return
+            yield batch
     except OUR_OWN:
         raise
     except Exception as error:  # the user's own loader

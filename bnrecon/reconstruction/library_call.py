@@ -22,6 +22,7 @@ from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
+from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.inference import outside_inference_mode
 from bnrecon.solvers.spec import SolverSpec
@@ -30,6 +31,7 @@ __all__ = ["reconstruct"]
 
 
 @outside_inference_mode
+@on_processor_by_default
 def reconstruct(
     model: nn.Module,
     features: str | FeatureSpec = "he_normal",

@@ -12,11 +12,12 @@ from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad, take
 from bnrecon.reconstruction.images import run_model
+from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.hardware import exact_float32
 
 __all__ = ["LayerMoments", "gather"]
 
-ZERO = torch.zeros((), dtype=torch.float64)  # added to sums on any device
+ZERO = torch.zeros((), dtype=torch.float64, device="cpu")  # added to sums on any device
 
 
 @dataclass
@@ -152,6 +153,7 @@ def _unbiased(count: int) -> float:
     return count / max(1, count - 1)
 
 
+@on_processor_by_default
 def gather(
     model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]
 ) -> Mapping[str, LayerMoments]:

@@ -31,6 +31,7 @@ from bnrecon.reconstruction.storage import (
     store,
 )
 from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
+from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.inference import outside_inference_mode
@@ -42,6 +43,7 @@ __all__ = ["RefusedLayers", "plan_layers"]
 
 
 @outside_inference_mode
+@on_processor_by_default
 def plan_layers(
     model: nn.Module,
     features: FeatureSpec | str = "he_normal",

@@ -14,6 +14,7 @@ from bnrecon.features.register import distribution
 from bnrecon.operators.system import System
 from bnrecon.reconstruction.groups import solve_groups, weakest
 from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["group_system", "solve_layer", "tolerance_for"]
 
 
+@on_processor_by_default
 def solve_layer(
     layer: PlannedLayer,
     checkpoint: Checkpoint | None = None,

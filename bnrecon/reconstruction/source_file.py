@@ -25,6 +25,7 @@ from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.storage import held_bytes
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
+from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.inference import outside_inference_mode
@@ -59,6 +60,7 @@ def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
     }
 
 
+@on_processor_by_default
 def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     """Write normalization parameters, everything else that is not drawn, and the recipes.
 
@@ -87,6 +89,7 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     )
 
 
+@on_processor_by_default
 def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     """Write the full state dict, frozen weights included, with the recipes beside it.
 
@@ -106,6 +109,7 @@ def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> Non
 
 
 @outside_inference_mode
+@on_processor_by_default
 def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn.Module:
     """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
 
@@ -239,6 +243,7 @@ def _rebuild(
 
 
 @outside_inference_mode
+@on_processor_by_default
 def collapse(network: nn.Module) -> nn.Module:
     """The network with every source layer collapsed into W' = outer ∘ (B diag(inner) A).
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from bnrecon.reconstruction.attention import Attention
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
 from bnrecon.reconstruction.kernels import LAYERS, norm_class, output_channels
+from bnrecon.runtime.default_device import users_default_device
 from bnrecon.runtime.errors import first_line
 
 __all__ = ["Usage", "find_usage", "tensors_in"]
@@ -47,7 +48,8 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
         return Usage()  # a bare layer: a trace would look inside it
     seen = _observe(model, images) if images is not None else None
     try:
-        graph = _Tracer().trace(model)
+        with users_default_device():
+            graph = _Tracer().trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
         why = f"the network cannot be traced ({type(error).__name__}: {first_line(error)})"
         note = f"{why}; its BatchNorm layers are kept, not folded"
@@ -131,7 +133,7 @@ def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
             module.register_forward_hook(lambda *_: watch.running.pop() and None, always_call=True),
         ]
     try:
-        with torch.no_grad(), _eager(model), watch:
+        with torch.no_grad(), _eager(model), users_default_device(), watch:
             model(images[:1].clone())
     finally:
         for handle in handles:

@@ -159,7 +159,7 @@ def refine(
         schedule = [precision for precision in schedule if precision is not BFLOAT16]
     limit = spec.max_iterations or MOST_ITERATIONS
     start = None if checkpoint is None else checkpoint.load()
-    start = start or Corrected(torch.zeros(exact.shape[1]), rhs, 0, len(schedule))
+    start = start or Corrected(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
     x, residual, spent = start.x.to(rhs), start.residual.to(rhs), start.iterations
     level, gain, names = max(0, len(schedule) - start.left), start.gain, start.names
     begun = start.inner

@@ -1,0 +1,103 @@
+"""After torch.set_default_device our own tensors stay on the processor; a user's code has theirs.
+
+The meta device, which holds no numbers, stands for a GPU: whatever is made there is found out.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+import bnrecon
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.runtime.default_device import GIVEN, PROCESSOR
+from bnrecon.runtime.errors import UserError
+from bnrecon.solvers.register import SOLVERS
+
+
+class Watching(nn.Sequential):
+    """Keeps the default device that each of its runs saw."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(torch.get_default_device().type)
+        return super().forward(x)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Watching(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, groups=2),
+        nn.Flatten(),
+        nn.Linear(96, 2),
+    ).eval()
+
+
+@pytest.fixture
+def images():
+    return torch.randn(5, 3, 6, 6)
+
+
+@pytest.fixture
+def elsewhere(model, images):
+    """The default device, once model and images are there."""
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(before)
+
+
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "closed_form"])
+def test_every_solver(model, images, elsewhere, solver):
+    rebuilt = bnrecon.reconstruct(model, solver=solver, images=images)
+    assert {parameter.device for parameter in rebuilt.network.parameters()} == {PROCESSOR}
+    assert max(layer.relative_error for layer in rebuilt.layers) < 1e-2
+
+
+@pytest.mark.parametrize("features", DISTRIBUTIONS)
+def test_every_distribution(model, images, elsewhere, features, tmp_path):
+    rebuilt = bnrecon.reconstruct(model, features, images=images)
+    assert rebuilt.difference.largest < 1e-4 * rebuilt.difference.size
+    path = rebuilt.save(tmp_path / "source.safetensors")
+    loaded = bnrecon.collapse(bnrecon.load_source(path, model))
+    expected = model(images)
+    assert (loaded(images) - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert rebuilt.save(tmp_path / "full.safetensors", full=True).exists()
+
+
+def test_a_model_s_own_code_sees_the_caller_s_default_device(model, images, elsewhere):
+    class Loader:
+        def __iter__(self):
+            model.seen.append(torch.get_default_device().type)
+            yield images[:2]
+            model.seen.append(torch.get_default_device().type)
+            yield images[2:]
+
+    model.seen.clear()
+    bnrecon.reconstruct(model, images=Loader())
+    assert len(model.seen) > 4
+    assert set(model.seen) == {"meta"}
+
+
+def test_an_error_restores_both(model, elsewhere):
+    with pytest.raises(UserError):
+        bnrecon.reconstruct(model, "no such features")
+    assert torch.get_default_device().type == "meta"
+    assert GIVEN.get() == PROCESSOR
+
+
+def test_the_three_calls_one_by_one(model, images, elsewhere):
+    from bnrecon.reconstruction import gather
+
+    plan = bnrecon.plan_layers(model, "sign", images=images)
+    moments = gather(plan.model, [layer.found for layer in plan.layers], [images])
+    solutions = {layer.name: bnrecon.solve_layer(layer) for layer in plan.layers}
+    rebuilt = bnrecon.assemble(plan, solutions, moments)
+    expected = model(images)
+    assert (rebuilt.network(images) - expected).abs().max() < 1e-4 * expected.abs().max()
