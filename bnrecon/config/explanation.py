@@ -136,7 +136,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], str]], ...] = (
     ),
     (r"Error merging override (\S+)\n[^\n]*is not a ListConfig, list or tuple", _not_a_list),
     (
-        r"Error merging override (\S+)\n[^\n]*is not Optional",
+        r"Error merging override (\S+)\n[^\n]*(?:is not Optional|NoneType is not a subclass)",
         lambda match, _: f"{match[1]}: must have a value",
     ),
     (r"[Mm]issing mandatory value", _no_value),

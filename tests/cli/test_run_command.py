@@ -44,6 +44,7 @@ MISTAKES = [
     ("imports=[nothing/such]", "importable from here"),
     ("imports=[nothing-such]", "importable from here"),
     ("outputs=null", "must have a value"),
+    ("seeds=[null]", "seeds=[null]: must have a value"),
     ("hydra.sweep.dir=null -m", "must have a value"),
 ]
 
