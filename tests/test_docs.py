@@ -332,6 +332,9 @@ def test_the_density_of_the_example_needs_the_exponent():
     printed = 1 - (0.2 / 50) ** (1 / 50)
     assert printed == pytest.approx(0.105, abs=5e-4)
     assert printed ** (1 / 10) == pytest.approx(0.798, abs=5e-4)
+    exact = (1 - (1 - 0.8 ** (1 / 50)) ** (1 / 50)) ** (1 / 10)
+    assert exact == pytest.approx(0.796, abs=5e-4)
+    assert (1 - (1 - exact**10) ** 50) ** 50 == pytest.approx(0.8)
     at_printed = 50 * math.log10(-math.expm1(50 * math.log1p(-(printed**10))))
     assert round(at_printed) == -405
     assert (1 - (1 - printed) ** 50) ** 50 == pytest.approx(0.8, abs=0.02)  # p^d = printed

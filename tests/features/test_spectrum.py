@@ -99,6 +99,18 @@ def test_for_fewer_features_than_equations_the_printed_edges_are_wrong():
     assert spectrum.edges(n / width)[1] - values[0] > 0.2
 
 
+@pytest.mark.parametrize(("size", "near"), [(20, 0.11), (40, 0.06)])
+def test_weights_that_are_not_centred_follow_the_law_on_another_scale(size, near):
+    """docs/errata.md, entry 8: mean and deviation 1 in both factors, c0 = c2, c1 = n."""
+    n, rng = size**2, np.random.default_rng(0)
+    first, second = rng.normal(1, 1, (2, n, size))
+    matrix = np.einsum("ki,kj->ijk", second, first).reshape(n, n)
+    variance = 2**2 - 1  # of b a, where E b² = E a² = 2
+    values = np.linalg.svd(matrix / np.sqrt(n * variance), compute_uv=False)
+    assert 0.26 < spectrum.distance(values, 1.0) < 0.31
+    assert spectrum.distance(values * np.sqrt(1 + 2), 1.0) < near
+
+
 @pytest.mark.parametrize("condition", [2, 1541601, 1e9])
 def test_quantiles_reach_both_edges(condition):
     low, high = spectrum.quantile(np.array([0.0, 1.0]), spectrum.aspect_of_condition(condition))

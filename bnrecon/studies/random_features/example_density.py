@@ -169,6 +169,7 @@ def _claim(target: str, values: np.ndarray, inputs: int) -> Claim:
 
 PRINTED = required_density_in_print(OUTPUTS, 1 - WANTED)
 REPAIRED = required_density(OUTPUTS, DEGREE, 1 - WANTED)
+NECESSARY = (1 - (1 - WANTED ** (1 / OUTPUTS)) ** (1 / OUTPUTS)) ** (1 / DEGREE)  # bound = WANTED
 
 PART = Experiment(
     where="After Theorem 4.2",
@@ -179,8 +180,9 @@ PART = Experiment(
         "which a permutation of the rows finds the target is computed exactly. In brackets are "
         "exact 95% intervals, of quantiles from order statistics. Theorem 4.2's bound is the same "
         "for all targets of these degrees. It is the probability that each row fits some feature "
-        "row, as if rows did not compete for them, and is reached by none of these targets: p = "
-        f"{DENSITY:g} is necessary by the bound, not sufficient. "
+        "row, as if rows did not compete for them, and is reached by none of these targets: a p "
+        f"of about {DENSITY:g} is necessary by the bound (exactly {NECESSARY:.4f}), not "
+        "sufficient. "
         "The density of the text, as extracted 1 - (δ/c2)^(1/c2), is "
         f"{PRINTED:.3f} in the example; with an exponent 1/d, which print or extraction may have "
         f"lost, it is {REPAIRED:.3f}, the text's own {DENSITY:g} (docs/errata.md, entries 11 and "
