@@ -18,6 +18,7 @@ from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import StopRequest
 from bnrecon.solvers import SolverSpec, solve
@@ -432,6 +433,24 @@ def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options):
         assert float((source(images) - target(images)).abs().max()) < 1e-3
     rebuilt = measure_accuracy(source, digits, gpu.device)
     assert rebuilt == measure_accuracy(target, digits, gpu.device)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["to the device", "from the device"])
+@pytest.mark.parametrize("features", ["he_normal", "id_cond"])
+def test_a_source_that_was_moved_computes_where_it_is(gpu, features, there, tmp_path):
+    begin, end = (CPU, gpu.device) if there else (gpu.device, CPU)
+    target = enliven(small_vgg(), (1, 8, 8)).to(begin)
+    rebuilt = reconstruct(target, features)
+    source, target = rebuilt.network.to(end), target.to(end)
+    single = collapse(source)
+    assert all(on_device(parameter) == there for parameter in single.parameters())
+    assert on_device(next(iter(source_layers(source).values())).weight) == there
+    x = torch.randn(8, 1, 8, 8).to(end)
+    with torch.no_grad():
+        for network in (source, single):
+            assert float((network(x) - target(x)).abs().max()) < 1e-3
+    loaded = load_source(rebuilt.save(tmp_path / "source.safetensors"), target)
+    assert torch.equal(loaded(x).cpu(), source(x).cpu())
 
 
 @pytest.mark.parametrize("storage", ["regenerate", "disk"])

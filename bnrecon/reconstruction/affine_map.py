@@ -30,6 +30,11 @@ class AffineMap:
         gamma = self.scale * (self.variance.double() + eps).sqrt()
         return gamma, self.shift + self.scale * self.mean.double()
 
+    def to(self, device: torch.device) -> AffineMap:
+        """The same map on a device."""
+        parts = (self.scale, self.shift, self.mean, self.variance)
+        return AffineMap(*(part.to(device) for part in parts))
+
     def rounded(self, precision: torch.dtype) -> AffineMap:
         """The same map with running statistics of this precision."""
         mean, variance = self.mean.to(precision), self.variance.to(precision)
@@ -87,7 +92,7 @@ def present_map(norm: Norm, wanted: AffineMap | None) -> AffineMap:
     if wanted is not None:
         values = (*wanted.parameters(norm.eps), wanted.mean, wanted.variance)
         if all(torch.equal(v.to(h), h) for v, h in zip(values, held, strict=True)):
-            return wanted
+            return wanted.to(gamma.device)  # the network may have been moved since it was written
     return AffineMap.of_parameters(gamma.double(), beta.double(), mean, variance, norm.eps)
 
 

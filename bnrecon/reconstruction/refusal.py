@@ -19,6 +19,10 @@ class RefusedLayers(UserError):
         super().__init__(message)
         self.refused = dict(refused)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For other processes: by default only the message would be given to ``__init__``."""
+        return type(self), (str(self), self.refused)
+
     def advise_library_user(self) -> None:
         """Add to the message what a library user can do; the command line has no such argument."""
         advice = "error.refused has all reasons; unsupported='keep' leaves such layers as they are"

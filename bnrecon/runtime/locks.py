@@ -84,25 +84,24 @@ def lock_file(
         yield True
         return
     lock = filelock.FileLock(path, fallback_to_soft=False)
+    held = True
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
             if waiting is None:
-                yield False
-                return
-            logger.warning(waiting())
-            lock.acquire()
+                held = False
+            else:
+                logger.warning(waiting())
+                lock.acquire()
     except RuntimeError:  # filelock's: this process holds it already, and would wait for itself
         raise UserError(
-            f"{path.parent} is the folder of two things of this command; give one of them another"
+            f"{path.parent} is locked by this command already: two of its outputs share this "
+            "folder; give one of them another"
         ) from None
     except OSError as error:
-        if error.errno in NO_LOCKS and not required:
-            yield True
-            return
-        if error.errno in NO_LOCKS:
+        if error.errno in NO_LOCKS and required:
             raise UserError(
                 f"{path.parent} is on a file system without file locks ({error.strerror}), which "
                 "keep processes from writing the same files: give outputs=FOLDER on another one, "
@@ -113,9 +112,10 @@ def lock_file(
                 f"{path.parent} cannot be written ({error.strerror}); "
                 "give outputs=FOLDER, a folder of yours"
             ) from None
-        raise
+        if error.errno not in NO_LOCKS:
+            raise
     try:
-        yield True
+        yield held
     finally:
         lock.release()
 

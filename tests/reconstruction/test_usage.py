@@ -1,6 +1,7 @@
 """What a network does with its weights besides calling its layers: refused, or kept with a note."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -197,6 +198,8 @@ def test_all_layers_of_a_shared_weight_that_is_read_elsewhere_are_refused():
     with pytest.raises(RefusedLayers) as caught:
         bnrecon.reconstruct(model.eval(), images=torch.randn(8, 6))
     assert set(caught.value.refused) == {"read", "other"}
+    copy = pickle.loads(pickle.dumps(caught.value))  # as by a pool of processes
+    assert (str(copy), copy.refused) == (str(caught.value), caught.value.refused)
 
 
 @pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])

@@ -6,7 +6,9 @@ import logging
 import os
 import socket
 import tracemalloc
+from unittest import mock
 
+import filelock
 import pytest
 import torch
 
@@ -218,8 +220,21 @@ def test_a_lock_leaves_what_a_live_process_writes_in_the_folders_below(tmp_path)
         assert not dead.exists()
 
 
+@pytest.mark.parametrize("error", [RuntimeError("its own"), FileNotFoundError(2, "its own")])
+@pytest.mark.parametrize("obstacle", ["held by another", "without locks"])
+def test_what_a_block_without_the_lock_raises_is_left_as_it_is(
+    tmp_path, monkeypatch, error, obstacle
+):
+    failure = filelock.Timeout("") if obstacle == "held by another" else OSError(errno.ENOLCK, "")
+    monkeypatch.setattr(filelock.FileLock, "acquire", mock.Mock(side_effect=failure))
+    lock = locks.lock_file(tmp_path / "a.lock", required=False)
+    assert lock.__enter__() == (obstacle == "without locks")
+    with pytest.raises(type(error), match="its own"):
+        lock.gen.throw(error)
+
+
 def test_a_folder_that_is_two_things_at_once_is_refused_and_not_waited_for(tmp_path):
     with locks.lock_folder(tmp_path, "the sweep"):
         twice = locks.lock_folder(tmp_path, "the run")
-        with pytest.raises(UserError, match="the folder of two things of this command"), twice:
+        with pytest.raises(UserError, match="two of its outputs share this folder"), twice:
             pass
