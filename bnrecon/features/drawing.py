@@ -12,11 +12,13 @@ from bnrecon.features.portable_random import Stream
 from bnrecon.features.register import Distribution, distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.user_code import attribute_errors
 
 __all__ = ["draw"]
 
 
+@outside_torch_modes
 def draw(
     name: str,
     shape: LayerShape,

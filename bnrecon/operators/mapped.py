@@ -32,7 +32,7 @@ def disk_folder() -> Path:
             f"TMPDIR={chosen}: not a folder that can be written to; create it, or set TMPDIR to "
             "another one"
         )
-    return Path(tempfile.gettempdir())
+    return Path(chosen or tempfile.gettempdir())  # which is kept for the process: TMPDIR may change
 
 
 def disk_room() -> int:

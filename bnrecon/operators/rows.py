@@ -145,5 +145,5 @@ class TableRows:
     def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Some rows, made or read for this."""
         numbers = self.table(part).transpose(0, 1)
-        values = torch.empty(numbers.shape, dtype=dtype).copy_(numbers)
+        values = torch.empty(numbers.shape, dtype=dtype, device=numbers.device).copy_(numbers)
         return values.reshape(-1, self.columns).to(device)

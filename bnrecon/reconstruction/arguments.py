@@ -7,10 +7,11 @@ import numbers
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError, nearest, shorten
 from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import SOLVERS
 from bnrecon.solvers.spec import SolverSpec
@@ -20,6 +21,7 @@ __all__ = [
     "check_module",
     "check_parameters",
     "check_seed",
+    "check_tensors",
     "check_unsupported",
     "feature_spec",
     "solver_spec",
@@ -69,6 +71,19 @@ def check_parameters(model: nn.Module) -> None:
         raise UserError(
             f"the model holds {', '.join(sorted(others))} parameters; "
             "reconstruct works in float32 or float64: call model.float()"
+        )
+
+
+def check_tensors(model: nn.Module) -> None:
+    """Raise ``UserError`` unless all of the model's tensors hold numbers."""
+    lazy = [name for name, part in model.named_modules() if isinstance(part, LazyModuleMixin)]
+    if lazy:
+        names = shorten([name or "the model" for name in lazy])
+        raise UserError(f"{names}: a lazy module has no weights yet; run the network once before")
+    if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
+        raise UserError(
+            "model: some of its tensors are on the meta device and hold no numbers; "
+            "load its weights first"
         )
 
 

@@ -10,9 +10,8 @@ from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.substitution import freeze, replacements, substitute
-from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError, UserError, shorten
-from bnrecon.runtime.inference import outside_inference_mode
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
 
 __all__ = ["assemble", "check_moments", "join_layers"]
@@ -20,8 +19,7 @@ __all__ = ["assemble", "check_moments", "join_layers"]
 NOTHING = 1e-6  # inputs that are never larger than this tell no range
 
 
-@outside_inference_mode
-@on_processor_by_default
+@outside_torch_modes
 def assemble(
     plan: Plan,
     solutions: Mapping[str, Solution],
@@ -59,7 +57,7 @@ def join_layers(plan: Plan, built: Sequence[BuiltLayer]) -> Reconstruction:
     network = substitute(plan.model, replacements(found, (part.layer for part in built)))
     notes = list(plan.notes)
     if frozen := freeze(network):
-        notes.append(f"frozen with the convolutions, being no normalization: {shorten(frozen)}")
+        notes.append(f"frozen too, as only normalizations stay trainable: {shorten(frozen)}")
     reports, recipes = [part.report for part in built], [part.recipe for part in built]
     return Reconstruction(network, reports, recipes, notes)
 
@@ -104,6 +102,6 @@ def _check_range(name: str, seen: LayerMoments | None, activation: str) -> None:
         )
     if (largest := float(seen.largest_input.max())) < NOTHING:
         raise UserError(
-            f"{label}: on the images its inputs are at most {largest:.0e}, which tells no range; "
-            "give images as the network will see them, or none and activation=identity"
+            f"{label}: on the images its inputs are at most {largest:.0e}, too small to tell "
+            "their range; give images as the network will see them, or none and activation=identity"
         )

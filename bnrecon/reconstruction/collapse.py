@@ -16,7 +16,7 @@ from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
 from bnrecon.reconstruction.affine_map import AffineMap, rounded_scale
 from bnrecon.reconstruction.kernels import Layer, make_layer, weight_of
-from bnrecon.runtime.inference import outside_inference_mode
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 if TYPE_CHECKING:
     from bnrecon.reconstruction.source_layer import SourceLayer
@@ -84,7 +84,7 @@ def _composed(layer: SourceLayer, inner: torch.Tensor, outer: torch.Tensor) -> l
     return kernels
 
 
-@outside_inference_mode
+@outside_torch_modes
 def collapse_layer(layer: SourceLayer) -> Layer:
     """The one layer that a source layer computes, from its float64 maps and its features.
 

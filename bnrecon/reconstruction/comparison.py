@@ -11,9 +11,9 @@ from torch import nn
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.usage import tensors_in
-from bnrecon.runtime.default_device import users_default_device
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["NOTED", "compare"]
 
@@ -94,7 +94,7 @@ def compare(
 def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
     """The source network's output; the model's own code may ask its layers for what these lack."""
     try:
-        with users_default_device():
+        with callers_default_device():
             return network(images)
     except (Interrupted, MemoryError, torch.OutOfMemoryError):
         raise

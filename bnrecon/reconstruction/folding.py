@@ -101,7 +101,7 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
     notes = [usage.note] if usage.note else []
     if dropped := [name for layer in layers for name in _with_other_hooks(layer)]:
         notes.append(
-            f"not taken over: backward and state-dict hooks of {shorten(dropped)}; "
+            f"not copied: backward and state-dict hooks of {shorten(dropped)}; "
             "no output depends on them"
         )
     return Inventory(layers, refused, notes)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnrecon.runtime.default_device import users_default_device
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
+from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["checked_images", "run_model"]
 
@@ -71,7 +71,7 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
     torch.Size([2, 1])
     """
     try:
-        with users_default_device():
+        with callers_default_device():
             return model(images)
     except OUR_OWN:
         raise
@@ -85,10 +85,10 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
 def _given(images: Any) -> Iterator[Any]:
     """The batches, one after the other."""
     try:
-        with users_default_device():
+        with callers_default_device():
             batches = iter([images] if isinstance(images, torch.Tensor) else images)
         while True:
-            with users_default_device():  # a loader's, which may draw from a generator there
+            with callers_default_device():  # a loader's, which may draw from a generator there
                 batch = next(batches, END)
             if batch is END:
                 return

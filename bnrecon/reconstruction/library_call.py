@@ -22,16 +22,14 @@ from bnrecon.reconstruction.refusal import RefusedLayers
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
-from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError
-from bnrecon.runtime.inference import outside_inference_mode
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["reconstruct"]
 
 
-@outside_inference_mode
-@on_processor_by_default
+@outside_torch_modes
 def reconstruct(
     model: nn.Module,
     features: str | FeatureSpec = "he_normal",

@@ -12,8 +12,8 @@ from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad, take
 from bnrecon.reconstruction.images import run_model
-from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 __all__ = ["LayerMoments", "gather"]
 
@@ -153,7 +153,7 @@ def _unbiased(count: int) -> float:
     return count / max(1, count - 1)
 
 
-@on_processor_by_default
+@outside_torch_modes
 def gather(
     model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]
 ) -> Mapping[str, LayerMoments]:

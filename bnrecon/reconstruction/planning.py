@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.construction.residual import minimum_width
 from bnrecon.features.register import choose_width, distribution
@@ -13,6 +12,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import (
     check_model,
     check_seed,
+    check_tensors,
     check_unsupported,
     feature_spec,
     solver_spec,
@@ -31,10 +31,9 @@ from bnrecon.reconstruction.storage import (
     store,
 )
 from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
-from bnrecon.runtime.default_device import on_processor_by_default
-from bnrecon.runtime.errors import RunError, UserError, shorten
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory
-from bnrecon.runtime.inference import outside_inference_mode
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
@@ -42,8 +41,7 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["RefusedLayers", "plan_layers"]
 
 
-@outside_inference_mode
-@on_processor_by_default
+@outside_torch_modes
 def plan_layers(
     model: nn.Module,
     features: FeatureSpec | str = "he_normal",
@@ -81,7 +79,7 @@ def plan_layers(
         check_solver(features.pruning, solver)
     own = uncompiled(model)
     compiled = own is not model
-    _check_tensors(own)
+    check_tensors(own)
     model = unpack(own, substitute)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
@@ -133,19 +131,6 @@ def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
     if features.width == "minimum" and not distribution(features.name).widths:
         return max(1, minimum_width(shape, features.skip))
     return choose_width(features.name, shape, *given)
-
-
-def _check_tensors(model: nn.Module) -> None:
-    """Raise ``UserError`` unless all of the model's tensors hold numbers."""
-    lazy = [name for name, part in model.named_modules() if isinstance(part, LazyModuleMixin)]
-    if lazy:
-        names = shorten([name or "the model" for name in lazy])
-        raise UserError(f"{names}: a lazy module has no weights yet; run the network once before")
-    if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
-        raise UserError(
-            "model: some of its tensors are on the meta device and hold no numbers; "
-            "load its weights first"
-        )
 
 
 # Norms of weights below it, or above its inverse, vanish or overflow in float64.

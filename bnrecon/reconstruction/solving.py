@@ -14,8 +14,8 @@ from bnrecon.features.register import distribution
 from bnrecon.operators.system import System
 from bnrecon.reconstruction.groups import solve_groups, weakest
 from bnrecon.reconstruction.plan import PlannedLayer
-from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.checkpoint import Checkpoint
 from bnrecon.solvers.pruning import prune
@@ -25,7 +25,7 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["group_system", "solve_layer", "tolerance_for"]
 
 
-@on_processor_by_default
+@outside_torch_modes
 def solve_layer(
     layer: PlannedLayer,
     checkpoint: Checkpoint | None = None,

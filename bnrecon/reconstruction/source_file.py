@@ -16,7 +16,7 @@ from bnrecon.features.register import distribution
 from bnrecon.features.spec import STORAGES
 from bnrecon.operators.mapped import disk_room
 from bnrecon.reconstruction.affine_map import AffineMap
-from bnrecon.reconstruction.arguments import check_module, check_parameters
+from bnrecon.reconstruction.arguments import check_module, check_parameters, check_tensors
 from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.groups import group_number, joined_digest
@@ -25,10 +25,9 @@ from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.storage import held_bytes
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
-from bnrecon.runtime.default_device import on_processor_by_default
 from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
 from bnrecon.runtime.hardware import available_memory
-from bnrecon.runtime.inference import outside_inference_mode
+from bnrecon.runtime.torch_modes import outside_torch_modes
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
 
@@ -60,7 +59,7 @@ def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
     }
 
 
-@on_processor_by_default
+@outside_torch_modes
 def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     """Write normalization parameters, everything else that is not drawn, and the recipes.
 
@@ -89,7 +88,7 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     )
 
 
-@on_processor_by_default
+@outside_torch_modes
 def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     """Write the full state dict, frozen weights included, with the recipes beside it.
 
@@ -108,8 +107,7 @@ def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> Non
     )
 
 
-@outside_inference_mode
-@on_processor_by_default
+@outside_torch_modes
 def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn.Module:
     """Rebuild a saved source network: ``model`` gives the architecture, its weights do not matter.
 
@@ -125,6 +123,7 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     """
     check_module(model)
     check_parameters(model)
+    check_tensors(model)
     tensors, about = files.read_tensors(Path(path))
     if "layers" not in about:
         raise RunError(f"{path} holds no source network; give a file that rebuilt.save wrote")
@@ -151,6 +150,7 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
         for name, value in tensors.items()
         if name.startswith("rest|")
     }
+    _check_shapes(path, rest, network.state_dict())
     missing, unexpected = network.load_state_dict(rest, strict=False)
     prefixes = tuple(f"{name}." if name else "" for name in source_layers(network))
     if unexpected or any(not name.startswith(prefixes) for name in missing):
@@ -159,6 +159,18 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
         )
     freeze(network)
     return network.eval()
+
+
+def _check_shapes(
+    path: str | Path, given: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
+) -> None:
+    """Raise ``RunError`` where a tensor of the file has another shape than the architecture's."""
+    for name in given.keys() & own.keys():
+        if given[name].shape != own[name].shape:
+            raise RunError(
+                f"{path} does not fit this architecture: {name} is of shape "
+                f"{tuple(own[name].shape)} there and {tuple(given[name].shape)} in the file"
+            )
 
 
 def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
@@ -217,7 +229,7 @@ def _rebuild(
     ]
     if joined_digest(pairs) != recipe.digest:
         reason = (
-            ""
+            "; its shape may be another"
             if distribution(recipe.features).portable
             else (
                 f"; {recipe.features} weights pass through a factorization that differs "
@@ -242,8 +254,7 @@ def _rebuild(
     return layer
 
 
-@outside_inference_mode
-@on_processor_by_default
+@outside_torch_modes
 def collapse(network: nn.Module) -> nn.Module:
     """The network with every source layer collapsed into W' = outer ∘ (B diag(inner) A).
 

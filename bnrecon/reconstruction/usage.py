@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from bnrecon.reconstruction.attention import Attention
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
 from bnrecon.reconstruction.kernels import LAYERS, norm_class, output_channels
-from bnrecon.runtime.default_device import users_default_device
 from bnrecon.runtime.errors import first_line
+from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["Usage", "find_usage", "tensors_in"]
 
@@ -48,7 +48,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
         return Usage()  # a bare layer: a trace would look inside it
     seen = _observe(model, images) if images is not None else None
     try:
-        with users_default_device():
+        with callers_default_device():
             graph = _Tracer().trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
         why = f"the network cannot be traced ({type(error).__name__}: {first_line(error)})"
@@ -133,7 +133,7 @@ def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
             module.register_forward_hook(lambda *_: watch.running.pop() and None, always_call=True),
         ]
     try:
-        with torch.no_grad(), _eager(model), users_default_device(), watch:
+        with torch.no_grad(), _eager(model), callers_default_device(), watch:
             model(images[:1].clone())
     finally:
         for handle in handles:

@@ -19,6 +19,7 @@ from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers import SolverSpec
 from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.krylov import MOST_ITERATIONS
+from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 __all__ = [
     "Positions",
@@ -189,7 +190,7 @@ def _group_seconds(
     if name == "closed_form":
         return 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
     if name in ("matrix_free", "minimum_norm", "lbfgs"):
-        limit = spec.max_iterations or MOST_ITERATIONS
+        limit = spec.max_iterations or (MAX_ITERATIONS if name == "lbfgs" else MOST_ITERATIONS)
         iterations = min(limit, expected_iterations(c1 / n, spec.tolerance))
         products = 4 * n * c1 * (REGENERATION if layer.storage == "regenerate" else 1)
         fast = single if name == "lbfgs" else rates[precision_schedule(device)[0].factors]

@@ -298,7 +298,7 @@ def quarantine(path: Path, reason: Exception | str) -> None:
         RunError: the reason is that the file cannot be read: it stays where it is.
     """
     if isinstance(reason, Unreadable):
-        raise RunError(f"{reason}; nothing was changed: mend that, or move the file away") from None
+        raise RunError(f"{reason}; nothing was changed: correct it, or move the file") from None
     aside = path.with_name(path.name + ".damaged")
     number = 1
     while os.path.lexists(aside):  # a link that leads nowhere is somebody's, too

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from bnrecon.operators.system import System
+from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.user_code import Registered, attribute_errors, unregistered
 from bnrecon.solvers import closed_form, dense, iterative, lbfgs, least_squares
 from bnrecon.solvers.base import Answer, Solve
@@ -138,12 +141,26 @@ def register_solver(
 
         def solve(system: System, spec: SolverSpec) -> Answer:
             with attribute_errors(registered):
-                return Answer(*function(system, spec))
+                answer = Answer(*function(system, spec))
+            return answer._replace(x=_scales(name, answer.x, system))
 
         SOLVERS[name] = Solver(name, solve, memory, registered, check, norm, square)
         return function
 
     return add
+
+
+def _scales(name: str, x: object, system: System) -> torch.Tensor:
+    """What a user's solver gives for the scales, on the system's device, its shape checked."""
+    shape, given = (system.operator.shape[1],), type(x).__name__
+    if isinstance(x, torch.Tensor):
+        given = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+        if tuple(x.shape) == shape and x.is_floating_point():
+            return x.detach().to(system.rhs.device)
+    raise UserError(
+        f"solver {name}: its scales are {given}; for this layer it must return a tensor of "
+        f"floating-point numbers of shape {shape}"
+    )
 
 
 def lookup(name: str) -> Solver:

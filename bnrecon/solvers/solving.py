@@ -16,6 +16,7 @@ from bnrecon.runtime.hardware import (
     exact_float32,
     threads_for,
 )
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.runtime.units import format_bytes
 from bnrecon.solvers.base import LinAlgError, Solution, SolverReport, require_memory
 from bnrecon.solvers.checkpoint import Checkpoint
@@ -107,6 +108,7 @@ def choose(
     return Choice(direct, f"{why}, and an LU is the right tool", rows)
 
 
+@outside_torch_modes
 def solve(
     system: System, spec: SolverSpec | None = None, checkpoint: Checkpoint | None = None
 ) -> Solution:

@@ -371,7 +371,8 @@ def test_what_cannot_be_copied_is_named_before_any_layer_is_solved():
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_images_that_tell_no_range_are_refused_where_the_range_matters(size, activation):
     with pytest.raises(
-        UserError, match=r"layer 0: on the images its inputs are at most .* which tells no range"
+        UserError,
+        match=r"layer 0: on the images its inputs are at most .* too small to tell",
     ):
         bnrecon.reconstruct(small(), FeatureSpec(activation=activation), images=size * some())
     assert bnrecon.reconstruct(small(), images=size * some()).layers[0].converged
@@ -434,7 +435,7 @@ def test_all_that_is_no_normalization_is_frozen_and_said(tmp_path):
         "2.bias",
     }
     assert any(
-        "frozen with the convolutions, being no normalization: 1.weight, 3.weight, 3.bias" in note
+        "frozen too, as only normalizations stay trainable: 1.weight, 3.weight, 3.bias" in note
         for note in rebuilt.notes
     )
     assert model[1].weight.requires_grad

@@ -19,6 +19,7 @@ from bnrecon.features import DISTRIBUTIONS, FeatureSpec, LayerShape, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.portable_random import Stream
 from bnrecon.operators.base import CHUNK_BYTES
+from bnrecon.operators.mapped import disk_folder
 from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
@@ -261,6 +262,12 @@ def test_a_full_disk_is_refused_before_work_starts(monkeypatch, bf16):
     monkeypatch.setattr(storage_module, "disk_room", lambda: 0)
     with pytest.raises(RunError, match=r"in .*, which is kept in memory; set TMPDIR"):
         plan_layers(model, FeatureSpec(storage="disk"))
+
+
+def test_a_folder_that_is_set_later_is_taken(monkeypatch, tmp_path):
+    assert disk_folder() != tmp_path
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert disk_folder() == tmp_path
 
 
 def test_a_folder_that_there_is_not_is_refused_where_the_disk_is_needed(monkeypatch, tmp_path):

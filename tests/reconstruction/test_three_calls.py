@@ -8,7 +8,9 @@ import pytest
 import torch
 from lively import NETWORKS, enliven, outputs
 from places import RESULTS
+from torch import nn
 
+import bnrecon
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import (
@@ -23,7 +25,7 @@ from bnrecon.reconstruction import (
 from bnrecon.reconstruction.building import build_layer
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.spec import SolverSpec
 
 SHAPE = NETWORKS["vgg"][1]
@@ -168,3 +170,22 @@ def test_what_is_made_in_inference_mode_can_be_trained(model, tmp_path):
     for network in built:
         network(torch.randn(4, *SHAPE)).sum().backward()
         assert all(p.grad is not None for p in network.parameters() if p.requires_grad)
+
+
+def test_a_model_that_the_file_is_not_of_is_refused_in_one_line(tmp_path):
+    def network(width, inputs=3):
+        return nn.Sequential(nn.Linear(inputs, width), nn.LayerNorm(width), nn.Linear(width, 2))
+
+    path = bnrecon.reconstruct(network(4).eval()).save(tmp_path / "source.safetensors")
+    last_norm = network(4)
+    last_norm[1] = nn.LayerNorm((1, 4))
+    for other, reason in (
+        (network(5), "draws other features than it was saved with; its shape may be another"),
+        (network(4, 2), "draws other features"),
+        (last_norm, r"1.weight is of shape \(1, 4\) there and \(4,\) in the file"),
+    ):
+        with pytest.raises(RunError, match=reason) as caught:
+            bnrecon.load_source(path, other)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="on the meta device and hold no numbers"):
+        bnrecon.load_source(path, network(4).to("meta"))

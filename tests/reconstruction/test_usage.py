@@ -247,7 +247,7 @@ def test_hooks_that_change_no_output_are_noted(hook, place):
     getattr(model[place], hook)(lambda *_: None)
     notes = bnrecon.reconstruct(model).notes
     assert notes == [
-        f"not taken over: backward and state-dict hooks of {place}; no output depends on them"
+        f"not copied: backward and state-dict hooks of {place}; no output depends on them"
     ]
 
 

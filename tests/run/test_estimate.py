@@ -10,6 +10,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.run import estimate
 from bnrecon.solvers import SolverSpec
+from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
 
 class Sequence(nn.Module):
@@ -170,3 +171,13 @@ def test_a_looser_tolerance_and_fewer_iterations_take_less_time(monkeypatch):
 
     assert seconds(tolerance=1e-5) < seconds()
     assert seconds(max_iterations=10) < seconds()
+
+
+def test_lbfgs_is_expected_to_take_its_own_limit(monkeypatch):
+    plan = plan_layers(nn.Conv2d(64, 64, 3).eval(), FeatureSpec("sign", oversampling=1.0), "lbfgs")
+    monkeypatch.setattr(estimate, "rate", lambda kind, device: 1e11)
+    seconds = (
+        estimate.solving_seconds(plan, spec, torch.device("cpu"))
+        for spec in (SolverSpec("lbfgs"), SolverSpec("lbfgs", max_iterations=MAX_ITERATIONS))
+    )
+    assert next(seconds) == next(seconds)

@@ -436,7 +436,7 @@ def test_images_that_tell_no_range_are_refused_before_anything_is_solved(
     options = ("scale=smoke", "features.activation=tanh", stored_targets, f"outputs={tmp_path}")
     code, _, err = command("run", *options)
     assert code == 2
-    assert "which tells no range" in err
+    assert "too small to tell their range" in err
 
 
 def test_choices_that_differ_by_their_iterations_alone_are_one_line(two_seeds):

@@ -1,11 +1,12 @@
 """What a solve reports: the residual is its own, not the solver's word."""
 
+import numpy as np
 import pytest
 import torch
 from random_layer import random_layer
 
 from bnrecon.features.shapes import LayerShape
-from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers import SolverSpec, iterative, register_solver, solve
 
 SHAPE = LayerShape(6, 5, (3, 3))  # n = 270
@@ -35,6 +36,25 @@ def test_scales_that_are_not_finite_are_refused():
 
     with pytest.raises(RunError, match="scales that are not finite"):
         solve(system_of("he_normal", 405), SolverSpec("broken"))
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        (torch.zeros(405, 1), r"float32 of shape \(405, 1\)"),
+        (torch.zeros(7), r"float32 of shape \(7,\)"),
+        (torch.zeros(405, dtype=torch.int64), r"int64 of shape \(405,\)"),
+        (np.zeros(405), "ndarray"),
+    ],
+    ids=["column", "short", "integers", "numpy"],
+)
+def test_scales_of_another_shape_or_type_are_refused_with_the_solver_s_name(given, seen):
+    @register_solver("other", memory=lambda rows, columns: 0)
+    def other(system, spec):
+        return given, 0
+
+    with pytest.raises(UserError, match=rf"^solver other: its scales are {seen}; .* \(405,\)$"):
+        solve(system_of("he_normal", 405), SolverSpec("other"))
 
 
 def test_a_residual_that_has_drifted_from_the_true_one_ends_nothing(monkeypatch):

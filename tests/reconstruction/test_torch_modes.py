@@ -1,6 +1,6 @@
-"""After torch.set_default_device our own tensors stay on the processor; a user's code has theirs.
+"""What a caller has set in torch does not reach our computation; a model's code has their device.
 
-The meta device, which holds no numbers, stands for a GPU: whatever is made there is found out.
+The device meta, which holds no numbers, stands for a GPU: what is made there by mistake shows.
 """
 
 import pytest
@@ -8,9 +8,14 @@ import torch
 from torch import nn
 
 import bnrecon
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.features import LayerShape, draw
 from bnrecon.features.register import DISTRIBUTIONS
-from bnrecon.runtime.default_device import GIVEN, PROCESSOR
+from bnrecon.reconstruction import gather
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.torch_modes import GIVEN, PROCESSOR
+from bnrecon.solvers import SolverSpec, solve
 from bnrecon.solvers.register import SOLVERS
 
 
@@ -85,6 +90,38 @@ def test_a_model_s_own_code_sees_the_caller_s_default_device(model, images, else
     assert set(model.seen) == {"meta"}
 
 
+@pytest.mark.parametrize("storage", ["regenerate", "disk"])
+@pytest.mark.parametrize("features", ["sign", "he_normal"])
+def test_features_that_are_not_in_memory(model, images, elsewhere, features, storage):
+    rebuilt = bnrecon.reconstruct(model, bnrecon.FeatureSpec(features, storage=storage))
+    expected = model(images)
+    assert (rebuilt.network(images) - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+def test_features_and_systems_by_themselves(elsewhere):
+    shape = LayerShape(2, 3)
+    pair = draw("he_normal", shape, shape.equations, 0, 0)
+    assert {pair.first.device, pair.second.device} == {PROCESSOR}
+    target = TargetLayer(
+        "layer", torch.ones(2, 3, 1, 1, device="cpu"), torch.zeros(2, device="cpu")
+    )
+    system = layer_system(target, pair, PROCESSOR, orthogonal=False)
+    for name in ("refined", "lbfgs"):
+        assert solve(system, SolverSpec(name)).report.relative_residual < 1e-4
+
+
+@pytest.mark.parametrize("solver", ["svd_lbfgs", "matrix_free"])
+def test_autocast_rounds_nothing(model, images, solver):
+    here = bnrecon.reconstruct(model, solver=solver, images=images)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rebuilt = bnrecon.reconstruct(model, solver=solver, images=images)
+        assert torch.is_autocast_enabled("cpu")
+    assert rebuilt.difference == here.difference
+    assert [layer.relative_error for layer in rebuilt.layers] == [
+        layer.relative_error for layer in here.layers
+    ]
+
+
 def test_an_error_restores_both(model, elsewhere):
     with pytest.raises(UserError):
         bnrecon.reconstruct(model, "no such features")
@@ -93,8 +130,6 @@ def test_an_error_restores_both(model, elsewhere):
 
 
 def test_the_three_calls_one_by_one(model, images, elsewhere):
-    from bnrecon.reconstruction import gather
-
     plan = bnrecon.plan_layers(model, "sign", images=images)
     moments = gather(plan.model, [layer.found for layer in plan.layers], [images])
     solutions = {layer.name: bnrecon.solve_layer(layer) for layer in plan.layers}

@@ -1,0 +1,60 @@
+"""What a caller may have set in torch: ours is computed without it, a model's own code with it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+
+import torch
+
+__all__ = ["callers_default_device", "outside_torch_modes"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PROCESSOR = torch.device("cpu")
+GIVEN: ContextVar[torch.device] = ContextVar("default device of the caller", default=PROCESSOR)
+
+
+def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a function as if its caller had set nothing in torch.
+
+    Outside ``torch.inference_mode``: a tensor made inside can never be trained. Outside
+    ``torch.autocast``: it would round products to bf16. With the processor as the default device:
+    after ``torch.set_default_device("cuda")`` any tensor that is made without naming a device lies
+    there, and generators of the processor are refused.
+
+    >>> make = outside_torch_modes(lambda: torch.zeros(1))
+    >>> with torch.inference_mode(), torch.device("meta"):
+    ...     made = make()
+    >>> made.is_inference(), made.device
+    (False, device(type='cpu'))
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        default = torch.get_default_device()
+        with contextlib.ExitStack() as modes:
+            modes.enter_context(torch.inference_mode(mode=False))
+            for device in ("cpu", "cuda"):
+                modes.enter_context(torch.autocast(device, enabled=False))
+            if default != PROCESSOR:
+                modes.callback(GIVEN.reset, GIVEN.set(default))
+                modes.enter_context(PROCESSOR)
+            return function(*args, **kwargs)
+
+    return called
+
+
+def callers_default_device() -> contextlib.AbstractContextManager[object]:
+    """The caller's default device again, for a model's own code within such a function.
+
+    >>> with torch.device("meta"):
+    ...     outside_torch_modes(callers_default_device)().type
+    'meta'
+    """
+    given = GIVEN.get()
+    return contextlib.nullcontext() if given == PROCESSOR else given
