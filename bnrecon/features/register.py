@@ -218,4 +218,4 @@ def choose_width(
     if oversampling is None:
         kind = distribution(name)
         oversampling = 1.0 if kind.orthogonal or kind.at_most_n else default
-    return math.ceil(oversampling * n)
+    return math.ceil(oversampling * n)  # in floating point: 1.1 * 50 is above 55

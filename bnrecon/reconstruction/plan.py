@@ -123,7 +123,9 @@ class PlannedLayer:
         if name != "auto":
             return Choice(name, "", columns)
         orthogonal = distribution(self.features.name).orthogonal
-        return choose(self.rows, columns, orthogonal, self.room, self.solver.tolerance)
+        return choose(
+            self.rows, columns, orthogonal, self.room, self.solver.tolerance, patterned=orthogonal
+        )
 
     @property
     def solver_memory(self) -> int:

@@ -44,7 +44,12 @@ class Choice:
 
 
 def choose(
-    rows: int, columns: int, orthogonal: bool, memory: float, tolerance: float = 1e-10
+    rows: int,
+    columns: int,
+    orthogonal: bool,
+    memory: float,
+    tolerance: float = 1e-10,
+    patterned: bool = False,
 ) -> Choice:
     """Pick the solver for a system.
 
@@ -60,6 +65,7 @@ def choose(
         orthogonal: whether M^T M = I at width n.
         memory: free bytes.
         tolerance: the relative residual to reach.
+        patterned: whether features follow a pattern, so that none can be left out.
 
     >>> choose(36864, 55296, orthogonal=False, memory=16 * 10**9).solver
     'matrix_free'
@@ -105,6 +111,9 @@ def choose(
         needs = f"an LU would need {format_bytes(need)}, {format_bytes(memory)} are free"
         without = f"{needs}: slow, and may fall short"
         return Choice("matrix_free", f"{why}; {without}", columns)
+    if patterned and columns > rows:
+        reason = "none of the features can be left out, as they follow a pattern"
+        return Choice("least_squares", reason, columns)
     return Choice(direct, f"{why}, and an LU is the right tool", rows)
 
 
@@ -205,14 +214,11 @@ def _solve_with(
 
 
 def _choose_for(system: System, spec: SolverSpec) -> Choice:
-    """The choice of ``auto``; features that follow a pattern cannot be left out."""
+    """The choice of ``auto`` for a system."""
     rows, columns = system.operator.shape
     memory = available_memory(system.rhs.device)
-    choice = choose(rows, columns, system.orthogonal, memory, spec.tolerance)
-    if choice.features < columns and isinstance(system.matrix, Selection | Kronecker):
-        reason = "none of the features can be left out, as they follow a pattern"
-        return Choice("least_squares", reason, columns)
-    return choice
+    patterned = isinstance(system.matrix, Selection | Kronecker)
+    return choose(rows, columns, system.orthogonal, memory, spec.tolerance, patterned)
 
 
 def _solve_as_chosen(

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from bnrecon.features import FeatureSpec
-from bnrecon.reconstruction import plan_layers, reconstruct
+from bnrecon.reconstruction import plan_layers, reconstruct, solve_layer
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers import SOLVERS
@@ -42,6 +42,22 @@ def test_auto_counts_the_solver_that_it_will_take():
     (layer,) = plan_layers(nn.Conv2d(64, 64, 3).eval()).layers
     assert layer.choice.solver == "matrix_free"
     assert layer.solver_memory < 10**8
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        FeatureSpec("ortho_cond"),
+        FeatureSpec("id_cond"),
+        FeatureSpec("id_cond", width="minimum"),
+        FeatureSpec("id_cond", width="minimum", skip="outer"),
+    ],
+    ids=str,
+)
+def test_auto_solves_patterned_features_as_planned(features):
+    plan = plan_layers(nn.Conv2d(4, 4, 3).eval(), features)
+    planned = [layer.choice.solver for layer in plan.layers]
+    assert [solve_layer(layer).report.solver for layer in plan.layers] == planned
 
 
 def test_auto_takes_a_factorization_that_fits_beside_all_features(free):
