@@ -87,6 +87,10 @@ def copy(path: Path, to: Path) -> None:
 def without_machine(result: RunResult) -> RunResult:
     """The result as if it had been made in the usual folders, on a machine without a name."""
     config = dict(result.config) | {"outputs": "outputs", "targets": None}
+    if "tracker_folder" in config:
+        config["tracker_folder"] = None
+    if weights := config["target"].get("weights"):
+        config["target"] = dict(config["target"]) | {"weights": Path(weights).name}
     config["data"] = dict(config["data"]) | {"root": None}
     folder = f"outputs/targets/{Path(result.target.folder).name}"
     target = dataclasses.replace(result.target, folder=folder)

@@ -105,7 +105,8 @@ def rebuild(about: dict, outputs: Path) -> dict:
     plan = plan_one(about)
     layer = plan.layers[0]
     images = torch.randn(IMAGES, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    path = outputs / f"unfinished-{about['model']}-{about['layer']}-{about['features']}.safetensors"
+    name = "-".join(str(value) for value in about.values())
+    path = outputs / f"unfinished-{name}.safetensors"
     checkpoint = LayerCheckpoint(path, about | {"name": layer.name, "width": layer.width})
     started, spent = time.perf_counter(), time.process_time()
     solution = bnrecon.solve_layer(layer, checkpoint)

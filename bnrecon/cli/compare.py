@@ -58,8 +58,12 @@ def _compare(given: argparse.Namespace) -> int:
     if not given.predict:
         output.write(compare(first, second))
         return exit_codes.DONE
+    from bnrecon.cli.user_modules import import_user_module
     from bnrecon.reporting.predictions import disagreements
 
+    for _, result in (first, second):
+        for name in result.config.get("imports", []):
+            import_user_module(name)
     output.write(compare(first, second, disagreements(first, second, root)))
     return exit_codes.DONE
 

@@ -23,7 +23,7 @@ PREFIX = "slurm."
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What each job asks of Slurm; ``None`` leaves it to Slurm.
+    """What each job asks of Slurm; ``None`` leaves it to Slurm, but for the time: 60 minutes.
 
     Args:
         partition: the partition, or several with commas.

@@ -228,11 +228,10 @@ def functional_error(
         radius: of the ball.
         seed: of the inputs.
     """
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(1024, inputs, generator=generator, dtype=torch.float64)
+    stream = Stream(seed, 0)  # not torch's: the target's weights may come from that seed
+    x = stream.normal((1024, inputs), "test inputs").double()
     x *= radius / x.norm(dim=1, keepdim=True)
-    inside = torch.rand(512, 1, generator=generator, dtype=torch.float64) ** (1 / inputs)
-    x[:512] *= inside
+    x[:512] *= stream.uniform((512, 1), "test radii").double().abs() ** (1 / inputs)
     with torch.no_grad():
         wanted = target(x)
         largest = float(wanted.abs().max()) or 1.0

@@ -95,7 +95,7 @@ def _block(
     outputs, inputs, *kernel = target.shape
     channels, written = inputs + outputs, inputs + part
     read = channels if overwrite else inputs + int(part[0])  # channels that hold something
-    wanted = torch.zeros(len(part), read, *kernel, dtype=torch.float64)
+    wanted = target.new_zeros(len(part), read, *kernel, dtype=torch.float64)
     wanted[:, :inputs] = target[part]
     if overwrite:
         wanted[torch.arange(len(part)), written, kernel[0] // 2, kernel[1] // 2] = -1
@@ -111,6 +111,7 @@ def _block(
     dense = system.operator.dense()
     solution = torch.linalg.lstsq(dense, system.rhs[:, None], driver="gels").solution[:, 0]
     scales = system.scales(solution)
-    outer = torch.zeros(channels, dtype=torch.float64)
+    outer = target.new_zeros(channels, dtype=torch.float64)
     outer[written] = scales.outer
-    return ResidualBlock(first.double(), second.double(), scales.inner, outer)
+    weights = (weight.to(outer) for weight in (first, second))
+    return ResidualBlock(*weights, scales.inner, outer)

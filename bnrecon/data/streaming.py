@@ -139,8 +139,9 @@ class StreamedImages(Batches):
         self, batch_size: int, device: torch.device, limit: int
     ) -> Iterator[torch.Tensor]:
         """Yield up to ``limit`` training images, evenly spread over the classes, not augmented."""
-        step = max(1, len(self.train_files) // limit)
-        files = self.train_files[::step][:limit]
+        count = len(self.train_files)
+        taken = min(limit, count)
+        files = [self.train_files[i * count // taken] for i in range(taken)]  # sorted by class
         items: list[Item] = [(path, label, None) for path, label in files]
         for images, _ in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32)

@@ -187,6 +187,6 @@ def _read_images(
             raise UserError(f"{found}; resize all, as in side=32")
         images[number] = image
 
-    with ThreadPoolExecutor(max(2, spec.workers)) as pool:
+    with ThreadPoolExecutor(max(1, spec.workers)) as pool:
         list(pool.map(place, range(len(paths))))  # raises here what an image raises
     return images

@@ -14,6 +14,7 @@ from torch import nn
 
 from bnrecon.partition.network import PiecewiseAffine, State
 from bnrecon.partition.result import Folds
+from bnrecon.runtime.errors import UserError
 
 __all__ = [
     "count_by_local_map",
@@ -106,7 +107,7 @@ def fold_distances(
 def _distances_in_batches(
     network: nn.Module, points: torch.Tensor, probes: int | None, seed: int
 ) -> Iterator[list[torch.Tensor]]:
-    steps = PiecewiseAffine(network, tuple(points.shape[1:]))
+    steps = PiecewiseAffine(network, _shape_of(points))
     dimension = points[0].numel()
     generator = torch.Generator().manual_seed(seed)
     count = dimension if probes is None else probes
@@ -200,7 +201,7 @@ def count_by_sampling(
         samples: per ball.
         seed: of the samples.
     """
-    steps = PiecewiseAffine(network, tuple(points.shape[1:]))
+    steps = PiecewiseAffine(network, _shape_of(points))
     generator = torch.Generator().manual_seed(seed)
     counts = []
     for point in points.detach().cpu().double():
@@ -214,6 +215,13 @@ def count_by_sampling(
             changed = [a | b for a, b in zip(changed, parts, strict=True)] if changed else parts
         counts.append([int(layer.sum()) for layer in changed])
     return np.array(counts)
+
+
+def _shape_of(points: torch.Tensor) -> tuple[int, ...]:
+    """The shape of each point; ``UserError`` where there is none."""
+    if not len(points):
+        raise UserError("points: there are none; give (n, *input shape) with n of at least 1")
+    return tuple(points.shape[1:])
 
 
 def _values(steps: PiecewiseAffine, points: torch.Tensor) -> list[torch.Tensor]:

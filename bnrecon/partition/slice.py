@@ -114,6 +114,8 @@ def rectangle(low: Sequence[float] | np.ndarray, high: Sequence[float] | np.ndar
 
 
 def _inputs(given: torch.Tensor | np.ndarray | Sequence) -> torch.Tensor:
+    if not isinstance(given, torch.Tensor):
+        given = np.asarray(given, dtype=np.float64)  # torch would round Python's numbers to float32
     return torch.as_tensor(given).detach().cpu().double()
 
 
@@ -126,7 +128,9 @@ def _convex(window: np.ndarray | Sequence[Sequence[float]]) -> np.ndarray:
     after = np.roll(sides, -1, 0)
     turns = sides[:, 0] * after[:, 1] - sides[:, 1] * after[:, 0]
     if np.all(turns < 0):
-        return corners[::-1].copy()
-    if not np.all(turns > 0):
+        return _convex(corners[::-1].copy())
+    # Once around: a star turns as a convex polygon does, and more often.
+    angles = np.arctan2(turns, (sides * after).sum(1))
+    if not np.all(turns > 0) or angles.sum() > 3 * np.pi:
         raise UserError("window: not a convex polygon with distinct corners, in order around it")
     return corners

@@ -66,13 +66,13 @@ def _advice(result: RunResult) -> str:
             "Take more features (features.oversampling=1.1): "
             "rounding to float32 loses what the solver found"
         )
-    if any(layer.width < layer.equations - layer.shape[0] for layer in result.unconverged):
+    if any(layer.width <= layer.equations - layer.shape[0] for layer in result.unconverged):
         distribution = DISTRIBUTIONS.get(features["name"])
         enough = 1 if distribution is not None and distribution.at_most_n else 1.5
         given = ", ".join(
             f"features.{key}={value}"
             for key in ("oversampling", "excess", "width")
-            if (value := features.get(key))
+            if (value := features.get(key)) is not None
         )
         return (
             f"Take more features (features.oversampling={enough}): "

@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 import torch
 
 from bnrecon.config.composition import option_names
-from bnrecon.config.schema import TARGETS
+from bnrecon.config.schema import TARGETS, CustomTarget
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.reconstruction.source_file import collapse, load_source
 from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import hardware
-from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.errors import UserError
 from bnrecon.targets.accuracy import finite_logits
 from bnrecon.targets.building import build_target
+from bnrecon.targets.register import check_family
 from bnrecon.targets.spec import TargetRequest, TrainSpec
 
 __all__ = ["Disagreement", "disagreements"]
@@ -118,13 +119,15 @@ class _Run:
 def _request(config: Mapping[str, Any], root: str | None) -> TargetRequest:
     """What a stored configuration says about the target and its images."""
     family = config["target"].get("family", config["target"]["name"])
-    if family not in TARGETS:
-        raise UserError(f"--predict: target {family}: {nearest(family, TARGETS)}")
+    check_family(family)
     data = _spec(DataSpec, config["data"])
     if root is not None:
         data = dataclasses.replace(data, root=root)
     return TargetRequest(
-        _spec(TARGETS[family], config["target"]), _spec(TrainSpec, config["train"]), data, Path()
+        _spec(TARGETS.get(family, CustomTarget), config["target"]),
+        _spec(TrainSpec, config["train"]),
+        data,
+        Path(),
     )
 
 

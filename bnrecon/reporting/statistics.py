@@ -42,6 +42,17 @@ class Interval:
         low, high = self.ends
         return (low > 0) - (high < 0)
 
+    def widened(self, comparisons: int) -> Interval:
+        """The interval of which one of so many misses its mean in 5% of cases (Bonferroni).
+
+        >>> Interval(2.0, 0.5, 3).widened(4)
+        Interval(mean=2.0, half_width=1.0250..., n=3)
+        """
+        if self.half_width is None:
+            return self
+        usual, wide = stdtrit(self.n - 1, [0.975, 1 - 0.025 / comparisons])
+        return Interval(self.mean, float(self.half_width * wide / usual), self.n)
+
     def __neg__(self) -> Interval:
         """The interval of the negated values.
 

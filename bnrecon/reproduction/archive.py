@@ -9,7 +9,6 @@ as they are 92%. What is in an archive is checked before anything of it is writt
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -127,9 +126,15 @@ def export_results(
 
 
 def _read_sent(sent: Path | None) -> dict[str, str]:
-    with contextlib.suppress(FileNotFoundError):
-        return {} if sent is None else json.loads(sent.read_text(encoding="utf-8"))
-    return {}
+    if sent is None:
+        return {}
+    try:
+        return json.loads(sent.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:  # everything is packed again
+        files.quarantine(sent, error)
+        return {}
 
 
 def _groups(outputs: Path) -> Iterator[list[str]]:

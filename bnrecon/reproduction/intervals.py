@@ -169,7 +169,9 @@ def count_signs(intervals: Iterable[Interval | None]) -> tuple[int, int]:
     return signs.count(-1), signs.count(1)
 
 
-def decide(intervals: Iterable[Interval | None], least: int = 3) -> str:
+def decide(
+    intervals: Iterable[Interval | None], least: int = 3, comparisons: int | None = None
+) -> str:
     """The verdict on "all of these are above 0".
 
     Another bound is subtracted: ``decide([one - bound])`` asks whether ``one`` is above it,
@@ -178,23 +180,28 @@ def decide(intervals: Iterable[Interval | None], least: int = 3) -> str:
     Args:
         intervals: ``None`` stands for one that is not computed yet.
         least: intervals of fewer values decide nothing.
+        comparisons: how many there are, by default as many as intervals.
 
     Returns:
-        "contradicted" where an interval lies below 0, "confirmed" where every one lies above it,
-        and otherwise "open", also for no intervals.
+        "contradicted" where an interval lies below 0 that is so wide that one of them all does by
+        chance in 5% of cases, "confirmed" where every usual one lies above it, and otherwise
+        "open", also for no intervals.
 
     >>> decide([Interval(2.0, 0.5, 3)]), decide([Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3)])
     ('confirmed', 'contradicted')
+    >>> decide([Interval(2.0, 0.5, 3), Interval(-0.6, 0.5, 3)])  # one in twenty by chance
+    'open'
     >>> decide([Interval(2.0, 3.0, 3)]), decide([Interval(2.0, 0.5, 3), None])
     ('open', 'open')
     >>> decide([Interval(2.0, 0.5, 2)]), decide([Interval(2.0, 0.5, 2)], least=2)
     ('open', 'confirmed')
     """
     wanted = list(intervals)
-    below, above = count_signs(with_values(wanted, least))
-    if below:
+    known = with_values(wanted, least)
+    wide = [one.widened(comparisons or len(wanted)) for one in known]
+    if count_signs(wide)[0]:
         return "contradicted"
-    return "confirmed" if above and above == len(wanted) else "open"
+    return "confirmed" if wanted and count_signs(known)[1] == len(wanted) else "open"
 
 
 def decide_within(intervals: Iterable[Interval | None], margin: float, least: int = 3) -> str:
@@ -206,15 +213,14 @@ def decide_within(intervals: Iterable[Interval | None], margin: float, least: in
         least: intervals of fewer values decide nothing.
 
     Returns:
-        "contradicted" where an interval lies outside, "confirmed" where every one lies inside,
-        and otherwise "open".
+        "contradicted" where an interval lies outside that is as wide as in ``decide``, "confirmed"
+        where every usual one lies inside, and otherwise "open".
 
     >>> [decide_within([Interval(mean, 0.5, 3)], 1.0) for mean in (0.4, 0.6, -1.6)]
     ['confirmed', 'open', 'contradicted']
     """
+    wanted = list(intervals)
     sides = [
-        side
-        for one in intervals
-        for side in ([None] if one is None else [one + margin, margin - one])
+        side for one in wanted for side in ([None] if one is None else [one + margin, margin - one])
     ]
-    return decide(sides, least)
+    return decide(sides, least, comparisons=len(wanted))

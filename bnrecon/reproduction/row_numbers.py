@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -132,15 +133,15 @@ def smallest_reserve(seeds: Sequence[Predictions | None]) -> float | None:
 def _layers(result: RunResult) -> dict[str, Any]:
     """Widths, errors and iterations of the layers of all seeds."""
     layers = result.layers
-    errors = sorted(layer.relative_error for layer in layers)
+    errors = [layer.relative_error for layer in layers]
     ratios = [layer.oversampling for layer in layers]
     return {
         "n, largest": max(layer.equations for layer in layers),
         "c1/n, smallest": min(ratios),
         "c1/n, largest": max(ratios),
         "features redrawn": result.redrawn,
-        "max. layer error": errors[-1],
-        "median layer error": errors[len(errors) // 2],
+        "max. layer error": max(errors),
+        "median layer error": statistics.median(errors),
         "max. error as assembled": result.largest_assembled_error,
         "most iterations": result.iterations,
         "layers at the LBFGS limit": at_limit(result),

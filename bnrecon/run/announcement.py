@@ -173,7 +173,9 @@ def _description(
     channels, height, width = data.shape
     widths = sorted({layer.width for layer in plan.layers})
     span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
-    oversampling = plan.layers[-1].width / plan.layers[-1].shape.equations
+    ratios = [f"{layer.width / layer.shape.equations:.3g}" for layer in plan.layers]
+    least, most = min(ratios, key=float), max(ratios, key=float)
+    oversampling = least if least == most else f"{least} to {most}"
     dtype = str(training_plan(config.target_request, device).dtype).removeprefix("torch.")
     tested = "test" if config.data.validation is None else "held-out training"
     return [
@@ -183,19 +185,19 @@ def _description(
         f"{parameter_count(network):,} parameters; a source of minimum width trains "
         f"{minimum_width_count(network):,} in its convolutions",
         f"source    {config.features.name}, {span} features a layer "
-        f"(oversampling {oversampling:.3g}), solver {config.solver.name}, "
+        f"(oversampling {oversampling}), solver {config.solver.name}, "
         f"seeds {', '.join(map(str, config.seeds))}",
-        f"scale     {config.scale}{_training(config)}",
+        f"scale     {config.scale}{_training(config, data.sizes[0])}",
         f"device    {hardware.describe_device(device)}, training in {dtype}",
     ]
 
 
-def _training(config: RunConfig) -> str:
-    """How the target is trained."""
+def _training(config: RunConfig, images: int) -> str:
+    """How the target is trained on so many images."""
     train = config.train
     if config.target.weights is not None:
         return ""
-    return f": {train.epochs} epochs, batch {train.batch_size}, peak rate {train.lr:g}"
+    return f": {train.epochs} epochs, batch {min(train.batch_size, images)}, peak rate {train.lr:g}"
 
 
 def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:

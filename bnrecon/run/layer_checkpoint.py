@@ -23,7 +23,7 @@ class LayerCheckpoint:
 
     Args:
         path: of the file.
-        about: what the state belongs to: layer, seed and the seed's key. One of another is ignored.
+        about: what the state belongs to: layer, seed and the seed's key.
         seconds: between two states that are written.
 
     Attributes:
@@ -38,7 +38,7 @@ class LayerCheckpoint:
         self._warned = False
 
     def load(self) -> Corrected | None:
-        """The state that was saved last; a damaged file is set aside."""
+        """The state that was saved last; a damaged file, and another solve's, is set aside."""
         try:
             tensors, about = files.read_tensors(self.path)
             inner = about.pop("inner", None)  # states of an earlier version lack it
@@ -61,6 +61,7 @@ class LayerCheckpoint:
             files.quarantine(self.path, f"{self.path} was written by another version of bnrecon")
             return None
         if about != self.about:
+            files.quarantine(self.path, f"{self.path} is the state of another solve")
             return None
         self.before = before
         made = state.iterations + (state.inner.step if state.inner else 0)

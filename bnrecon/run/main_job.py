@@ -295,7 +295,7 @@ def _result(
         trainable_parameters=first.trainable_parameters,
         parameters=first.parameters,
         outside_linear_region=sum(record.outside_linear_region for record in records),
-        notes=first.notes,
+        notes=tuple(dict.fromkeys(note for record in records for note in record.notes)),
         device=hardware.describe_device(device),
         versions=versions(),
         commit=commit(),

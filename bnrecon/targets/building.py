@@ -25,7 +25,7 @@ def build_target(request: TargetRequest, data: Images) -> nn.Module:
         if shared.name != "width":  # of which each family makes what it will
             del options[shared.name]
     options |= options.pop("options", {})
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         with name_fields("target.", vars(target)):
             network = build(target.family, data.shape, len(data.classes), **options)

@@ -99,6 +99,8 @@ def initialize_from_data(
         raise UserError(f"method={method}: {nearest(method, METHODS)}")
     ready = copy.deepcopy(network)
     given = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
+    if not len(given):
+        raise UserError("inputs: there are none; statistics need some")
     if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in ready.modules()):
         if method == "fold":
             raise UserError("method=fold: the network has BatchNorm; give method=freeze")
@@ -148,6 +150,11 @@ def _hidden_layers(network: nn.Module, inputs: torch.Tensor) -> list[nn.Module]:
     layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
 
     def note(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
+        if isinstance(layer, nn.Linear) and given.ndim > 2:
+            raise UserError(
+                f"a linear layer runs on inputs of shape {tuple(given.shape[1:])}: statistics are "
+                "those of outputs (n, channels); give a network without sequences"
+            )
         order.append(layer)
         return given
 

@@ -152,7 +152,7 @@ def _check_batches(network: nn.Module, request: TargetRequest, data: Images) -> 
             f"target.virtual_batch={virtual:g}: must be below the {batch} images of a batch"
             + (" and process" if processes > 1 else "")
         )
-    if min(request.train.batch_size, data.sizes[0]) > 1:
+    if batch > 1:
         return
     trial = copy.deepcopy(network).train()
     try:

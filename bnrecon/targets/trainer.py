@@ -64,6 +64,7 @@ class Trainer:
             raise UserError(
                 f"{data.sizes[0]} training images are too few for {self.processes} processes"
             )
+        self.images = min(spec.batch_size, data.sizes[0])  # of a batch
         self.batches = data.batches(spec.batch_size)
         self.total = spec.epochs * self.batches
         warmup = round(min(spec.warmup_epochs, spec.epochs / 2) * self.batches)
@@ -135,7 +136,7 @@ class Trainer:
                     torch.manual_seed(self._noise_seed())
                     self.sums += take_step(x, y, self.schedule(self.step))
                     self.step += 1
-                    bar.update(self.spec.batch_size)
+                    bar.update(self.images)
                     ended = self.step % self.batches == 0
                     look = ended or self.step % SYNC_EVERY == 0
                     waited = time.monotonic() - saved >= self.spec.checkpoint_seconds
@@ -152,10 +153,9 @@ class Trainer:
                         raise distributed.report_once(self._interrupted(stop))
 
     def _bar(self) -> tqdm:
-        images = self.spec.batch_size
         return tqdm(
-            total=self.total * images,
-            initial=self.step * images,
+            total=self.total * self.images,
+            initial=self.step * self.images,
             unit="img",
             unit_scale=True,
             disable=None if self.rank == 0 else True,  # None: where there is no terminal
@@ -231,7 +231,7 @@ class Trainer:
                 self.spec.epochs,
                 row["loss"],
                 row["accuracy"],
-                self.step * self.spec.batch_size / self.seconds,
+                self.step * self.images / self.seconds,
                 self.seconds * (self.total - self.step) / self.step / 60,
             )
 

@@ -435,3 +435,24 @@ def test_the_functional_error_is_the_largest_in_the_whole_ball():
     assert error(7.99, 8.01) == pytest.approx(1 / 8, rel=0.01)  # on the sphere
     assert error(3.0, 5.0) == pytest.approx(1 / 8, rel=0.01)  # inside
     assert error(8.1, 9.0) == 0
+
+
+def test_functions_are_compared_at_inputs_that_know_nothing_of_the_weights():
+    """Even where the target was drawn by torch from the same seed."""
+    seen = []
+
+    class Seen(nn.Sequential):
+        def forward(self, x):
+            seen.append(x)
+            return super().forward(x)
+
+    torch.manual_seed(3)
+    weight = torch.randn(64, 64, dtype=torch.float64)
+    target = Seen(nn.Linear(64, 64, bias=False)).double()
+    target[0].weight.data.copy_(weight)
+    assert functional_error(target, target, 64, 1.0, seed=3) == 0
+    cosines = nn.functional.normalize(seen[0]) @ nn.functional.normalize(weight).T
+    assert cosines.abs().max() < 0.8
+    norms = seen[0].norm(dim=1)
+    assert norms.max() <= 1 + 1e-12
+    torch.testing.assert_close(norms[512:], torch.ones(512, dtype=torch.float64))

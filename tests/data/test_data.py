@@ -15,6 +15,7 @@ import warnings
 import zipfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.data.image_file import read_image
 from bnrecon.data.imagenette import CLASSES as IMAGENETTE
 from bnrecon.data.spec import DATASET_NAMES
+from bnrecon.data.streaming import StreamedImages
 from bnrecon.runtime.errors import UserError
 
 CPU = torch.device("cpu")
@@ -675,6 +677,21 @@ SMALL = {
 
 def test_every_data_set_that_can_be_named_is_registered_and_tested():
     assert tuple(DATASETS) == DATASET_NAMES == tuple(SMALL)
+
+
+@pytest.mark.parametrize("limit", [2, 5, 8, 13, 19, 20, 99])
+def test_plain_images_of_a_streamed_set_are_spread_over_its_classes(limit):
+    """Also where their number is no multiple of the limit: files are sorted by class."""
+    taken = []
+    data = SimpleNamespace(
+        train_files=[(Path(str(number)), number // 10) for number in range(20)],
+        _centre=lambda: torch.nn.Identity(),
+        _read=lambda dataset, _size: taken.extend(dataset.items) or (),
+    )
+    list(StreamedImages.plain_train_batches(data, 4, CPU, limit))
+    counts = [sum(label == kind for _, label, _ in taken) for kind in (0, 1)]
+    assert sum(counts) == min(limit, 20)
+    assert abs(counts[0] - counts[1]) <= 1
 
 
 @pytest.mark.parametrize("name", SMALL)

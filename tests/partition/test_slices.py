@@ -16,6 +16,7 @@ from bnrecon.partition import (
 from bnrecon.runtime.errors import RunError, UserError
 
 SQUARE = rectangle((-1, -1), (1, 1))
+STAR = [[np.cos(turn), np.sin(turn)] for turn in 0.8 * np.pi * np.arange(5)]  # twice around
 
 
 def plane(window=SQUARE):
@@ -96,12 +97,19 @@ def test_too_many_regions_are_refused():
     ("window", "message"),
     [
         ([[0, 0], [1, 0], [0, 1], [1, 1]], "not a convex polygon"),
+        (STAR, "not a convex polygon"),
+        (STAR[::-1], "not a convex polygon"),
         ([[0, 0], [1, 0]], "at least 3 vertices"),
     ],
 )
 def test_a_window_that_is_no_convex_polygon_is_refused(window, message):
     with pytest.raises(UserError, match=message):
         plane(window)
+
+
+def test_numbers_are_not_rounded_to_float32():
+    slice_ = slice_along([0.1, 0.3], [[1.0, 0.0], [0.0, 1.0]], SQUARE)
+    assert slice_.inputs(np.zeros((1, 2)))[0].tolist() == [0.1, 0.3]
 
 
 def test_a_triangular_window_given_clockwise_is_taken():

@@ -10,6 +10,7 @@ import stat
 import zipfile
 from pathlib import Path
 
+import pack_results
 import pytest
 import torch
 from places import OUTPUTS
@@ -304,3 +305,21 @@ def test_an_archive_whose_names_are_no_unicode_is_refused(archive, refused):
     content[stored + 30] = 0xFF  # its first byte
     archive.write_bytes(content)
     refused(archive, "is damaged")
+
+
+def test_an_archive_is_never_overwritten_and_an_empty_one_not_written(outputs, tmp_path, capsys):
+    line = [str(outputs), str(tmp_path / "results.zip")]
+    assert pack_results.main(line) == 0
+    first = (tmp_path / "results.zip").read_bytes()
+    assert pack_results.main(line) == 0
+    assert "nothing that no archive had before" in capsys.readouterr().out
+    assert pack_results.main([*line, "--again"]) == 0
+    assert "results-2.zip" in capsys.readouterr().out
+    assert (tmp_path / "results.zip").read_bytes() == first
+    assert {path.name for path in tmp_path.glob("*.zip")} == {"results.zip", "results-2.zip"}
+    (outputs / pack_results.SENT).write_text("{")
+    assert pack_results.main(line) == 0
+    assert "results-3.zip" in capsys.readouterr().out
+    assert pack_results.main([str(tmp_path / "nowhere"), line[1]]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()

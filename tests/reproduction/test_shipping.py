@@ -15,6 +15,10 @@ def test_a_result_is_brought_without_its_machine():
     published = dataclasses.replace(RunResult.read(path), finished=None, command=None)
     config = dict(published.config) | {"outputs": "/scratch/me", "targets": "/scratch/targets"}
     config["data"] = dict(config["data"]) | {"root": "/home/me/data"}
+    config |= {"tracker_folder": "/home/me/trackers"}
+    published = dataclasses.replace(
+        published, config=dict(published.config) | {"tracker_folder": None}
+    )
     store = f"/scratch/targets/{Path(published.target.folder).name}"
     made = dataclasses.replace(
         published,
@@ -28,6 +32,13 @@ def test_a_result_is_brought_without_its_machine():
     assert brought.finished == made.finished
     assert brought.command == "bnrecon study x scale=laptop outputs=FOLDER"
     assert dataclasses.replace(brought, finished=None, command=None) == published
+
+
+def test_of_given_weights_the_file_s_name_alone_is_shipped():
+    published = RunResult.read(RESULTS[0])
+    target = dict(published.config["target"]) | {"weights": "/home/me/mine.safetensors"}
+    made = dataclasses.replace(published, config=dict(published.config) | {"target": target})
+    assert ship_study.without_machine(made).config["target"]["weights"] == "mine.safetensors"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,14 @@ def test_all_images_go_through_the_source_where_that_is_affordable_or_nothing_el
         assert source_images(compose([*SMALLEST, *options]), flops, 360, CPU) == count
 
 
+def test_a_run_says_the_oversampling_of_all_layers_and_the_batch_that_there_is(caplog):
+    lines = announced(caplog, "features.excess=5", "train.batch_size=5000")
+    least, most = re.search(r"oversampling (\S+) to (\S+)\)", lines["source"]).groups()
+    assert 1 < float(least) < float(most)
+    assert "batch 512," in lines["scale"]
+    assert "(oversampling 1.5)" in announced(caplog)["source"]
+
+
 def test_no_image_at_all_through_the_source_network_is_refused():
     with pytest.raises(UserError, match="source_images=0: must be at least 1"):
         compose([*SMALLEST, "source_images=0"])

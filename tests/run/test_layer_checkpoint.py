@@ -71,11 +71,15 @@ def test_a_layer_that_takes_less_than_a_minute_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_state_of_another_solve_is_ignored(tmp_path):
+@pytest.mark.parametrize("other", [{"name": "other"}, {"key": "other"}, {"seed": 1}])
+def test_a_state_of_another_solve_is_set_aside_and_not_overwritten(tmp_path, other, caplog):
     at(tmp_path).save(STATE)
-    for other in ({"name": "other"}, {"key": "other"}, {"seed": 1}):
-        assert at(tmp_path, ABOUT | other).load() is None
-    assert at(tmp_path).load() is not None
+    kept = at(tmp_path).path.read_bytes()
+    assert at(tmp_path, ABOUT | other).load() is None
+    assert "the state of another solve" in caplog.text
+    at(tmp_path, ABOUT | other).save(STATE)
+    aside = at(tmp_path).path.with_name(at(tmp_path).path.name + ".damaged")
+    assert aside.read_bytes() == kept
 
 
 def test_a_damaged_state_is_set_aside(tmp_path, caplog):

@@ -4,6 +4,7 @@ import itertools
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -16,6 +17,7 @@ from bnrecon.studies.bn_explained import (
     folds,
     proposition1,
     proposition3,
+    theorem2,
     translation,
 )
 from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
@@ -485,3 +487,12 @@ def test_a_centred_leaky_relu_has_the_mean_of_the_caption():
 def test_proposition_3_holds_for_one_input_of_the_last_layer():
     rows = proposition3.count_one_sided(3, 1, 4, 20)
     assert rows["one_sided"].item() == 0
+
+
+@pytest.mark.parametrize(
+    ("nearer", "verdict"),
+    [((9, 8, 9, 7), "confirmed"), ((5, 6, 5, 7), "open"), ((2, 1, 2), "contradicted")],
+)
+def test_networks_of_one_seed_count_once_in_the_claim_on_translations(nearer, verdict):
+    rows = [(seed, unit < count) for seed, count in enumerate(nearer) for unit in range(10)]
+    assert theorem2._towards(pd.DataFrame(rows, columns=["seed", "nearer_than_zero"])) == verdict

@@ -299,3 +299,25 @@ def test_the_crossing_of_one_half_is_interpolated():
 def test_a_scale_has_the_papers_numbers():
     assert (SIZES["paper"].train, SIZES["paper"].test, SIZES["paper"].runs) == (10**6, 10**6, 5)
     assert SIZES["laptop"].runs == 5
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        ({6: (10, 10), 8: (10, 10)}, "open"),  # too few draws for 1 - 1/d to be shown
+        ({16: (400, 400), 64: (397, 400)}, "open"),
+        ({16: (400, 400), 64: (400, 400)}, "confirmed"),
+        ({16: (400, 400), 64: (380, 400)}, "contradicted"),
+    ],
+)
+def test_theorem_3_is_contradicted_by_evidence_and_not_by_the_lack_of_it(counts, verdict):
+    rows = pd.DataFrame(
+        {
+            "side": side,
+            "density": theorem3.predicted_density(side, "theorem"),
+            "invertible": invertible,
+            "draws": draws,
+        }
+        for side, (invertible, draws) in counts.items()
+    )
+    assert theorem3_claims._theorem_3(rows.round({"density": 6})).verdict == verdict

@@ -160,3 +160,13 @@ def test_what_cannot_be_done_is_refused():
         initialize_from_data(resnet(), torch.zeros(1, 3, 32, 32), method="fold")
     with pytest.raises(UserError, match="kind=none"):
         initialize_biases(nn.Linear(2, 2), "none")
+
+
+@pytest.mark.parametrize("method", ["freeze", "fold"])
+def test_sequences_and_no_inputs_are_refused(method):
+    """Dimension 1 of (n, steps, features) is no channel, even where the sizes agree."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    with pytest.raises(UserError, match=r"runs on inputs of shape \(4, 3\)"):
+        initialize_from_data(network, torch.randn(8, 4, 3), method=method)
+    with pytest.raises(UserError, match="inputs: there are none"):
+        initialize_from_data(network, [], method=method)

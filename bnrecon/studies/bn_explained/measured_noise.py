@@ -99,7 +99,7 @@ def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.
 
     network.train()
     hooks = [norm.register_forward_hook(read) for norm in norms]
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for pixels in batches:
             network(pixels)

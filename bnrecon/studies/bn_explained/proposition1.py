@@ -55,7 +55,7 @@ class TwoLayers(nn.Module):
 @torch.no_grad()
 def draw_network(activation: str, signs: str, seed: int) -> TwoLayers:
     """Random weights, scales between 1/2 and 3/2 in size, and normal shifts."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = TwoLayers(activation)
         for norm in (network.norm1, network.norm2):

@@ -73,26 +73,41 @@ def lower_bound(successes: int, draws: int, level: float = 0.95) -> float:
     return float(betaincinv(successes, draws - successes + 1, 1 - level))
 
 
+def upper_bound(successes: int, draws: int, level: float = 0.95) -> float:
+    """The one-sided upper bound of a probability by Clopper and Pearson.
+
+    >>> round(upper_bound(0, 400), 4)  # 1 - 0.05^(1/400)
+    0.0075
+    """
+    return 1 - lower_bound(draws - successes, draws, level)
+
+
 def _theorem_3(rows: pd.DataFrame) -> Claim:
-    """Holds from the least d on from which the lower bound is never below 1 - 1/d."""
+    """Holds from the least d on from which the lower bound is never below 1 - 1/d.
+
+    Contradicted where at the largest d even the upper bound is below it: else draws are too few.
+    """
     least: dict[int, float] = {}
+    most: dict[int, float] = {}
     for side, group in rows.groupby("side", sort=True):
         density = round(predicted_density(side, "theorem"), 6)
         there = group[group["density"] == density]
         if len(there):
-            least[side] = lower_bound(int(there["invertible"].sum()), int(there["draws"].sum()))
+            counts = int(there["invertible"].sum()), int(there["draws"].sum())
+            least[side], most[side] = lower_bound(*counts), upper_bound(*counts)
     held: list[int] = []
     for side in sorted(least, reverse=True):
         if least[side] < 1 - 1 / side:
             break
         held.insert(0, side)
     bounds = ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items())
-    since = f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "below 1 - 1/d"
+    since = f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown"
+    fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
     return Claim(
         "Theorem 3",
         "A density of order sqrt(log d / d) suffices, with probability 1 - 1/d (here for one layer "
         "of the target).",
-        "confirmed" if held else "contradicted" if least else "open",
+        "confirmed" if held else "contradicted" if fails else "open",
         f"at p = 1 · sqrt(log d / d) (the constant 1) {since}: lower 95% "
         f"bounds of the probability of an invertible product (Clopper-Pearson) {bounds}.",
     )

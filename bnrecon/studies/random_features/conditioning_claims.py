@@ -40,9 +40,10 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 def _verdict(intervals: Sequence[Interval]) -> str:
     """Whether a side is smaller: in all comparisons, in none but larger in some, or undecided."""
-    below, above = count_signs(intervals)
+    below, _ = count_signs(intervals)
     if below == len(intervals):
         return "confirmed"
+    above = count_signs(one.widened(len(intervals)) for one in intervals)[1]
     return "contradicted" if above and not below else "open"
 
 
