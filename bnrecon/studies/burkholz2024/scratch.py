@@ -188,13 +188,12 @@ def draw(rows: pd.DataFrame) -> Figure:
     return scratch_figure.draw(by_start(rows), STARTS, weights)
 
 
-def _intervals(values: pd.Series) -> dict[str, Interval | None]:
-    """Means over seeds, by setting; ``None`` where nothing is known yet."""
-    known = {
-        f"{inner}, {excess:.0f}": list(of_seeds.dropna())
-        for (inner, excess), of_seeds in values.groupby(["inner", "excess"])
+def _intervals(values: pd.Series) -> dict[str, Interval]:
+    """Means over seeds, by setting."""
+    return {
+        f"{inner}, {excess:.0f}": mean_interval(list(of_seeds))
+        for (inner, excess), of_seeds in values.dropna().groupby(["inner", "excess"])
     }
-    return {name: mean_interval(found) if found else None for name, found in known.items()}
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -232,8 +231,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def _spell(found: Mapping[str, Interval | None]) -> str:
-    listed = "; ".join(f"{name}: {interval or 'not computed'}" for name, interval in found.items())
+def _spell(found: Mapping[str, Interval]) -> str:
+    listed = "; ".join(f"{name}: {interval}" for name, interval in found.items())
     return f"{listed or 'not computed yet'} (comparisons: {len(found)})"
 
 
