@@ -1,6 +1,7 @@
 """The main job: what it plans is what it announced, and what its statistics are taken of."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from processes import SMALLEST
 from torch import nn
 
 from bnrecon.config.composition import compose
+from bnrecon.reporting.predictions import disagreements
 from bnrecon.run import main_job
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
@@ -42,6 +44,21 @@ def test_projections_of_an_attention_have_the_statistics_of_the_images(tmp_path)
         *(f"attention.{part}_proj" for part in ("q", "k", "v", "out")),
     }
     assert all(bool((mean != 0).any()) for mean in means.values())
+
+
+def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
+    @register_target("flat")
+    def flat(shape, classes, width, **_):
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+    options = ["scale=smoke", "train.epochs=1", "target=mlp", "target.family=flat", "seeds=[0,1]"]
+    runs = []
+    for width in ("minimum", "maximum"):
+        done = main_job.run(compose([*options, f"features.width={width}", f"outputs={tmp_path}"]))
+        runs.append((done.folder, done.result))
+    found = disagreements(*runs, None)
+    assert [each.seed for each in found] == [0, 1]
+    assert all(each.images == runs[0][1].target.images for each in found)
 
 
 def test_features_are_where_they_were_announced(tmp_path, stored_targets, monkeypatch):
