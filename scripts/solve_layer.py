@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rebuild one layer of a torchvision model at its full size, and test it within the model.
 
-    python scripts/solve_layer.py resnet18 layer4.0.conv1 --threads 2   # n = 1,179,648: 80 min
+    python scripts/solve_layer.py resnet18 layer4.0.conv1 --threads 2   # n = 1,179,648: 77 min
     python scripts/solve_layer.py resnet50 layer2.0.conv1               # n = 32,768: seconds
     python scripts/solve_layer.py resnet18 layer1.0.conv1 --features he_normal
 
