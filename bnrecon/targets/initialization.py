@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from bnrecon.partition import adapt_layers, set_statistics
+from bnrecon.features.portable_random import Stream
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.targets.module_tree import replace_modules
 
@@ -123,7 +124,7 @@ def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module
     Args:
         network: a bias is added where a layer has none.
         kind: ``zero``, or ``random``: uniform within 1 / sqrt(fan-in), PyTorch's default.
-        seed: of the random biases.
+        seed: of the random biases, which are independent of what torch draws from this seed.
 
     Returns:
         The network.
@@ -133,14 +134,13 @@ def initialize_biases(network: nn.Module, kind: str, seed: int = 0) -> nn.Module
     """
     if kind not in ("zero", "random"):
         raise UserError(f"kind={kind}: {nearest(kind, ('zero', 'random'))}")
-    generator = torch.Generator().manual_seed(seed)
-    for layer in network.modules():
-        if isinstance(layer, WEIGHTED):
-            bias = torch.zeros(len(layer.weight))
-            if kind == "random":
-                reach = layer.weight[0].numel() ** -0.5
-                bias.uniform_(-reach, reach, generator=generator)
-            layer.bias = nn.Parameter(bias.to(layer.weight))
+    layers = [layer for layer in network.modules() if isinstance(layer, WEIGHTED)]
+    for number, layer in enumerate(layers):
+        bias = torch.zeros(len(layer.weight))
+        if kind == "random":
+            reach = layer.weight[0].numel() ** -0.5
+            bias = Stream(seed, number).uniform((len(layer.weight),), "bias", reach)
+        layer.bias = nn.Parameter(bias.to(layer.weight))
     return network
 
 

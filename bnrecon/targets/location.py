@@ -111,6 +111,8 @@ def own_folder(request: TargetRequest, data: Images, device: str, dtype: torch.d
         content |= digests.differences_from_defaults(request.train, HOW, "train.")
     content |= {f"data.{name}": getattr(spec, name) for name in ("crop_padding", "flip", "side")}
     content |= user_code(request)
+    if request.target.initialization == "random_bias":  # once drawn from the weights' stream
+        content["target.biases"] = "a stream of their own"
     key = digests.content_key(content)
     return request.store / f"{spec.name}-{request.target.name}-{key}"
 

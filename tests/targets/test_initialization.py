@@ -143,8 +143,10 @@ def test_a_fully_connected_network_is_normalized_with_its_own_biases():
 
 
 def test_biases_are_zero_or_uniform_within_the_fan_in():
+    torch.manual_seed(3)
     network = nn.Sequential(nn.Conv2d(4, 500, 5, bias=False), nn.Flatten(), nn.Linear(16, 3))
     initialize_biases(network, "random", seed=3)
+    assert not torch.isin(network[0].bias, network[0].weight).any()  # of that seed, too
     assert network[0].bias.abs().max().item() == pytest.approx(0.1, rel=0.05)
     again = initialize_biases(nn.Conv2d(4, 500, 5), "random", seed=3)
     assert torch.equal(again.bias, network[0].bias)
