@@ -113,5 +113,4 @@ def _block(
     scales = system.scales(solution)
     outer = target.new_zeros(channels, dtype=torch.float64)
     outer[written] = scales.outer
-    weights = (weight.to(outer) for weight in (first, second))
-    return ResidualBlock(*weights, scales.inner, outer)
+    return ResidualBlock(first.to(outer), second.to(outer), scales.inner, outer)

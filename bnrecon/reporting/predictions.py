@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from bnrecon.config.composition import option_names
-from bnrecon.config.schema import TARGETS, CustomTarget
+from bnrecon.config.schema import TARGETS
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.reconstruction.source_file import collapse, load_source
@@ -20,7 +20,7 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.targets.accuracy import finite_logits
 from bnrecon.targets.building import build_target
 from bnrecon.targets.register import check_family
-from bnrecon.targets.spec import TargetRequest, TrainSpec
+from bnrecon.targets.spec import CustomTarget, TargetRequest, TrainSpec
 
 __all__ = ["Disagreement", "disagreements"]
 

@@ -45,8 +45,8 @@ class Interval:
     def widened(self, comparisons: int) -> Interval:
         """The interval of which one of so many misses its mean in 5% of cases (Bonferroni).
 
-        >>> Interval(2.0, 0.5, 3).widened(4)
-        Interval(mean=2.0, half_width=1.0250..., n=3)
+        >>> f"{Interval(2.0, 0.5, 3).widened(4)}"
+        '2.00 ± 1.03 (n=3)'
         """
         if self.half_width is None:
             return self

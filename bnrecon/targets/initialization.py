@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnrecon.partition import adapt_layers, set_statistics
 from bnrecon.features.portable_random import Stream
+from bnrecon.partition import adapt_layers, set_statistics
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.targets.module_tree import replace_modules
 

@@ -223,9 +223,14 @@ def factors_at(condition):
 )
 def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
     varied = {"no factors": [80.0, 81, 82], "log-uniform, 10": [79.0, 80.1, 81]}
-    claim = conditioned.PART.claims(trained(varied | {"log-uniform, 1000": last}))[-2]
+    varied["log-uniform, 1000"] = last
+    rest = {"log-uniform, 100": [78.0, 79.1, 80]}
+    claim = conditioned.PART.claims(trained(varied | rest))[-2]
     assert claim.verdict == verdict
-    assert "2 comparisons" in claim.evidence
+    assert "3 comparisons" in claim.evidence
+    claim = conditioned.PART.claims(trained(varied))[-2]
+    assert claim.verdict == ("contradicted" if verdict == "contradicted" else "open")
+    assert "not computed at 100" in claim.evidence
 
 
 @pytest.mark.parametrize(
