@@ -165,11 +165,11 @@ def _check_shapes(
     path: str | Path, given: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
 ) -> None:
     """Raise ``RunError`` where a tensor of the file has another shape than the architecture's."""
-    for name in given.keys() & own.keys():
-        if given[name].shape != own[name].shape:
+    for name, value in own.items():
+        if name in given and given[name].shape != value.shape:
             raise RunError(
                 f"{path} does not fit this architecture: {name} is of shape "
-                f"{tuple(own[name].shape)} there and {tuple(given[name].shape)} in the file"
+                f"{tuple(value.shape)} there and {tuple(given[name].shape)} in the file"
             )
 
 
