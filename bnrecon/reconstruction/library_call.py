@@ -61,7 +61,7 @@ def reconstruct(
         solver: a solver in ``bnrecon.solvers.SOLVERS``, ``"auto"``, or a ``SolverSpec``. A layer
             has converged when the solver's residual and the layer's relative error are within the
             spec's tolerance, and its error in the network's own precision is at most 1,000 units of
-            rounding (1.2e-4 in float32).
+            rounding (1.2e-4 in float32) or the tolerance, whichever is larger.
         seed: what all features are drawn from, 0 to 2^63 - 1.
         images: (N, C, H, W), or an iterable of such batches, as a DataLoader: running statistics
             are computed from them. Without images means are 0 and variances 1. An activation needs
