@@ -13,6 +13,8 @@ from bnrecon.runtime.precision import Precision
 
 __all__ = ["feature_operator", "skip_rows"]
 
+CPU = torch.device("cpu")  # where features are drawn
+
 
 def feature_operator(features: Features, dtype: torch.dtype, device: torch.device) -> Operator:
     """M of a pair of features; features that follow a pattern are not formed."""
@@ -27,6 +29,10 @@ def feature_operator(features: Features, dtype: torch.dtype, device: torch.devic
     if not features.in_memory:
         first, transposed = features.by_rows()
         return Generated(transposed, first, device, Precision.of(dtype))
+    if features.pattern == "sign":
+        whole = slice(None)
+        tables = [rows.values(whole, torch.float32, CPU).to(device) for rows in features.by_rows()]
+        return KhatriRao(tables[1], tables[0], Precision.of(dtype))
     return KhatriRao.of(*features.weights(), dtype, device)
 
 

@@ -17,7 +17,12 @@ Allocate = Callable[[tuple[int, int], torch.dtype, torch.device], torch.Tensor]
 
 
 class Rows(Protocol):
-    """A matrix of which a product sees one run of rows after the other."""
+    """A matrix of which a product sees one run of rows after the other.
+
+    ``signs_only`` says whether the entries of its tiles are ±1.
+    """
+
+    signs_only: ClassVar[bool]
 
     @property
     def rows(self) -> int:
@@ -72,6 +77,7 @@ class HeldRows:
     """The rows of a tensor, in memory or mapped from a file."""
 
     tiles, norms, size = _slices, _norms, 1.0
+    signs_only: ClassVar[bool] = False
 
     def __init__(self, table: torch.Tensor):
         self.table, (self.rows, self.columns) = table, table.shape
@@ -119,6 +125,7 @@ class TableRows:
     read: Callable[[int, int], torch.Tensor]
     allocate: Allocate = _in_memory
     size: ClassVar[float] = 1.0
+    signs_only: ClassVar[bool] = False
 
     tiles, norms = _slices, _norms
 

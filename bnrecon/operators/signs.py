@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ HELD_BYTES = 2**29  # of bits up to which they are kept: drawing takes half as l
 
 # By type: the integer of its size, whose highest bit is where the type has its sign.
 INTEGERS = {
+    torch.int8: torch.int8,
     torch.bfloat16: torch.int16,
     torch.float32: torch.int32,
     torch.float64: torch.int64,
@@ -29,7 +31,8 @@ def expand(
     """Turn words (g, columns) of 16 bits into signs (16 g, columns): -1 where a bit is set.
 
     Row r is bit r mod 16 of words r // 16. The bit is moved to where ``dtype`` has its sign, which
-    1 then takes: two passes, faster than a table of the signs of each byte.
+    1 then takes: two passes, faster than a table of the signs of each byte. In int8 the sign is
+    spread over all bits, which makes -1 or 0, and the lowest is set.
 
     Args:
         words: int16.
@@ -41,6 +44,8 @@ def expand(
             [ 1.,  1., -1.],
             [ 1.,  1.,  1.]])
     """
+    if dtype == torch.int8:
+        return _expand_bytes(words, out)
     integer = INTEGERS[dtype]
     last = torch.iinfo(integer).bits - 1
     shifts = torch.arange(last, last - GROUP, -1, dtype=integer, device=words.device)
@@ -48,6 +53,15 @@ def expand(
     signs = bits.view(dtype)
     one = torch.ones((), dtype=dtype, device=words.device)
     return torch.copysign(one, signs, out=signs).flatten(0, 1)
+
+
+def _expand_bytes(words: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """``expand`` in int8: the lower byte of a word has rows 0 to 7, the upper one 8 to 15."""
+    halves = torch.stack([words.to(torch.int8), (words >> 8).to(torch.int8)], 1)
+    shifts = torch.arange(7, -1, -1, dtype=torch.int8, device=words.device)
+    out = None if out is None else out.unflatten(1, (2, 8))
+    bits = torch.bitwise_left_shift(halves[:, :, None], shifts[:, None], out=out)
+    return bits.bitwise_right_shift_(7).bitwise_or_(1).flatten(0, 2)
 
 
 @dataclass(frozen=True)
@@ -68,6 +82,7 @@ class SignMatrix:
     size: float
     draw: Callable[[int, int], np.ndarray]
     held: torch.Tensor | None = None
+    signs_only: ClassVar[bool] = True
 
     @property
     def bytes(self) -> int:

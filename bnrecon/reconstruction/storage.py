@@ -13,6 +13,7 @@ from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.base import CHUNK_BYTES as PRODUCT_BYTES
 from bnrecon.operators.generated import TILE_ROWS
+from bnrecon.operators.integers import EXPANDED_BYTES
 from bnrecon.operators.mapped import disk_folder, disk_room
 from bnrecon.operators.rows import TILE
 from bnrecon.operators.signs import HELD_BYTES
@@ -164,7 +165,8 @@ def _operator_bytes(layer: PlannedLayer, solver: str) -> int:
     if layer.storage == "disk":
         return tiles
     if layer.features.name == "sign":
-        return tiles + min(width * numbers // 8, 2 * HELD_BYTES)
+        expanded = width * numbers if width * numbers <= EXPANDED_BYTES else 0
+        return tiles + min(width * numbers // 8, 2 * HELD_BYTES) + expanded
     return tiles + _rounded_bytes(layer, solver)
 
 

@@ -17,7 +17,7 @@ from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.substitution import substitute, uncompiled
 from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers import SolverSpec
-from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers.iterative import expected_iterations, integers_pay
 from bnrecon.solvers.krylov import MOST_ITERATIONS
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
@@ -36,6 +36,7 @@ REGENERATION = 1.2  # times a product with stored features (scripts/bench_storag
 # In float64: corrections and checks of the solve, the errors of the layer as it is built and as it
 # comes back from its file, its collapsed form.
 EXACT_PRODUCTS = 13
+EXACT_BESIDE_INTEGERS = 8  # one correction is enough
 
 
 class Positions(NamedTuple):
@@ -59,10 +60,11 @@ def rate(dtype: torch.dtype, device: torch.device, side: int = 1024) -> float:
     Of a processor that others use too it is the rate that it has alone: its own time counts.
     """
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
     best = math.inf
     for _ in range(3):
         started, spent = time.perf_counter(), time.process_time()
-        float((a @ b)[0, 0])  # waits for the GPU
+        float(multiply(a, b)[0, 0])  # waits for the GPU
         best = min(best, time.perf_counter() - started)
         if device.type == "cpu":
             best = min(best, (time.process_time() - spent) / torch.get_num_threads())
@@ -165,14 +167,21 @@ def training_seconds(per_image: int, images: int, operations: float) -> float:
 
 def solving_seconds(plan: Plan, spec: SolverSpec, device: torch.device) -> dict[str, float]:
     """Seconds to solve, build and verify each layer of a plan."""
-    rates = {
-        kind: rate(kind, device)
-        for kind in {torch.float32, torch.float64, precision_schedule(device)[0].factors}
-    }
+    kinds = {torch.float32, torch.float64, precision_schedule(device)[0].factors}
+    if any(_in_integers(layer, device) for layer in plan.layers):
+        kinds.add(torch.int8)
+    rates = {kind: rate(kind, device) for kind in kinds}
     return {
         layer.name: layer.groups * _group_seconds(layer, spec, device, rates)
         for layer in plan.layers
     }
+
+
+def _in_integers(layer: PlannedLayer, device: torch.device) -> bool:
+    """Whether a layer's iterations multiply in 8-bit integers."""
+    signs = layer.features.name == "sign" and layer.width >= layer.shape.equations
+    pays = integers_pay(layer.rows, layer.width, device)
+    return signs and layer.choice.solver == "matrix_free" and pays
 
 
 def _group_seconds(
@@ -186,14 +195,17 @@ def _group_seconds(
     n = max(1, layer.rows)  # beside a skip connection there may be none
     name = layer.choice.solver
     single = rates[torch.float32]
-    exact = EXACT_PRODUCTS * 2 * n * c1 / (0.9 * rates[torch.float64])
+    integers = _in_integers(layer, device)
+    exact_products = EXACT_BESIDE_INTEGERS if integers else EXACT_PRODUCTS
+    exact = exact_products * 2 * n * c1 / (0.9 * rates[torch.float64])
     if name == "closed_form":
         return 16 * n * (shape.inputs + shape.outputs * shape.taps) / single
     if name in ("matrix_free", "minimum_norm", "lbfgs"):
         limit = spec.max_iterations or (MAX_ITERATIONS if name == "lbfgs" else MOST_ITERATIONS)
         iterations = min(limit, expected_iterations(c1 / n, spec.tolerance))
         products = 4 * n * c1 * (REGENERATION if layer.storage == "regenerate" else 1)
-        fast = single if name == "lbfgs" else rates[precision_schedule(device)[0].factors]
+        kind = torch.int8 if integers else precision_schedule(device)[0].factors
+        fast = single if name == "lbfgs" else rates[kind]
         return exact + iterations * products / (0.65 * fast)
     if name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
         return exact + 12 * n * n * c1 / (0.3 * single)

@@ -23,6 +23,7 @@ __all__ = [
     "exact_float32",
     "float32_products",
     "has_fast_bfloat16",
+    "has_fast_int8",
     "processor_count",
     "resolve_device",
     "threads_for",
@@ -31,6 +32,7 @@ __all__ = [
 
 # Multiply-adds of a product that are worth a thread of their own: below a millisecond's work.
 THREAD_OPERATIONS = 3 * 10**7
+CPUINFO = Path("/proc/cpuinfo")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -123,13 +125,28 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     """Whether this device computes in bf16 (tensor cores, AMX, AVX-512 BF16, Arm BF16)."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
-    info = Path("/proc/cpuinfo")
-    if platform.system() != "Linux" or not info.exists():
+    return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(_processor_flags())
+
+
+def has_fast_int8(device: torch.device) -> bool:
+    """Whether PyTorch multiplies 8-bit integers by units that this processor has (VNNI, AMX).
+
+    Without oneDNN it does so in a loop, slower than in float32. Nothing is known of GPUs: their
+    products of integers have not been tried here.
+    """
+    onednn = torch.backends.mkldnn
+    if device.type != "cpu" or not (onednn.is_available() and getattr(onednn, "enabled", True)):
         return False
-    for line in info.read_text(encoding="utf-8").splitlines():
-        if line.startswith(("flags", "Features")):
-            return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(line.split())
-    return False
+    units = {"amx_int8", "avx512_vnni", "avx_vnni"}
+    return hasattr(torch, "_int_mm") and not units.isdisjoint(_processor_flags())
+
+
+def _processor_flags() -> list[str]:
+    """What Linux says that the processor can do; nothing on other systems."""
+    if platform.system() != "Linux" or not CPUINFO.exists():
+        return []
+    with CPUINFO.open(encoding="utf-8") as lines:
+        return next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
 
 
 def can_compile(device: torch.device) -> bool:

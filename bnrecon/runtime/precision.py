@@ -1,4 +1,4 @@
-"""The precisions that products can run in: bf16, TF32, float32, float64."""
+"""The precisions that products can run in: int8, bf16, TF32, float32, float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from bnrecon.runtime.hardware import float32_products, has_fast_bfloat16
 
-__all__ = ["BFLOAT16", "FLOAT32", "FLOAT64", "TF32", "Precision", "precision_schedule"]
+__all__ = ["BFLOAT16", "FLOAT32", "FLOAT64", "INT8", "TF32", "Precision", "precision_schedule"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Precision:
     def products(self) -> contextlib.AbstractContextManager[None]:
         """The context in which products have this precision."""
         return float32_products(tf32=True) if self.tf32 else contextlib.nullcontext()
+
+
+# Of random signs and of vectors rounded to whole numbers: ``operators.integers``.
+INT8 = Precision("int8", torch.int8, torch.float64)
 
 
 BFLOAT16 = Precision("bfloat16", torch.bfloat16, torch.float32)

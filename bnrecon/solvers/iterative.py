@@ -8,21 +8,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from bnrecon.operators.base import Operator, Products
+from bnrecon.operators.integers import IntegerProducts, find_signs
 from bnrecon.operators.scaled import Scaled, inverse_norms
 from bnrecon.operators.system import System
-from bnrecon.runtime.precision import BFLOAT16, FLOAT32, TF32, precision_schedule
+from bnrecon.runtime.hardware import has_fast_int8
+from bnrecon.runtime.precision import (
+    BFLOAT16,
+    FLOAT32,
+    INT8,
+    TF32,
+    Precision,
+    precision_schedule,
+)
 from bnrecon.solvers.base import Answer, Unsuitable
 from bnrecon.solvers.checkpoint import Checkpoint, Corrected, InnerCheckpoint
+from bnrecon.solvers.integers import integer_cgls
 from bnrecon.solvers.krylov import MOST_ITERATIONS, cgls, craig
 from bnrecon.solvers.progress import ResidualBar
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["expected_iterations", "matrix_free", "minimum_norm", "refine", "rounded_itemsize"]
+__all__ = [
+    "expected_iterations",
+    "integers_pay",
+    "matrix_free",
+    "minimum_norm",
+    "refine",
+    "rounded_itemsize",
+]
 
 # The factor by which an inner solve has to reduce the residual. Less than the precision allows:
 # each restart loses what Krylov methods have learned of the spectrum, and digits beyond the
@@ -33,6 +51,10 @@ GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
 SMALL = 3 * 10**7
 # c1 / n from which on bf16 suffices: rounding of size ε costs ε κ in CGLS, ε κ² in Craig's method.
 ENOUGH = {"matrix_free": 1.02, "minimum_norm": 1.1}
+
+# c1 / n from which on products in 8-bit integers are the fastest; at 1.02 the errors of rounded
+# gradients cost as much as they save (n = 9,216, one thread of a Zen 4 processor).
+ENOUGH_INTEGERS = 1.03
 
 # Where the columns' norms spread wider than this (relative standard deviation), scaling them to 1
 # pays: it restores the Marchenko-Pastur conditioning of layers with few inputs. With 64 inputs
@@ -69,7 +91,17 @@ def expected_iterations(oversampling: float, tolerance: float) -> float:
 
 def memory(rows: int, columns: int) -> int:
     """Vectors and temporaries; the rounded copies of the factors are counted with the layer."""
-    return 8 * (6 * columns + 6 * rows) + min(2**25, 8 * rows * columns)
+    return 8 * (8 * columns + 6 * rows) + min(2**25, 8 * rows * columns)
+
+
+def integers_pay(rows: int, columns: int, device: torch.device) -> bool:
+    """Whether ``matrix_free`` is to multiply random signs in 8-bit integers.
+
+    >>> integers_pay(36_864, 36_900, torch.device("cpu"))
+    False
+    """
+    enough = columns >= ENOUGH_INTEGERS * rows and rows * columns >= SMALL
+    return enough and has_fast_int8(device)
 
 
 def rounded_itemsize(solver: str, rows: int, columns: int, device: torch.device) -> int:
@@ -90,8 +122,10 @@ def matrix_free(system: System, spec: SolverSpec, checkpoint: Checkpoint | None 
 
     From zero, plain CGLS gives the scales of minimum norm. Rounded factors span slightly different
     rows, so that the sum of the corrections is off that by some 0.4% in bf16; it still solves
-    M x = b to float64 accuracy. Where the norms of M's columns spread widely they are scaled to 1
-    first, and the norm is that of the scales in units of the columns' inverse norms. With fewer
+    M x = b to float64 accuracy. Random signs are multiplied in 8-bit integers where these are fast:
+    factors are exact, directions are rounded, and x is off by some 0.7% (``integer_cgls``). Where
+    the norms of M's columns spread widely they are scaled to 1 first, and the norm is that of the
+    scales in units of the columns' inverse norms. With fewer
     unknowns than equations, or without a solution, the result is near a least-squares solution;
     ``least_squares`` iterates until it is one.
     """
@@ -154,9 +188,8 @@ def refine(
         checkpoint: where the state is kept between iterations, and found.
     """
     exact, rhs = system.operator, system.rhs
-    schedule = precision_schedule(rhs.device)
-    if exact.shape[0] * exact.shape[1] < SMALL:
-        schedule = [precision for precision in schedule if precision is not BFLOAT16]
+    integers = _integers(exact, inner, scaling)
+    schedule = _schedule(exact, integers)
     limit = spec.max_iterations or MOST_ITERATIONS
     start = None if checkpoint is None else checkpoint.load()
     start = start or Corrected(rhs.new_zeros(exact.shape[1]), rhs, 0, len(schedule))
@@ -165,17 +198,23 @@ def refine(
     begun = start.inner
     whole, size = float(rhs.norm()), float(residual.norm())
     target = 0.5 * spec.tolerance * whole
-    rounded: Products | None = None
+    solve_inner: Callable[..., tuple[torch.Tensor, int]] | None = None
+
+    def corrected(found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return _corrected(exact, x, residual, _direction(exact, found.to(rhs), scaling, dual))
+
     with ResidualBar(f"solving {exact.shape[0]} x {exact.shape[1]}", spec.tolerance) as bar:
         while level < len(schedule) and size > target and spent < limit:
-            if rounded is None:
-                operator = exact.to(schedule[level])
-                rounded = operator if scaling is None else Scaled(operator, scaling)
+            if solve_inner is None:
                 # Operators that gain nothing by bf16 stay in float32.
-                name = operator.precision.name
-                if names[-1:] != (name,):
-                    begun = None  # it ran in a precision of another machine
-                names += (name,) if name not in names else ()
+                precision, solve_inner = _inner_solve(
+                    exact, schedule[level], inner, scaling, integers
+                )
+                if begun is not None and names[-1:] != (precision.name,):
+                    # It ran in a precision of another machine: what it found is kept, no more.
+                    x, residual = corrected(begun.x)
+                    spent, size, begun = spent + begun.step, float(residual.norm()), None
+                names += (precision.name,) if names[-1:] != (precision.name,) else ()
             usual = GAIN.get(schedule[level].name, 0.0) if gain is None else gain
             wanted, before = max(usual, 0.8 * target / size), size
 
@@ -186,30 +225,68 @@ def refine(
 
             at = Corrected(x, residual, spent, len(schedule) - level, gain, names, begun)
             begun = None
-            found, steps = inner(
-                rounded,
-                (residual / size).to(rounded.dtype),
+            found, steps = solve_inner(
+                (residual / size).to(precision.vectors),
                 wanted,
                 limit - spent,
                 show,
                 checkpoint=None if checkpoint is None else InnerCheckpoint(checkpoint, at),
             )
             spent += steps
-            if dual:
-                direction = exact.rmatvec(found.to(rhs.dtype))
-            else:
-                direction = found.to(rhs.dtype) if scaling is None else scaling * found
-            x, residual = _corrected(exact, x, residual, direction)
+            from_zero = not bool(x.any())
+            x, residual = corrected(found)
             size = float(residual.norm())
-            if size <= target:  # an updated residual is recomputed before it counts
+            if size <= target and not from_zero:  # an updated residual is recomputed first
                 residual = rhs - exact.matvec(x)
                 size = float(residual.norm())
             gained = size / before
             if gained > 0.5:
-                level, gain, rounded = level + 1, None, None
+                level, gain, solve_inner = level + 1, None, None
             elif gained > 2 * wanted:
                 gain = min(0.25, gained)
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)
+
+
+def _integers(
+    exact: Operator, inner: Inner, scaling: torch.Tensor | None
+) -> IntegerProducts | None:
+    """The products in 8-bit integers, where there are any and where they are the fastest."""
+    if inner is not cgls or scaling is not None or not integers_pay(*exact.shape, exact.device):
+        return None
+    signs = find_signs(exact)
+    return None if signs is None else IntegerProducts(exact, signs)
+
+
+def _schedule(exact: Operator, integers: IntegerProducts | None) -> list[Precision]:
+    """The precisions of successive inner solves: the fastest first."""
+    schedule = precision_schedule(exact.device)
+    if exact.shape[0] * exact.shape[1] < SMALL:
+        return [precision for precision in schedule if precision is not BFLOAT16]
+    return schedule if integers is None else [INT8, *schedule]
+
+
+def _inner_solve(
+    exact: Operator,
+    precision: Precision,
+    inner: Inner,
+    scaling: torch.Tensor | None,
+    integers: IntegerProducts | None,
+) -> tuple[Precision, Callable[..., tuple[torch.Tensor, int]]]:
+    """The precision that the operator takes, and ``inner`` with the operator in it."""
+    if precision is INT8 and integers is not None:
+        return INT8, partial(integer_cgls, integers)
+    operator = exact.to(precision)
+    rounded = operator if scaling is None else Scaled(operator, scaling)
+    return operator.precision, partial(inner, rounded)
+
+
+def _direction(
+    exact: Operator, found: torch.Tensor, scaling: torch.Tensor | None, dual: bool
+) -> torch.Tensor:
+    """The direction in x that an inner solve found: M^T y of a dual one, or its scaled columns'."""
+    if dual:
+        return exact.rmatvec(found)
+    return found if scaling is None else scaling * found
 
 
 def _corrected(

@@ -9,7 +9,7 @@ import torch
 from bnrecon.operators.base import Products
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 
-__all__ = ["LOOK_EVERY", "MOST_ITERATIONS", "cgls", "craig"]
+__all__ = ["LOOK_EVERY", "MOST_ITERATIONS", "cgls", "craig", "ratio"]
 
 # Iterations between checks of the residual on a GPU. A check waits for the GPU and leaves it idle
 # until the next iteration is launched; up to nine iterations too many cost less.
@@ -61,7 +61,7 @@ def cgls(
     for step in range(done + 1, max_iterations + 1):
         looking = step % every == 0
         image = operator.matvec(direction)
-        length = _ratio(energy, torch.dot(image, image))
+        length = ratio(energy, torch.dot(image, image))
         x.addcmul_(length, direction)
         residual.addcmul_(length, image, value=-1)
         if looking:
@@ -77,7 +77,7 @@ def cgls(
         energy, previous = torch.dot(gradient, gradient), energy
         if looking and not energy > tiny * first:
             break
-        direction = gradient + _ratio(energy, previous) * direction
+        direction = gradient + ratio(energy, previous) * direction
         if checkpoint is not None:
             checkpoint.save(
                 KrylovState(x, residual, direction, energy, first, step, marked, marked_at)
@@ -121,7 +121,7 @@ def craig(
     every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
     for step in range(done + 1, max_iterations + 1):
         image = operator.rmatvec(direction)
-        length = _ratio(energy, torch.dot(image, image))
+        length = ratio(energy, torch.dot(image, image))
         y.addcmul_(length, direction)
         residual.addcmul_(length, operator.matvec(image), value=-1)
         energy, previous = torch.dot(residual, residual), energy
@@ -137,7 +137,7 @@ def craig(
                 marked, marked_at = least, step
             elif step - marked_at >= patience:
                 break
-        direction = residual + _ratio(energy, previous) * direction
+        direction = residual + ratio(energy, previous) * direction
         if checkpoint is not None:
             checkpoint.save(
                 KrylovState(y, residual, direction, energy, lowest, step, marked, marked_at)
@@ -145,7 +145,7 @@ def craig(
     return y, step
 
 
-def _ratio(above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+def ratio(above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
     """The quotient of two energies; 0 where both have vanished, as they may between looks.
 
     The iteration then stands still.

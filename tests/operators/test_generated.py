@@ -155,7 +155,7 @@ def test_rows_in_any_order_and_size_are_the_same_bits():
 def test_each_bit_is_the_sign_of_one_entry_in_every_type():
     words = torch.from_numpy(np.arange(-(2**15), 2**15, dtype=np.int16)[None])
     bits = (words.int() >> torch.arange(16)[:, None]) & 1
-    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+    for dtype in (torch.int8, torch.bfloat16, torch.float32, torch.float64):
         assert torch.equal(expand(words, dtype), (1 - 2 * bits).to(dtype))
 
 

@@ -7,8 +7,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bnrecon
 from bnrecon.features.spec import FeatureSpec
+from bnrecon.operators.integers import find_signs
 from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.solving import group_system
 from bnrecon.run import estimate
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 from bnrecon.solvers import SolverSpec
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 
@@ -131,14 +134,40 @@ def test_a_network_is_left_as_it_was():
 
 def test_all_groups_of_a_layer_are_counted_in_the_time_to_solve():
     plans = [plan_layers(nn.Conv2d(64 * g, 64 * g, 3, groups=g).eval(), "sign") for g in (1, 4)]
-    rates = {torch.float32: 1e11, torch.float64: 5e10, torch.bfloat16: 4e11}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimate, "rate", lambda kind, device: rates[kind])
-        (one,), (four,) = (
-            estimate.solving_seconds(plan, SolverSpec("matrix_free"), torch.device("cpu")).values()
-            for plan in plans
-        )
+    one, four = map(seconds_to_solve, plans)
     assert four == pytest.approx(4 * one)
+
+
+RATES = {torch.float32: 1e11, torch.float64: 5e10, torch.bfloat16: 4e11, torch.int8: 8e11}
+
+
+def seconds_to_solve(plan, integers=True):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "rate", lambda kind, device: RATES[kind])
+        patch.setattr("bnrecon.solvers.iterative.has_fast_int8", lambda device: integers)
+        patch.setattr(estimate, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64])
+        (seconds,) = estimate.solving_seconds(
+            plan, SolverSpec("matrix_free"), torch.device("cpu")
+        ).values()
+    return seconds
+
+
+def test_signs_take_half_as_long_on_a_machine_with_fast_integers():
+    layer = nn.Conv2d(64, 64, 3).eval()
+    signs, normal = plan_layers(layer, "sign"), plan_layers(layer, "he_normal")
+    assert seconds_to_solve(signs) == pytest.approx(seconds_to_solve(signs, False) / 2, rel=0.2)
+    assert seconds_to_solve(normal) == seconds_to_solve(normal, False)
+
+
+@pytest.mark.parametrize(("width", "integers"), [(11_250, True), (7_000, False)])
+def test_a_system_with_eliminated_outputs_is_not_solved_in_integers(width, integers):
+    """With fewer features than equations: a skip connection outside makes up for the others."""
+    layer = nn.Linear(5, 1500).eval()
+    plan = plan_layers(layer, FeatureSpec("sign", skip="outer", width=width), "matrix_free")
+    faster = seconds_to_solve(plan) < seconds_to_solve(plan, False)
+    (planned,) = plan.layers
+    system = group_system(planned, planned.found.target, planned.draw(0))
+    assert faster == (find_signs(system.operator) is not None) == integers
 
 
 class Unused(nn.Module):

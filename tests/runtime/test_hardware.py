@@ -8,6 +8,7 @@ import psutil
 import pytest
 import torch
 
+from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.hardware import available_memory, processor_count, use_threads
 from bnrecon.runtime.memory import available_host_memory
@@ -238,3 +239,29 @@ def test_a_block_runs_with_its_threads_and_no_more_than_there_are_processors():
     most = processor_count()
     with pytest.raises(UserError, match=f"threads={most + 1}: .*give at most {most}"):
         use_threads(most + 1).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("flags", "bfloat16", "int8"),
+    [
+        ("flags\t\t: fpu avx2 avx512_bf16 avx512_vnni", True, True),
+        ("flags\t\t: fpu avx2 avx_vnni", False, True),
+        ("flags\t\t: fpu avx2 amx_bf16 amx_int8", True, True),
+        ("flags\t\t: fpu avx2 avx512f", False, False),
+        ("Features\t: fp asimd bf16 i8mm", True, False),
+        ("", False, False),
+    ],
+)
+def test_units_of_a_processor_are_told_by_its_flags(flags, bfloat16, int8, tmp_path, monkeypatch):
+    info, cpu = tmp_path / "cpuinfo", torch.device("cpu")
+    info.write_text(f"processor\t: 0\n{flags}\nbogomips\t: 1\n{flags} avx512_vnni bf16\n")
+    monkeypatch.setattr(hardware, "CPUINFO", info)
+    monkeypatch.setattr(hardware.platform, "system", lambda: "Linux")
+    if not flags:
+        info.write_text("processor\t: 0\n")
+    assert (hardware.has_fast_bfloat16(cpu), hardware.has_fast_int8(cpu)) == (bfloat16, int8)
+    assert not hardware.has_fast_int8(torch.device("meta"))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not hardware.has_fast_int8(cpu)
+    monkeypatch.setattr(hardware.platform, "system", lambda: "Darwin")
+    assert not hardware.has_fast_bfloat16(cpu)

@@ -1,0 +1,122 @@
+"""Products of random signs in 8-bit integers: exact for vectors that are rounded beforehand."""
+
+import pytest
+import torch
+
+from bnrecon.features import LayerShape, draw
+from bnrecon.features.matrix import feature_operator
+from bnrecon.operators import integers, signs
+from bnrecon.operators.generated import Generated
+from bnrecon.operators.integers import IntegerProducts, find_signs, round_to_levels
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.runtime.precision import FLOAT64
+
+CPU = torch.device("cpu")
+WIDTH = 77
+SHAPES = [
+    LayerShape(6, 4, (3, 3)),
+    LayerShape(5, 3),
+    LayerShape(1, 7, (2,)),
+    LayerShape(3, 2, (1, 2, 2)),
+    LayerShape(14, 3),
+]
+
+
+def gaussian(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def operator_of(shape, name="sign", rows=None, storage="regenerate"):
+    features = draw(name, shape, WIDTH, 3, 1, storage=storage)
+    operator = feature_operator(features, torch.float64, CPU)
+    if isinstance(operator, KhatriRao):
+        return operator
+    return Generated(operator.transposed, operator.first, CPU, FLOAT64, rows)
+
+
+def rounded(vectors):
+    levels, steps = round_to_levels(vectors.reshape(len(vectors), -1))
+    return (levels * steps).reshape(vectors.shape)
+
+
+WAYS = [("sign", "memory"), ("er_sign", "memory"), ("sign", "regenerate")]
+
+
+@pytest.mark.parametrize("bits", ["expanded", "held", "drawn in each product"])
+@pytest.mark.parametrize("many", [(), (1,), (3,)])
+@pytest.mark.parametrize("tile", [1, 16, 10**6])
+@pytest.mark.parametrize(("name", "storage"), WAYS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_of_rounded_vectors_are_those_of_the_dense_matrix(
+    shape, name, storage, tile, many, bits, monkeypatch
+):
+    monkeypatch.setattr(integers, "TILE_ROWS", tile)
+    monkeypatch.setattr(integers, "TILE_BYTES", 0)
+    if bits == "drawn in each product":
+        monkeypatch.setattr(signs, "HELD_BYTES", 0)
+    exact = operator_of(shape, name, storage=storage)
+    operator = IntegerProducts(exact, None, 10**9 if bits == "expanded" else 0)
+    dense = exact.dense()
+    x, y = rounded(gaussian(WIDTH, *many)), rounded(gaussian(shape.equations, *many, seed=1))
+    assert torch.allclose(operator.matvec(x), dense @ x, rtol=1e-13, atol=1e-13)
+    assert torch.allclose(operator.rmatvec(y), dense.T @ y, rtol=1e-13, atol=1e-13)
+
+
+def test_a_users_signs_are_found_by_their_values():
+    """Whatever drew them, and with zeros; a single other number is seen."""
+    draw_signs = torch.Generator().manual_seed(0)
+    tables = [torch.randint(-1, 2, (5000, side), generator=draw_signs) * 0.3 for side in (6, 2)]
+    matrix = KhatriRao(*(table.double() for table in tables))
+    x = rounded(gaussian(5000))
+    assert torch.allclose(IntegerProducts(matrix).matvec(x), matrix.matvec(x), rtol=1e-12)
+    assert find_signs(KhatriRao(*tables)) is not None
+    tables[0][4999, 5] = 0.2
+    assert find_signs(KhatriRao(*tables)) is None
+
+
+def test_each_vector_is_rounded_to_levels_of_its_own():
+    vectors = torch.stack([gaussian(1000), 1e-9 * gaussian(1000, seed=1)], 1)
+    levels, steps = round_to_levels(vectors)
+    assert levels.abs().amax(0).tolist() == [127, 127]
+    assert ((levels * steps - vectors).abs() <= 0.5000001 * steps).all()
+
+
+def test_a_rounded_vector_is_not_rounded_again():
+    operator = IntegerProducts(operator_of(SHAPES[0]))
+    vector = operator.nearest(gaussian(WIDTH))
+    assert torch.allclose(operator.nearest(vector), vector, rtol=1e-15, atol=0)
+
+
+def test_products_with_zero_are_zero():
+    operator = IntegerProducts(operator_of(SHAPES[0]))
+    assert not operator.matvec(torch.zeros(WIDTH, dtype=torch.float64)).any()
+    assert not operator.rmatvec(torch.zeros(SHAPES[0].equations, dtype=torch.float64)).any()
+
+
+def test_sums_that_could_leave_32_bits_are_kept_in_64(monkeypatch):
+    """Those of 2^31 / 127 features or equations and more; pretended by a lower limit."""
+    exact, x, y = operator_of(SHAPES[0]), gaussian(WIDTH), gaussian(SHAPES[0].equations)
+    whole = IntegerProducts(exact)
+    expected = whole.matvec(x), whole.rmatvec(y)
+    kinds, zeros = [], torch.zeros
+    monkeypatch.setattr(
+        torch, "zeros", lambda *n, **how: kinds.append(how["dtype"]) or zeros(*n, **how)
+    )
+    whole.matvec(x)
+    monkeypatch.setattr(integers, "SUM_LIMIT", 127)
+    assert torch.equal(whole.matvec(x), expected[0])
+    assert torch.equal(whole.rmatvec(y), expected[1])
+    assert kinds == [torch.int32, torch.int64]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-300, 9e-322])
+def test_tiny_vectors_keep_their_signs(size):
+    vector = size * torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64)
+    levels, _ = round_to_levels(vector[:, None])
+    assert torch.equal(levels[:, 0].sign().double(), vector.sign())
+    assert levels.abs().max() <= 127
+
+
+def test_other_features_are_refused():
+    with pytest.raises(ValueError, match="random signs"):
+        IntegerProducts(operator_of(SHAPES[0], "he_normal"))

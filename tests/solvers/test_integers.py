@@ -1,0 +1,184 @@
+"""CGLS along directions of 8 bits: all digits of float64, in hardly more iterations."""
+
+import itertools
+
+import pytest
+import torch
+from random_layer import random_layer
+
+from bnrecon.features import LayerShape
+from bnrecon.operators.integers import IntegerProducts
+from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
+from bnrecon.solvers import iterative
+from bnrecon.solvers.integers import integer_cgls
+from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers.solving import solve
+from bnrecon.solvers.spec import SolverSpec
+
+SHAPE = LayerShape(12, 10, (3, 3))
+CPU = torch.device("cpu")
+
+
+def system_of(oversampling=1.5, name="sign", shape=SHAPE, storage="regenerate"):
+    width = int(oversampling * shape.equations)
+    return random_layer(name, shape, width, storage=storage)[2]
+
+
+@pytest.fixture(autouse=True)
+def machine_with_integers(monkeypatch):
+    monkeypatch.setattr(iterative, "SMALL", 0)
+    monkeypatch.setattr(iterative, "has_fast_int8", lambda device: True)
+    monkeypatch.setattr(
+        iterative, "precision_schedule", lambda device: [BFLOAT16, FLOAT32, FLOAT64]
+    )
+
+
+@pytest.mark.parametrize("shape", [SHAPE, LayerShape(30, 20), LayerShape(9, 16, (5,))])
+@pytest.mark.parametrize("oversampling", [iterative.ENOUGH_INTEGERS, 1.2, 1.5, 3])
+@pytest.mark.parametrize(
+    ("name", "storage"), [("sign", "regenerate"), ("sign", "memory"), ("er_sign", "memory")]
+)
+def test_signs_are_solved_in_integers_to_float64(name, storage, oversampling, shape):
+    system = system_of(oversampling + 1 / shape.equations, name, shape, storage)
+    report = solve(system, SolverSpec("matrix_free")).report
+    assert report.precision == "int8"
+    assert report.converged
+    assert report.relative_residual < 0.5e-10
+
+
+def test_iterations_are_those_of_exact_products(monkeypatch):
+    """116 where float64 takes 114, at 1.5; the law of Marchenko and Pastur asks for 114."""
+    system = system_of(shape=LayerShape(16, 16, (3, 3)))
+    in_integers = solve(system, SolverSpec("matrix_free")).report.iterations
+    monkeypatch.setattr(iterative, "has_fast_int8", lambda device: False)
+    monkeypatch.setattr(iterative, "precision_schedule", lambda device: [FLOAT64])
+    exact = solve(system, SolverSpec("matrix_free")).report
+    assert exact.precision == "float64"
+    assert in_integers <= 1.05 * exact.iterations
+    assert in_integers <= 1.05 * expected_iterations(1.5, 0.4e-10)
+
+
+def test_the_residual_that_is_carried_along_is_the_true_one():
+    system = system_of()
+    operator, size = IntegerProducts(system.operator), float(system.rhs.norm())
+    shown = []
+    x, steps = integer_cgls(
+        operator, system.rhs / size, 1e-13, 400, lambda step, residual: shown.append(residual)
+    )
+    true = float((system.rhs / size - system.operator.matvec(x)).norm())
+    assert len(shown) == steps < 400
+    assert shown == sorted(shown, reverse=True)
+    assert true == pytest.approx(shown[-1], rel=0.05)
+    assert true < 1e-13
+
+
+def test_scales_are_near_those_of_minimum_norm():
+    system = system_of()
+    near = solve(system, SolverSpec("matrix_free")).scale
+    least = torch.linalg.lstsq(system.operator.dense(), system.rhs, driver="gelsd").solution
+    assert 1e-3 < float((near - least).norm() / least.norm()) < 1e-2
+    assert 1e-6 < float(near.norm() / least.norm()) - 1 < 1e-4
+
+
+class Kept:
+    """A checkpoint in memory, which interrupts the solve in an iteration."""
+
+    def __init__(self, step):
+        self.state, self.step = None, step
+
+    def load(self):
+        return self.state
+
+    def save(self, state):
+        if state.iterations + state.inner.step >= self.step:
+            self.state = state
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", [1, 20, 60])
+def test_an_interrupted_solve_goes_on_to_the_same_numbers(step):
+    kept, system, spec = Kept(step), system_of(), SolverSpec("matrix_free")
+    with pytest.raises(KeyboardInterrupt):
+        solve(system, spec, kept)
+    kept.step = 10**6
+    resumed, whole = solve(system, spec, kept), solve(system, spec)
+    assert torch.equal(resumed.scale, whole.scale)
+    assert resumed.report.iterations == whole.report.iterations
+
+
+MACHINES = {  # what is fast there
+    "both": (True, [BFLOAT16, FLOAT32, FLOAT64]),
+    "bf16": (False, [BFLOAT16, FLOAT32, FLOAT64]),
+    "int8": (True, [FLOAT32, FLOAT64]),
+    "none": (False, [FLOAT32, FLOAT64]),
+}
+
+
+@pytest.mark.parametrize("hops", itertools.product(MACHINES, repeat=3), ids="-".join)
+def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monkeypatch):
+    """Interrupted on each of them, and ended on the last."""
+    kept, system, spec = Kept(0), system_of(), SolverSpec("matrix_free")
+    for number, machine in enumerate((*hops, hops[-1])):
+        integers, schedule = MACHINES[machine]
+        monkeypatch.setattr(iterative, "has_fast_int8", lambda _, there=integers: there)
+        monkeypatch.setattr(iterative, "precision_schedule", lambda _, there=schedule: there)
+        if number < 3:
+            kept.step = 25 * (number + 1)
+            with pytest.raises(KeyboardInterrupt):
+                solve(system, spec, kept)
+    kept.step = 10**6
+    report = solve(system, spec, kept).report
+    assert report.converged
+    assert 75 < report.iterations < 175
+    names = report.precision.split(" then ")
+    assert all(a != b for a, b in itertools.pairwise(names))
+
+
+@pytest.mark.parametrize(
+    ("options", "precision"),
+    [
+        ({"oversampling": iterative.ENOUGH_INTEGERS - 0.01}, "bfloat16"),
+        ({"name": "he_normal"}, "bfloat16"),
+        ({"name": "he_normal", "storage": "memory"}, "bfloat16"),
+    ],
+)
+def test_where_integers_do_not_pay_bf16_is_taken(options, precision):
+    report = solve(system_of(**options), SolverSpec("matrix_free")).report
+    assert report.precision.startswith(precision)
+    assert report.converged
+
+
+def test_a_machine_without_fast_integers_takes_bf16(monkeypatch):
+    monkeypatch.setattr(iterative, "has_fast_int8", lambda device: False)
+    report = solve(system_of(), SolverSpec("matrix_free")).report
+    assert report.precision.startswith("bfloat16")
+    assert report.converged
+
+
+def test_minimum_norm_does_without_integers():
+    """Its products M M^T y are of vectors that no rounding beforehand makes exact."""
+    report = solve(system_of(), SolverSpec("minimum_norm")).report
+    assert report.precision.startswith("bfloat16")
+    assert report.converged
+
+
+def test_an_iteration_that_stands_still_is_left_to_higher_precision(monkeypatch):
+    monkeypatch.setattr("bnrecon.solvers.integers.PATIENCE", 1)
+    monkeypatch.setattr(IntegerProducts, "rmatvec", lambda self, y: torch.ones(self.shape[1]).to(y))
+    report = solve(system_of(), SolverSpec("matrix_free")).report
+    assert report.precision.startswith("int8 then bfloat16")
+    assert report.converged
+
+
+def test_a_tolerance_beyond_float64_ends_without_reaching_it():
+    report = solve(system_of(), SolverSpec("matrix_free", tolerance=1e-30)).report
+    assert not report.converged
+    assert report.relative_residual < 1e-14
+    assert report.iterations < 1000
+
+
+def test_the_limit_of_iterations_holds():
+    report = solve(system_of(), SolverSpec("matrix_free", max_iterations=7)).report
+    assert report.iterations == 7
+    assert report.at_limit
+    assert not report.converged
