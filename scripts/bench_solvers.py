@@ -9,9 +9,9 @@
 Sections: products, oversampled, square, frontier, scaling, whole. Each row runs in a process of its
 own, which measures its peak memory; the machine should be idle. Resumable: rows that are in the
 results are not measured again. Residuals are recomputed from the operator in float64, at the
-minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features
-he_normal from seed 0. Results: outputs/solvers/<device>/{bench.json,bench.md,bench.csv,
-frontier.*,scaling.*}.
+minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features are
+he_normal from seed 0, or sign where the method says so. Results:
+outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def plan(quick: bool) -> list[dict]:
     methods = (
         "matrix_free",
         "matrix_free float32",
+        "matrix_free sign",
         "minimum_norm",
         "plain CGLS float64",
         "scipy lsmr float64",
@@ -66,9 +67,9 @@ def plan(quick: bool) -> list[dict]:
         rows.append(
             {"section": "scaling", "method": "matrix_free", "width": side, "oversampling": 1.5}
         )
-    for oversampling in (1.5, 1.035):
+    for method, oversampling in (("auto", 1.5), ("auto sign", 1.5), ("auto", 1.035)):
         rows.append(
-            {"section": "whole", "method": "auto", "width": width, "oversampling": oversampling}
+            {"section": "whole", "method": method, "width": width, "oversampling": oversampling}
         )
     return rows
 

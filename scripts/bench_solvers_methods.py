@@ -22,9 +22,13 @@ __all__ = ["METHODS", "products", "registered"]
 def products(system, name: str) -> dict:
     """The bare pair of matrix products of one iteration, each in its fastest memory layout."""
     dtype = getattr(torch, name)
-    B, A = system.operator.second.to(dtype).contiguous(), system.operator.first.to(dtype)
+    multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
+    B, A = factors(system.operator, dtype)
     BT, Y = B.T.contiguous(), torch.randn(len(B), A.shape[1], device=A.device).to(dtype)
-    layouts = {"M x": (lambda: B @ A, lambda: BT.T @ A), "M^T y": (lambda: BT @ Y, lambda: B.T @ Y)}
+    layouts = {
+        "M x": (lambda: multiply(B, A), lambda: multiply(BT.T, A)),
+        "M^T y": (lambda: multiply(BT, Y), lambda: multiply(B.T, Y)),
+    }
     best = {}
     for product, ways in layouts.items():
         best[product] = math.inf
@@ -38,6 +42,13 @@ def products(system, name: str) -> dict:
         "seconds": sum(best.values()),
         "note": ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in best.items()),
     }
+
+
+def factors(operator, dtype: torch.dtype):
+    """B (m, c1) and A (c1, c0); in int8 only the signs of both."""
+    if dtype == torch.int8:
+        return operator.second.sign().to(dtype).contiguous(), operator.first.sign().to(dtype)
+    return operator.second.to(dtype).contiguous(), operator.first.to(dtype)
 
 
 def registered(system, name: str):
@@ -59,7 +70,7 @@ def registered(system, name: str):
         return factors
 
     schedule = iterative.precision_schedule
-    if precision:
+    if precision == "float32":
         schedule = lambda _device: [FLOAT32, FLOAT64]  # noqa: E731 (a stand-in for a function)
     with (
         mock.patch.object(dense, "factorize", timed),

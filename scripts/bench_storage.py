@@ -6,15 +6,15 @@
     python scripts/bench_storage.py --features sign --outputs FOLDER   # keeps rows and tables there
 
 Layers of 3x3, c0 = c2 = width, with 1.5 n features. Products: the pair M x and M^T y that an
-iteration takes in bf16, and a correction in float64, with features in memory and elsewhere in turn
-on one thread; the medians of the processor's time and of the clock's, which differ on a busy
-machine. Of layers too large to be stored next to their regenerated form only a run of the features
-is measured. Solves: from a random target to 1e-10, each in a process of its own. Its memory is the
-largest that it had allocated at any of the samples taken every 10 ms, above what it held before
-features were drawn; what it maps from a file is not part of that. Widths from 256 on are not
-solved. Prints both as Markdown; with --outputs also writes products.{md,json} and solves.{md,json},
-with the commands. Resumable then: each row is kept once it is there, beside those of other calls
-(--fresh measures what is asked for again).
+iteration takes in bf16 or, of signs, in int8, and a correction in float64, with features in memory
+and elsewhere in turn on one thread; the medians of the processor's time and of the clock's, which
+differ on a busy machine. Of layers too large to be stored next to their regenerated form only a run
+of the features is measured. Solves: from a random target to 1e-10, each in a process of its own;
+signs from their bits, in int8 and in bf16. Its memory is the largest that it had allocated at any
+of the samples taken every 10 ms, above what it held before features were drawn; what it maps from a
+file is not part of that. Widths from 256 on are not solved. Prints both as Markdown; with --outputs
+also writes products.{md,json} and solves.{md,json}, with the commands. Resumable then: each row is
+kept once it is there, beside those of other calls (--fresh measures what is asked for again).
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench_rows import in_process, measure_missing, memory_status
 
+if TYPE_CHECKING:
+    from bnrecon.features import LayerShape
+    from bnrecon.runtime.precision import Precision
+
 SECTIONS = ("products", "solves")
+PRECISIONS = ("int8", "bfloat16", "float32", "float64")
 LARGEST_SLICE = 65_536  # features of which products are measured
 LARGEST_SOLVE = 255  # wider layers take a quarter of an hour and more
 ROUNDS = 9
@@ -55,20 +61,14 @@ def time_products(name: str, width: int, precision: str) -> dict:
     """Medians of one pair of products, for each storage in turn."""
     import torch
 
-    from bnrecon.features import draw
-    from bnrecon.features.matrix import feature_operator
     from bnrecon.runtime import precision as precisions
 
     shape, features = shape_of(width)
-    part, device = features if width < 256 else LARGEST_SLICE, torch.device("cpu")
+    part = features if width < 256 else LARGEST_SLICE
     wanted = getattr(precisions, precision.upper())
-    operators = {}
-    for storage in storages_of(name):
-        pair = draw(name, shape, part, 0, 0, storage=storage)
-        operators[storage] = feature_operator(pair, torch.float64, device)
-        if wanted is not precisions.FLOAT64:
-            operators[storage] = operators[storage].to(wanted)
-        del pair
+    operators = {
+        storage: operator_of(name, shape, part, storage, wanted) for storage in storages_of(name)
+    }
     x, y = (torch.randn(size, dtype=wanted.vectors) for size in (part, shape.equations))
     clocks = {"cpu": time.process_time, "wall": time.perf_counter}
     times: dict = {(storage, clock): [] for storage in operators for clock in clocks}
@@ -85,17 +85,35 @@ def time_products(name: str, width: int, precision: str) -> dict:
     return {"n": shape.equations, "c1": features, "measured": part} | found
 
 
-def solve(name: str, width: int, storage: str) -> dict:
+def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted: Precision):
+    """M in a precision, with features that are stored in it or made in each product."""
+    import torch
+
+    from bnrecon.features import draw
+    from bnrecon.features.matrix import feature_operator
+    from bnrecon.operators.integers import IntegerProducts
+    from bnrecon.runtime import precision as precisions
+
+    pair = draw(name, shape, part, 0, 0, storage=storage)
+    operator = feature_operator(pair, torch.float64, torch.device("cpu"))
+    if wanted is precisions.INT8:
+        return IntegerProducts(operator, expanded_bytes=0)
+    return operator if wanted is precisions.FLOAT64 else operator.to(wanted)
+
+
+def solve(name: str, width: int, storage: str, precision: str | None = None) -> dict:
     """Solve one layer; seconds, iterations, residual and peak memory."""
     import torch
 
     from bnrecon.construction.residual import layer_system
     from bnrecon.construction.two_layer import TargetLayer
     from bnrecon.features import draw
-    from bnrecon.solvers import SolverSpec
+    from bnrecon.solvers import SolverSpec, iterative
     from bnrecon.solvers import solve as solve_system
 
     shape, features = shape_of(width)
+    if precision not in (None, "int8"):
+        iterative.has_fast_int8 = lambda _: False
     torch.manual_seed(0)
     weight = torch.randn(shape.outputs, shape.inputs, *shape.kernel, dtype=torch.float64)
     target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
@@ -116,6 +134,7 @@ def solve(name: str, width: int, storage: str) -> dict:
         "wall": time.perf_counter() - started,
         "cpu": time.process_time() - spent,
         "iterations": report.iterations,
+        "products": report.precision,
         "residual": report.relative_residual,
         "memory": peak[0] - before,
     }
@@ -157,6 +176,7 @@ def solves_lines(row: dict) -> Iterable[dict]:
         "storage": row["storage"],
         "processor": f"{row['cpu']:.1f} s",
         "clock": f"{row['wall']:.1f} s",
+        "products": row.get("products", ""),
         "iterations": row["iterations"],
         "residual": f"{row['residual']:.1e}",
         "memory": format_bytes(row["memory"]),
@@ -170,6 +190,9 @@ def wanted(section: str, args: argparse.Namespace) -> list[dict]:
         about = {"section": section, "features": name, "width": width}
         if section == "products":
             rows += [about | {"precision": each} for each in args.precisions]
+        elif width <= LARGEST_SOLVE and name == "sign":
+            kinds = ("int8", "bfloat16")
+            rows += [about | {"storage": "regenerate", "precision": kind} for kind in kinds]
         elif width <= LARGEST_SOLVE:
             rows += [about | {"storage": each} for each in storages_of(name)]
     return rows
@@ -193,11 +216,12 @@ def report(section: str, rows: list[dict], outputs: Path | None) -> str:
 
 def commands(section: str, rows: list[dict]) -> list[str]:
     """The command for the rows of each distribution."""
-    found = []
+    found, chosen = [], section == "products"
     for name in dict.fromkeys(row["features"] for row in rows):
         words = ["python scripts/bench_storage.py", section, "--features", name]
         own = [row for row in rows if row["features"] == name]
-        for option, field in (("--widths", "width"), ("--precisions", "precision")):
+        options = {"--widths": "width"} | ({"--precisions": "precision"} if chosen else {})
+        for option, field in options.items():
             values = dict.fromkeys(str(row[field]) for row in own if field in row)
             words += [option, *values] if values else []
         found.append(f"`{' '.join(words)}`")
@@ -241,6 +265,10 @@ def read_arguments() -> argparse.Namespace:
         )
     if unknown := sorted(set(args.sections) - set(SECTIONS)):
         parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if unknown := sorted(set(args.precisions) - set(PRECISIONS)):
+        parser.error(f"no such precision: {', '.join(unknown)}; there are {', '.join(PRECISIONS)}")
+    if "int8" in args.precisions and set(args.features) != {"sign"}:
+        parser.error("--precisions int8 is for --features sign")
     if "solves" in args.sections and min(args.widths) > LARGEST_SOLVE:
         parser.error(f"--widths: layers wider than {LARGEST_SOLVE} are not solved")
     args.sections = args.sections or list(SECTIONS)

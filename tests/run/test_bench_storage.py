@@ -37,9 +37,16 @@ def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, caps
     words = ("--features", "sign", "--widths", "4", "256", "--outputs", str(tmp_path))
     call(monkeypatch, "solves", *words)
     rows = files.read_json(tmp_path / "solves.json")["rows"]
-    assert [(row["width"], row["storage"]) for row in rows] == [(4, "memory"), (4, "regenerate")]
+    assert [(row["width"], row["precision"]) for row in rows] == [(4, "int8"), (4, "bfloat16")]
     assert all(row["n"] == 144 and row["residual"] < 1e-10 for row in rows)
     assert "solves --features sign --widths 4`" in (tmp_path / "solves.md").read_text()
+
+
+@pytest.mark.parametrize("precision", bench_storage.PRECISIONS)
+def test_products_are_measured_with_stored_and_with_made_features(precision):
+    row = bench_storage.time_products("sign", 8, precision)
+    assert row["n"] == 576
+    assert all(row[f"{each} cpu"] > 0 for each in ("memory", "regenerate"))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +55,8 @@ def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, caps
         (["solvs"], "no such section: solvs; there are products, solves"),
         (["solves", "--widths", "256"], "layers wider than 255 are not solved"),
         (["--features", "sing"], "no such features: sing; there are "),
+        (["--precisions", "int9"], "no such precision: int9; there are int8, "),
+        (["--precisions", "int8"], "--precisions int8 is for --features sign"),
     ],
 )
 def test_mistakes_are_told_in_a_line(words, said, monkeypatch, capsys):
