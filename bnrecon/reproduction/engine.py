@@ -165,7 +165,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
     targets = shared_targets(items) if executor.processes != 1 else []
     known: dict[str, Work] = {item.key: item for item in (*targets, *items)}
     failures: list[str] = []
-    started, ended = time.monotonic(), 0
+    started, ended, lost = time.monotonic(), 0, mistakes.total()
     with (
         progress.keep(records.progress, records.command, executor, known.values()) as keeper,
         contextlib.closing(executor.run([targets, items])) as events,
@@ -181,11 +181,12 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
             gist = event.gist if event.kind == "done" else f"failed: {event.gist}"
             left = _left(ended, len(known), time.monotonic() - started)
             logger.info("%s: %s, %s; %s", event.label, gist, format_duration(event.seconds), left)
+            lost += event.kind != "done" and event.key in missing  # targets are no tasks
             if event.kind == "mistake":
                 mistakes[event.gist] += 1
             elif event.kind == "failed":
                 failures.append(f"{event.label}: {event.gist}; see {event.log}")
-    _raise_failures(failures, mistakes, f"{total} tasks; see {details}")
+    _raise_failures(failures, mistakes, f"{lost} failed of {total} tasks; see {details}")
 
 
 def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:
@@ -240,7 +241,7 @@ def _left(ended: int, total: int, seconds: float) -> str:
     return f"{left} of {total} left, about {format_duration(seconds / ended * left)}"
 
 
-def _raise_failures(failures: list[str], mistakes: Counter[str], among: str) -> None:
+def _raise_failures(failures: list[str], mistakes: Counter[str], summary: str) -> None:
     for failure in failures:
         logger.error("%s", failure)
     lines = [
@@ -250,6 +251,6 @@ def _raise_failures(failures: list[str], mistakes: Counter[str], among: str) -> 
     if failures:
         for line in lines:
             logger.error("%s", line)
-        raise RunError(f"{len(failures) + mistakes.total()} failed of {among}")
+        raise RunError(summary)
     if lines:
         raise UserError("; ".join(lines))
