@@ -5,9 +5,17 @@ import torch
 from random_layer import random_layer
 
 from bnrecon.features.shapes import LayerShape
+from bnrecon.runtime.hardware import use_threads
 from bnrecon.solvers import SolverSpec, lbfgs, solve
 
 SHAPE = LayerShape(6, 5, (3, 3))  # 270 equations
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Such small systems are solved on one, whose rounding is compared here."""
+    with use_threads(1):
+        yield
 
 
 @pytest.fixture
