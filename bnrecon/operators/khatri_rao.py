@@ -61,6 +61,7 @@ class KhatriRao(Operator):
         # half of float32's size.
         twice = first.dtype == torch.bfloat16 and self.device.type == "cpu"
         self.second = transposed.T.contiguous() if twice else transposed.T
+        self._norms: torch.Tensor | None = None
 
     @classmethod
     def of(
@@ -146,9 +147,12 @@ class KhatriRao(Operator):
         )
 
     def column_norms(self) -> torch.Tensor:
-        """|B[:, l]| · |A[l, :]|."""
-        runs = map(self._run, self._chunks(self.transposed.shape[1], self.chunk_bytes))
-        return torch.cat([second.norm(dim=1) * first.norm(dim=1) for second, first in runs])
+        """|B[:, l]| · |A[l, :]|; computed once, in a pass over all rows."""
+        if self._norms is None:
+            runs = map(self._run, self._chunks(self.transposed.shape[1], self.chunk_bytes))
+            norms = [second.norm(dim=1) * first.norm(dim=1) for second, first in runs]
+            self._norms = torch.cat(norms)
+        return self._norms
 
     def leading(self, count: int) -> KhatriRao:
         """The first ``count`` features."""

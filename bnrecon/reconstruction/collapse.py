@@ -16,6 +16,7 @@ from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
 from bnrecon.reconstruction.affine_map import AffineMap, rounded_scale
 from bnrecon.reconstruction.kernels import Layer, make_layer, weight_of
+from bnrecon.runtime.precision import Precision
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
 if TYPE_CHECKING:
@@ -72,15 +73,23 @@ def fold_inner_shift(
     )
 
 
-def _composed(layer: SourceLayer, inner: torch.Tensor, outer: torch.Tensor) -> list[torch.Tensor]:
-    """The kernel outer ∘ (B diag(inner) A) of each group, in the precision of the scales."""
-    parts = zip(inner.chunk(len(layer.pairs)), outer.chunk(len(layer.pairs)), strict=True)
-    kernels = []
-    for features, (own, second) in zip(layer.pairs, parts, strict=True):
-        matrix = feature_operator(features, inner.dtype, inner.device)
-        scales = Scales(layer.linearized.slope * own, second)
-        kernels.append(composed_weight(matrix, scales, features))
-        del matrix  # before the next is formed
+def _composed(
+    layer: SourceLayer, *maps: tuple[torch.Tensor, torch.Tensor]
+) -> list[list[torch.Tensor]]:
+    """For each pair of scales the kernels outer ∘ (B diag(inner) A) of all groups.
+
+    In the precision of the scales; the features of a group are formed once.
+    """
+    kernels: list[list[torch.Tensor]] = [[] for _ in maps]
+    count = len(layer.pairs)
+    for group, features in enumerate(layer.pairs):
+        matrix = feature_operator(features, torch.float64, maps[0][0].device)
+        for (inner, outer), found in zip(maps, kernels, strict=True):
+            own = layer.linearized.slope * inner.chunk(count)[group]
+            scales = Scales(own, outer.chunk(count)[group])
+            rounded = matrix.to(Precision.of(inner.dtype))
+            found.append(composed_weight(rounded, scales, features))
+        del matrix, rounded  # before the next is formed
     return kernels
 
 
@@ -93,7 +102,8 @@ def collapse_layer(layer: SourceLayer) -> Layer:
     """
     kind, dtype = layer.kind, layer.second_norm.weight.dtype
     first, second = layer.present_maps()
-    kernel = torch.cat(_composed(layer, first.scale, second.scale)).to(dtype)
+    (kernels,) = _composed(layer, (first.scale, second.scale))
+    kernel = torch.cat(kernels).to(dtype)
     weight = weight_of(kernel, kind, len(layer.pairs)).contiguous()
     names = set(inspect.signature(kind).parameters) & set(kind.__constants__)
     return make_layer(
@@ -139,11 +149,11 @@ def layer_errors(layer: SourceLayer, kernel: torch.Tensor) -> tuple[float, float
     its BatchNorm layers hold, in the precision the network runs in. Of several groups it is the
     largest error of one.
     """
-    exact = [wanted.scale for wanted in layer.present_maps()]
-    rounded = [rounded_scale(norm) for norm in (layer.first_norm, layer.second_norm)]
+    first, second = layer.present_maps()
+    exact = first.scale, second.scale
+    rounded = rounded_scale(layer.first_norm), rounded_scale(layer.second_norm)
     targets = kernel.chunk(len(layer.pairs))
     errors = [
-        max(map(relative_error, _composed(layer, inner, outer), targets))
-        for inner, outer in (exact, rounded)
+        max(map(relative_error, kernels, targets)) for kernels in _composed(layer, exact, rounded)
     ]
     return errors[0], errors[1]

@@ -165,7 +165,7 @@ def _operator_bytes(layer: PlannedLayer, solver: str) -> int:
     if layer.storage == "disk":
         return tiles
     if layer.features.name == "sign":
-        expanded = width * numbers if width * numbers <= EXPANDED_BYTES else 0
+        expanded = 2 * width * numbers if width * numbers <= EXPANDED_BYTES else 0
         return tiles + min(width * numbers // 8, 2 * HELD_BYTES) + expanded
     return tiles + _rounded_bytes(layer, solver)
 
