@@ -2,7 +2,7 @@
 """Seconds to rebuild a layer against its number of equations n, beside a dense LU of n equations.
 
     python scripts/cost_curve.py                      # widths 16 to 128 and LUs to n = 9,216: 4 min
-    python scripts/cost_curve.py --widths 256 --threads 2       # n = 589,824: half an hour
+    python scripts/cost_curve.py --widths 256 --threads 2       # n = 589,824: 8 min
     python scripts/cost_curve.py --run outputs/runs/NAME        # with the layers of a run
     python scripts/cost_curve.py --widths 16 32 --lu 2304       # some sizes only: 10 s
 

@@ -203,9 +203,10 @@ def _group_seconds(
     if name in ("matrix_free", "minimum_norm", "lbfgs"):
         limit = spec.max_iterations or (MAX_ITERATIONS if name == "lbfgs" else MOST_ITERATIONS)
         iterations = min(limit, expected_iterations(c1 / n, spec.tolerance))
+        if integers:  # regenerated or not: n = 36,864 to 589,824, scripts/bench_storage.py
+            return exact + iterations * 4 * n * c1 / (0.7 * rates[torch.int8])
         products = 4 * n * c1 * (REGENERATION if layer.storage == "regenerate" else 1)
-        kind = torch.int8 if integers else precision_schedule(device)[0].factors
-        fast = single if name == "lbfgs" else rates[kind]
+        fast = single if name == "lbfgs" else rates[precision_schedule(device)[0].factors]
         return exact + iterations * products / (0.65 * fast)
     if name in ("least_squares", "svd_lbfgs", "svd_lu_lbfgs"):
         return exact + 12 * n * n * c1 / (0.3 * single)
