@@ -42,7 +42,7 @@ def find_signs(operator: Operator) -> Signs | None:
     """B^T and A by rows of 1, -1 and 0, and what products of these have to be multiplied by.
 
     Returns:
-        ``None`` if they have other entries.
+        ``None`` if they have other entries, or the first rows are all 0.
 
     >>> signs, normal = torch.tensor([[2.0, -2.0], [0.0, 2.0]]), torch.randn(2, 3)
     >>> second, first, size = find_signs(KhatriRao(signs, signs))
@@ -65,6 +65,8 @@ def _signs(table: torch.Tensor) -> tuple[HeldRows | None, float]:
     """The signs of a table whose entries have one size or are 0, and the size."""
     rows = max(1, LOOKED_AT // max(1, table.shape[1]))
     size = float(table[:rows].abs().max()) if table.numel() else 0.0
+    if size == 0:  # nothing to tell by: other products will do
+        return None, size
     signs = torch.empty(table.shape, dtype=torch.int8, device=table.device)
     start = 0
     while start < len(table):  # the first rows tell other tables in nearly every case

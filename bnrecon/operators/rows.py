@@ -19,7 +19,7 @@ Allocate = Callable[[tuple[int, int], torch.dtype, torch.device], torch.Tensor]
 class Rows(Protocol):
     """A matrix of which a product sees one run of rows after the other.
 
-    ``signs_only`` says whether the entries of its tiles are ±1.
+    ``signs_only`` says whether the entries of its tiles are known to be ±1.
     """
 
     signs_only: ClassVar[bool]

@@ -178,8 +178,13 @@ def solving_seconds(plan: Plan, spec: SolverSpec, device: torch.device) -> dict[
 
 
 def _in_integers(layer: PlannedLayer, device: torch.device) -> bool:
-    """Whether a layer's iterations multiply in 8-bit integers."""
-    signs = layer.features.name == "sign" and layer.width >= layer.shape.equations
+    """Whether a layer's iterations multiply in 8-bit integers, as far as its name tells.
+
+    A user's own signs are found by their values, when they are solved.
+    """
+    name = layer.features.name
+    signs = name == "sign" or (name == "er_sign" and layer.storage == "memory")
+    signs = signs and layer.width >= layer.shape.equations
     pays = integers_pay(layer.rows, layer.width, device)
     return signs and layer.choice.solver == "matrix_free" and pays
 

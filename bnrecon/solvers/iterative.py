@@ -214,7 +214,8 @@ def refine(
                     # It ran in a precision of another machine: what it found is kept, no more.
                     x, residual = corrected(begun.x)
                     spent, size, begun = spent + begun.step, float(residual.norm()), None
-                names += (precision.name,) if names[-1:] != (precision.name,) else ()
+                    continue
+            names += (precision.name,) if names[-1:] != (precision.name,) else ()
             usual = GAIN.get(schedule[level].name, 0.0) if gain is None else gain
             wanted, before = max(usual, 0.8 * target / size), size
 
@@ -241,7 +242,7 @@ def refine(
                 size = float(residual.norm())
             gained = size / before
             if gained > 0.5:
-                level, gain, solve_inner = level + 1, None, None
+                level, gain, solve_inner, integers = level + 1, None, None, None
             elif gained > 2 * wanted:
                 gain = min(0.25, gained)
     return Answer(x, spent, norm, " then ".join(names), spent >= limit and size > target)

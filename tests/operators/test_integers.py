@@ -72,6 +72,8 @@ def test_a_users_signs_are_found_by_their_values():
     assert find_signs(KhatriRao(*tables)) is not None
     tables[0][4999, 5] = 0.2
     assert find_signs(KhatriRao(*tables)) is None
+    assert find_signs(KhatriRao(torch.zeros(9, 3), torch.ones(9, 2))) is None
+    assert find_signs(KhatriRao(torch.ones(0, 3), torch.ones(0, 2))) is None
 
 
 def test_each_vector_is_rounded_to_levels_of_its_own():
@@ -98,15 +100,23 @@ def test_sums_that_could_leave_32_bits_are_kept_in_64(monkeypatch):
     exact, x, y = operator_of(SHAPES[0]), gaussian(WIDTH), gaussian(SHAPES[0].equations)
     whole = IntegerProducts(exact)
     expected = whole.matvec(x), whole.rmatvec(y)
-    kinds, zeros = [], torch.zeros
-    monkeypatch.setattr(
-        torch, "zeros", lambda *n, **how: kinds.append(how["dtype"]) or zeros(*n, **how)
-    )
-    whole.matvec(x)
+    kinds, zeros, summed = [], torch.zeros, torch.Tensor.sum
+
+    def zeros_seen(*sizes, dtype, **options):
+        kinds.append(dtype)
+        return zeros(*sizes, dtype=dtype, **options)
+
+    def sum_seen(tensor, dim, dtype):
+        kinds.append(dtype)
+        return summed(tensor, dim, dtype=dtype)
+
+    monkeypatch.setattr(torch, "zeros", zeros_seen)
+    monkeypatch.setattr(torch.Tensor, "sum", sum_seen)
+    whole.matvec(x), whole.rmatvec(y)
     monkeypatch.setattr(integers, "SUM_LIMIT", 127)
     assert torch.equal(whole.matvec(x), expected[0])
     assert torch.equal(whole.rmatvec(y), expected[1])
-    assert kinds == [torch.int32, torch.int64]
+    assert kinds == [torch.int32, torch.int32, torch.int64, torch.int64]
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-300, 9e-322])

@@ -118,6 +118,7 @@ MACHINES = {  # what is fast there
 def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monkeypatch):
     """Interrupted on each of them, and ended on the last."""
     kept, system, spec = Kept(0), system_of(), SolverSpec("matrix_free")
+    before = None
     for number, machine in enumerate((*hops, hops[-1])):
         integers, schedule = MACHINES[machine]
         monkeypatch.setattr(iterative, "has_fast_int8", lambda _, there=integers: there)
@@ -126,11 +127,17 @@ def test_a_solve_that_moves_between_machines_keeps_what_it_has_found(hops, monke
             kept.step = 25 * (number + 1)
             with pytest.raises(KeyboardInterrupt):
                 solve(system, spec, kept)
+            if before is not None and kept.state.names != before.names:
+                assert kept.state.iterations >= before.iterations + before.inner.step
+                assert kept.state.residual.norm() < before.residual.norm()
+                assert kept.state.x.any()
+            before = kept.state
     kept.step = 10**6
     report = solve(system, spec, kept).report
     assert report.converged
-    assert 75 < report.iterations < 175
+    assert 110 < report.iterations < 175
     names = report.precision.split(" then ")
+    assert names[: len(before.names)] == list(before.names)
     assert all(a != b for a, b in itertools.pairwise(names))
 
 
