@@ -125,9 +125,9 @@ def matrix_free(system: System, spec: SolverSpec, checkpoint: Checkpoint | None 
     M x = b to float64 accuracy. Random signs are multiplied in 8-bit integers where these are fast:
     factors are exact, directions are rounded, and x is off by some 0.7% (``integer_cgls``). Where
     the norms of M's columns spread widely they are scaled to 1 first, and the norm is that of the
-    scales in units of the columns' inverse norms. With fewer
-    unknowns than equations, or without a solution, the result is near a least-squares solution;
-    ``least_squares`` iterates until it is one.
+    scales in units of the columns' inverse norms. With fewer unknowns than equations, or without a
+    solution, the result is near a least-squares solution; ``least_squares`` iterates until it is
+    one.
     """
     rows, columns = system.operator.shape
     if columns < rows:
