@@ -14,13 +14,17 @@ from bnrecon.construction.deep import balanced_widths, draw_deep, generic_rank, 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.drawing import draw
+from bnrecon.features.matrix import feature_operator
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.signs import ExpandedSigns
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.interruption import StopRequest
+from bnrecon.runtime.precision import BFLOAT16
 from bnrecon.solvers import SolverSpec, solve
 from bnrecon.solvers.krylov import LOOK_EVERY, cgls, craig
 from bnrecon.targets import trainer as training
@@ -469,9 +473,29 @@ def test_features_that_are_not_in_memory_are_moved_to_the_device_by_tiles(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_network_is_rebuilt_on_a_real_gpu():
+@pytest.mark.parametrize("storage", ["memory", "regenerate"])
+@pytest.mark.parametrize("features", ["he_normal", "sign"])
+def test_a_network_is_rebuilt_on_a_real_gpu(features, storage):
     model = enliven(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), (2, 8, 8))
-    rebuilt = reconstruct(model.cuda(), seed=0)
+    rebuilt = reconstruct(model.cuda(), FeatureSpec(features, storage=storage), seed=0)
     x = torch.randn(4, 2, 8, 8, device="cuda")
-    assert (rebuilt.network(x) - model(x)).abs().max() < 1e-4
+    with torch.no_grad(), exact_float32():  # else convolutions are rounded to TF32
+        assert (rebuilt.network(x) - model(x)).abs().max() < 1e-4
     assert all(layer.converged for layer in rebuilt.layers)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("room", [0, 10**9])
+def test_products_of_signs_on_a_real_gpu_are_those_of_the_dense_matrix(room, monkeypatch):
+    monkeypatch.setattr("bnrecon.operators.signs.available_memory", lambda _: room)
+    features = draw("sign", LayerShape(40, 30, (3, 3)), 20_000, 0, 0, storage="regenerate")
+    operator = feature_operator(features, DOUBLE, torch.device("cuda"))
+    rounded, dense = operator.to(BFLOAT16), operator.dense()
+    assert isinstance(rounded.transposed, ExpandedSigns) == bool(room)
+    x, y = (torch.randn(size, device="cuda") for size in reversed(dense.shape))
+    for found, wanted in (
+        (rounded.matvec(x), dense @ x.double()),
+        (rounded.rmatvec(y), dense.T @ y.double()),
+    ):
+        assert float((found - wanted).norm() / wanted.norm()) < 0.01

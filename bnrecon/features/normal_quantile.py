@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["normals"]
+__all__ = ["AT_ONCE", "normals"]
 
 AT_ONCE = 1 << 15  # numbers: few calls of NumPy, and temporaries near the second cache
 
@@ -36,21 +36,22 @@ _ROOM = 0.180625 * 2.0**64
 _ABOVE, _BELOW = (tuple(c * 2.0 ** (-64 * k) for k, c in enumerate(part)) for part in _CENTRE)
 
 
-def normals(bits: np.ndarray, deviation: float, out: np.ndarray) -> None:
+def normals(bits: np.ndarray, deviation: float, out: np.ndarray, at_once: int = AT_ONCE) -> None:
     """Write the normal numbers of mean 0 that uniform integers stand for.
 
     Args:
         bits: uint32; k stands for the quantile at (k + 1/2) / 2^32.
         deviation: of the numbers.
         out: float32, of the same length.
+        at_once: how many numbers each call of NumPy takes.
 
     >>> normals(np.array([0, 2**31, 4187593113], "u4"), 1.0, out := np.empty(3, "f4"))
     >>> [round(float(number), 5) for number in out]
     [-6.33796, 0.0, 1.95996]
     """
-    room = np.empty((4, min(AT_ONCE, len(out))))
-    for first in range(0, len(out), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
+    room = np.empty((4, min(at_once, len(out))))
+    for first in range(0, len(out), at_once):
+        part = slice(first, first + at_once)
         quantiles = _scaled_quantiles(bits[part], room[:, : len(out[part])])
         np.multiply(quantiles, deviation * _UNIT, out=out[part], casting="same_kind")
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from bnrecon.features.normal_quantile import normals
+from bnrecon.features.normal_quantile import AT_ONCE, normals
 
 __all__ = ["Stream"]
 
@@ -26,6 +26,7 @@ __all__ = ["Stream"]
 BLOCK = 1 << 18
 STEP = 8  # integers by which Philox's counter goes on
 PIECE = 1 << 17  # numbers that a thread draws at once
+FEW_THREADS = 4  # with more, calls of NumPy that are short wait for Python's lock most of the time
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,9 @@ class Stream:
         True
         """
         first = start // 4
-        count = -(-stop // 4) - first
-        return self._integers(word, (first,), count, 0, count).view("u1")[start % 4 :][
-            : stop - start
-        ]
+        out = np.empty(-(-stop // 4) - first, dtype="<u4")
+        self._fill(out, word, (first,), lambda bits, part: np.copyto(part, bits))
+        return out.view("u1")[start % 4 :][: stop - start]
 
     def normal(
         self,
@@ -81,8 +81,9 @@ class Stream:
         >>> torch.equal(runs[0], whole[6:9]), torch.equal(runs[1], whole[1:4])
         (True, True)
         """
+        at_once = PIECE if torch.get_num_threads() > FEW_THREADS else AT_ONCE
         out = np.empty(math.prod(shape), dtype=np.float32)
-        self._fill(out, word, starts, lambda bits, part: normals(bits, deviation, part))
+        self._fill(out, word, starts, lambda bits, part: normals(bits, deviation, part, at_once))
         return torch.from_numpy(out).reshape(shape)
 
     def uniform(

@@ -10,10 +10,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-__all__ = ["GROUP", "SignMatrix", "expand"]
+from bnrecon.operators.rows import Rows
+from bnrecon.runtime.hardware import available_memory
+
+__all__ = ["GROUP", "ExpandedSigns", "SignMatrix", "expand", "expanded_bytes"]
 
 GROUP = 16  # rows that share a word of 16 bits for each column
 DRAWN_BYTES = 2**19  # of bits that are drawn in one call, which costs 20 µs however few they are
+TILE_NUMBERS = 2**28  # signs that are expanded at once where all of them are kept
 HELD_BYTES = 2**29  # of bits up to which they are kept: drawing takes half as long as expanding
 
 # By type: the integer of its size, whose highest bit is where the type has its sign.
@@ -97,12 +101,18 @@ class SignMatrix:
         drawn = self.draw(start * wide, stop * wide).view("<i2").astype(np.int16, copy=False)
         return torch.from_numpy(drawn.reshape(-1, self.columns))
 
-    def hold(self, _dtype: torch.dtype, device: torch.device) -> SignMatrix:
-        """The same matrix, its bits kept on the device: on a GPU, and where they are few."""
+    def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
+        """The same matrix, its bits kept on the device: on a GPU, and where they are few.
+
+        A GPU with room for it keeps the signs themselves for products in bf16.
+        """
         if device.type == "cpu" and self.bytes > HELD_BYTES:
             return dataclasses.replace(self, held=None)
         words = self.words(0, -(-self.rows // GROUP)).to(device)
-        return dataclasses.replace(self, held=words)
+        kept = dataclasses.replace(self, held=words)
+        if dtype == torch.bfloat16 and expanded_bytes(self.rows * self.columns, device):
+            return ExpandedSigns.of(kept, device)
+        return kept
 
     def norms(self, device: torch.device) -> torch.Tensor:
         """Euclidean norms of the rows, all the same."""
@@ -135,7 +145,7 @@ class SignMatrix:
         Each is written over the one before.
         """
         total = -(-self.rows // GROUP)
-        groups = min(max(1, rows // GROUP), max(1, total))
+        groups = _groups(rows, total)
         many = groups * max(1, DRAWN_BYTES // (2 * self.columns * groups))
         out = None
         for run in range(0, total, many):
@@ -148,3 +158,94 @@ class SignMatrix:
                 start = (run + first) * GROUP
                 signs = expand(part, dtype, out[: len(part)])[: self.rows - start]
                 yield slice(start, start + len(signs)), signs
+
+
+@dataclass(frozen=True)
+class ExpandedSigns:
+    """A ``SignMatrix`` on a GPU, its signs in bf16 too: expanding bits takes longer than products.
+
+    Args:
+        matrix: the bits, which other types than bf16 are made of.
+        table: the signs (rows, columns), in bf16.
+
+    >>> words = np.array([[1, 2]], dtype="<i2").view("u1").ravel()
+    >>> bits = SignMatrix(2, 2, 0.5, lambda start, stop: words[start:stop])
+    >>> signs = ExpandedSigns.of(bits, torch.device("cpu"))
+    >>> signs.size, next(signs.tiles(16, torch.bfloat16, torch.device("cpu")))[1]
+    (0.5, tensor([[-1.,  1.],
+            [ 1., -1.]], dtype=torch.bfloat16))
+    """
+
+    matrix: SignMatrix
+    table: torch.Tensor
+    signs_only: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, matrix: SignMatrix, device: torch.device) -> ExpandedSigns:
+        """Expand a matrix on a device."""
+        size = matrix.rows, matrix.columns
+        table = torch.empty(size, dtype=torch.bfloat16, device=device)
+        rows = max(1, TILE_NUMBERS // max(1, matrix.columns))
+        for part, tile in matrix.tiles(rows, table.dtype, device):
+            table[part] = tile
+        return cls(matrix, table)
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.matrix.rows
+
+    @property
+    def columns(self) -> int:
+        """How long each is."""
+        return self.matrix.columns
+
+    @property
+    def size(self) -> float:
+        """What tiles have to be multiplied by."""
+        return self.matrix.size
+
+    def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
+        """The bits, prepared for another type."""
+        return self.matrix.hold(dtype, device)
+
+    def leading(self, count: int) -> ExpandedSigns:
+        """The first ``count`` rows."""
+        return ExpandedSigns(self.matrix.leading(count), self.table[:count])
+
+    def norms(self, device: torch.device) -> torch.Tensor:
+        """Euclidean norms of the rows, all the same."""
+        return self.matrix.norms(device)
+
+    def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Some rows, (count, columns)."""
+        return self.matrix.values(part, dtype, device)
+
+    def tiles(
+        self, rows: int, dtype: torch.dtype, device: torch.device
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """The runs of rows that ``SignMatrix.tiles`` gives, not copied where they are in bf16."""
+        if dtype != self.table.dtype:
+            yield from self.matrix.tiles(rows, dtype, device)
+            return
+        step = GROUP * _groups(rows, -(-self.rows // GROUP))
+        for start in range(0, self.rows, step):
+            part = slice(start, min(start + step, self.rows))
+            yield part, self.table[part]
+
+
+def expanded_bytes(numbers: int, device: torch.device) -> int:
+    """Bytes of so many signs in bf16, where a device keeps them: on a GPU, in half of what is free.
+
+    On a processor tiles of signs stay in the cache, and none is kept.
+
+    >>> expanded_bytes(10**6, torch.device("cpu"))
+    0
+    """
+    size = 2 * numbers
+    return size if device.type != "cpu" and size <= available_memory(device) // 2 else 0
+
+
+def _groups(rows: int, total: int) -> int:
+    """How many of ``total`` groups of 16 rows make a tile of about ``rows``."""
+    return min(max(1, rows // GROUP), max(1, total))

@@ -10,7 +10,7 @@ from bnrecon.operators import rows as rows_module
 from bnrecon.operators import signs
 from bnrecon.operators.generated import Generated
 from bnrecon.operators.rows import HeldRows, TableRows
-from bnrecon.operators.signs import SignMatrix, expand
+from bnrecon.operators.signs import ExpandedSigns, SignMatrix, expand
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 
 CPU = torch.device("cpu")
@@ -157,6 +157,40 @@ def test_each_bit_is_the_sign_of_one_entry_in_every_type():
     bits = (words.int() >> torch.arange(16)[:, None]) & 1
     for dtype in (torch.int8, torch.bfloat16, torch.float32, torch.float64):
         assert torch.equal(expand(words, dtype), (1 - 2 * bits).to(dtype))
+
+
+@pytest.mark.parametrize("rows", [None, 1, 16, 40])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_signs_that_a_gpu_keeps_in_bf16_have_the_products_of_their_bits(shape, rows, monkeypatch):
+    exact = operators(shape)[1]
+
+    def rounded(room):
+        monkeypatch.setattr(signs, "available_memory", lambda _: room)
+        monkeypatch.setattr(signs, "HELD_BYTES", 2**29 if room else 0)
+        factors = exact.transposed, exact.first
+        if room:  # on a processor nothing is kept: as if it were on a GPU
+            factors = (ExpandedSigns.of(factor, CPU) for factor in factors)
+            monkeypatch.setattr(ExpandedSigns, "hold", lambda self, *_: self)
+        return Generated(*factors, CPU, BFLOAT16, rows)
+
+    bits, kept = rounded(0), rounded(10**9)
+    assert isinstance(bits.transposed, SignMatrix)
+    assert isinstance(kept.transposed, ExpandedSigns)
+    x, y = gaussian(77).float(), gaussian(shape.equations, seed=1).float()
+    for one, other in ((bits, kept), (bits.leading(50), kept.leading(50))):
+        assert torch.equal(one.matvec(x[: one.shape[1]]), other.matvec(x[: one.shape[1]]))
+        assert torch.equal(one.rmatvec(y), other.rmatvec(y))
+    monkeypatch.undo()
+    assert isinstance(kept.to(FLOAT64).transposed, SignMatrix)
+    assert torch.equal(kept.to(FLOAT64).dense(), exact.dense())
+
+
+@pytest.mark.parametrize("room", [0, 10**9])
+def test_a_gpu_keeps_signs_in_bf16_where_half_of_its_memory_suffices(room, monkeypatch):
+    monkeypatch.setattr(signs, "available_memory", lambda _: room)
+    gpu = torch.device("cuda")
+    assert signs.expanded_bytes(2 * 10**8, gpu) == (4 * 10**8 if room else 0)
+    assert signs.expanded_bytes(3 * 10**8, gpu) == 0
 
 
 def test_no_factor_is_ever_formed_inside_a_product(monkeypatch):

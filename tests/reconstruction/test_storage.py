@@ -23,6 +23,7 @@ from bnrecon.operators.mapped import disk_folder
 from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
+from bnrecon.operators import signs as signs_module
 from bnrecon.reconstruction import storage as storage_module
 from bnrecon.reconstruction.source_file import source_layers
 from bnrecon.runtime import precision as precision_module
@@ -296,8 +297,14 @@ def test_a_plan_counts_the_large_tiles_of_a_gpu(monkeypatch):
     (small,) = plan_layers(nn.Linear(30, 3).eval(), spec).layers
     (large,) = plan_layers(nn.Conv2d(256, 256, 3).eval(), spec).layers
     monkeypatch.setattr(type(small), "device", torch.device("cuda"))
+    monkeypatch.setattr("bnrecon.solvers.iterative.precision_schedule", lambda _: [BFLOAT16])
+    monkeypatch.setattr(signs_module, "available_memory", lambda _: 0)
     assert storage_module.solving_bytes(small) < 2**30
-    assert storage_module.solving_bytes(large) > 3 * CHUNK_BYTES["cuda"]
+    tiled = storage_module.solving_bytes(large)
+    assert tiled > 3 * CHUNK_BYTES["cuda"]
+    monkeypatch.setattr(signs_module, "available_memory", lambda _: 10**12)
+    numbers = large.width * (256 + 256 * 9)  # of these signs two bytes each are kept
+    assert storage_module.solving_bytes(large) == tiled + 2 * numbers
 
 
 @pytest.mark.parametrize("name", ["he_normal", "sign", "sparse_he_normal"])
