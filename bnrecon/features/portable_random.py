@@ -43,9 +43,7 @@ class Stream:
 
     def bits(self, count: int, word: str) -> np.ndarray:
         """Draw ``count`` uniform 32-bit integers."""
-        out = np.empty(count, dtype=np.uint32)
-        self._fill(out, word, (0,), lambda bits, part: np.copyto(part, bits))
-        return out
+        return self.raw(0, 4 * count, word).view("<u4").astype(np.uint32, copy=False)
 
     def raw(self, start: int, stop: int, word: str) -> np.ndarray:
         """Bytes ``start`` to ``stop`` of the integers that ``bits`` draws, without those before.
@@ -56,7 +54,11 @@ class Stream:
         """
         first = start // 4
         out = np.empty(-(-stop // 4) - first, dtype="<u4")
-        self._fill(out, word, (first,), lambda bits, part: np.copyto(part, bits))
+
+        def draw(at: int) -> None:
+            self._draw(out[at : at + BLOCK], word, (first,), len(out), at)
+
+        _on_threads(draw, range(0, len(out), BLOCK))
         return out.view("u1")[start % 4 :][: stop - start]
 
     def normal(
@@ -116,41 +118,45 @@ class Stream:
         starts: Sequence[int],
         write: Callable[[np.ndarray, np.ndarray], object],
     ) -> None:
-        """Have ``write`` turn the integers of runs into numbers, on as many threads as torch."""
+        """Have ``write`` turn the integers of runs into numbers."""
         length = len(out) // len(starts)
 
-        def fill(first: int) -> None:
-            part = out[first : first + PIECE]
-            write(self._integers(word, starts, length, first, first + len(part)), part)
+        def fill(at: int) -> None:
+            part = out[at : at + PIECE]
+            drawn = np.empty(len(part), dtype="<u4")
+            self._draw(drawn, word, starts, length, at)
+            write(drawn, part)
 
-        pieces = range(0, len(out), PIECE)
-        threads = min(torch.get_num_threads(), len(pieces))
-        if threads <= 1:
-            for first in pieces:
-                fill(first)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(fill, pieces))
+        _on_threads(fill, range(0, len(out), PIECE))
 
-    def _integers(
-        self, word: str, starts: Sequence[int], length: int, first: int, last: int
-    ) -> np.ndarray:
-        """Integers ``first`` to ``last`` of the runs of ``length`` that begin at ``starts``."""
-        drawn = np.empty(last - first, dtype="<u4")
+    def _draw(
+        self, out: np.ndarray, word: str, starts: Sequence[int], length: int, first: int
+    ) -> None:
+        """Write integers from ``first`` on of the runs of ``length`` that begin at ``starts``."""
         generator = np.random.Philox(key=0)
         state = generator.state | {"buffer_pos": 4}  # nothing of the last block is left to be used
-        at = first
-        while at < last:
-            run, inside = divmod(at, length)
+        done = 0
+        while done < len(out):
+            run, inside = divmod(first + done, length)
             number, place = divmod(starts[run] + inside, BLOCK)
-            count = min(last - at, length - inside, BLOCK - place)
+            count = min(len(out) - done, length - inside, BLOCK - place)
             counter = np.array([place // STEP, 0, 0, 0], dtype=np.uint64)
             state["state"] = {"counter": counter, "key": _key(self.seed, self.layer, word, number)}
             generator.state = state
             raw = generator.random_raw(-(-(place % STEP + count) // 2)).astype("<u8", copy=False)
-            drawn[at - first :][:count] = raw.view("<u4")[place % STEP :][:count]
-            at += count
-        return drawn
+            out[done:][:count] = raw.view("<u4")[place % STEP :][:count]
+            done += count
+
+
+def _on_threads(work: Callable[[int], None], pieces: range) -> None:
+    """Do all pieces, on as many threads as torch has."""
+    threads = min(torch.get_num_threads(), len(pieces))
+    if threads <= 1:
+        for piece in pieces:
+            work(piece)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, pieces))
 
 
 @lru_cache(1 << 14)

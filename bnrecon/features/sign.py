@@ -13,7 +13,7 @@ from bnrecon.operators.signs import SignMatrix
 
 __all__ = ["sign_digest", "sign_factors"]
 
-HASHED_BYTES = 2**22  # of bits that are in memory at once
+HASHED_BYTES = 2**25  # of bits that are in memory at once: enough for some threads
 
 
 def sign_factors(shape: LayerShape, width: int, stream: Stream) -> tuple[SignMatrix, SignMatrix]:

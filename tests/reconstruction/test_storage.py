@@ -18,12 +18,12 @@ import bnrecon
 from bnrecon.features import DISTRIBUTIONS, FeatureSpec, LayerShape, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.portable_random import Stream
+from bnrecon.operators import signs as signs_module
 from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.operators.mapped import disk_folder
 from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
-from bnrecon.operators import signs as signs_module
 from bnrecon.reconstruction import storage as storage_module
 from bnrecon.reconstruction.source_file import source_layers
 from bnrecon.runtime import precision as precision_module
