@@ -481,12 +481,12 @@ def test_a_damaged_draw_is_noticed(tmp_path, monkeypatch):
         reconstruct(model, FeatureSpec(name, storage="regenerate")).save(tmp_path / name)
         for name in ("sign", "he_normal")
     ]
-    monkeypatch.setattr(Stream, "_integers", other_bits)
+    monkeypatch.setattr(Stream, "_draw", other_bits)
     for path in paths:
         with pytest.raises(RunError, match="draws other features"):
             bnrecon.load_source(path, model)
 
 
-def other_bits(_stream, _word, _starts, _length, first, last):
+def other_bits(_stream, out, *_):
     """Other bits than those of the seed."""
-    return np.zeros(last - first, dtype="<u4")
+    out[:] = 0
