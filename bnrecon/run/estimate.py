@@ -32,6 +32,8 @@ __all__ = [
     "training_seconds",
 ]
 
+# Of the matrices whose product is timed. A GPU takes longer to start one of 1,024 than to do it.
+SIDES = {"cpu": 1024, "cuda": 4096}
 REGENERATION = 1.2  # times a product with stored features (scripts/bench_storage.py)
 # In float64: corrections and checks of the solve, the errors of the layer as it is built and as it
 # comes back from its file, its collapsed form.
@@ -54,11 +56,12 @@ class Positions(NamedTuple):
     applied: int
 
 
-def rate(dtype: torch.dtype, device: torch.device, side: int = 1024) -> float:
+def rate(dtype: torch.dtype, device: torch.device) -> float:
     """Operations a second of a matrix product in this precision, measured now.
 
     Of a processor that others use too it is the rate that it has alone: its own time counts.
     """
+    side = SIDES[device.type]
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
     best = math.inf

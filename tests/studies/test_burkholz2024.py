@@ -111,7 +111,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
         "exact": ("auto", None),
     }
     assert STUDY.solvers == tuple(reconstruction_grid.WAYS) == tuple(wanted)
-    for name, data, count in (("table1", "cifar10", 108), ("table2", "cifar100", 48)):
+    for name, data, count in (("table1", "cifar10", 110), ("table2", "cifar100", 48)):
         rows = PARTS[name].rows("laptop", ())
         assert len(rows) == count
         ways, targets = {}, {}
@@ -133,7 +133,11 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
             assert config.source_images == (64 if way == "exact" else 256)
             ways.setdefault(cell, []).append(way)
             targets.setdefault(cell, []).append((str(config.target_request), tuple(config.seeds)))
-        assert all(found == list(wanted) for found in ways.values())
+        # By the other ways these take hours on a processor.
+        alone = {cell for cell in ways if cell[0] == 64 and not cell[2].startswith("relu")}
+        assert len(alone) == (2 if name == "table1" else 0)
+        for cell, found in ways.items():
+            assert found == (["exact"] if cell in alone else list(wanted))
         assert all(len(set(found)) == 1 for found in targets.values())
     first = PARTS["table1"].rows("paper", ())[0]
     assert composition.compose(first.overrides).train.epochs == 205
@@ -150,8 +154,8 @@ def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where
         ("relu", "he_normal", 32)
     }
     large = [config for config in configs if config.target.width == 64]
-    assert [config.seeds for config in large] == [[0]] * 6
-    assert [config.train.epochs for config in large] == [30] * 3 + [205] * 3
+    assert [config.seeds for config in large] == [[0]] * 8
+    assert [config.train.epochs for config in large] == [30] * 3 + [205] * 5
 
 
 def test_the_grids_of_table_1_say_how_they_were_rebuilt():
@@ -171,13 +175,13 @@ def test_the_grids_of_table_1_say_how_they_were_rebuilt():
 
 def test_a_width_chooses_the_rows_of_its_targets():
     names = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
-    for width, count in (("16", 48), ("32", 54), ("64", 6)):
+    for width, count in (("16", 48), ("32", 54), ("64", 8)):
         chosen = rows_of(f"target.width={width}")
         assert len(chosen) == count
         for row in chosen[::7]:
             assert RunWork("", row, composition.compose(row.overrides)).key in names
     assert len(rows_of("target.width=8")) == 48
-    assert len(rows_of("train.seed=7")) == 102
+    assert len(rows_of("train.seed=7")) == 104
     with pytest.raises(UserError, match=r"differ by solver"):
         rows_of("solver=refined")
 
@@ -207,17 +211,21 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
         rows = PARTS["pooling"].rows("laptop", options)
         configs = [composition.compose(row.overrides) for row in rows]
         keys = [RunWork("", *both).key for both in zip(rows, configs, strict=True)]
-        targets = [(c.target.width, c.train.seed, tuple(c.target.groups)) for c in configs]
+        targets = [
+            (c.target.width, c.train.epochs, c.train.seed, tuple(c.target.groups)) for c in configs
+        ]
+        assert [row.labels["epochs"] for row in rows] == [str(c.train.epochs) for c in configs]
         return targets, keys
 
     first, second = (2, 3, 4, 4, 4), (4, 4, 4, 5)
-    trained = [(32, 0), (32, 1), (32, 2), (64, 0)]
+    trained = [(32, 30, 0), (32, 30, 1), (32, 30, 2), (64, 30, 0), (64, 205, 0)]
     both, keys = found()
     assert both == [(*target, plan) for target in trained for plan in (first, second)]
     assert found("target.width=64") == (both[6:], keys[6:])
-    assert found("target.width=8")[0] == [(8, 0, first), (8, 0, second)]
+    assert found("target.width=8")[0] == [(8, 30, 0, first), (8, 30, 0, second)]
     assert found("target.width=32", "train.seed=2") == (both[4:6], keys[4:6])
-    assert found("train.seed=7", "target.width=8")[0] == [(8, 7, first), (8, 7, second)]
+    assert found("train.seed=7", "target.width=8")[0] == [(8, 30, 7, first), (8, 30, 7, second)]
+    assert found("train.epochs=3", "target.width=8")[0] == [(8, 3, 0, first), (8, 3, 0, second)]
     table1 = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
     assert set(keys[::2]) <= table1  # the first plan's targets are rebuilt once, for both tables
 
