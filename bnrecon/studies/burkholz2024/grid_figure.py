@@ -29,6 +29,7 @@ FEATURES = {
 }
 STEP = 0.2  # between the four points of a cell, whose centres are 1 apart
 FEW = 4  # cells of a panel that stands beside another one
+ROOM = 1.7  # times that of other panels for each of them, which has an activation's name of its own
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
@@ -43,7 +44,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     beside = [panel for panel in panels if panel not in wide]
     figure = Figure(figsize=(PAGE, 0.5 + 2.15 * len(wide)))
     most = max(len(places) for _, places in wide)
-    shares = [most, *(max(len(places), 2.8) for _, places in beside)]
+    shares = [most, *(max(ROOM * len(places), 2.8) for _, places in beside)]
     last = len(wide) - 1
     grid = figure.add_gridspec(len(wide), len(shares), width_ratios=shares)
     spots = [grid[row, :] if row < last or not beside else grid[row, 0] for row in range(len(wide))]
