@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.options import option_name
-from bnrecon.targets.location import target_folder
+from bnrecon.targets.location import own_folder
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.run_table import Cell
@@ -50,11 +49,10 @@ def _machine(config: RunConfig, result: RunResult) -> list[str]:
     cpu = re.match(r"cpu \((\d+) threads?\)", result.device)
     found = ["device=cpu", f"threads={cpu[1]}"] if cpu else ["device=cuda"]
     folder = Path(result.target.folder)
-    for precision in ("bfloat16", "float32") if cpu and config.train.precision == "auto" else ():
-        train = dataclasses.replace(config.train, precision=precision)
-        request = dataclasses.replace(config, train=train).target_request
+    open_ = cpu and config.train.precision == "auto"
+    for dtype in (torch.bfloat16, torch.float32) if open_ else ():  # of a GPU: found without
         pixels: Any = _Pixels(result.data.checksum)
-        if target_folder(request, pixels, torch.device("cpu")).name == folder.name:
-            found.append(f"train.precision={precision}")
+        if own_folder(config.target_request, pixels, "cpu", dtype).name == folder.name:
+            found.append(f"train.precision={str(dtype).removeprefix('torch.')}")
     store = "FOLDER" if folder.is_absolute() else str(folder.parent)
     return [*found, f"targets={store}", "outputs=again"]
