@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from bnrecon.runtime import control_groups, memory
 from bnrecon.runtime.errors import UserError
@@ -69,7 +70,7 @@ def available_memory(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
-    """Run a block with this many threads of the processor.
+    """Run a block with this many threads of the processor, NumPy's products with no more.
 
     ``None`` stands for the present number, or for as many as this process has processors.
 
@@ -83,10 +84,20 @@ def use_threads(count: int | None) -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
-    before, most = torch.get_num_threads(), processor_count()
+    most = processor_count()
     if count is not None and count > most:
         raise UserError(f"threads={count}: this process has {most} processors; give at most {most}")
-    torch.set_num_threads(count or min(before, most))
+    count = count or min(torch.get_num_threads(), most)
+    libraries = [known for known in threadpool_info() if known["user_api"] == "blas"]
+    fewest = min([count, *(known["num_threads"] for known in libraries)])  # a user's limit stays
+    with _torch_threads(count), threadpool_limits(fewest, user_api="blas"):
+        yield
+
+
+@contextlib.contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -105,7 +116,7 @@ def threads_for(operations: int) -> contextlib.AbstractContextManager[None]:
     count = max(1, operations // THREAD_OPERATIONS)
     if count >= torch.get_num_threads():
         return contextlib.nullcontext()
-    return use_threads(min(count, processor_count()))
+    return _torch_threads(min(count, processor_count()))
 
 
 def processor_count(proc: Path = Path("/proc"), environment: Mapping[str, str] = os.environ) -> int:

@@ -24,6 +24,28 @@ def test_a_small_product_is_given_one_thread_and_a_large_one_all():
             assert torch.get_num_threads() == 2
 
 
+@pytest.mark.skipif(processor_count() < 2, reason="needs two processors")
+@pytest.mark.parametrize(("at_start", "inside"), [("2", "1 1 2"), ("1", "1 1 1")])
+def test_products_of_numpy_are_bounded_too_and_never_given_more(at_start, inside):
+    code = (
+        "import numpy; from threadpoolctl import threadpool_info;"
+        "from bnrecon.runtime.hardware import use_threads\n"
+        "def threads(): return max(p['num_threads'] for p in threadpool_info()"
+        " if p['user_api'] == 'blas')\n"
+        "with use_threads(1): print(threads(), end=' ')\n"
+        f"with use_threads({3 - int(at_start)}): print(threads(), end=' ')\n"
+        "print(threads())"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"OMP_NUM_THREADS": at_start, "OPENBLAS_NUM_THREADS": at_start},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert process.stdout.strip() == inside
+
+
 def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
     given = []
 
