@@ -97,10 +97,11 @@ def theorem_constants(
         )
     else:
         reach = largest_input.new_empty(features.width)
-        for part, first in features.first_parts():
+        device = largest_input.device
+        for part, first in features.first_parts(device):
             reach[part] = first.to(largest_input).abs() @ largest_input
-        sums = torch.zeros(features.shape.outputs, dtype=torch.float64)
-        for _, second in features.second_parts():
+        sums = torch.zeros(features.shape.outputs, dtype=torch.float64, device=device)
+        for _, second in features.second_parts(device):
             sums += second.abs().flatten(1).sum(1, dtype=torch.float64)
     return scales.inner.abs() * reach.to(scales.inner), float(
         (scales.outer.abs() * sums.to(scales.outer)).max()

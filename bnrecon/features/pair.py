@@ -20,7 +20,8 @@ from bnrecon.runtime.digests import tensor_digest
 
 __all__ = ["Features", "identity_weights", "shared_feature_rows"]
 
-RUN_BYTES = 2**23  # of features that are made or read at once, where they are not in memory
+# Of features that are made or read at once, where they are not in memory.
+RUN_BYTES = {"cpu": 2**23, "cuda": 2**28}
 CPU = torch.device("cpu")
 
 
@@ -134,27 +135,28 @@ class Features:
         first, second = self.by_rows()
         return first.values(part, dtype, device), self._kernels(second, part, dtype, device)
 
-    def first_parts(self) -> Iterator[tuple[slice, torch.Tensor]]:
+    def first_parts(self, device: torch.device = CPU) -> Iterator[tuple[slice, torch.Tensor]]:
         """A by runs of features (count, c0), and which they are; all at once where it is stored."""
         if self.in_memory:
-            yield slice(0, self.width), self.weights()[0]
+            yield slice(0, self.width), self.weights()[0].to(device)
             return
         factor = self.by_rows()[0]
-        for part in self._runs(factor):
-            yield part, factor.values(part, torch.float32, CPU)
+        for part in self._runs(factor, device):
+            yield part, factor.values(part, torch.float32, device)
 
-    def second_parts(self) -> Iterator[tuple[slice, torch.Tensor]]:
+    def second_parts(self, device: torch.device = CPU) -> Iterator[tuple[slice, torch.Tensor]]:
         """B by runs of features (c2, count, kh, kw), likewise."""
         if self.in_memory:
-            yield slice(0, self.width), self.weights()[1]
+            yield slice(0, self.width), self.weights()[1].to(device)
             return
         factor = self.by_rows()[1]
-        for part in self._runs(factor):
-            yield part, self._kernels(factor, part, torch.float32, CPU)
+        for part in self._runs(factor, device):
+            yield part, self._kernels(factor, part, torch.float32, device)
 
-    def _runs(self, factor: Rows) -> Iterator[slice]:
+    def _runs(self, factor: Rows, device: torch.device) -> Iterator[slice]:
         """Runs of features of some ``RUN_BYTES`` in float32."""
-        count = GROUP * max(1, RUN_BYTES // (4 * GROUP * factor.columns))
+        numbers = RUN_BYTES[device.type] // 4
+        count = GROUP * max(1, numbers // (GROUP * factor.columns))
         for start in range(0, self.width, count):
             yield slice(start, min(start + count, self.width))
 

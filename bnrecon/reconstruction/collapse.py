@@ -39,8 +39,8 @@ def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
     if features.identity:
         return shift.reshape(features.shape.outputs, -1).sum(1)
     added = torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
-    for part, second in features.second_parts():
-        added += second.to(shift.device).flatten(2).sum(2, dtype=torch.float64) @ shift[part]
+    for part, second in features.second_parts(shift.device):
+        added += second.flatten(2).sum(2, dtype=torch.float64) @ shift[part]
     return added
 
 

@@ -100,7 +100,7 @@ class LayerMoments:
             copies = features.width // len(mean)
             return mean.repeat(copies), covariance.diagonal().clamp_min(0).repeat(copies)
         means, variances = mean.new_empty(features.width), mean.new_empty(features.width)
-        for part, first in features.first_parts():
+        for part, first in features.first_parts(mean.device):
             exact = first.to(mean)
             means[part] = exact @ mean
             variances[part] = ((exact @ covariance) * exact).sum(1).clamp_min(0)

@@ -173,7 +173,7 @@ def test_few_pixels_do_not_make_more_features_at_once_than_their_weights_allow(
 
 
 def test_statistics_and_shifts_are_summed_over_parts(monkeypatch):
-    monkeypatch.setattr("bnrecon.features.pair.RUN_BYTES", 1)
+    monkeypatch.setattr("bnrecon.features.pair.RUN_BYTES", {"cpu": 1})
     shape = LayerShape(6, 4, (3, 3))
     stored, made = (
         draw("sign", shape, 100, 0, 0, storage=storage) for storage in ("memory", "regenerate")
