@@ -43,7 +43,7 @@ def normals(bits: np.ndarray, deviation: float, out: np.ndarray, at_once: int = 
         bits: uint32; k stands for the quantile at (k + 1/2) / 2^32.
         deviation: of the numbers.
         out: float32, of the same length.
-        at_once: how many numbers each call of NumPy takes.
+        at_once: how many numbers each call of NumPy takes; it changes no bit.
 
     >>> normals(np.array([0, 2**31, 4187593113], "u4"), 1.0, out := np.empty(3, "f4"))
     >>> [round(float(number), 5) for number in out]

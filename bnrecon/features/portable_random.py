@@ -26,7 +26,7 @@ __all__ = ["Stream"]
 BLOCK = 1 << 18
 STEP = 8  # integers by which Philox's counter goes on
 PIECE = 1 << 17  # numbers that a thread draws at once
-FEW_THREADS = 4  # with more, calls of NumPy that are short wait for Python's lock most of the time
+FEW_THREADS = 4  # with more, short calls of NumPy mostly wait for the interpreter's lock
 
 
 @dataclass(frozen=True)

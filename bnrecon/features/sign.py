@@ -13,7 +13,7 @@ from bnrecon.operators.signs import SignMatrix
 
 __all__ = ["sign_digest", "sign_factors"]
 
-HASHED_BYTES = 2**25  # of bits that are in memory at once: enough for some threads
+HASHED_BYTES = 2**25  # of bits that are in memory at once: 32 blocks, each drawn by a thread
 
 
 def sign_factors(shape: LayerShape, width: int, stream: Stream) -> tuple[SignMatrix, SignMatrix]:

@@ -8,6 +8,7 @@ import torch
 
 from bnrecon.operators.base import CHUNK_BYTES, Operator
 from bnrecon.operators.rows import Rows
+from bnrecon.operators.signs import ExpandedSigns, SignMatrix, has_room_for_signs
 from bnrecon.runtime.precision import FLOAT64, Precision
 
 __all__ = ["TILE_BYTES", "TILE_ROWS", "Generated"]
@@ -47,8 +48,7 @@ class Generated(Operator):
         precision: Precision = FLOAT64,
         tile_rows: int | None = None,
     ):
-        held = precision.factors
-        self.transposed, self.first = transposed.hold(held, device), first.hold(held, device)
+        self.transposed, self.first = _prepared((transposed, first), precision.factors, device)
         self.device, self.precision, self.dtype = device, precision, precision.vectors
         self.shape = (transposed.columns * first.columns, first.rows)
         self.size = transposed.size * first.size
@@ -126,3 +126,21 @@ class Generated(Operator):
             self.precision,
             self.tile_rows,
         )
+
+
+def _prepared(
+    factors: tuple[Rows, Rows], dtype: torch.dtype, device: torch.device
+) -> tuple[Rows, Rows]:
+    """The factors prepared for many products: rounded, or of signs their bits.
+
+    Of signs in bf16 both are kept expanded where a GPU has room for both.
+    """
+    second, first = (factor.hold(dtype, device) for factor in factors)
+    if (
+        dtype == torch.bfloat16
+        and isinstance(second, SignMatrix)
+        and isinstance(first, SignMatrix)
+        and has_room_for_signs(second.rows * (second.columns + first.columns), device)
+    ):
+        return ExpandedSigns.of(second, device), ExpandedSigns.of(first, device)
+    return second, first

@@ -10,10 +10,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.operators.rows import Rows
 from bnrecon.runtime.hardware import available_memory
 
-__all__ = ["GROUP", "ExpandedSigns", "SignMatrix", "expand", "expanded_bytes"]
+__all__ = ["GROUP", "ExpandedSigns", "SignMatrix", "expand", "has_room_for_signs"]
 
 GROUP = 16  # rows that share a word of 16 bits for each column
 DRAWN_BYTES = 2**19  # of bits that are drawn in one call, which costs 20 µs however few they are
@@ -101,18 +102,12 @@ class SignMatrix:
         drawn = self.draw(start * wide, stop * wide).view("<i2").astype(np.int16, copy=False)
         return torch.from_numpy(drawn.reshape(-1, self.columns))
 
-    def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
-        """The same matrix, its bits kept on the device: on a GPU, and where they are few.
-
-        A GPU with room for it keeps the signs themselves for products in bf16.
-        """
+    def hold(self, _dtype: torch.dtype, device: torch.device) -> SignMatrix:
+        """The same matrix, its bits kept on the device: on a GPU, and where they are few."""
         if device.type == "cpu" and self.bytes > HELD_BYTES:
             return dataclasses.replace(self, held=None)
         words = self.words(0, -(-self.rows // GROUP)).to(device)
-        kept = dataclasses.replace(self, held=words)
-        if dtype == torch.bfloat16 and expanded_bytes(self.rows * self.columns, device):
-            return ExpandedSigns.of(kept, device)
-        return kept
+        return dataclasses.replace(self, held=words)
 
     def norms(self, device: torch.device) -> torch.Tensor:
         """Euclidean norms of the rows, all the same."""
@@ -165,7 +160,7 @@ class ExpandedSigns:
     """A ``SignMatrix`` on a GPU, its signs in bf16 too: expanding bits takes longer than products.
 
     Args:
-        matrix: the bits, which other types than bf16 are made of.
+        matrix: the bits, from which tiles of other types than bf16 are made.
         table: the signs (rows, columns), in bf16.
 
     >>> words = np.array([[1, 2]], dtype="<i2").view("u1").ravel()
@@ -206,7 +201,9 @@ class ExpandedSigns:
         return self.matrix.size
 
     def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
-        """The bits, prepared for another type."""
+        """These signs in bf16; their bits, prepared for products in another type."""
+        if (dtype, device) == (self.table.dtype, self.table.device):
+            return self
         return self.matrix.hold(dtype, device)
 
     def leading(self, count: int) -> ExpandedSigns:
@@ -234,16 +231,19 @@ class ExpandedSigns:
             yield part, self.table[part]
 
 
-def expanded_bytes(numbers: int, device: torch.device) -> int:
-    """Bytes of so many signs in bf16, where a device keeps them: on a GPU, in half of what is free.
+def has_room_for_signs(numbers: int, device: torch.device) -> bool:
+    """Whether a device is to keep this many signs in bf16 while a system is solved.
 
-    On a processor tiles of signs stay in the cache, and none is kept.
+    On a GPU they may take half of the memory that is free now, less three tiles of a product: it
+    does not fail for want of memory where it would not without them. On a processor tiles of signs
+    stay in the cache, and none is kept.
 
-    >>> expanded_bytes(10**6, torch.device("cpu"))
-    0
+    >>> has_room_for_signs(10**6, torch.device("cpu"))
+    False
     """
-    size = 2 * numbers
-    return size if device.type != "cpu" and size <= available_memory(device) // 2 else 0
+    if device.type == "cpu":
+        return False
+    return 2 * numbers <= available_memory(device) // 2 - 3 * CHUNK_BYTES[device.type]
 
 
 def _groups(rows: int, total: int) -> int:

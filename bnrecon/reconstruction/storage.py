@@ -16,7 +16,7 @@ from bnrecon.operators.generated import TILE_ROWS
 from bnrecon.operators.integers import EXPANDED_BYTES
 from bnrecon.operators.mapped import disk_folder, disk_room
 from bnrecon.operators.rows import TILE
-from bnrecon.operators.signs import HELD_BYTES, expanded_bytes
+from bnrecon.operators.signs import HELD_BYTES
 from bnrecon.reconstruction.kernels import Layer
 from bnrecon.reconstruction.source_layer import CHUNK_BYTES
 from bnrecon.runtime.errors import RunError, UserError
@@ -165,17 +165,12 @@ def _operator_bytes(layer: PlannedLayer, solver: str) -> int:
     if layer.storage == "disk":
         return tiles
     if layer.features.name == "sign":
-        return tiles + _sign_bytes(layer, solver, width * numbers)
+        bits = width * numbers // 8
+        if layer.device.type != "cpu":  # the signs themselves only where there is room
+            return tiles + bits
+        expanded = 2 * width * numbers if width * numbers <= EXPANDED_BYTES else 0
+        return tiles + min(bits, 2 * HELD_BYTES) + expanded
     return tiles + _rounded_bytes(layer, solver)
-
-
-def _sign_bytes(layer: PlannedLayer, solver: str, numbers: int) -> int:
-    """Bytes of one group's random signs, as bits and expanded, that iterations read."""
-    if layer.device.type == "cpu":
-        expanded = 2 * numbers if numbers <= EXPANDED_BYTES else 0
-        return min(numbers // 8, 2 * HELD_BYTES) + expanded
-    in_bf16 = rounded_itemsize(solver, layer.rows, layer.width, layer.device) == 2
-    return numbers // 8 + (expanded_bytes(numbers, layer.device) if in_bf16 else 0)
 
 
 def _tile_bytes(layer: PlannedLayer, numbers: int) -> int:

@@ -35,7 +35,8 @@ def command_of(cell: Cell) -> str:
     """The command that computes a row; it names no folder of this machine.
 
     A finished row's command gives the same digits: it names the number of threads, the precision
-    of the training and the folder of trained targets, and writes to a new folder.
+    in which a processor trained the target, and the folder of trained targets, and writes to a new
+    folder. A target that a GPU trained is found there too, unless there is one of a processor.
     """
     local = {"outputs", "targets", "data.root", "device", "threads"}
     overrides = [item for item in cell.row.overrides if option_name(item) not in local]
@@ -49,8 +50,8 @@ def _machine(config: RunConfig, result: RunResult) -> list[str]:
     cpu = re.match(r"cpu \((\d+) threads?\)", result.device)
     found = ["device=cpu", f"threads={cpu[1]}"] if cpu else ["device=cuda"]
     folder = Path(result.target.folder)
-    open_ = cpu and config.train.precision == "auto"
-    for dtype in (torch.bfloat16, torch.float32) if open_ else ():  # of a GPU: found without
+    undecided = cpu and config.train.precision == "auto"
+    for dtype in (torch.bfloat16, torch.float32) if undecided else ():
         pixels: Any = _Pixels(result.data.checksum)
         if own_folder(config.target_request, pixels, "cpu", dtype).name == folder.name:
             found.append(f"train.precision={str(dtype).removeprefix('torch.')}")

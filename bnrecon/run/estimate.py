@@ -32,7 +32,7 @@ __all__ = [
     "training_seconds",
 ]
 
-# Of the matrices whose product is timed. A GPU takes longer to start one of 1,024 than to do it.
+# Of the matrices whose product is timed. To launch one of 1,024 takes a GPU longer than to do it.
 SIDES = {"cpu": 1024, "cuda": 4096}
 REGENERATION = 1.2  # times a product with stored features (scripts/bench_storage.py)
 # In float64: corrections and checks of the solve, the errors of the layer as it is built and as it

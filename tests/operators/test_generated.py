@@ -6,8 +6,9 @@ import torch
 
 from bnrecon.features import LayerShape, draw
 from bnrecon.features.matrix import feature_operator
+from bnrecon.operators import generated, signs
 from bnrecon.operators import rows as rows_module
-from bnrecon.operators import signs
+from bnrecon.operators.base import CHUNK_BYTES
 from bnrecon.operators.generated import Generated
 from bnrecon.operators.rows import HeldRows, TableRows
 from bnrecon.operators.signs import ExpandedSigns, SignMatrix, expand
@@ -162,35 +163,32 @@ def test_each_bit_is_the_sign_of_one_entry_in_every_type():
 @pytest.mark.parametrize("rows", [None, 1, 16, 40])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_signs_that_a_gpu_keeps_in_bf16_have_the_products_of_their_bits(shape, rows, monkeypatch):
-    exact = operators(shape)[1]
-
-    def rounded(room):
-        monkeypatch.setattr(signs, "available_memory", lambda _: room)
-        monkeypatch.setattr(signs, "HELD_BYTES", 2**29 if room else 0)
-        factors = exact.transposed, exact.first
-        if room:  # on a processor nothing is kept: as if it were on a GPU
-            factors = (ExpandedSigns.of(factor, CPU) for factor in factors)
-            monkeypatch.setattr(ExpandedSigns, "hold", lambda self, *_: self)
-        return Generated(*factors, CPU, BFLOAT16, rows)
-
-    bits, kept = rounded(0), rounded(10**9)
+    exact, asked = operators(shape)[1], []
+    bits = Generated(exact.transposed, exact.first, CPU, BFLOAT16, rows)
+    monkeypatch.setattr(
+        generated, "has_room_for_signs", lambda count, _: asked.append(count) or True
+    )
+    kept = Generated(exact.transposed, exact.first, CPU, BFLOAT16, rows)
+    assert asked == [77 * (exact.transposed.columns + exact.first.columns)]
     assert isinstance(bits.transposed, SignMatrix)
     assert isinstance(kept.transposed, ExpandedSigns)
+    assert isinstance(kept.first, ExpandedSigns)
     x, y = gaussian(77).float(), gaussian(shape.equations, seed=1).float()
     for one, other in ((bits, kept), (bits.leading(50), kept.leading(50))):
         assert torch.equal(one.matvec(x[: one.shape[1]]), other.matvec(x[: one.shape[1]]))
         assert torch.equal(one.rmatvec(y), other.rmatvec(y))
-    monkeypatch.undo()
+    assert kept.to(BFLOAT16).transposed is kept.transposed  # not expanded again
+    assert kept.leading(50).transposed.table.data_ptr() == kept.transposed.table.data_ptr()
     assert isinstance(kept.to(FLOAT64).transposed, SignMatrix)
     assert torch.equal(kept.to(FLOAT64).dense(), exact.dense())
 
 
-@pytest.mark.parametrize("room", [0, 10**9])
-def test_a_gpu_keeps_signs_in_bf16_where_half_of_its_memory_suffices(room, monkeypatch):
-    monkeypatch.setattr(signs, "available_memory", lambda _: room)
-    gpu = torch.device("cuda")
-    assert signs.expanded_bytes(2 * 10**8, gpu) == (4 * 10**8 if room else 0)
-    assert signs.expanded_bytes(3 * 10**8, gpu) == 0
+def test_a_gpu_keeps_signs_in_bf16_where_half_of_its_memory_less_three_tiles_suffices(monkeypatch):
+    gpu, numbers = torch.device("cuda"), 10**9
+    least = 2 * (2 * numbers + 3 * CHUNK_BYTES["cuda"])
+    for free, enough in ((least, True), (least - 2, False), (0, False)):
+        monkeypatch.setattr(signs, "available_memory", lambda _, free=free: free)
+        assert signs.has_room_for_signs(numbers, gpu) == enough
 
 
 def test_no_factor_is_ever_formed_inside_a_product(monkeypatch):

@@ -225,7 +225,12 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     assert found("target.width=8")[0] == [(8, 30, 0, first), (8, 30, 0, second)]
     assert found("target.width=32", "train.seed=2") == (both[4:6], keys[4:6])
     assert found("train.seed=7", "target.width=8")[0] == [(8, 30, 7, first), (8, 30, 7, second)]
-    assert found("train.epochs=3", "target.width=8")[0] == [(8, 3, 0, first), (8, 3, 0, second)]
+    for width in (8, 64):
+        given = found("train.epochs=3", f"target.width={width}")[0]
+        assert given == [(width, 3, 0, first), (width, 3, 0, second)]
+    (smoke, *_) = PARTS["pooling"].rows("smoke", ())
+    epochs = composition.compose(smoke.overrides).train.epochs
+    assert smoke.labels["epochs"] == str(epochs)
     table1 = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
     assert set(keys[::2]) <= table1  # the first plan's targets are rebuilt once, for both tables
 

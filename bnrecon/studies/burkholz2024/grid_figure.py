@@ -29,7 +29,7 @@ FEATURES = {
 }
 STEP = 0.2  # between the four points of a cell, whose centres are 1 apart
 FEW = 4  # cells of a panel that stands beside another one
-ROOM = 1.7  # times that of other panels for each of them, which has an activation's name of its own
+ROOM = 1.9  # width of such a cell, in cells of the other panels: each has a name above it
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
@@ -120,7 +120,7 @@ def _panel(axes: Axes, places: Places) -> None:
             name,
             va="top",
             ha="center",
-            fontsize=7,
+            fontsize=7 if count > 1 else 6,
             transform=axes.get_xaxis_transform(),
         )
         start += count
