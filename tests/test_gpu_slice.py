@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -82,7 +84,7 @@ def test_the_pieces_are_commands_that_there_are():
             compose(words)
         if name == "study" or name == "train_targets.py":
             study = registry.find(words[0])
-            assert {*words[1:]} <= {*study.parts, *study.solvers}
+            assert {*words[1:]} - {*pieces.TOGETHER} <= {*study.parts, *study.solvers}
         assert name == "study" or (SCRIPTS / name).is_file()
 
 
@@ -103,6 +105,33 @@ def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the time is over before: table1-targets; run this again to continue\n"
+
+
+@pytest.mark.slow
+def test_targets_are_trained_side_by_side_and_saved_when_it_is_stopped(tmp_path, images):
+    words = ("table1", "scale=smoke", "target.groups=[1]", "train.epochs=10000", "device=cpu")
+    line = [sys.executable, str(SCRIPTS / "train_targets.py"), "burkholz2024", *words, "--jobs=2"]
+    line += [f"data.root={images}", f"outputs={tmp_path}"]
+    for wanted in ("epoch 1/", "resuming at step"):
+        process = subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        seen = set()
+        for text in process.stdout:
+            if text.startswith("target ") and wanted in text:
+                seen.add(text[:9])
+            if len(seen) == 2:
+                break
+        os.killpg(process.pid, signal.SIGTERM)  # as gpu_slice.py does
+        said = process.communicate(timeout=60)[0]
+        assert seen == {"target 1:", "target 2:"}
+        assert process.returncode == 130, said
+        assert len(list(tmp_path.glob("targets/*/checkpoint.safetensors"))) == 2
+        assert "target 3" not in said
 
 
 @pytest.mark.slow
