@@ -154,8 +154,8 @@ def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where
         ("relu", "he_normal", 32)
     }
     large = [config for config in configs if config.target.width == 64]
-    assert [config.seeds for config in large] == [[0]] * 8
-    assert [config.train.epochs for config in large] == [30] * 3 + [205] * 5
+    assert [config.seeds for config in large] == [[0]] * 9
+    assert [config.train.epochs for config in large] == [30] * 3 + [205] * 6
 
 
 def test_the_grids_of_table_1_say_how_they_were_rebuilt():
@@ -182,6 +182,8 @@ def test_a_width_chooses_the_rows_of_its_targets():
             assert RunWork("", row, composition.compose(row.overrides)).key in names
     assert len(rows_of("target.width=8")) == 48
     assert len(rows_of("train.seed=7")) == 105
+    (target,) = {row.labels["target"] for row in rows_of("train.epochs=5", "target.width=64")}
+    assert target == "relu"  # without those of 205 epochs
     with pytest.raises(UserError, match=r"differ by solver"):
         rows_of("solver=refined")
 

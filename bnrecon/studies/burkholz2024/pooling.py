@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bnrecon.config import composition
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.reproduction.run_table import Row, RunTable
 
@@ -41,7 +42,6 @@ TARGETS: Mapping[str, Sequence[Trained]] = {
     ),
     "paper": (Trained("64", "paper"),),
 }
-USUAL_EPOCHS = {"smoke": "2", "laptop": "30", "paper": "205"}  # as in configs/scale
 PLANS: Mapping[str, tuple[str, ...]] = {
     "2, 3, 4, 4, 4": (),
     "4, 4, 4, 5": (f"{GROUPS}=[4,4,4,5]",),
@@ -66,7 +66,9 @@ def _rows(scale: str, options: Sequence[str]) -> list[Row]:
                 labels = {
                     "groups": plan,
                     "target width": targets.width,
-                    "epochs": given.get(EPOCHS, USUAL_EPOCHS[targets.scale]),
+                    "epochs": str(
+                        composition.compose((f"scale={targets.scale}", *others)).train.epochs
+                    ),
                     "training seed": seed,
                 }
                 rows.append(Row(labels, (*COMMON, *target, *targets.overrides, *groups, *others)))

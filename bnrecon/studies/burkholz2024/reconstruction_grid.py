@@ -191,6 +191,8 @@ def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
     given = {option_name(option): option.partition("=")[2] for option in options}
     if "train.seed" in given:
         found = tuple(targets for targets in found if targets.seed == 0)
+    if "train.epochs" in given:  # would tell the targets of another scale from nothing
+        found = tuple(targets for targets in found if not targets.scale)
     if (width := given.get("target.width", "")).isdecimal():
         of_width = tuple(targets for targets in found if targets.width == int(width))
         return of_width or (Targets(int(width), overrides=found[0].overrides),)
