@@ -159,7 +159,7 @@ def at_limit(result: RunResult) -> int | None:
     ended = [
         layer.solution.at_limit or layer.iterations >= limit
         for layer in result.layers
-        if layer.solver.endswith("lbfgs")
+        if "lbfgs" in layer.solver
     ]
     return sum(ended) if ended else None
 

@@ -1,8 +1,14 @@
-"""The papers' solvers, faithful, not improved: LBFGS in float32, after LU, after an SVD."""
+"""The papers' solvers: LBFGS in float32, after LU, after an SVD.
+
+Settings of LBFGS that the papers do not print are bnrecon's, chosen so that LBFGS goes as far as
+float32 lets it. ``lu_lbfgs_defaults`` has those of PyTorch instead, with which it ends at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -12,7 +18,16 @@ from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable
 from bnrecon.solvers.progress import ResidualBar, clock
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["MAX_ITERATIONS", "lbfgs", "lu_lbfgs", "minimize", "svd_lbfgs", "svd_lu_lbfgs"]
+__all__ = [
+    "MAX_ITERATIONS",
+    "PYTORCHS",
+    "lbfgs",
+    "lu_lbfgs",
+    "lu_lbfgs_defaults",
+    "minimize",
+    "svd_lbfgs",
+    "svd_lu_lbfgs",
+]
 
 HISTORY = 100
 MAX_ITERATIONS = 2000  # where ``SolverSpec.max_iterations`` gives no other; the papers state none
@@ -20,6 +35,38 @@ LARGEST_SVD = (
     20_000  # LAPACK's gesdd takes a workspace of some 4 n² numbers, counted by a 32-bit integer
 )
 Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``torch.optim.LBFGS`` minimizes, and how.
+
+    Args:
+        iterations: at most, where the ``SolverSpec`` gives no other limit.
+        evaluations: of the error, at most: times as many as iterations.
+        mean: minimize the mean over the n equations, ‖M x - b‖² / n, and not ‖M x - b‖² / mean(b²).
+        options: further ones of ``torch.optim.LBFGS``, which has its own for all others.
+    """
+
+    iterations: int
+    evaluations: float
+    mean: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+THOROUGH = Settings(
+    MAX_ITERATIONS,
+    25,
+    mean=False,
+    options={
+        "lr": 1,
+        "history_size": HISTORY,
+        "line_search_fn": "strong_wolfe",
+        "tolerance_grad": 1e-12,
+        "tolerance_change": 1e-15,
+    },
+)
+PYTORCHS = Settings(20, 1.25, mean=True)  # lr 1, history 100, no line search, tolerances 1e-7, 1e-9
 
 
 def lbfgs_memory(_rows: int, columns: int) -> int:
@@ -31,7 +78,7 @@ def lbfgs(system: System, spec: SolverSpec) -> Answer:
     """LBFGS alone, from zero (Burkholz 2024, Sect. 3.1, on the overparameterized system)."""
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
     start = torch.zeros(operator.shape[1]).to(rhs)
-    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec)
+    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec, THOROUGH)
 
 
 def lu_memory(rows: int, columns: int) -> int:
@@ -41,12 +88,27 @@ def lu_memory(rows: int, columns: int) -> int:
 
 def lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
     """``torch.linalg.solve``, then LBFGS from there (Burkholz 2024, Sect. 3.1)."""
+    return _lu_lbfgs(system, spec, THOROUGH)
+
+
+def lu_lbfgs_defaults(system: System, spec: SolverSpec) -> Answer:
+    """The same with every setting as PyTorch has it, minimizing the mean squared error.
+
+    The words of Burkholz 2024, Sect. 3.1: "LBFGS as implemented by the Pytorch function
+    torch.optim.LBFGS that minimizes the mean squared error"; it prints no settings. LBFGS ends
+    where no entry of the gradient, 2 M^T r / n, is above 1e-7, or at its first step, which is lost
+    in the rounding of x: the solution is the LU's.
+    """
+    return _lu_lbfgs(system, spec, PYTORCHS)
+
+
+def _lu_lbfgs(system: System, spec: SolverSpec, settings: Settings) -> Answer:
     operator, rhs = system.operator.to(FLOAT32), system.rhs.to(torch.float32)
     with clock(
         f"torch.linalg.solve of {len(rhs)} x {len(rhs)} in float32", 2 / 3 * len(rhs) ** 3 / 1e11
     ):
         start = torch.linalg.solve(operator.dense(), rhs)
-    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec)
+    return minimize(operator.matvec, operator.rmatvec, rhs, start, spec, settings)
 
 
 def check_svd(rows: int, columns: int, _orthogonal: bool) -> None:
@@ -110,15 +172,17 @@ def minimize(
     rhs: torch.Tensor,
     start: torch.Tensor,
     spec: SolverSpec,
+    settings: Settings = THOROUGH,
 ) -> Answer:
     """Minimize ‖M x - b‖² by ``torch.optim.LBFGS``.
 
-    lr 1, history 100, strong Wolfe line search, at most 2,000 iterations by default.
+    By default lr 1, history 100, strong Wolfe line search, at most 2,000 iterations.
 
     The papers state none of these. The error and its gradient 2 M^T r go through the products in
     float32. Both are taken in units of mean(b²), so that PyTorch's absolute tolerances mean the
     same for every layer. With the mean over the n equations in place of the sum its first step, of
-    length min(1, 1 / ‖g‖₁), would be lost in the rounding of x, and LBFGS would end there.
+    length min(1, 1 / ‖g‖₁), would be lost in the rounding of x, and LBFGS would end there, as
+    with ``PYTORCHS`` it does.
 
     Args:
         matvec: x (c1,) to M x (n,).
@@ -126,35 +190,29 @@ def minimize(
         rhs: b (n,), in the precision of the products.
         start: (c1,), where the search begins.
         spec: iterations, and the tolerance that the progress bar shows.
+        settings: of LBFGS, and the units of the error.
 
     Returns:
         x (c1,), the iterations, and whether LBFGS was still under way when it reached their limit.
     """
-    size = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(rhs.dtype).tiny)
+    square = (rhs @ rhs / len(rhs)).clamp_min(torch.finfo(rhs.dtype).tiny)
+    unit = torch.full_like(square, len(rhs)) if settings.mean else square
     x = start.clone()
-    limit = spec.max_iterations or MAX_ITERATIONS
-    evaluations = 25 * limit
-    optimizer = torch.optim.LBFGS(
-        [x],
-        lr=1,
-        max_iter=limit,
-        max_eval=evaluations,
-        history_size=HISTORY,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=1e-12,
-        tolerance_change=1e-15,
-    )
+    limit = spec.max_iterations or settings.iterations
+    evaluations = int(settings.evaluations * limit)
+    optimizer = torch.optim.LBFGS([x], max_iter=limit, max_eval=evaluations, **settings.options)
     with ResidualBar(f"LBFGS of {len(rhs)} x {len(start)}", spec.tolerance) as bar:
 
         def closure() -> torch.Tensor:
             residual = matvec(x) - rhs
-            x.grad = 2 * rmatvec(residual) / size
-            error = residual @ residual / size
-            bar.show(optimizer.state[x].get("n_iter", 0), (float(error) / len(rhs)) ** 0.5)
-            return error
+            x.grad = 2 * rmatvec(residual) / unit
+            error = residual @ residual
+            relative = float(error / square) / len(rhs)
+            bar.show(optimizer.state[x].get("n_iter", 0), relative**0.5)
+            return error / unit
 
         optimizer.step(closure)
-    steps, evaluated = (optimizer.state[x][name] for name in ("n_iter", "func_evals"))
+    steps, evaluated = (optimizer.state[x].get(name, 0) for name in ("n_iter", "func_evals"))
     at_limit = steps >= limit or evaluated >= evaluations
     precision = str(rhs.dtype).removeprefix("torch.")
     return Answer(x, steps, precision=precision, at_limit=at_limit)

@@ -98,6 +98,7 @@ SOLVERS = {
             products=True,
         ),
         _built_in(lbfgs.lu_lbfgs, lbfgs.lu_memory, check=dense.check_dense, square=True),
+        _built_in(lbfgs.lu_lbfgs_defaults, lbfgs.lu_memory, check=dense.check_dense, square=True),
         _built_in(lbfgs.svd_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
         _built_in(lbfgs.svd_lu_lbfgs, lbfgs.svd_memory, check=lbfgs.check_svd, norm=SVD_NORM),
     )

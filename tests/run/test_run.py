@@ -245,7 +245,9 @@ def test_a_target_is_trained_alone_and_taken_from_its_folder(command, tmp_path):
 # Options
 
 
-@pytest.mark.parametrize("solver", ["lu", "refined", "lu_lbfgs", "lbfgs", "matrix_free"])
+@pytest.mark.parametrize(
+    "solver", ["lu", "refined", "lu_lbfgs", "lu_lbfgs_defaults", "lbfgs", "matrix_free"]
+)
 def test_every_solver_runs_from_the_command_line(command, stored_targets, tmp_path, solver):
     options = ["scale=smoke", f"solver={solver}", stored_targets, f"outputs={tmp_path}"]
     code, out, err = command("run", *options)

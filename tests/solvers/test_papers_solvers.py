@@ -23,10 +23,10 @@ def minimized(monkeypatch):
     """What LBFGS is given of each solve: the matrix, the right-hand side, the start."""
     given, minimize = [], lbfgs.minimize
 
-    def watched(matvec, rmatvec, rhs, start, spec):
+    def watched(matvec, rmatvec, rhs, start, *spec):
         columns = torch.eye(len(start)).to(rhs)
         given.append((torch.stack([matvec(column) for column in columns], 1), rhs, start.clone()))
-        return minimize(matvec, rmatvec, rhs, start, spec)
+        return minimize(matvec, rmatvec, rhs, start, *spec)
 
     monkeypatch.setattr(lbfgs, "minimize", watched)
     return given
@@ -109,3 +109,39 @@ def test_lbfgs_is_given_the_gradient_of_the_error(monkeypatch):
     x.requires_grad_()
     ((matrix @ x - rhs).square().sum() / rhs.square().mean()).backward()
     torch.testing.assert_close(gradient, x.grad)
+
+
+def test_pytorchs_settings_are_its_own_and_its_error_is_the_mean(monkeypatch):
+    defaults = torch.optim.LBFGS([torch.zeros(1)]).defaults
+    made, seen = [], []
+
+    class Watched(torch.optim.LBFGS):
+        def step(self, closure):
+            made.append(self.defaults)
+            seen.append((float(closure()), self.param_groups[0]["params"][0].grad.clone()))
+            return super().step(closure)
+
+    monkeypatch.setattr(torch.optim, "LBFGS", Watched)
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(9, 9, generator=generator)
+    rhs, start = torch.randn(9, generator=generator), torch.ones(9, requires_grad=True)
+    spec = SolverSpec("lu_lbfgs_defaults")
+    found = lbfgs.minimize(matrix.mv, matrix.T.mv, rhs, start.detach(), spec, lbfgs.PYTORCHS)
+    assert made == [defaults | {"max_eval": defaults["max_iter"] * 5 // 4}]
+    assert found.iterations <= defaults["max_iter"] == 20
+    torch.nn.functional.mse_loss(matrix @ start, rhs).backward()
+    torch.testing.assert_close(seen[0][1], start.grad)
+    error = (matrix @ start.detach() - rhs).square().mean()
+    assert seen[0][0] == pytest.approx(float(error))
+
+
+def test_pytorchs_settings_end_at_the_lu():
+    system = random_layer("he_normal", SHAPE, 270)[-1]
+    answer = lbfgs.lu_lbfgs_defaults(system, SolverSpec("lu_lbfgs_defaults"))
+    matrix, rhs = in_float32(system)
+    left, before = (
+        float((system.operator.matvec(scales.double()) - system.rhs).norm())
+        for scales in (answer.x, torch.linalg.solve(matrix, rhs))
+    )
+    assert answer.iterations <= 1
+    assert left == pytest.approx(before, rel=0.2)

@@ -1,5 +1,6 @@
 """Burkholz 2024, Sect. 3: what LU, LBFGS and float32 contribute, and a few features more."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,7 +45,7 @@ def layer(monkeypatch):
 @pytest.fixture
 def few_iterations(monkeypatch):
     """LBFGS stops after 300."""
-    monkeypatch.setattr(lbfgs, "MAX_ITERATIONS", 300)
+    monkeypatch.setattr(lbfgs, "THOROUGH", dataclasses.replace(lbfgs.THOROUGH, iterations=300))
 
 
 def pair(width):
@@ -123,6 +124,28 @@ def test_whether_lu_accumulates_errors_is_decided_by_the_slope(power, verdict):
     claim = accuracy_claims.claims(growing(power))[0]
     assert claim.verdict == verdict
     assert f"p = {power + 1e-9:.2f} ± 0.23 (seeds: 3)" in claim.evidence.replace("-0.00", "0.00")
+
+
+def test_pytorchs_settings_leave_the_lu_where_it_is(layer):
+    (row,) = accuracy_steps.measure_defaults(LAYER, SEED, ()).to_dict("records")
+    lu = accuracy_steps.measure(LAYER, SEED, 60, ()).set_index("step").loc["LU"]
+    assert row["step"] == accuracy_steps.DEFAULTS
+    assert row["lu_error"] == pytest.approx(lu["error"], rel=1e-6)
+    assert row["error"] == pytest.approx(lu["error"], rel=0.1)
+    assert row["iterations"] <= 1
+    assert not row["at_limit"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.0, "contradicted"), (2.0, "open"), (9, "confirmed")]
+)
+def test_whether_pytorchs_settings_reduce_the_error_is_decided_by_a_half(factor, verdict):
+    both = growing(1.0)
+    rows = both[both["step"] == "LU"].assign(step=accuracy_steps.DEFAULTS, lu_error=both["error"])
+    rows["error"] /= [factor * (1 + noise) for noise in NOISE] * 3
+    own = accuracy_claims.claims(pd.concat([both, rows]))[4:7]
+    assert [claim.verdict for claim in own] == [verdict] * 3
+    assert len(accuracy_claims.claims(both)) == 5  # not measured: nothing to say
 
 
 def test_sizes_of_one_seed_are_no_repetitions():
@@ -282,15 +305,23 @@ def test_the_papers_bounds_count_from_the_minimum_width():
 def test_the_steps_of_the_solver_differ_in_nothing_but_solver_and_width():
     rows = solver_steps.PART.rows("laptop", ())
     steps = [composition.compose(row.overrides) for row in rows]
-    assert [config.solver.max_iterations for config in steps] == [1, None, None, None]
+    solvers = ["lu_lbfgs_defaults", "lu_lbfgs", "lu_lbfgs", "auto", "auto"]
+    assert [config.solver.name for config in steps] == solvers + solvers[:1] + solvers[2:]
+    assert [config.solver.max_iterations for config in steps] == [None, 1] + [None] * 7
     widths = [config.features.width for config in steps]
-    assert widths == ["minimum"] * 3 + [None]
+    assert widths == ["minimum"] * 4 + [None] + ["minimum"] * 3 + [None]
     grid = [composition.compose(row.overrides) for row in table1.PART.rows("laptop", ())]
     names = {run_folder(config).name for config in grid}
-    assert all(run_folder(config).name in names for config in steps[1:])
-    assert {tuple(config.seeds) for config in steps} == {(0, 1, 2)}
+    shared = [run_folder(config).name in names for config in steps]
+    assert shared == [False, False, True, True, True, False, True, True, True]
+    assert [tuple(config.seeds) for config in steps] == [(0, 1, 2)] * 5 + [(0,)] * 4
+    assert [config.train.epochs for config in steps] == [30] * 5 + [205] * 4
     assert solver_steps.PART.draw([]) is None
-    assert all("n - c2 + 1" in row.labels["solver and width"] for row in rows[:3])
+    minimum = ["n - c2 + 1" in row.labels["solver and width"] for row in rows]
+    assert minimum == [width == "minimum" for width in widths]
+    assert len({row.labels["target width"] for row in rows}) == 2
+    given = solver_steps.PART.rows("laptop", ("target.width=8",))
+    assert len(given) == 5
 
 
 @pytest.mark.parametrize("tested", [256, 10_000])
@@ -303,8 +334,8 @@ def test_the_panel_of_the_losses_says_what_went_through_the_real_network(tested)
         layers=[layer],
         largest_assembled_error=1e-4,
     )
-    row = SimpleNamespace(labels={"solver and width": "paper's solver"})
+    row = SimpleNamespace(labels={"solver and width": "paper's solver", "target width": "4"})
     figure = solver_steps.PART.draw([SimpleNamespace(row=row, result=result)])
     title = figure.get_suptitle()
-    assert title.startswith(f"images through the source, from top: {tested:,} of 10,000")
+    assert title.startswith(f"images through the source: {tested:,} of 10,000")
     assert ("collapsed" in title) == (tested < 10_000)

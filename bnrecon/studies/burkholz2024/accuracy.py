@@ -25,13 +25,15 @@ from bnrecon.studies.burkholz2024.accuracy_steps import (
     LBFGS_IN_FLOAT64,
     LU,
     REFINED,
+    STEPS,
     measure,
+    measure_defaults,
 )
 from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS
 
 __all__ = ["PART"]
 
-COLOURS = {LU: PALETTE[1], LBFGS: PALETTE[3], LBFGS_IN_FLOAT64: PALETTE[4], REFINED: PALETTE[0]}
+COLOURS = dict(zip(STEPS, (PALETTE[1], PALETTE[2], *PALETTE[3:5], PALETTE[0]), strict=True))
 WIDTHS = {"smoke": (4, 6), "laptop": (16, 32, 64), "paper": (16, 32, 64)}
 # A seed's layer, so that a size has as many independent systems as seeds.
 LIMITS = {"smoke": 50, "laptop": MAX_ITERATIONS, "paper": MAX_ITERATIONS}
@@ -39,17 +41,22 @@ LAYERS = {"smoke": STAGES[:2], "laptop": STAGES, "paper": STAGES}
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """A task for each size and seed, small sizes first."""
+    """Two tasks for each size and seed, small sizes first: PyTorch's settings have their own."""
     refuse_compared(options, {"target.width"})
+    limits = {"limit": LIMITS[scale]}
     return [
         Task(
-            f"width {width}, seed {seed}",
-            measure,
-            {"layer": layer, "seed": seed, "limit": LIMITS[scale]},
+            f"width {width}, seed {seed}{name}",
+            function,
+            {"layer": layer, "seed": seed, **arguments},
             (*TARGETS[scale], f"target.width={width}", *options),
             reads_target=True,
         )
         for width in WIDTHS[scale]
+        for name, function, arguments in (
+            ("", measure, limits),
+            (", PyTorch's settings", measure_defaults, {}),
+        )
         for seed, layer in enumerate(LAYERS[scale])
     ]
 
@@ -57,7 +64,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per size and step: geometric means with intervals."""
     lines = []
-    for (n, width, step), group in rows.groupby(["n", "width", "step"], sort=False):
+    order = rows.assign(step=pd.Categorical(rows["step"], STEPS))
+    for (n, width, step), group in order.groupby(["n", "width", "step"], observed=True):
         steps, limited = group["iterations"], int(group["at_limit"].sum())
         iterates = step != LU
         lines.append(
@@ -94,9 +102,14 @@ def caption(rows: pd.DataFrame) -> str:
     return (
         "Relative error ‖W' - W‖ / ‖W‖ of a layer that is rebuilt at minimum width from he_normal "
         "features. LU: torch.linalg.solve in float32. LU, LBFGS: the paper's solver, from that "
-        f"solution, at most {rows['limit'].max():,} iterations (the paper states no limit); it "
-        f"ended by itself in {_ended(rows, LBFGS)}. LU, LBFGS in float64: the same with products "
-        "in float64, for the smallest systems only; it ended by itself in "
+        f"solution, at most {rows['limit'].max():,} iterations; it "
+        f"ended by itself in {_ended(rows, LBFGS)}. The paper prints no settings of LBFGS. These "
+        "are bnrecon's: strong Wolfe line search, tolerances of 1e-12 and 1e-15, and the squared "
+        "error in units of the right-hand side's, so that float32 alone ends it. With PyTorch's "
+        "settings: the mean squared error, as the paper has it, and nothing else said: lr 1, no "
+        "line search, 20 iterations, tolerances of 1e-7 (gradient) and 1e-9 (step). LU, LBFGS in "
+        "float64: bnrecon's settings with products in float64, for the smallest systems only; it "
+        "ended by itself in "
         f"{_ended(rows, LBFGS_IN_FLOAT64)}. Refined: the LU's factors, corrected in float64 by "
         "GMRES. Error in float64: the weight is composed in float64, so that the error is the "
         "solution's. Error in the float32 network: scales rounded to float32, weight composed in "
@@ -133,7 +146,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         for place, (step, colour) in enumerate(COLOURS.items()):
             own = rows[rows["step"] == step]
             means = own.groupby("n")[column].apply(geometric_mean)
-            beside = 1.06 ** (place - 1.5)  # so that intervals do not cover each other
+            beside = 1.06 ** (place - 2)  # so that intervals do not cover each other
             _plot(axes, list(beside * means.index), list(means), step, colour)
             axes.plot(beside * own["n"], own[column], ".", color=colour, markersize=3, alpha=0.5)
         axes.set_xscale("log")
@@ -148,7 +161,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure.legend(
         *both[1].get_legend_handles_labels(),
         loc="outside lower center",
-        ncols=4,
+        ncols=3,
         title=f"up to {count} systems a size, 95% intervals",
         title_fontsize=7,
     )

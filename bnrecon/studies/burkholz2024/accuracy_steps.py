@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pandas as pd
 import torch
@@ -14,13 +15,25 @@ from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer
 from bnrecon.solvers.dense import corrected, factorize
-from bnrecon.solvers.lbfgs import minimize
+from bnrecon.solvers.lbfgs import PYTORCHS, minimize
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.studies.burkholz2024.single_layers import single_layer
+from bnrecon.studies.burkholz2024.single_layers import SingleLayer, single_layer
 
-__all__ = ["LBFGS", "LBFGS_IN_FLOAT64", "LU", "REFINED", "measure"]
+__all__ = [
+    "DEFAULTS",
+    "LBFGS",
+    "LBFGS_IN_FLOAT64",
+    "LU",
+    "REFINED",
+    "STEPS",
+    "measure",
+    "measure_defaults",
+]
 
 LU, LBFGS, LBFGS_IN_FLOAT64, REFINED = "LU", "LU, LBFGS", "LU, LBFGS in float64", "refined"
+DEFAULTS = "LU, LBFGS with PyTorch's settings"
+STEPS = (LU, DEFAULTS, LBFGS, LBFGS_IN_FLOAT64, REFINED)
+Solutions: TypeAlias = Iterator[tuple[str, Answer, float]]  # step, solution, seconds
 SMALL = 2304  # equations up to which there are singular values, and LBFGS in float64
 
 
@@ -37,16 +50,34 @@ def measure(layer: str, seed: int, limit: int, options: Sequence[str]) -> pd.Dat
         options: overrides of the run whose target is rebuilt.
     """
     part = single_layer(layer, seed, None, options)
+    solutions = _solutions(part.system, SolverSpec("lu_lbfgs", max_iterations=limit))
+    return _rows(part, solutions, {"layer": layer, "seed": seed, "limit": limit})
+
+
+def measure_defaults(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
+    """The row of one more step: LBFGS with PyTorch's settings, on the mean squared error.
+
+    ``lu_error`` is the error of the LU that it starts from. The other arguments and columns are
+    those of ``measure``.
+    """
+    part = single_layer(layer, seed, None, options)
+    limit = PYTORCHS.iterations
+    found = _rows(
+        part, _with_defaults(part.system), {"layer": layer, "seed": seed, "limit": limit}
+    ).set_index("step")
+    lu_error = found.loc[LU, "error"]
+    return found.loc[[DEFAULTS]].assign(lu_error=lu_error).reset_index()
+
+
+def _rows(part: SingleLayer, solutions: Solutions, about: Mapping[str, Any]) -> pd.DataFrame:
     shape, system = part.target.shape, part.system
-    about = {"n": shape.equations, "width": shape.minimum_width, "layer": layer, "seed": seed}
-    about["limit"] = limit
-    about |= _spectrum(system)
+    common = {"n": shape.equations, "width": shape.minimum_width, **about, **_spectrum(system)}
     rows = []
-    for step, answer, seconds in _solutions(system, SolverSpec("lu_lbfgs", max_iterations=limit)):
+    for step, answer, seconds in solutions:
         scales = system.scales(answer.x.double())
         error, assembled = part.errors(scales)
         rows.append(
-            about
+            common
             | {"step": step, "error": error, "assembled_error": assembled}
             | {"cancellation": _cancellation(system, scales)}
             | {"iterations": answer.iterations, "at_limit": answer.at_limit, "seconds": seconds}
@@ -54,7 +85,20 @@ def measure(layer: str, seed: int, limit: int, options: Sequence[str]) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-def _solutions(system: System, spec: SolverSpec) -> Iterator[tuple[str, Answer, float]]:
+def _with_defaults(system: System) -> Solutions:
+    """The float32 LU, and what LBFGS with PyTorch's settings makes of it."""
+    operator, rhs = system.operator.to(FLOAT32), system.rhs.float()
+    with exact_float32():
+        started = time.perf_counter()
+        start = torch.linalg.lu_solve(*factorize(operator.dense()), rhs[:, None])[:, 0]
+        yield LU, Answer(start, 0), time.perf_counter() - started
+        started = time.perf_counter()
+        spec = SolverSpec("lu_lbfgs_defaults")
+        found = minimize(operator.matvec, operator.rmatvec, rhs, start, spec, PYTORCHS)
+        yield DEFAULTS, found, time.perf_counter() - started
+
+
+def _solutions(system: System, spec: SolverSpec) -> Solutions:
     """Step, solution and seconds of one float32 LU, in place, and of what starts from it.
 
     The LU's solution is that of ``torch.linalg.solve``, bit for bit, in half the memory.

@@ -9,7 +9,16 @@ from typing import Any
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.reproduction.run_table import Grid, Reported, Row
 
-__all__ = ["CAPTION", "GRID", "LAPTOP", "NAMES", "WAYS", "Targets", "reconstruction_rows"]
+__all__ = [
+    "CAPTION",
+    "GRID",
+    "LAPTOP",
+    "NAMES",
+    "WAYS",
+    "Targets",
+    "of_205_epochs",
+    "reconstruction_rows",
+]
 
 # How the same targets are rebuilt. From one to the next one thing changes: the solver, the width.
 WAYS: Mapping[str, Sequence[str]] = {
@@ -112,7 +121,7 @@ def _source_images(scale: str, way: str) -> tuple[str, ...]:
     return ("source_images=1024",) if scale == "paper" else ()
 
 
-def _of_205_epochs(activations: tuple[str, ...], ways: tuple[str, ...] = tuple(WAYS)) -> Targets:
+def of_205_epochs(activations: tuple[str, ...], ways: tuple[str, ...] = tuple(WAYS)) -> Targets:
     """The paper's own targets, in one of its columns, from one source seed."""
     return Targets(64, activations, ("he_normal",), 0, ("seeds=[0]",), "paper", ways)
 
@@ -127,13 +136,13 @@ LAPTOP: Mapping[str, Sequence[Targets]] = {
         Targets(32, ("relu",), ("he_normal",), seed=2),
         Targets(32, ("leaky_relu", "tanh", "sigmoid")),
         Targets(64, ("relu",), ("he_normal",), overrides=("seeds=[0]",)),
-        _of_205_epochs(("relu",)),
-        _of_205_epochs(("leaky_relu", "tanh", "sigmoid"), ways=("exact",)),
+        of_205_epochs(("relu",)),
+        of_205_epochs(("leaky_relu", "tanh", "sigmoid"), ways=("exact",)),
     ),
     "cifar100": (
         Targets(32),
-        _of_205_epochs(("relu",)),
-        _of_205_epochs(("leaky_relu", "tanh", "sigmoid"), ways=("exact",)),
+        of_205_epochs(("relu",)),
+        of_205_epochs(("leaky_relu", "tanh", "sigmoid"), ways=("exact",)),
     ),
 }
 WIDTH = 64  # of the paper's targets
