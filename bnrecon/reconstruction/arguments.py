@@ -49,6 +49,10 @@ def check_model(model: nn.Module) -> None:
             "the model is in training mode, its normalization not yet fixed; "
             "call model.eval() before reconstruct"
         )
+    lazy = [name for name, part in model.named_modules() if isinstance(part, LazyModuleMixin)]
+    if lazy:  # before images are run, which would give them weights
+        names = shorten([name or "the model" for name in lazy])
+        raise UserError(f"{names}: a lazy module has no weights yet; run the network once before")
     check_parameters(model)
 
 
@@ -66,7 +70,14 @@ def check_parameters(model: nn.Module) -> None:
             f"the model is on {', '.join(sorted(others))}; "
             "reconstruct works on cpu and cuda: call model.cpu()"
         )
+    if any(value.layout != torch.strided for value in model.parameters()):
+        raise UserError("the model holds sparse tensors: give it with their to_dense()")
     types = {str(value.dtype).removeprefix("torch.") for value in model.parameters()}
+    if others := {name for name in types if name.startswith("complex")}:
+        raise UserError(
+            f"the model holds {', '.join(sorted(others))} parameters; reconstruct works on real "
+            "numbers"
+        )
     if others := types - {"float32", "float64"}:
         raise UserError(
             f"the model holds {', '.join(sorted(others))} parameters; "
@@ -76,10 +87,6 @@ def check_parameters(model: nn.Module) -> None:
 
 def check_tensors(model: nn.Module) -> None:
     """Raise ``UserError`` unless all of the model's tensors hold numbers."""
-    lazy = [name for name, part in model.named_modules() if isinstance(part, LazyModuleMixin)]
-    if lazy:
-        names = shorten([name or "the model" for name in lazy])
-        raise UserError(f"{names}: a lazy module has no weights yet; run the network once before")
     if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
         raise UserError(
             "model: some of its tensors are on the meta device and hold no numbers; "

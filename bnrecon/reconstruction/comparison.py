@@ -10,7 +10,7 @@ from torch import nn
 
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.report import OutputDifference
-from bnrecon.reconstruction.usage import tensors_in
+from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.torch_modes import callers_default_device

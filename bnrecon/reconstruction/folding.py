@@ -13,7 +13,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.attention import attention_refusal
-from bnrecon.reconstruction.kernels import LAYERS, Layer, Norm, kernel_of
+from bnrecon.reconstruction.kernels import LAYERS, Layer, Norm, is_plain, kernel_of
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.usage import Usage, find_usage
 from bnrecon.runtime.errors import shorten
@@ -36,14 +36,9 @@ OTHER_HOOKS = (
 )
 
 
-PLAIN = (*(kind.forward for kind in LAYERS), nn.BatchNorm1d.forward)
-
-
-INNER = {getattr(kind, "_conv_forward", None) for kind in (*LAYERS, nn.BatchNorm1d)}
-
-
 # Modules with weights that mix channels, other than those rebuilt here.
 OTHERS = (nn.Bilinear, nn.RNNBase, nn.RNNCellBase)
+QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")  # modules of these
 
 
 @dataclass(frozen=True)
@@ -132,6 +127,8 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
         )
     if isinstance(module, OTHERS):
         return f"{type(module).__name__} is neither a convolution nor a linear layer"
+    if type(module).__module__.startswith(QUANTIZED) and hasattr(module, "weight"):
+        return "its weight is quantized: give the network before quantization"
     if isinstance(module, nn.MultiheadAttention):
         return attention_refusal(module)
     if not isinstance(module, LAYERS):
@@ -145,7 +142,7 @@ def _found(
     """A layer with the BatchNorm that follows it; one that does more than normalize is kept."""
     # A name among these is that of a BatchNorm with running statistics (``Usage.norms``).
     norm = cast(Norm, modules[norm_name]) if norm_name else None
-    if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not _is_plain(norm)):
+    if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks or not is_plain(norm)):
         norm_name = norm = None
     return FoundLayer(name, module, norm_name, norm, *fold(name, module, norm))
 
@@ -162,7 +159,7 @@ def _with_other_hooks(layer: FoundLayer) -> list[str]:
 
 def _own_computation(module: Layer) -> str | None:
     """Why a layer computes something else than a convolution with its weight, if it does."""
-    if not _is_plain(module):
+    if not is_plain(module):
         return (
             f"{type(module).__name__} computes something of its own, "
             "not a plain convolution or linear layer"
@@ -171,12 +168,6 @@ def _own_computation(module: Layer) -> str | None:
     if any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks):
         return "its forward hooks would be lost with it: remove them first"
     return None
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Whether a module runs PyTorch's own forward, not one of a subclass or of the object."""
-    plain = getattr(type(module), "_conv_forward", None) in INNER
-    return plain and type(module).forward in PLAIN and "forward" not in vars(module)
 
 
 def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torch.Tensor]:

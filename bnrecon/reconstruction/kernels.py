@@ -17,6 +17,7 @@ __all__ = [
     "apply_kernel",
     "frozen_layer",
     "group_shape",
+    "is_plain",
     "kernel_of",
     "kind_of",
     "make_layer",
@@ -41,6 +42,27 @@ NORMS: dict[int, type[Norm]] = {
     3: nn.BatchNorm3d,
 }
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+# What these layers and batch normalizations run; a convolution's forward calls a method of its own.
+BUILT_IN: tuple[type[Any], ...] = (*LAYERS, nn.BatchNorm1d)
+FORWARDS = {kind.forward for kind in BUILT_IN}
+INNER_FORWARDS = {getattr(kind, "_conv_forward", None) for kind in BUILT_IN}
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is a layer or batch normalization that computes just what PyTorch's does.
+
+    A subclass may, where it has no computation of its own.
+
+    >>> is_plain(nn.Linear(2, 3)), is_plain(nn.ReLU())
+    (True, False)
+    """
+    kind = type(module)
+    return (
+        kind.forward in FORWARDS
+        and getattr(kind, "_conv_forward", None) in INNER_FORWARDS
+        and kind.__call__ is nn.Module.__call__
+        and "forward" not in vars(module)
+    )
 
 
 def norm_class(module: Layer) -> type[Norm]:

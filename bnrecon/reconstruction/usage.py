@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,18 +15,20 @@ from torch.overrides import TorchFunctionMode
 
 from bnrecon.reconstruction.attention import Attention
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
-from bnrecon.reconstruction.kernels import LAYERS, norm_class, output_channels
+from bnrecon.reconstruction.kernels import LAYERS, is_plain
+from bnrecon.reconstruction.tensors import tensors_in
+from bnrecon.reconstruction.tracing import foldable, trace
 from bnrecon.runtime.errors import first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
-__all__ = ["Usage", "find_usage", "tensors_in"]
+__all__ = ["Usage", "find_usage"]
 
 
 @dataclass(frozen=True)
 class Usage:
     """What was seen of a network's weights.
 
-    ``norms`` maps a layer to the BatchNorm that alone uses its output. ``outside`` maps layers
+    ``norms`` maps a layer to the BatchNorm that can be folded into it. ``outside`` maps layers
     whose weight is read outside of their own call, and parameters that a function mixes channels
     by, to the reason. ``note`` says what was not checked.
     """
@@ -46,10 +50,9 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     """
     if isinstance(model, (*LAYERS, Attention)):
         return Usage()  # a bare layer: a trace would look inside it
-    seen = _observe(model, images) if images is not None else None
+    seen, flow = (None, None) if images is None else _observe(model, images)
     try:
-        with callers_default_device():
-            graph = _Tracer().trace(model)
+        traced = trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
         why = f"the network cannot be traced ({type(error).__name__}: {first_line(error)})"
         note = f"{why}; its BatchNorm layers are kept, not folded"
@@ -63,15 +66,10 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
                 "cannot be followed: give images, or a network that can be traced",
             )
         return Usage({}, seen, note)
-    norms = _norms(graph, dict(model.named_modules()))
-    return Usage(norms, _follow(graph, model) if seen is None else seen)
-
-
-class _Tracer(fx.Tracer):
-    """Looks into no attention, as into none of PyTorch's modules."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Attention) or super().is_leaf_module(m, module_qualified_name)
+    norms = foldable(traced, model)
+    if flow is not None:  # a run may take another path than a trace does
+        norms = {layer: norm for layer, norm in norms.items() if flow.normalizes(norm, layer)}
+    return Usage(norms, _follow(traced.graph, model) if seen is None else seen)
 
 
 def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
@@ -120,17 +118,59 @@ class _Watch(TorchFunctionMode):
         return output
 
 
-def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
+class _Flow:
+    """Which layer's output each normalization is given in a run."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.outputs: dict[str, weakref.ref[torch.Tensor]] = {}
+        self.given: dict[str, str] = {}
+
+    def left(self, name: str, module: nn.Module, output: object) -> None:
+        """A module has run."""
+        self.calls[name] += 1
+        # A BatchNorm normalizes dimension 1, which is a linear layer's output for matrices alone.
+        if not isinstance(module, LAYERS) or not isinstance(output, torch.Tensor):
+            return
+        if not isinstance(module, nn.Linear) or output.ndim == 2:
+            self.outputs[name] = weakref.ref(output)
+
+    def entered(self, name: str, inputs: object) -> None:
+        """A module runs."""
+        first = next(tensors_in(inputs), None)
+        for layer, output in self.outputs.items():
+            if output() is first is not None:
+                self.given[name] = layer
+
+    def normalizes(self, norm: str, layer: str) -> bool:
+        """Whether both ran once, and the normalization on the layer's output."""
+        return self.calls[norm] == self.calls[layer] == 1 and self.given.get(norm) == layer
+
+
+def _observe(model: nn.Module, images: torch.Tensor) -> tuple[dict[str, str], _Flow]:
     """What a run on one image shows of weights that are used outside of layers."""
-    watch = _Watch(model)
+    watch, flow = _Watch(model), _Flow()
+
+    def enter(name: str, *given: object) -> None:
+        watch.running.append(name)
+        flow.entered(name, given)
+
+    def leave(name: str, module: nn.Module, output: object) -> None:
+        watch.running.pop()
+        flow.left(name, module, output)
+
     handles = []
     for name in watch.followed.watched:
         module = model.get_submodule(name)
         handles += [  # before a hook that computes the weight: it, too, runs in the layer
             module.register_forward_pre_hook(
-                lambda *_, name=name: watch.running.append(name), prepend=True
+                lambda _, args, kwargs, name=name: enter(name, args, kwargs),
+                prepend=True,
+                with_kwargs=True,
             ),
-            module.register_forward_hook(lambda *_: watch.running.pop() and None, always_call=True),
+            module.register_forward_hook(
+                lambda module, _, output, name=name: leave(name, module, output), always_call=True
+            ),
         ]
     try:
         with torch.no_grad(), _eager(model), callers_default_device(), watch:
@@ -138,7 +178,7 @@ def _observe(model: nn.Module, images: torch.Tensor) -> dict[str, str]:
     finally:
         for handle in handles:
             handle.remove()
-    return watch.followed.outside
+    return watch.followed.outside, flow
 
 
 def _eager(model: nn.Module) -> contextlib.AbstractContextManager:
@@ -150,20 +190,6 @@ def _eager(model: nn.Module) -> contextlib.AbstractContextManager:
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested tuples, lists, mappings and dataclasses, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = tuple(getattr(value, part.name) for part in fields(value))
-    if isinstance(value, tuple | list):
-        for part in value:
-            yield from tensors_in(part)
-
-
 def _unknown_matrices(model: nn.Module) -> list[str]:
     """Parameters that could be weights of a function call: matrices that no known layer owns."""
     found = []
@@ -171,35 +197,10 @@ def _unknown_matrices(model: nn.Module) -> list[str]:
         if (
             isinstance(module, HARMLESS)
             or ".parametrizations" in f".{name}"
-            or type(module).forward in _PLAIN
+            or (isinstance(module, LAYERS) and is_plain(module))
         ):
             continue
         for own, value in module.named_parameters(recurse=False):
             if sum(side > 1 for side in value.shape) > 1:
                 found.append(f"{name}.{own}" if name else own)
     return found
-
-
-_PLAIN = tuple(kind.forward for kind in LAYERS)
-
-
-def _norms(graph: fx.Graph, modules: dict[str, nn.Module]) -> dict[str, str]:
-    """The BatchNorm layers that alone use one layer's output."""
-    calls: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[node.target] = calls.get(node.target, 0) + 1
-    pairs = {}
-    for node in graph.nodes:
-        if node.op != "call_module" or len(node.users) != 1 or calls[node.target] != 1:
-            continue
-        user = next(iter(node.users))
-        layer = modules.get(node.target)
-        if user.op != "call_module" or calls[user.target] != 1 or not isinstance(layer, LAYERS):
-            continue
-        norm = modules.get(user.target)
-        if not isinstance(norm, norm_class(layer)) or norm.running_mean is None:
-            continue
-        if norm.num_features == output_channels(layer):
-            pairs[node.target] = user.target
-    return pairs

@@ -175,11 +175,13 @@ def test_what_is_no_module_or_holds_no_numbers_is_named():
     with pytest.raises(UserError, match="model: some of its tensors are on the meta device"):
         bnrecon.reconstruct(nn.Linear(3, 2, device="meta").eval())
     lazy = nn.Sequential(nn.LazyConv2d(3, 3)).eval()
-    for unsupported in ("raise", "keep"):
+    for options in ({}, {"unsupported": "keep"}, {"images": some()}):
         with pytest.raises(
             UserError, match="0: a lazy module has no weights yet; run the network once before"
         ):
-            bnrecon.reconstruct(lazy, unsupported=unsupported)
+            bnrecon.reconstruct(lazy, **options)
+    assert isinstance(lazy[0], nn.LazyConv2d)  # images have given it no weights
+    lazy(some())
     assert len(bnrecon.reconstruct(lazy, images=some()).layers) == 1
 
 

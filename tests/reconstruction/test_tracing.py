@@ -1,0 +1,220 @@
+"""A normalization is folded into a layer only where a plain call of the network uses both so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import bnrecon
+from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.reconstruction.tracing import foldable, trace
+from bnrecon.runtime.errors import UserError
+
+
+def images(count=4):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 2, 6, 6, dtype=torch.float64, generator=generator)
+
+
+class Pair(nn.Module):
+    """A convolution and a normalization, called in the order of a subclass."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+
+class WithOption(Pair):
+    def forward(self, x, raw=None):
+        y = self.conv(x)
+        return y if raw is None else self.bn(y)
+
+
+class WithFlag(Pair):
+    """By default both; the first argument has a default, too."""
+
+    def forward(self, x=None, normalize=True, *, twice=False):
+        y = self.conv(x)
+        y = self.bn(y) if normalize else y
+        return self.conv(y) if twice else y
+
+
+class TwiceByDefault(Pair):
+    def forward(self, x, once=None):
+        y = torch.relu(self.bn(self.conv(x)))
+        return y if once is not None else self.conv(y)
+
+
+class ReadsTheBias(Pair):
+    def forward(self, x):
+        return torch.relu(self.bn(self.conv(x))) + self.conv.bias.view(1, -1, 1, 1)
+
+
+class ReadsTheShift(Pair):
+    def forward(self, x):
+        return torch.relu(self.bn(self.conv(x))) + self.bn.bias[:, None, None]
+
+
+class ReadsTheVariance(Pair):
+    def forward(self, x):
+        return torch.relu(self.bn(self.conv(x))) / self.bn.running_var.sqrt().mean()
+
+
+class Penalty(Pair):
+    """A number of the normalizations' own, which no symbol enters."""
+
+    def forward(self, x):
+        penalty = sum(value.abs().sum() for value in self.bn.parameters())
+        return torch.relu(self.bn(self.conv(x))) + penalty
+
+
+class AsksTheType(Pair):
+    """A symbol is no tensor: a trace takes the path of a list."""
+
+    def forward(self, x):
+        y = self.conv(x)
+        return torch.relu(y) if isinstance(x, torch.Tensor) else self.bn(y)
+
+
+class Unchanged(nn.Conv2d):
+    """A subclass with nothing of its own."""
+
+
+class Doubling(nn.Linear):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+
+def lively(network):
+    """In float64, its normalizations not the initial ones."""
+    generator = torch.Generator().manual_seed(2)
+    for part in network.double().modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            for value in (part.weight, part.bias, part.running_mean, part.running_var):
+                value.detach().uniform_(0.5, 2, generator=generator)
+    return network.eval()
+
+
+def same(network, rebuilt, given=None):
+    """The largest relative difference of outputs."""
+    given = images() if given is None else given
+    with torch.no_grad():
+        expected = network(given)
+        return float((rebuilt(given) - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+@pytest.mark.parametrize(
+    ("kind", "folded"),
+    [
+        (WithOption, False),
+        (WithFlag, True),
+        (TwiceByDefault, False),
+        (ReadsTheBias, False),
+        (ReadsTheShift, False),
+        (ReadsTheVariance, False),
+        (Penalty, False),
+    ],
+)
+def test_what_is_folded_is_what_a_plain_call_computes(kind, folded, given):
+    network = lively(kind())
+    found = bnrecon.reconstruct(network, images=given)
+    assert same(network, found.network) < 1e-8
+    assert isinstance(found.network.bn, nn.Identity) == folded
+    assert all(layer.converged for layer in found.layers)
+
+
+def test_a_run_shows_a_path_that_a_trace_does_not_take():
+    network = lively(AsksTheType())
+    assert foldable(trace(network), network) == {"conv": "bn"}
+    found = bnrecon.reconstruct(network, images=images())
+    assert isinstance(found.network.bn, nn.BatchNorm2d)
+    assert same(network, found.network) < 1e-8
+
+
+def test_linear_layers_of_sequences_are_not_what_a_batchnorm_behind_them_normalizes():
+    """BatchNorm1d takes dimension 1 of (N, 6, 4), a linear layer the last."""
+    network = lively(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)))
+    sequences = torch.randn(3, 6, 4, dtype=torch.float64)
+    matrices = torch.randn(3, 4, dtype=torch.float64)
+    kept = bnrecon.reconstruct(network, images=sequences).network
+    assert same(network, kept, sequences) < 1e-8
+    assert isinstance(kept[1], nn.BatchNorm1d)
+    assert isinstance(bnrecon.reconstruct(network, images=matrices).network[1], nn.Identity)
+
+
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+def test_a_subclass_with_nothing_of_its_own_is_rebuilt(given):
+    network = lively(nn.Sequential(Unchanged(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()))
+    found = bnrecon.reconstruct(network, images=given)
+    assert isinstance(found.network[1], nn.Identity)
+    assert same(network, found.network) < 1e-8
+
+
+def test_a_subclass_that_is_called_otherwise_is_refused():
+    network = nn.Sequential(Doubling(4, 5), nn.Linear(5, 3)).eval()
+    with pytest.raises(UserError, match=r"0: Doubling computes something of its own"):
+        plan_layers(network)
+
+
+def test_quantized_layers_are_refused_and_kept_with_a_note():
+    float_layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    engine = next(name for name in torch.backends.quantized.supported_engines if name != "none")
+    torch.backends.quantized.engine = engine
+    quantized = torch.ao.quantization.quantize_dynamic(float_layers, {nn.Linear})
+    network = nn.Sequential(nn.Linear(5, 4), quantized).eval()
+    with pytest.raises(UserError, match=r"1\.0: its weight is quantized"):
+        plan_layers(network)
+    found = bnrecon.reconstruct(network, unsupported="keep")
+    assert any("1.0 is left as it is: its weight is quantized" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_sparse_tensors_are_refused_in_one_line(layout):
+    network = nn.Sequential(nn.Linear(4, 5)).eval()
+    network[0].weight = nn.Parameter(getattr(network[0].weight.detach(), layout)())
+    with pytest.raises(
+        UserError, match=r"sparse tensors: give it with their to_dense\(\)"
+    ) as raised:
+        plan_layers(network)
+    assert "\n" not in str(raised.value)
+
+
+def test_complex_weights_are_not_told_to_become_what_they_cannot():
+    with pytest.raises(
+        UserError, match=r"complex64 parameters; reconstruct works on real numbers$"
+    ):
+        plan_layers(nn.Linear(2, 2).to(torch.complex64).eval())
+
+
+def test_a_weight_that_only_the_default_call_reads_is_found():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x, scale=None):
+            if scale is None:
+                return self.second(F.linear(x, self.first.weight))
+            return self.second(self.first(x) * scale)
+
+    with pytest.raises(UserError, match=r"first: its weight is read outside of the layer"):
+        plan_layers(Reads().eval())
+
+
+def test_a_trace_leaves_nothing_on_the_model():
+    class Keeps(Pair):
+        """What it saw last, and a constant that only a trace would store."""
+
+        def __init__(self):
+            super().__init__()
+            self.last = None
+
+        def forward(self, x):
+            self.last = self.bn(self.conv(x))
+            return self.last * torch.arange(6.0).sum()
+
+    network = lively(Keeps())
+    before = {name: dict(vars(part)) for name, part in network.named_modules()}
+    assert foldable(trace(network), network) == {"conv": "bn"}
+    assert {name: dict(vars(part)) for name, part in network.named_modules()} == before
