@@ -7,9 +7,9 @@
 Each model is rebuilt twice: by id_cond features, whose solution is known in closed form, and by
 he_normal features with 1.5 features an equation, as many layers, the smallest first, as are solved
 with ``--operations`` (6e10: some ten seconds of a core). A finished model is a line of JSON in
-``--rows`` (build/models.jsonl); models that are there are not computed again. ``--write`` makes
-docs/models.md of the lines. With ``--timm`` the models are ten of timm's, as it makes
-them, the file is build/timm.jsonl and the page docs/models-timm.md; timm has to be installed.
+``--rows`` (outputs/models/torchvision.jsonl); models that are there are not computed again.
+``--write`` makes docs/models.md of the lines. With ``--timm`` the models are ten of timm's, as it
+makes them, the file is timm.jsonl and the page docs/models-timm.md; timm has to be installed.
 
 Weights are random, since none are downloaded; BatchNorm's statistics come from one batch in
 training mode. Networks are made small by the arguments of their classes (``SMALLER``), and run in
@@ -94,7 +94,7 @@ def rebuild(model: nn.Module, images: torch.Tensor, features: FeatureSpec, most:
         "rebuilt": len(rebuilt.layers),
         "converged": sum(layer.converged for layer in rebuilt.layers),
         "kept": dict(kept),
-        "layer_error": max(layer.relative_error for layer in rebuilt.layers),
+        "layer_error": max((layer.relative_error for layer in rebuilt.layers), default=0.0),
         "difference": float((ours - theirs).abs().max() / theirs.abs().max()),
         "seconds": seconds,
     }
@@ -203,6 +203,8 @@ def _cells(found: dict | None) -> list[str]:
         return ["not computed", "", ""]
     if "error" in found:
         return [f"refused: {found['error']}".replace("|", "/"), "", ""]
+    if not found["rebuilt"]:
+        return ["0", "", ""]
     return [str(found["rebuilt"]), f"{found['difference']:.0e}", f"{found['seconds']:.0f}"]
 
 
@@ -287,7 +289,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     library = TEN_OF_TIMM if arguments.timm else TORCHVISION
-    file = arguments.rows or ROOT / "build" / ("timm.jsonl" if arguments.timm else "models.jsonl")
+    file = arguments.rows or ROOT / "outputs/models" / f"{library.name}.jsonl"
     if arguments.write:
         rows = read_rows(file)
         if not rows:

@@ -45,6 +45,17 @@ def small_model():
     return library, built
 
 
+def test_a_model_whose_smallest_layer_is_too_much_has_none_rebuilt(small_model, tmp_path):
+    library, _ = small_model
+    file = tmp_path / "rows.jsonl"
+    model_table.compute(library, ["a"], file, operations=1)
+    rows = model_table.read_rows(file)
+    assert rows["a"]["he_normal"]["rebuilt"] == 0
+    assert rows["a"]["he_normal"]["kept"] == {model_table.TOO_LARGE: 2}
+    assert "| a | 2 | 2 |" in (page := model_table.page(library, rows))
+    assert page.split("| a |")[1].splitlines()[0].endswith("| 0 |  |  |")
+
+
 def test_a_finished_model_is_not_computed_again_and_a_cut_line_is(small_model, tmp_path):
     library, built = small_model
     file = tmp_path / "folder" / "rows.jsonl"
