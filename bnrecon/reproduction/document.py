@@ -17,6 +17,10 @@ from bnrecon.reproduction.work import RunWork
 
 __all__ = ["claims_of", "document"]
 
+INTERVALS = (
+    "± is the half-width of a 95% Student-t interval, over seeds or draws where nothing else is "
+    "said; that of a printed number is the paper's own."
+)
 LONG = 200  # characters of a paragraph that a page says once for all of its parts
 
 
@@ -77,7 +81,7 @@ def document(
         "print are in [the errata](../errata.md).",
     ]
     if claims := claims_of(study, outputs, scale):
-        lines += ["## Claims", _claims_table(claims), _meanings(claims)]
+        lines += ["## Claims", INTERVALS, _claims_table(claims), _meanings(claims)]
     parts = {name: _paragraphs(outputs / study.name / f"{name}-{scale}.md") for name in study.parts}
     if repeated := _repeated(parts.values()):
         lines += ["## How to read the tables", *repeated]

@@ -103,6 +103,8 @@ def test_the_page_of_scales_works_with_some_of_its_settings(settings, counted):
     with drawing.style():
         figure = part.draw(rows)
     assert len(figure.axes[0].containers) == len(settings)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles[0] == "(a) width 16, 30 epochs, n = 1"
 
 
 def test_the_figure_has_a_point_for_each_step_and_way_of_training():

@@ -112,6 +112,8 @@ def _panel(axes: Axes, places: Places) -> None:
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
         name = target.replace(", training ", ", ").replace(",", "").replace(" ", "\n")
+        if count == 1:  # the cell is narrower than the name
+            name = name.replace("leaky_relu", "leaky\nrelu")
         if not any(cell.row.possible for place in names for cell in places[place]):
             name += "\n(printed values\nimpossible)"
         axes.text(

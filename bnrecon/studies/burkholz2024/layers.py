@@ -110,6 +110,8 @@ def draw(rows: pd.DataFrame) -> Figure:
             label=solver,
         )
     axes.set_yscale("log")
+    sizes = f"n = {rows['n'].min():,} to {rows['n'].max():,} equations"
+    axes.set_title(f"{sizes}, he_normal, c1 = n - c2 + 1")
     labels = [name.removeprefix("features.") for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
     seeds = rows["seed"].nunique()

@@ -187,7 +187,7 @@ def caption(rows: pd.DataFrame) -> str:
         "targets, with 95% Student-t intervals over draws (± is the half-width). "
         "The greedy pass is the listing svd_permute_fc of A.3. By masks is its second listing, "
         "id_permute, for features of single entries: as printed, where a slip takes the "
-        "last exchange of two outputs that helps, and with the best one (errata, smaller slips). "
+        "last exchange of two outputs that helps, and with the best one (erratum 36). "
         f"{_on_shared(rows)}"
         "Exchanges, which are ours, begin where the greedy pass ends, and end where no exchange of "
         "two outputs lowers the error: a local optimum. For ID cond features the best permutation "

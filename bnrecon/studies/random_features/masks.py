@@ -254,7 +254,7 @@ def caption(rows: pd.DataFrame) -> str:
         "draws (± is the half-width; the paper shows standard errors). "
         "The greedy pass is the paper's listing svd_permute_fc, by masks its listing id_permute, "
         "for features of single entries: as printed, where a slip takes the "
-        "last exchange of two outputs that helps, and with the best one (errata, smaller slips). "
+        "last exchange of two outputs that helps, and with the best one (erratum 36). "
         "Exchanges, which are ours, begin where the greedy "
         "pass ends, and end where no exchange of two outputs lowers the error: a local optimum. "
         "For ID cond features the best permutation is a linear assignment, solved exactly. "

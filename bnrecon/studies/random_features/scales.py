@@ -127,7 +127,7 @@ def caption(rows: pd.DataFrame) -> str:
         "normalizations are the same in all settings. Weight decay makes relative steps longer in "
         "all of them, so that in trainings as long as the paper's the start counts for less: its "
         "300 to 500 epochs are not judged by shorter ones. Its two accuracies, of 300 epochs and "
-        "of 500 with warm-up, differ by both. "
+        "of 500 with warm-up, differ by both; it does not say what their ± is. "
         "A relative step is varied by the start alone, which is a learning rate of the inner "
         "scales or weights alone. "
         "Figure: (a) the four settings at full length; (b) short trainings by relative step, that "

@@ -36,8 +36,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.7))
     _settings(left, rows)
     _steps(right, rows)
-    for letter, axes in zip("ab", (left, right), strict=True):
-        axes.set_title(f"({letter}) {axes.get_title()}")
+    for axes in (left, right):
         axes.set_ylabel("test accuracy (%)")
     return figure
 
@@ -51,7 +50,7 @@ def _settings(axes: Axes, rows: pd.DataFrame) -> None:
         value = mean_interval(list(found["accuracy"]))
         axes.errorbar(place, value.mean, _bar(value), color=colour, marker="o", capsize=2)
         axes.annotate(f"{value.mean:.1f}", (place, value.mean), (5, -3), textcoords="offset points")
-        axes.set_title(_conditions(found))
+        axes.set_title(f"(a) {_conditions(found)}")
     axes.set_xticks(range(len(SETTINGS)), [label for label, _ in SETTINGS.values()])
     axes.set_xlim(-0.5, len(SETTINGS) - 0.4)
 
@@ -84,7 +83,7 @@ def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     short = 1 / (27 * int(view["width"].iloc[0]))
     axes.axvline(short, color="grey", linestyle=":", label="scales that start at 1")
     axes.legend()
-    axes.set_title(_conditions(view))
+    axes.set_title(f"(b) {_conditions(view)}")
 
 
 def _bar(value: Interval) -> float:

@@ -237,8 +237,8 @@ def _density_claims(rows: pd.DataFrame) -> list[Claim]:
             "p(x) = sqrt((x² - λ-²)(λ+² - x²)) / (λπx) with λ = max(c2 c0/c1, c1/(c2 c0)) is the "
             "density of singular values of M with entries of variance 1/(c0 c2).",
             "confirmed" if right and all(right) else verdict,
-            f"for c1 < n, distances from it (and from the law): {measured}. At c1 = "
-            f"0.8 n the printed edges are {low:.3f} and {high:.3f}, the law's "
+            f"for c1 < n, distances from it, divided by its mass (and from the law): {measured}. "
+            f"At c1 = 0.8 n the printed edges are {low:.3f} and {high:.3f}, the law's "
             f"{edges[0]:.3f} and {edges[1]:.3f}. For c1 ≥ n it is the law without its atom, the "
             "c1 - n zero singular values of MᵀM. Repair: λ = c1/n without the maximum, and the "
             "atom of 1 - 1/λ for λ > 1. λ+² = 1 + sqrt(λ) is read as λ+ = 1 + sqrt(λ), a "
@@ -275,7 +275,8 @@ PART = Experiment(
         "3's λ = n/c1, and the law is that of the n values that are not 0. It is Marchenko and "
         "Pastur's, sqrt((x² - λ-²)(λ+² - x²)) / (λπx) with the edges λ± = 1 ± sqrt(λ) "
         '(docs/errata.md, entry 8). "From the printed density" has the theorem\'s λ ≥ 1 instead, '
-        "at the scale of variance 1/n: the distance of the mean histogram at its bins' ends, which "
+        "at the scale of variance 1/n, and is divided by its mass, c1/n for c1 < n (undivided it "
+        "is at least 1 - c1/n away): the distance of the mean histogram at its bins' ends, which "
         "is at most the mean distance. "
         "The distance is the Kolmogorov-Smirnov distance, its mean ± the half-width of the 95% "
         "Student-t interval over n draws of M. It comes without a test, since singular values are "
