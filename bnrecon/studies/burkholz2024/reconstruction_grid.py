@@ -60,7 +60,8 @@ CAPTION = (
     'width has as many as stand behind "of" in the column cells. A sparse feature of a colour '
     "image is wholly zero with probability (1/2)³, one in eight, so that at minimum width the "
     "first layer's system is singular as the paper describes it; such features are drawn again "
-    "(features redrawn), and kept with features.strict=true. Theorem 2.2 is for independent and "
+    "(features redrawn), and kept with features.strict=true: the LU then ends at a singular matrix "
+    "(erratum 33). Theorem 2.2 is for independent and "
     "continuous entries: orthogonal weights are not independent, sparse ones not continuous."
 )
 PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
