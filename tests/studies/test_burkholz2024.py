@@ -111,7 +111,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
         "exact": ("auto", None),
     }
     assert STUDY.solvers == tuple(reconstruction_grid.WAYS) == tuple(wanted)
-    for name, data, count in (("table1", "cifar10", 111), ("table2", "cifar100", 54)):
+    for name, data, count in (("table1", "cifar10", 111), ("table2", "cifar100", 52)):
         rows = PARTS[name].rows("laptop", ())
         assert len(rows) == count
         ways, targets = {}, {}
@@ -134,8 +134,9 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
             ways.setdefault(cell, []).append(way)
             targets.setdefault(cell, []).append((str(config.target_request), tuple(config.seeds)))
         # By the other ways these take hours on a processor.
-        alone = {cell for cell in ways if cell[0] == 64 and not cell[2].startswith("relu")}
-        assert len(alone) == 3
+        all_ways = () if name == "table2" else ("relu", "relu, 205 epochs")
+        alone = {cell for cell in ways if cell[0] == 64 and cell[2] not in all_ways}
+        assert len(alone) == (3 if name == "table1" else 4)
         for cell, found in ways.items():
             assert found == (["exact"] if cell in alone else list(wanted))
         assert all(len(set(found)) == 1 for found in targets.values())

@@ -110,9 +110,9 @@ def _refutations(rows: pd.DataFrame) -> list[str]:
         return []
     return [
         f"Counterexamples to the theorem: {_names(counterexamples)}. They meet its conditions "
-        "(total width n + L, c_l >= c0 in every layer, as (iii) is read), and no draw is rebuilt: up to the last "
-        "scales, a target's rows have to lie in the first layer's row space and its columns in "
-        "the last layer's column space."
+        "(total width n + L, c_l >= c0 in every layer, as (iii) is read), and no draw is rebuilt: "
+        "up to the last scales, a target's rows have to lie in the first layer's row space and its "
+        "columns in the last layer's column space."
     ]
 
 
@@ -139,8 +139,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     return [
         Claim(
             "Theorem 2.5",
-            "L random layers of at least c0 channels each (as (iii) is read), n + L in sum, represent a target with "
-            "high probability.",
+            "L random layers of at least c0 channels each (as (iii) is read), n + L in sum, "
+            "represent a target with high probability.",
             "false as stated" if len(counterexamples) else verdict,
             f"{evidence}.",
         )
