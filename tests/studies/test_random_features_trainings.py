@@ -301,11 +301,11 @@ def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
     claims = scratch.PART.claims(rows)
     assert [claim.verdict for claim in claims] == verdicts
     lacked = mean_interval([target - 60 - seed for seed in range(3)])
-    assert f"scale, 100: {lacked} (comparisons: 1)" in claims[0].evidence
+    assert f"scale, 100, 10 epochs: {lacked} (comparisons: 1)" in claims[0].evidence
     gained = mean_interval([weights - 60 + seed for seed in range(3)])
-    assert f"scale, 100: {gained} (comparisons: 1)" in claims[1].evidence
+    assert f"scale, 100, 10 epochs: {gained} (comparisons: 1)" in claims[1].evidence
     left = mean_interval([target - weights - 2 * seed for seed in range(3)])
-    assert f"Points that they lack: scale, 100: {left} (" in claims[2].evidence
+    assert f"Points that they lack: scale, 100, 10 epochs: {left} (" in claims[2].evidence
     starts = ["", *scratch.STARTS.values()]
     assert scratch.PART.summary(rows)["scales start at"].tolist() == starts
 
@@ -319,6 +319,31 @@ def test_scratch_is_drawn_of_any_rows(kept):
     starts = {"scales start at 1", "scales start for the steps of weights"}
     every = {"all weights trained"} | starts
     assert labels <= every if kept.stop else labels == every
+
+
+def test_scratch_compares_trainings_of_one_length():
+    rows = trained_from_scratch(70, 74)
+    longer = trained_from_scratch(63, 84).assign(epochs=30)
+    both = pd.concat([rows, longer], ignore_index=True)
+    for claim, short, long in zip(
+        *(scratch.PART.claims(found) for found in (both, rows, longer)), strict=True
+    ):
+        for single in (short, long):
+            evidence = single.evidence.split("Points that")[0].split(" (comparisons")[0]
+            assert evidence.rpartition("scale")[2] in claim.evidence
+    assert scratch.PART.summary(both)["epochs"].tolist() == [10] * 3 + [30] * 3
+    with drawing.style():
+        titles = [axes.get_title(loc="left") for axes in scratch.PART.draw(both).axes]
+    assert titles == ["(a) 10 epochs", "(b) 30 epochs"]
+
+
+def test_scratch_trains_for_longer_what_has_one_excess():
+    tasks = scratch.PART.tasks("laptop", ())
+    longer = [task for task in tasks if task.name.endswith(", 30 epochs")]
+    assert (len(tasks), len(longer)) == (33, 15)
+    assert all("train.epochs=30" in task.options for task in longer)
+    assert {task.arguments["excess"] for task in longer} == {None, 100}
+    assert len(scratch.PART.tasks("laptop", ("train.epochs=2",))) == 18
 
 
 def test_scratch_decides_nothing_without_what_it_compares():
