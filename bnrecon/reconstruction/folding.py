@@ -68,8 +68,9 @@ class Inventory:
 def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Inventory:
     """List a network's layers in the order of its modules.
 
-    A BatchNorm is folded into the layer before it when it alone uses that layer's output, which is
-    read off a symbolic trace (torch.fx). Where the network cannot be traced, nothing is folded:
+    A BatchNorm is folded into the layer before it when it alone uses that layer's output, and
+    nothing else its numbers or the layer's bias, which is read off a symbolic trace (torch.fx) of a
+    call with one argument, and off a run where there are ``images``. Where the network cannot be traced, nothing is folded:
     normalizations stay as they are, and a note says so. Refused are layers that compute something
     else than a convolution with their weight, and weights that are used without a module;
     ``images``, one batch for the network, show the latter better than a trace.
