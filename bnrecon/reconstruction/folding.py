@@ -70,10 +70,11 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
 
     A BatchNorm is folded into the layer before it when it alone uses that layer's output, and
     nothing else its numbers or the layer's bias, which is read off a symbolic trace (torch.fx) of a
-    call with one argument, and off a run where there are ``images``. Where the network cannot be traced, nothing is folded:
-    normalizations stay as they are, and a note says so. Refused are layers that compute something
-    else than a convolution with their weight, and weights that are used without a module;
-    ``images``, one batch for the network, show the latter better than a trace.
+    call with one argument, and off a run where there are ``images``. Where the network cannot be
+    traced, nothing is folded: normalizations stay as they are, and a note says so. Refused are
+    layers that compute something else than a convolution with their weight, and weights that are
+    used without a module; ``images``, one batch for the network, show the latter better than a
+    trace.
 
     >>> layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.LSTM(4, 4)]
     >>> net = nn.Sequential(*layers).eval()
