@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,27 +12,35 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from bnrecon.reconstruction.attention import Attention
+from bnrecon.reconstruction.followed_weights import METADATA
 from bnrecon.reconstruction.kernels import LAYERS, is_plain, norm_class, output_channels
 from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["Trace", "foldable", "trace"]
 
-SIMPLE = (bool, int, float, str, type(None))  # defaults that a trace can take as they are
+PROPERTIES = {  # of a tensor, that are not its numbers
+    getattr(torch.Tensor, name).__get__
+    for name in ("dtype", "device", "shape", "ndim", "layout", "is_cuda", "requires_grad")
+}
 
 
 class Trace(NamedTuple):
-    """What the network computes, and the ``id`` of each tensor of its own that was read for it.
+    """What a plain call of the network computes.
 
-    What leaf modules read of their own is not among these.
+    ``read`` names the parameters and buffers that it takes itself, outside of leaf modules, and
+    ``changed`` the modules whose settings or buffers it changes, or that it runs in training mode.
     """
 
     graph: fx.Graph
-    read: frozenset[int]
+    read: frozenset[str]
+    changed: frozenset[str]
 
 
 def trace(model: nn.Module) -> Trace:
-    """Trace a call of the network with one argument; the others have their defaults.
+    """Trace a call of the network with what it requires; other arguments have their defaults.
+
+    What is traced is a copy that shares the parameters: a ``forward`` may keep what it is given.
 
     Raises whatever the network's own ``forward`` raises when it is given a symbol.
 
@@ -40,68 +48,139 @@ def trace(model: nn.Module) -> Trace:
     >>> [node.op for node in trace(net).graph.nodes]
     ['placeholder', 'call_module', 'call_module', 'output']
     """
-    watch = _Reads(model)
-    with torch.no_grad(), callers_default_device(), _as_before(model), watch:
-        graph = _Tracer().trace(model, _defaults(model))
-    for node in graph.nodes:
-        if node.op == "get_attr" and (owner := _holder(model, node.target)) is not None:
-            watch.read.add(id(owner))
-    return Trace(graph, frozenset(watch.read))
+    twin = _twin(model)
+    reads, tracer = _Reads(twin), _Tracer()
+    with torch.no_grad(), callers_default_device(), reads:
+        graph = tracer.trace(twin)
+    before = dict(model.named_modules())
+    changed = {
+        name
+        for name, part in twin.named_modules()
+        if name in before and not _is_as_before(part, before[name])
+    }
+    read = reads.found | _read_in(graph, twin)
+    return Trace(graph, frozenset(read), frozenset(changed | tracer.training))
 
 
 class _Tracer(fx.Tracer):
     """Looks into no attention and no layer, a subclass's either, as into none of PyTorch's own."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.training: set[str] = set()
+
+    def call_module(self, m: nn.Module, forward: Callable, args: tuple, kwargs: dict) -> Any:
+        if m.training:
+            self.training.add(self.path_of_module(m))
+        return super().call_module(m, forward, args, kwargs)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if m is self.root:
+            return False
         own = isinstance(m, Attention) or is_plain(m)
         return own or super().is_leaf_module(m, module_qualified_name)
 
+    def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Callable, list[Any]]:
+        """A call of the root itself, with its hooks: torch.fx would give defaults symbols, too."""
+        assert isinstance(self.root, nn.Module)
+        own = inspect.signature(self.root.forward).parameters.values()
+        required = [one for one in own if one.default is one.empty and one.kind not in _ANY_NUMBER]
+        symbols = {one.name: self.create_proxy("placeholder", one.name, (), {}) for one in required}
+        named = {one.name: symbols.pop(one.name) for one in required if one.kind is _BY_NAME}
+        first = list(symbols.values())
+        if not first and not named:
+            first = [self.create_proxy("placeholder", "images", (), {})]
+        return (lambda root: root(*first, **named)), [self.root]
+
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
+
 
 class _Reads(TorchFunctionMode):
-    """Sees which of the network's tensors functions are given, constants' operands too."""
+    """Which of the network's tensors functions are given, be it for a constant."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        self.own = {id(value) for value in (*model.parameters(), *model.buffers())}
-        self.read: set[int] = set()
+        self.own = _names(model)
+        self.found: set[str] = set()
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        given = tensors_in((args, kwargs or {}))
-        self.read.update(self.own.intersection(id(value) for value in given))
+        asked = function in PROPERTIES or getattr(function, "__name__", "") in METADATA
+        for value in tensors_in((args, kwargs or {})):
+            if not asked or not isinstance(value, nn.Parameter):  # as one of all parameters
+                self.found.update(self.own.get(id(value), ()))
         return function(*args, **(kwargs or {}))
 
 
-@contextlib.contextmanager
-def _as_before(model: nn.Module) -> Iterator[None]:
-    """Take symbols off the model that its ``forward`` keeps, and constants that a trace adds."""
-    kept = [(module, dict(vars(module))) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, values in kept:
-            vars(module).clear()
-            vars(module).update(values)
+def _twin(model: nn.Module) -> nn.Module:
+    """A copy that shares the parameters, and what was computed of them; buffers are its own."""
+    shared = [
+        value
+        for module in model.modules()
+        for value in (*module.parameters(recurse=False), *vars(module).values())
+        if isinstance(value, torch.Tensor)
+    ]
+    return copy.deepcopy(model, {id(value): value for value in shared})
 
 
-def _defaults(model: nn.Module) -> dict[str, Any] | None:
-    """The arguments after the first that a plain call leaves out: a symbol would be a value."""
-    arguments = list(inspect.signature(type(model).forward).parameters.values())[2:]
-    found = {
-        one.name: one.default
-        for one in arguments
-        if one.default is not one.empty and isinstance(one.default, SIMPLE)
-    }
-    return found or None
+def _names(model: nn.Module) -> dict[int, set[str]]:
+    """By ``id``, the names of each parameter and buffer: several for tied ones."""
+    found: dict[int, set[str]] = {}
+    for name, value in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
+        found.setdefault(id(value), set()).add(name)
+    return found
 
 
-def _holder(model: nn.Module, name: str) -> object | None:
-    """The tensor of that name; a trace's own constants are not the network's."""
-    value: object | None = model
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value
+def _read_in(graph: fx.Graph, model: nn.Module) -> set[str]:
+    """The parameters and buffers that the calls of a graph take, parametrizations' too.
+
+    A layer's bias that is only asked for, or for its type, is not read: the source's has both.
+    """
+    own, found = _names(model), set[str]()
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            value: object = model
+            for part in node.target.split("."):
+                value = getattr(value, part, None)
+            names = own.get(id(value), set())
+            asked = all(_name_of(user) in METADATA for user in node.users)
+            found |= {name for name in names if not (asked and _is_bias_of_a_layer(name, model))}
+        elif node.op == "call_module" and ".parametrizations." in f".{node.target}":
+            owner = node.target.partition(".parametrizations.")[0]
+            found |= {name for names in own.values() for name in names if _within(name, owner)}
+    return found
+
+
+def _is_bias_of_a_layer(name: str, model: nn.Module) -> bool:
+    module, _, own = name.rpartition(".")
+    return own == "bias" and isinstance(model.get_submodule(module), LAYERS)
+
+
+def _name_of(node: fx.Node) -> str:
+    """The function or method that a node calls."""
+    target = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+def _within(name: str, owner: str) -> bool:
+    return name.startswith(f"{owner}.")
+
+
+def _is_as_before(module: nn.Module, before: nn.Module) -> bool:
+    """Whether what it prints of itself, such as a stride or an eps, its mode and buffers stayed."""
+    if (module.extra_repr(), module.training) != (before.extra_repr(), before.training):
+        return False
+    buffers, others = (dict(one.named_buffers(recurse=False)) for one in (module, before))
+    return buffers.keys() == others.keys() and all(
+        isinstance(value, torch.Tensor) and torch.equal(value, others[name])
+        for name, value in buffers.items()
+    )
 
 
 def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
@@ -115,10 +194,7 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
     {'0': '1'}
     """
     modules = dict(model.named_modules())
-    calls: dict[str, int] = {}
-    for node in traced.graph.nodes:
-        if node.op == "call_module":
-            calls[node.target] = calls.get(node.target, 0) + 1
+    calls = _calls(traced.graph, modules)
     pairs = {}
     for node in traced.graph.nodes:
         if node.op != "call_module" or len(node.users) != 1 or calls[node.target] != 1:
@@ -130,9 +206,29 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
         norm = modules.get(user.target)
         if not isinstance(norm, norm_class(layer)) or norm.running_mean is None:
             continue
-        changed = [*norm.parameters(recurse=False), *norm.buffers(recurse=False), layer.bias]
-        if traced.read.intersection(map(id, changed)):
+        if {node.target, user.target} & traced.changed:
+            continue
+        if any(_within(name, user.target) or _is_bias(name, node.target) for name in traced.read):
             continue
         if norm.num_features == output_channels(layer):
             pairs[node.target] = user.target
     return pairs
+
+
+def _is_bias(name: str, layer: str) -> bool:
+    """Whether this is a layer's bias, or what a parametrization computes it of."""
+    return name == f"{layer}.bias" or name.startswith(f"{layer}.parametrizations.bias.")
+
+
+def _calls(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> dict[str, int]:
+    """How often each module is called; what lies within a called one may be called there again."""
+    calls: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls[node.target] = calls.get(node.target, 0) + 1
+    names = {id(module): name for name, module in modules.items()}
+    for target in list(calls):
+        for part in modules[target].modules() if target in modules else ():
+            if (name := names.get(id(part))) not in (None, target):
+                calls[name] = calls.get(name, 0) + 2
+    return calls

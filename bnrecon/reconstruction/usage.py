@@ -69,7 +69,16 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     norms = foldable(traced, model)
     if flow is not None:  # a run may take another path than a trace does
         norms = {layer: norm for layer, norm in norms.items() if flow.normalizes(norm, layer)}
-    return Usage(norms, _follow(traced.graph, model) if seen is None else seen)
+    if seen is None:
+        layers = {name for name, part in model.named_modules() if isinstance(part, LAYERS)}
+        changed = dict.fromkeys(
+            traced.changed & layers, "the network's forward changes its settings"
+        )
+        seen = _follow(traced.graph, model) | changed
+    return Usage(norms, seen)
+
+
+SAME_NUMBERS = ("data", "T", "mT", "H", "mH", "real")  # attributes of a tensor
 
 
 def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
@@ -85,6 +94,8 @@ def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
                 if isinstance(node.target, str)
                 else getattr(node.target, "__name__", str(node.target))
             )
+            if name == "getattr" and node.args[1] in SAME_NUMBERS:
+                name = str(node.args[1])
             followed.call(name, node.all_input_nodes, node)
     return followed.outside
 

@@ -1,7 +1,8 @@
 """The papers' solvers: LBFGS in float32, after LU, after an SVD.
 
 Settings of LBFGS that the papers do not print are bnrecon's, chosen so that LBFGS goes as far as
-float32 lets it. ``lu_lbfgs_defaults`` has those of PyTorch instead, with which it ends at once.
+float32 lets it. ``lu_lbfgs_defaults`` has those of PyTorch instead, with which it ended at the LU
+on all layers of trained networks that were tried.
 """
 
 from __future__ import annotations
@@ -96,8 +97,9 @@ def lu_lbfgs_defaults(system: System, spec: SolverSpec) -> Answer:
 
     The words of Burkholz 2024, Sect. 3.1: "LBFGS as implemented by the Pytorch function
     torch.optim.LBFGS that minimizes the mean squared error"; it prints no settings. LBFGS ends
-    where no entry of the gradient, 2 M^T r / n, is above 1e-7, or at its first step, which is lost
-    in the rounding of x: the solution is the LU's.
+    where no entry of the gradient, 2 M^T r / n, is above 1e-7, or at its first step where that is
+    lost in the rounding of x: on layers of trained networks the solution is the LU's. Where the
+    right-hand side is much larger (1e3) it goes on.
     """
     return _lu_lbfgs(system, spec, PYTORCHS)
 
@@ -199,7 +201,7 @@ def minimize(
     unit = torch.full_like(square, len(rhs)) if settings.mean else square
     x = start.clone()
     limit = spec.max_iterations or settings.iterations
-    evaluations = int(settings.evaluations * limit)
+    evaluations = max(2, int(settings.evaluations * limit))  # one is made before the first step
     optimizer = torch.optim.LBFGS([x], max_iter=limit, max_eval=evaluations, **settings.options)
     with ResidualBar(f"LBFGS of {len(rhs)} x {len(start)}", spec.tolerance) as bar:
 
