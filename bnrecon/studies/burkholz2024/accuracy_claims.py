@@ -72,8 +72,8 @@ def _by_defaults(rows: pd.DataFrame) -> list[Claim]:
                 f"error (read here as: to a half or less; here at n = {n:,}).",
                 decide([factor.logarithm - math.log(2)]),
                 f"by a factor of {factor:.3g}, with the 95% Student-t interval (systems: "
-                f"{factor.logarithm.n}); it ends by itself after {steps.min()} to {steps.max()} "
-                "iterations. The paper does not print its settings.",
+                f"{factor.logarithm.n}); it ends by itself after at most {steps.max()} iterations. "
+                "The paper does not print its settings.",
             )
         )
     return found

@@ -258,9 +258,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         *left.get_legend_handles_labels(),
         loc="outside lower center",
         ncols=3,
-        title=f"largest n = {rows['n'].max():,}; {seeds} "
-        f"seed{'s, 95% intervals' if seeds > 1 else ''}; features kept by"
-        "; of the target's own weights there is one choice",
+        title=f"features kept by (largest n = {rows['n'].max():,}; {seeds} "
+        f"seed{'s, 95% intervals' if seeds > 1 else ''}; of the target's own weights one choice)",
         title_fontsize=7,
     )
     return figure

@@ -247,8 +247,8 @@ def _agreement(normal: pd.DataFrame) -> str:
     known = [(found, derived) for found, derived in known if found.half_width is not None]
     outside = sum((found - derived).sign != 0 for found, derived in known)
     return (
-        f"Of all {len(known)} settings' intervals {outside} leave out the derived value; by chance "
-        f"{0.05 * len(known):.2g} would."
+        f"The derived value is outside of {outside} of the {len(known)} settings' intervals; by "
+        f"chance it would be of {0.05 * len(known):.2g}."
     )
 
 
