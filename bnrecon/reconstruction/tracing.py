@@ -189,7 +189,7 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
     Each is called once. None is there whose numbers, or the layer's bias, are read by others: they
     would find those of the folded layer, or none.
 
-    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     >>> foldable(trace(net), net)
     {'0': '1'}
     """
