@@ -59,7 +59,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         return None
     targets = list(dict.fromkeys(cell.row.labels["target width"] for cell, _ in done))
     figure, grid = new_figure(
-        len(targets), 2, (PAGE, 0.5 + 1.7 * len(targets)), sharex="col", sharey="row", squeeze=False
+        len(targets), 2, (PAGE, 0.5 + 1.7 * len(targets)), sharey="row", squeeze=False
     )
     for number, (width, pair) in enumerate(zip(targets, grid, strict=True)):
         own = [(c, r) for c, r in done if c.row.labels["target width"] == width]
