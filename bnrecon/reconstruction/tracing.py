@@ -23,6 +23,8 @@ PROPERTIES = {  # of a tensor, that are not its numbers
     getattr(torch.Tensor, name).__get__
     for name in ("dtype", "device", "shape", "ndim", "layout", "is_cuda", "requires_grad")
 }
+ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of arguments
+BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 class Trace(NamedTuple):
@@ -84,17 +86,13 @@ class _Tracer(fx.Tracer):
         """A call of the root itself, with its hooks: torch.fx would give defaults symbols, too."""
         assert isinstance(self.root, nn.Module)
         own = inspect.signature(self.root.forward).parameters.values()
-        required = [one for one in own if one.default is one.empty and one.kind not in _ANY_NUMBER]
+        required = [one for one in own if one.default is one.empty and one.kind not in ANY_NUMBER]
         symbols = {one.name: self.create_proxy("placeholder", one.name, (), {}) for one in required}
-        named = {one.name: symbols.pop(one.name) for one in required if one.kind is _BY_NAME}
+        named = {one.name: symbols.pop(one.name) for one in required if one.kind is BY_NAME}
         first = list(symbols.values())
         if not first and not named:
             first = [self.create_proxy("placeholder", "images", (), {})]
         return (lambda root: root(*first, **named)), [self.root]
-
-
-_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 class _Reads(TorchFunctionMode):

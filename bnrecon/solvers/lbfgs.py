@@ -183,8 +183,8 @@ def minimize(
     The papers state none of these. The error and its gradient 2 M^T r go through the products in
     float32. Both are taken in units of mean(b²), so that PyTorch's absolute tolerances mean the
     same for every layer. With the mean over the n equations in place of the sum its first step, of
-    length min(1, 1 / ‖g‖₁), would be lost in the rounding of x, and LBFGS would end there, as
-    with ``PYTORCHS`` it does.
+    length min(1, 1 / ‖g‖₁), would be lost in the rounding of x on layers of trained
+    networks, and LBFGS would end there, as it does with ``PYTORCHS``.
 
     Args:
         matvec: x (c1,) to M x (n,).

@@ -17,8 +17,9 @@ class SolverSpec:
         name: a solver in ``bnrecon.solvers.SOLVERS``; ``auto`` chooses by the system's size.
         tolerance: relative residual ‖M γ - b‖ / ‖b‖, in float64, at which a layer has converged.
         max_iterations: of iterative solvers, at most; ``None`` for the solver's own limit: 2,000
-            of the papers' LBFGS, 400 products of ``refined``, 50,000 of the matrix-free solvers and
-            of ``least_squares``. A report says where the limit was reached (``at_limit``).
+            of the papers' LBFGS, PyTorch's 20 of ``lu_lbfgs_defaults``, 400 products of
+            ``refined``, 50,000 of the matrix-free solvers and of ``least_squares``. A report says
+            where the limit was reached (``at_limit``).
 
     Raises:
         UserError: a value that is not allowed; the message starts with the field.
