@@ -12,6 +12,7 @@ from scipy.special import betainc, gammaln
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.reporting.figures import image, style
+from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.pruning import prune
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024 import pruned
@@ -23,7 +24,7 @@ from bnrecon.studies.burkholz2024.pruned_limits import (
 )
 from bnrecon.studies.burkholz2024.pruned_networks import rebuild
 
-SMOKE = pruned.TARGETS["smoke"]
+SMOKE = pruned.TARGETS["smoke"]["relu"]
 
 
 def finished(method, losses, seeds=3, images=10_000):
@@ -141,11 +142,10 @@ def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
         ]
     )
     before, _, answer = pruned.caption(rows).rpartition("Smallest share")
-    assert "leaves an accuracy of 90.00 ± 0.00 (n=3)" in before
-    assert "seed by seed: -0.10 ± 0.00 (n=3) by least L1 norm, refit. " in before
-    assert "least L1 norm, refit 1 n (open down to 0.9 n, where the mean" in answer
-    assert "random, refit none;" in answer
-    assert answer.endswith("the target's own weights 0.9 n.")
+    assert "seed by seed: relu from 90.00 ± 0.00 (n=3): -0.10 ± 0.00 (n=3) by least L1" in before
+    assert "least L1 norm, refit 1 n [0.9 n] (relu)" in answer
+    assert "random, refit none (relu);" in answer
+    assert answer.endswith("the target's own weights 0.9 n (relu).")
     table = pruned.summary(rows).set_index(["kept by", "kept / n"])["loss at most 0.1"]
     assert table["least L1 norm, refit"].to_dict() == {
         1.0: "yes",
@@ -159,7 +159,7 @@ def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
 def test_one_seed_or_scattered_ones_decide_nothing():
     rows = finished("refit", {0.9: 0.05}, seeds=1)
     assert pruned.summary(rows)["loss at most 0.1"].tolist() == ["open"]
-    assert "magnitude, refit none (open down to 0.9 n" in pruned.caption(rows)
+    assert "magnitude, refit none [0.9 n] (relu)" in pruned.caption(rows)
     rows = finished("refit", {0.9: 0.05})
     rows["accuracy"] -= [0.0, 0.0, 3.0]
     assert pruned.summary(rows)["loss at most 0.1"].tolist() == ["open"]
@@ -173,4 +173,39 @@ def test_measured_errors_are_compared_with_those_derived():
 
 
 def test_without_a_small_loss_the_answer_says_so():
-    assert pruned.caption(finished("refit", {0.9: 5.0})).endswith("magnitude, refit none.")
+    assert pruned.caption(finished("refit", {0.9: 5.0})).endswith("magnitude, refit none (relu).")
+
+
+def test_targets_of_several_activations_are_told_apart():
+    rows = pd.concat(
+        [
+            finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.3}),  # rows of the first tasks: no name
+            finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.05}).assign(activation="tanh"),
+            finished("refit", {1.0: 0.0, 0.9: 0.3}),
+            finished("refit", {1.0: 0.0, 0.9: 0.3}).assign(activation="tanh"),
+        ]
+    )
+    table = pruned.summary(rows).set_index(["kept by", "kept / n"])
+    line = table.loc[("least L1 norm, refit", 0.8)]
+    assert line["loss at most 0.1"] == "yes: tanh; no: relu"
+    assert (round(line["loss, relu"].mean, 3), round(line["loss, tanh"].mean, 3)) == (0.301, 0.051)
+    assert line["images predicted otherwise"] == "18 of 60,000"
+    assert table.loc[("magnitude, refit", 0.9), "loss at most 0.1"] == "no"
+    written = pruned.caption(rows)
+    assert "relu 90.00%, tanh 90.00%" in written
+    assert written.endswith(
+        "magnitude, refit 1 n (every target); least L1 norm, refit 0.9 n (relu), 0.8 n (tanh)."
+    )
+    with style():
+        assert len(pruned.draw(rows).axes) == 4
+
+
+def test_tasks_name_the_activation_but_of_the_first_and_refuse_another():
+    tasks = pruned.PART.tasks("laptop", ())
+    names = [task.name for task in tasks]
+    assert names[0] == "magnitude, seed 0"
+    assert names[16] == "tanh, magnitude, seed 0"
+    assert len(set(names)) == len(names) == 4 * 16
+    assert not any("activation" in option for task in tasks[:16] for option in task.options)
+    with pytest.raises(UserError, match=r"differ by target\.activation"):
+        pruned.PART.tasks("laptop", ("target.activation=tanh",))

@@ -63,6 +63,7 @@ def rebuild(
         rows.append(
             {
                 "method": method,
+                "activation": trained.about["config"]["target"]["activation"],
                 "share": share,
                 "seed": seed,
                 "kept_over_n": _kept_over_n(plan, found),
