@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -21,9 +23,9 @@ class CollapsedPair(nn.Module):
     ``inner="batchnorm"``: let μ and Σ be the mean and the (biased) covariance of the input over
     images and pixels. The normalization's batch statistics are A μ and diag(A Σ A^T), exactly,
     since A is 1x1. With s = γ / sqrt(diag(A Σ A^T) + eps) and t = β - s ∘ A μ the pair equals one
-    convolution of the zero-padded [x; 1] with [B diag(s) A, B t]. The constant channel is padded
-    like the others: beyond the border the second convolution sees zeros, not t, so that a plain
-    bias would be wrong there.
+    convolution of x with B diag(s) A, plus one of an image of ones with B t, the same for every
+    input. Both are padded with zeros: beyond the border the second convolution of the pair sees
+    zeros, not t, so that a plain bias would be wrong there.
 
     ``inner="scale"``: s = γ alone, no statistics and no shift, as in the sequel (Random features
     for normalization layers).
@@ -99,7 +101,9 @@ class CollapsedPair(nn.Module):
 
     def weight(self, scale: torch.Tensor | None = None) -> torch.Tensor:
         """B diag(s) A (c2, c0, kh, kw), with s = γ unless it is given."""
-        return self._weight(self.gamma if scale is None else scale, None)
+        taps, shape = self._taps(), self.shape
+        rows = (taps * (self.gamma if scale is None else scale)) @ self.first
+        return rows.reshape(shape.outputs, *shape.kernel, shape.inputs).permute(0, 3, 1, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The pair's output, before its second normalization."""
@@ -108,12 +112,10 @@ class CollapsedPair(nn.Module):
             scale, shift = self._scale_and_shift(x)
             if not self.collapsed:
                 return self._two_convolutions(x, scale, shift)
-            weight = self._weight(scale, shift)
-        if shift is not None:
-            x = torch.cat([x, x.new_ones(len(x), 1, *x.shape[2:])], 1)
-        return F.conv2d(
-            x, weight.contiguous(memory_format=torch.channels_last), padding=self._padding()
-        )
+            weight = self.weight(scale).contiguous(memory_format=torch.channels_last)
+            shifted = None if shift is None else self._shifted(shift, x.shape[2:])
+        output = F.conv2d(x, weight, padding=self._padding())
+        return output if shifted is None else output + shifted.to(output.dtype)
 
     def _two_convolutions(
         self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None
@@ -122,14 +124,15 @@ class CollapsedPair(nn.Module):
         hidden = hidden if shift is None else hidden + shift[:, None, None]
         return F.conv2d(hidden, self.second, padding=self._padding())
 
-    def _weight(self, scale: torch.Tensor, shift: torch.Tensor | None) -> torch.Tensor:
-        """[B diag(s) A, B t] (c2, c0 + 1, kh, kw), or B diag(s) A alone."""
-        taps, shape = self._taps(), self.shape
-        rows = (taps * scale) @ self.first
-        columns = [rows.reshape(shape.outputs, *shape.kernel, shape.inputs)]
-        if shift is not None:
-            columns.append((taps @ shift).reshape(shape.outputs, *shape.kernel, 1))
-        return torch.cat(columns, -1).permute(0, 3, 1, 2)
+    def _shifted(self, shift: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+        """What the shift t adds to any image of this size: (1, c2, H, W).
+
+        An image of ones is apart from x: as one more channel, 16 would be 17, for which the
+        kernels of a CPU take twice as long.
+        """
+        shape = self.shape
+        weight = (self._taps() @ shift).reshape(shape.outputs, 1, *shape.kernel)
+        return F.conv2d(shift.new_ones(1, 1, *size), weight, padding=self._padding())
 
     def _taps(self) -> torch.Tensor:
         return self.second.transpose(1, 2).transpose(2, 3).flatten(0, 2)  # (c2 kh kw, c1)
@@ -155,11 +158,11 @@ class CollapsedPair(nn.Module):
 
         What BatchNorm would keep of A x follows from their running averages, being linear in them.
         """
-        rows = x.transpose(0, 1).flatten(1).to(self.gamma.dtype)
-        count = rows.shape[1]
-        mean = rows.mean(1)
-        centred = rows - mean[:, None]
-        covariance = centred @ centred.T / count
+        pixels = x.permute(0, 2, 3, 1).flatten(0, 2).to(self.gamma.dtype)
+        count = len(pixels)
+        mean = pixels.mean(0)
+        centred = pixels - mean
+        covariance = centred.T @ centred / count
         with torch.no_grad():
             self.left_of_initial.mul_(1 - self.momentum)
             self.running_mean.lerp_(mean, self.momentum)
