@@ -29,7 +29,7 @@ FEATURES = {
 }
 STEP = 0.2  # between the four points of a cell, whose centres are 1 apart
 FEW = 4  # cells of a panel that stands beside another one
-ROOM = 1.9  # width of such a cell, in cells of the other panels: each has a name above it
+ROOM = 2.3  # width of such a cell, in cells of the other panels: each has a name above it
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
@@ -111,11 +111,12 @@ def _panel(axes: Axes, places: Places) -> None:
         count = len(names)
         if start:
             axes.axvline(start - 0.5, color="lightgrey", linewidth=0.8)
-        name = target.replace(", training ", ", ").replace(",", "").replace(" ", "\n")
+        name = target.replace(", training ", "\n").replace(", ", "\n")
+        note = "(printed values\nimpossible)"
         if count == 1:  # the cell is narrower than the name
-            name = name.replace("leaky_relu", "leaky\nrelu")
+            name, note = name.replace("leaky_relu", "leaky\nrelu"), "printed\nvalues\nimpossible"
         if not any(cell.row.possible for place in names for cell in places[place]):
-            name += "\n(printed values\nimpossible)"
+            name += f"\n{note}"
         axes.text(
             start + count / 2 - 0.5,
             0.99,
