@@ -17,15 +17,17 @@ __all__ = ["CollapsedPair"]
 class CollapsedPair(nn.Module):
     """Convolution A (1x1), normalization, convolution B (k x k), computed as one convolution.
 
-    A and B are frozen, B has zero padding. Input (N, c0, H, W), output (N, c2, H, W); parameters
-    ``gamma`` (c1,) and ``beta`` (c1,).
+    A and B are frozen, B has zero padding. Input (N, c0, H, W), output (N, c2, H, W) for odd
+    kernels; parameters ``gamma`` (c1,) and ``beta`` (c1,).
 
     ``inner="batchnorm"``: let μ and Σ be the mean and the (biased) covariance of the input over
     images and pixels. The normalization's batch statistics are A μ and diag(A Σ A^T), exactly,
     since A is 1x1. With s = γ / sqrt(diag(A Σ A^T) + eps) and t = β - s ∘ A μ the pair equals one
     convolution of x with B diag(s) A, plus one of an image of ones with B t, the same for every
     input. Both are padded with zeros: beyond the border the second convolution of the pair sees
-    zeros, not t, so that a plain bias would be wrong there.
+    zeros, not t, so that a plain bias would be wrong there. Under autocast each of the two is
+    rounded to the low precision before they are added. As BatchNorm does, training refuses a batch
+    of fewer than two pixels with a ``ValueError``.
 
     ``inner="scale"``: s = γ alone, no statistics and no shift, as in the sequel (Random features
     for normalization layers).
@@ -76,8 +78,8 @@ class CollapsedPair(nn.Module):
             self.beta = nn.Parameter(torch.zeros(width))
             self.register_buffer("running_mean", torch.zeros(shape.inputs))
             self.register_buffer("running_covariance", torch.zeros(shape.inputs, shape.inputs))
-            # BatchNorm's running variance starts at 1, which no covariance gives: what is left of
-            # that start.
+            # BatchNorm's running variance starts at 1, which no covariance gives: the weight that
+            # this start still has.
             self.register_buffer("left_of_initial", torch.ones(()))
 
     @torch.no_grad()
@@ -113,9 +115,9 @@ class CollapsedPair(nn.Module):
             if not self.collapsed:
                 return self._two_convolutions(x, scale, shift)
             weight = self.weight(scale).contiguous(memory_format=torch.channels_last)
-            shifted = None if shift is None else self._shifted(shift, x.shape[2:])
+            constant = None if shift is None else self._shift_image(shift, x.shape[2:])
         output = F.conv2d(x, weight, padding=self._padding())
-        return output if shifted is None else output + shifted.to(output.dtype)
+        return output if constant is None else output + constant.to(output.dtype)
 
     def _two_convolutions(
         self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None
@@ -124,15 +126,16 @@ class CollapsedPair(nn.Module):
         hidden = hidden if shift is None else hidden + shift[:, None, None]
         return F.conv2d(hidden, self.second, padding=self._padding())
 
-    def _shifted(self, shift: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-        """What the shift t adds to any image of this size: (1, c2, H, W).
+    def _shift_image(self, shift: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+        """What the shift t adds to every image of this size: (1, c2, H, W).
 
-        An image of ones is apart from x: as one more channel, 16 would be 17, for which the
-        kernels of a CPU take twice as long.
+        The ones are kept apart from x: as a 17th channel they would make the convolutions of a
+        CPU twice as slow.
         """
         shape = self.shape
         weight = (self._taps() @ shift).reshape(shape.outputs, 1, *shape.kernel)
-        return F.conv2d(shift.new_ones(1, 1, *size), weight, padding=self._padding())
+        image = F.conv2d(shift.new_ones(1, 1, *size), weight, padding=self._padding())
+        return image.contiguous(memory_format=torch.channels_last)
 
     def _taps(self) -> torch.Tensor:
         return self.second.transpose(1, 2).transpose(2, 3).flatten(0, 2)  # (c2 kh kw, c1)
@@ -160,6 +163,8 @@ class CollapsedPair(nn.Module):
         """
         pixels = x.permute(0, 2, 3, 1).flatten(0, 2).to(self.gamma.dtype)
         count = len(pixels)
+        if count < 2:
+            raise ValueError(f"statistics need two pixels or more, not {count}")
         mean = pixels.mean(0)
         centred = pixels - mean
         covariance = centred.T @ centred / count

@@ -32,6 +32,11 @@ PLAIN = {
     "circular": {"padding": (1, 2, 1), "padding_mode": "circular", "dilation": (1, 2, 1)},
     "grouped": {"groups": 2, "padding": (1, 1, 1)},
     "depthwise": {"groups": 4, "stride": (2, 2, 1), "padding": (1, 2, 0), "dilation": (1, 2, 1)},
+    "dilated": {"padding": (2, 1, 1), "dilation": (2, 3, 1), "stride": (1, 2, 1)},
+    "one tap": {"kernel_size": (1, 1, 1), "stride": (2, 1, 2), "padding": (0, 1, 1)},
+    "even": {"kernel_size": (4, 2, 2), "padding": (1, 2, 0)},
+    "grouped, dilated": {"groups": 2, "stride": (1, 2, 1), "dilation": (2, 2, 1)},
+    "grouped, reflected": {"groups": 2, "padding": (1, 1, 1), "padding_mode": "reflect"},
 }
 TRANSPOSED = {
     "valid": {},
@@ -41,6 +46,9 @@ TRANSPOSED = {
     "dilated": {"dilation": (2, 3, 1), "padding": (1, 0, 2), "output_padding": (0, 1, 0)},
     "grouped": {"groups": 2, "stride": (2, 2, 2), "padding": (1, 1, 1)},
     "depthwise": {"groups": 4, "stride": (2, 3, 1), "output_padding": (1, 2, 0)},
+    "strided, dilated": {"stride": (2, 3, 2), "dilation": (2, 1, 3), "padding": (1, 1, 0)},
+    "one tap": {"kernel_size": (1, 1, 1), "stride": (2, 1, 2)},
+    "grouped, dilated": {"groups": 2, "stride": (2, 1, 1), "dilation": (2, 3, 1)},
 }
 SIDES, KERNEL = (6, 7, 5), (3, 2, 3)
 DIMS = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
@@ -70,7 +78,8 @@ def make(kind, name, bias, seed=0):
     }
     groups = options.get("groups", 1)
     inputs, outputs = (3, 4) if groups == 1 else (4, 8)
-    arguments = (inputs, outputs) if dims == 0 else (inputs, outputs, KERNEL[:dims])
+    kernel = options.pop("kernel_size", KERNEL[:dims])
+    arguments = (inputs, outputs) if dims == 0 else (inputs, outputs, kernel)
     layer = kind(*arguments, bias=bias, **options).double().eval()
     return layer, torch.randn(3, inputs, *SIDES[:dims], dtype=torch.float64)
 

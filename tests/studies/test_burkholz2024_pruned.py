@@ -12,6 +12,7 @@ from scipy.special import betainc, gammaln
 from bnrecon.construction.two_layer import linear_system
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.reporting.figures import image, style
+from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.pruning import prune
 from bnrecon.solvers.spec import SolverSpec
@@ -23,8 +24,9 @@ from bnrecon.studies.burkholz2024.pruned_limits import (
     refit_error,
 )
 from bnrecon.studies.burkholz2024.pruned_networks import rebuild
+from bnrecon.studies.burkholz2024.pruned_settings import TARGETS
 
-SMOKE = pruned.TARGETS["smoke"]["relu"]
+SMOKE = TARGETS["smoke"]["relu"]
 
 
 def finished(method, losses, seeds=3, images=10_000):
@@ -177,13 +179,18 @@ def test_without_a_small_loss_the_answer_says_so():
 
 
 def test_targets_of_several_activations_are_told_apart():
-    rows = pd.concat(
-        [
-            finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.3}),  # rows of the first tasks: no name
-            finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.05}).assign(activation="tanh"),
-            finished("refit", {1.0: 0.0, 0.9: 0.3}),
-            finished("refit", {1.0: 0.0, 0.9: 0.3}).assign(activation="tanh"),
-        ]
+    first = [  # as stored first, without the name of the activation
+        finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.3}),
+        finished("refit", {1.0: 0.0, 0.9: 0.3}),
+        finished("random", {1.0: 0.0}),
+    ]
+    added = [
+        finished("l1", {1.0: 0.0, 0.9: 0.05, 0.8: 0.05}).assign(activation="tanh"),
+        finished("refit", {1.0: 0.0, 0.9: 0.3}).assign(activation="tanh"),
+    ]
+    rows = concatenate(
+        TaskResult("pruned", "laptop", "", "", tuple(frame.to_dict("records")), "", "", 0.0)
+        for frame in first + added
     )
     table = pruned.summary(rows).set_index(["kept by", "kept / n"])
     line = table.loc[("least L1 norm, refit", 0.8)]
@@ -191,11 +198,11 @@ def test_targets_of_several_activations_are_told_apart():
     assert (round(line["loss, relu"].mean, 3), round(line["loss, tanh"].mean, 3)) == (0.301, 0.051)
     assert line["images predicted otherwise"] == "18 of 60,000"
     assert table.loc[("magnitude, refit", 0.9), "loss at most 0.1"] == "no"
+    assert table.loc[("random, refit", 1.0), "loss at most 0.1"] == "yes: relu"
     written = pruned.caption(rows)
     assert "relu 90.00%, tanh 90.00%" in written
-    assert written.endswith(
-        "magnitude, refit 1 n (every target); least L1 norm, refit 0.9 n (relu), 0.8 n (tanh)."
-    )
+    assert "random, refit 1 n (relu); magnitude, refit 1 n (every target)" in written
+    assert written.endswith("least L1 norm, refit 0.9 n (relu), 0.8 n (tanh).")
     with style():
         assert len(pruned.draw(rows).axes) == 4
 

@@ -14,7 +14,12 @@ from bnrecon.targets.normalization_vgg import normalization_vgg
 from bnrecon.targets.register import build
 from bnrecon.targets.reparameterization import trained_parameters
 
-SHAPES = [LayerShape(4, 3, (3, 3)), LayerShape(3, 5), LayerShape(2, 2, (5, 3))]
+SHAPES = [
+    LayerShape(4, 3, (3, 3)),
+    LayerShape(3, 5),
+    LayerShape(2, 2, (5, 3)),
+    LayerShape(3, 2, (2, 4)),
+]
 
 
 class Plain(nn.Module):
@@ -85,6 +90,29 @@ def test_collapsed_or_not_is_the_same_function(inner):
     got = pair(x)
     pair.collapsed = False
     torch.testing.assert_close(pair(x), got, rtol=1e-12, atol=1e-12)
+
+
+def test_under_autocast_a_pair_is_as_accurate_as_its_convolution():
+    """Of inputs far from 0, whose mean the shift has to take away again."""
+    pair, _ = pair_and_plain(LayerShape(4, 3, (3, 3)))
+    pair = pair.float()
+    x = torch.randn(8, 3, 9, 9, generator=torch.Generator().manual_seed(2)) + 5
+    wanted = pair(x)
+    scale, _ = pair._scale_and_shift(x)
+    exact = F.conv2d(x, pair.weight(scale), padding=1)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, low = pair(x), F.conv2d(x, pair.weight(scale), padding=1)
+    assert got.dtype == torch.bfloat16
+    assert (got - wanted).norm() < 2 * (low - exact).norm()
+
+
+def test_a_single_pixel_has_no_statistics():
+    pair, plain = pair_and_plain(LayerShape(3, 5))
+    x = torch.randn(1, 5, 1, 1, dtype=torch.float64)
+    for network in (pair, plain):
+        with pytest.raises(ValueError, match=r"two pixels|more than 1 value"):
+            network(x)
+    assert pair.running_covariance.isfinite().all()
 
 
 def test_a_plain_bias_would_be_wrong_at_borders_and_only_there():

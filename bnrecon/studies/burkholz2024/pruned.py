@@ -12,14 +12,17 @@ from bnrecon.reproduction.experiment import Experiment, Task, no_overrides
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.studies.burkholz2024 import pruned_caption, pruned_figure
 from bnrecon.studies.burkholz2024.pruned_loss import LOSS, is_small, loss_of
-from bnrecon.studies.burkholz2024.pruned_networks import OVERSAMPLING, WEIGHTS, rebuild
+from bnrecon.studies.burkholz2024.pruned_networks import rebuild
 from bnrecon.studies.burkholz2024.pruned_settings import (
+    ADDED,
     AT,
     FIRST,
     LABELS,
+    OVERSAMPLING,
     SEEDS,
     SHARES,
     TARGETS,
+    WEIGHTS,
 )
 
 __all__ = ["PART"]
@@ -52,7 +55,7 @@ def _shares(scale: str, method: str) -> list[float]:
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per method and share: layer errors, and for each target the loss over seeds."""
-    rows = _named(rows)
+    rows = _name_targets(rows)
     targets = rows["activation"].unique()
     lines = []
     for method, label in LABELS.items():
@@ -69,7 +72,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                     "median layer error": group["median_error"].mean(),
                     "largest layer error": group["largest_error"].max(),
                     **{f"loss, {name}": losses.get(name) for name in targets},
-                    f"loss at most {LOSS}": _verdict(method, losses),
+                    f"loss at most {LOSS}": _verdict(method, losses, len(targets)),
                     "images predicted otherwise": (
                         f"{group['predicted_otherwise'].sum():,} of {group['images'].sum():,}"
                     ),
@@ -78,18 +81,18 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    """The first rows do not name the activation of their target."""
-    given = rows["activation"] if "activation" in rows else pd.Series(FIRST, rows.index)
-    return rows.assign(activation=given.fillna(FIRST))
+def _name_targets(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows that were stored first do not name the activation of their target."""
+    given = rows["activation"] if "activation" in rows else pd.Series("", rows.index)
+    return rows.assign(activation=given.where(given.isin(ADDED), FIRST))
 
 
-def _verdict(method: str, losses: dict[str, Interval]) -> str:
-    """One word where all targets agree, else the targets behind each word."""
+def _verdict(method: str, losses: dict[str, Interval], targets: int) -> str:
+    """One word where all targets are known and agree, else the targets behind each word."""
     by_word: dict[str, list[str]] = {}
     for name, loss in losses.items():
         by_word.setdefault(is_small(method, loss), []).append(name)
-    if len(by_word) == 1:
+    if len(by_word) == 1 and len(losses) == targets:
         return next(iter(by_word))
     return "; ".join(
         f"{word}: {', '.join(by_word[word])}" for word in ("yes", "open", "no") if word in by_word
@@ -98,12 +101,12 @@ def _verdict(method: str, losses: dict[str, Interval]) -> str:
 
 def caption(rows: pd.DataFrame) -> str:
     """What was done, what is known, and how many features are needed."""
-    return pruned_caption.caption(_named(rows))
+    return pruned_caption.caption(_name_targets(rows))
 
 
 def draw(rows: pd.DataFrame) -> Figure:
     """Losses of the targets, and layer errors, against kept features over n."""
-    return pruned_figure.draw(_named(rows))
+    return pruned_figure.draw(_name_targets(rows))
 
 
 PART = Experiment(

@@ -7,8 +7,14 @@ import pandas as pd
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.studies.burkholz2024.pruned_limits import least_error
 from bnrecon.studies.burkholz2024.pruned_loss import LOSS, is_small, loss_of
-from bnrecon.studies.burkholz2024.pruned_networks import OVERSAMPLING, RANDOM, WEIGHTS
-from bnrecon.studies.burkholz2024.pruned_settings import COMPARED, DERIVED, LABELS
+from bnrecon.studies.burkholz2024.pruned_settings import (
+    COMPARED,
+    DERIVED,
+    LABELS,
+    OVERSAMPLING,
+    RANDOM,
+    WEIGHTS,
+)
 
 __all__ = ["caption"]
 
@@ -101,7 +107,7 @@ def _answer(rows: pd.DataFrame) -> str:
         own = rows[rows["method"] == method]
         by_target = own.groupby("activation", sort=False)
         answers = {name: _smallest_share(method, group) for name, group in by_target}
-        if len(answers) > 1 and len(set(answers.values())) == 1:
+        if 1 < len(answers) == rows["activation"].nunique() and len(set(answers.values())) == 1:
             found.append(f"{label} {next(iter(answers.values()))} (every target)")
         elif answers:
             listed = ", ".join(f"{answer} ({name})" for name, answer in answers.items())

@@ -12,14 +12,20 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.studies.burkholz2024.pruned_limits import least_error
 from bnrecon.studies.burkholz2024.pruned_loss import LOSS, loss_of
-from bnrecon.studies.burkholz2024.pruned_networks import OVERSAMPLING
-from bnrecon.studies.burkholz2024.pruned_settings import DERIVED, LABELS
+from bnrecon.studies.burkholz2024.pruned_settings import (
+    ADDED,
+    DERIVED,
+    FIRST,
+    LABELS,
+    OVERSAMPLING,
+)
 
 __all__ = ["draw"]
 
 COLOURS = dict(zip(LABELS, PALETTE, strict=False))
 MARKERS = dict(zip(LABELS, "osD^vX", strict=True))
-TARGET_COLOURS = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # none of the methods'
+SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # none of the methods'
+TARGET_COLOURS = dict(zip((FIRST, *ADDED), SHADES, strict=True))
 EXACT = 1e-6  # layer errors below this are the solver's tolerance
 LOWEST = -1.0  # point of accuracy lost that the figure still shows
 TICKS = {-1: "−1", -LOSS: "−0.1", 0: "0", LOSS: "0.1", 1: "1", 10: "10", 100: "100"}
@@ -117,11 +123,12 @@ def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
     """Mean losses against mean errors: whether the layers' errors decide, or method and target."""
     means = rows.assign(loss=rows["target_accuracy"] - rows["accuracy"])
     by_target = means[means["median_error"] > EXACT].groupby("activation", sort=False)
-    for colour, (name, of_target) in zip(TARGET_COLOURS, by_target, strict=False):
+    for name, of_target in by_target:
+        colour = TARGET_COLOURS[str(name)]
         for method, own in of_target.groupby("method"):
             points = own.groupby("share")[["median_error", "loss"]].mean()
             axes.plot(*points.to_numpy().T, linestyle="", **_style(str(method)) | {"color": colour})
-        axes.plot([], [], "s", markersize=3, color=colour, label=name)
+        axes.plot([], [], linewidth=4, color=colour, label=name)  # a method has each shape
     _scale_losses(axes)
     axes.set_xscale("log")
     axes.set_xlabel("median relative error")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.studies.burkholz2024.pruned_networks import WEIGHTS
+from bnrecon.studies.burkholz2024.pruned_settings import WEIGHTS
 
 __all__ = ["LOSS", "is_small", "loss_of"]
 

@@ -20,11 +20,10 @@ from bnrecon.run.evaluation import evaluate_source
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.pruning import prune_to, refit
 from bnrecon.solvers.spec import SolverSpec
+from bnrecon.studies.burkholz2024.pruned_settings import OVERSAMPLING, RANDOM, WEIGHTS
 
-__all__ = ["RANDOM", "WEIGHTS", "rebuild"]
+__all__ = ["rebuild"]
 
-RANDOM, WEIGHTS = "random", "weights"  # beside the options of features.pruning
-OVERSAMPLING = 1.5
 SOURCE_IMAGES = 64  # of each row, through the real source network
 
 

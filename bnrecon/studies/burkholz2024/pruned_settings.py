@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bnrecon.studies.burkholz2024.pruned_limits import magnitude_error, random_error, refit_error
-from bnrecon.studies.burkholz2024.pruned_networks import OVERSAMPLING, RANDOM, WEIGHTS
 
-__all__ = ["AT", "COMPARED", "DERIVED", "FIRST", "LABELS", "SEEDS", "SHARES", "TARGETS"]
+__all__ = [
+    "ADDED",
+    "AT",
+    "COMPARED",
+    "DERIVED",
+    "FIRST",
+    "LABELS",
+    "OVERSAMPLING",
+    "RANDOM",
+    "SEEDS",
+    "SHARES",
+    "TARGETS",
+    "WEIGHTS",
+]
+
+RANDOM, WEIGHTS = "random", "weights"  # beside the options of features.pruning
+OVERSAMPLING = 1.5
 
 LABELS = {
     "magnitude": "magnitude",
@@ -26,7 +41,7 @@ COMPARED = 0.9  # the share of n at which choosing is compared with drawing fewe
 LAPTOP = ("target=vgg18", "data=cifar10", "scale=laptop", "target.width=16")
 PAPER = ("target=vgg18", "data=cifar10", "scale=paper", "target.width=64")
 FIRST = "relu"  # as target.activation by default
-ADDED = ("tanh", "sigmoid", "leaky_relu")  # when the results of relu were known
+ADDED = ("tanh", "sigmoid", "leaky_relu")  # after the results of relu were known
 
 
 def _by_activation(common: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
