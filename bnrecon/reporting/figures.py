@@ -20,6 +20,7 @@ __all__ = [
     "COLUMN",
     "PAGE",
     "PALETTE",
+    "add_note",
     "image",
     "is_whole",
     "layer_errors",
@@ -31,6 +32,7 @@ __all__ = [
 PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd")
 STYLE = Path(__file__).parent / "bnrecon.mplstyle"
 COLUMN, PAGE = 3.4, 7.0  # inches: a figure across one column, and across both
+NOTE = 0.12  # inches that a note takes
 
 
 def style() -> contextlib.AbstractContextManager[None]:
@@ -57,6 +59,27 @@ def new_figure(
 
     figure = Figure(figsize=size)
     return figure, figure.subplots(rows, columns, **options)
+
+
+def add_note(figure: Figure, note: str) -> None:
+    """Write a line of small print below the figure, which grows by it.
+
+    Args:
+        figure: with the layout of ``style()``; its legends stay above the line.
+        note: what a reader needs who has the picture alone, as the command that made it.
+    """
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + NOTE)
+    share = NOTE / (height + NOTE)
+    layout = figure.get_layout_engine()
+    if isinstance(layout, ConstrainedLayoutEngine):
+        layout.set(rect=(0, share, 1, 1 - share))
+    for legend in figure.legends:  # of which the layout keeps the room free, but not the place
+        if getattr(legend, "_outside_loc", None) == "lower":
+            legend.borderaxespad += NOTE * 72 / legend.prop.get_size_in_points()
+    figure.text(0.995, 0.1 * share, note, ha="right", va="bottom", fontsize=5, color="0.45")
 
 
 def image(figure: Figure, kind: str) -> bytes:

@@ -141,6 +141,8 @@ def _page(planned: ExperimentPlan | TablePlan, heading: Heading) -> Page:
         page = run_page(planned.part, heading, [work.cell() for work in planned.work])
     else:
         page = _experiment_page(planned, heading)
+    if page.figure is not None:
+        drawing.add_note(page.figure, heading.command)
     shipped = shipped_rows(planned.work)
     return dataclasses.replace(page, blocks=[*page.blocks, Text(shipped)]) if shipped else page
 

@@ -91,8 +91,10 @@ def draw(cells: Sequence[Cell]) -> Figure:
     )
     right.set_ylabel("relative error of a layer")
     n = max(layer.equations for cell in cells if cell.result for layer in cell.result.layers)
-    for letter, axes in zip("ab", (left, right), strict=True):
-        axes.set_title(f"({letter})")
+    seeds = max(len(cell.result.seeds) for cell in cells if cell.result)
+    left.set_title(f"(a) {seeds} source seeds, 95% intervals")
+    right.set_title("(b)")
+    for axes in (left, right):
         axes.set_xscale("symlog", linthresh=40)
         axes.set_xticks(excess)
         axes.xaxis.set_major_formatter("{x:g}")

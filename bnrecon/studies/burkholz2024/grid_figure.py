@@ -20,16 +20,16 @@ STYLES = {  # colour and marker
     "minimum": (PALETTE[1], "D"),
     "exact": (PALETTE[0], "o"),
 }
-REPORTED = "0.35"
+REPORTED_COLOUR = "0.35"
 FEATURES = {
     "he_normal": "He normal",
     "he_uniform": "He uniform",
     "orthogonal": "orthogonal",
     "sparse_he_normal": "sparse",
 }
-STEP = 0.2  # between the four points of a cell, whose centres are 1 apart
-FEW = 4  # cells of a panel that stands beside another one
-ROOM = 2.3  # width of such a cell, in cells of the other panels: each has a name above it
+STEP = 0.2  # between the four points of a cell; cells are 1 apart
+MOST_BESIDE = 4  # cells of a panel that stands beside another one
+CELL_WIDTH_BESIDE = 2.3  # of such a cell, in cells of the other panels: each has a name above it
 
 
 def draw(cells: Sequence[Cell]) -> Figure | None:
@@ -40,11 +40,11 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         (name, _by_place([cell for cell in cells if cell.row.labels["target width"] == name]))
         for name in dict.fromkeys(cell.row.labels["target width"] for cell in cells)
     ]
-    wide = [panel for panel in panels if len(panel[1]) > FEW] or panels[:1]
+    wide = [panel for panel in panels if len(panel[1]) > MOST_BESIDE] or panels[:1]
     beside = [panel for panel in panels if panel not in wide]
     figure = Figure(figsize=(PAGE, 0.5 + 2.15 * len(wide)))
     most = max(len(places) for _, places in wide)
-    shares = [most, *(max(ROOM * len(places), 2.8) for _, places in beside)]
+    shares = [most, *(max(CELL_WIDTH_BESIDE * len(places), 2.8) for _, places in beside)]
     last = len(wide) - 1
     grid = figure.add_gridspec(len(wide), len(shares), width_ratios=shares)
     spots = [grid[row, :] if row < last or not beside else grid[row, 0] for row in range(len(wide))]
@@ -159,17 +159,17 @@ def _reported(axes: Axes, place: int, cell: Cell) -> None:
         markersize=3.5,
         capsize=1.5,
         linewidth=1,
-        color=REPORTED,
+        color=REPORTED_COLOUR,
         label=f"reported (width {reported.width})",
     )
 
 
 def _legend(panels: Sequence[Axes]) -> tuple[list[Any], list[str]]:
-    """Every label once, in the order of drawing."""
+    """Every label once: the ways in the order of ``NAMES``, then the others."""
     found: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     wanted = list(NAMES.values())
-    order = sorted(found, key=lambda label: wanted.index(label) if label in wanted else 9)
+    order = sorted(found, key=lambda label: wanted.index(label) if label in wanted else len(wanted))
     return [found[label] for label in order], order

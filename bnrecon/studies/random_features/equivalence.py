@@ -228,7 +228,7 @@ def draw_figure(rows: pd.DataFrame) -> Figure:
         axes.set_ylim(-1e-18, 10)
         axes.set_yticks([0, 1e-15, 1e-10, 1e-5, 1])
         axes.set_xlabel("step of SGD")
-        axes.set_title(f"({letter}) {precision}")
+        axes.set_title(f"({letter}) {precision}, a small VGG on digits")
     panels[0].set_ylabel("relative difference of gradients")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
