@@ -37,10 +37,10 @@ COLUMNS = (
     'the largest of all layers and seeds: in float64 as solved, and "as assembled" in the '
     "network's own float32. Predicted otherwise: test images, summed over the seeds that were "
     "counted, to which target and rebuilt network give different classes. McNemar p: of the exact "
-    "test, one a seed, that the two are equally often right; of k such tests the smallest p tells "
-    "something below 0.05 / k. Of several cells also how many p are below 0.05 and how many would "
-    "be on average by chance: less than one in twenty, as p has few values where few images tell "
-    "(networks of one target share its test images, so that their tests are not independent). "
+    "test, one a seed, that the two are equally often right; with k such tests the smallest p is "
+    "significant below 0.05 / k. Of several cells also how many p are below 0.05 and how many "
+    "would be on average by chance: less than one in twenty, as p has few values where few images "
+    "tell (networks of one target share its test images, so that their tests are not independent). "
     "Layers not converged: the error as solved is above the solver's tolerance, or the one "
     "as assembled above 1.2e-4, which is rounding to float32 made worse by large scales, or an "
     "output is off by more than the ε that an activation was given. Layers at the LBFGS limit: "
@@ -49,9 +49,9 @@ COLUMNS = (
     "float64 and which therefore lacks the float32 network's own rounding. Where predictions are "
     "compared, "
     "those images are the ones whose two largest logits of the target are nearest to each other. "
-    "Max. logit difference is between source and target, on the same images. An image that went "
-    "through the collapsed form only can be predicted otherwise by the real network only if one of "
-    "its logits differs by the smallest reserve times as much as any logit seen to differ."
+    "Max. logit difference is between source and target, on the same images. Of an image that "
+    "went through the collapsed form only, the real network can give another class only if one of "
+    "its logits is off by more than the smallest reserve times the largest difference seen."
 )
 AGAINST_TARGET = (
     'Against the target: "identical predictions" if no image of any seed is predicted otherwise '

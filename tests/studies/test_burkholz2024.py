@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -236,6 +237,28 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     assert smoke.labels["epochs"] == str(epochs)
     table1 = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
     assert set(keys[::2]) <= table1  # the first plan's targets are rebuilt once, for both tables
+
+
+def test_of_pooling_only_added_training_seeds_decide():
+    """The plans' targets differ by 2 points; the first seed's difference suggested the others."""
+    rows = PARTS["pooling"].rows("laptop", ("target.width=32",))
+
+    def verdict(gain_of_seed, missing=slice(0)):
+        cells = []
+        for row in rows:
+            seed = int(row.labels["training seed"])
+            accuracy = 80 + seed + gain_of_seed[seed] * (row.labels["groups"] == "4, 4, 4, 5")
+            result = SimpleNamespace(target=SimpleNamespace(accuracy=accuracy))
+            cells.append(SimpleNamespace(row=row, result=result))
+        for cell in cells[missing]:
+            cell.result = None
+        return PARTS["pooling"].claims(cells)[0]
+
+    assert verdict((9.0, 2.0, 2.1)).verdict == "open"  # two seeds decide nothing
+    assert "9.00, 2.00, 2.10, mean 4.37" in verdict((9.0, 2.0, 2.1)).evidence
+    assert "These alone: 2.05 ± 0.64 (n=2)." in verdict((9.0, 2.0, 2.1)).evidence
+    assert "9.00, 2.00, mean 5.50" in verdict((9.0, 2.0, 2.1), slice(5, None)).evidence
+    assert "not computed yet" in verdict((9.0, 2.0, 2.1), slice(0, None)).evidence
 
 
 def test_the_reported_numbers_are_the_papers():

@@ -331,6 +331,7 @@ def test_scratch_compares_trainings_of_one_length():
         for single in (short, long):
             evidence = single.evidence.split("Points that")[0].split(" (comparisons")[0]
             assert evidence.rpartition("scale")[2] in claim.evidence
+        assert claim.verdict == long.verdict  # whose seeds were fixed before
     assert scratch.PART.summary(both)["epochs"].tolist() == [10] * 3 + [30] * 3
     with drawing.style():
         titles = [axes.get_title(loc="left") for axes in scratch.PART.draw(both).axes]

@@ -117,8 +117,8 @@ def caption(rows: pd.DataFrame) -> str:
         f"intervals of the logarithms in brackets, over up to {count} systems a size: a 3x3 layer "
         "of each stage of the trained relu targets, with a features seed of its own. "
         "Claims are decided with three systems or seeds or more."
-        f"{condition} What float32 itself contributes: held by a float32 network, the refined "
-        "solution has this share of the error that the paper's has there: "
+        f"{condition} Share of float32 itself: the error of the refined solution in the "
+        "float32 network, divided by that of the paper's solution there: "
         f"{', '.join(shares)} (ratio of geometric means)."
     )
 

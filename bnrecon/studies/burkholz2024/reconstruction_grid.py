@@ -58,10 +58,10 @@ CAPTION = (
     "targets have width 64; losses of other widths stand beside its own and are not compared, "
     "since the error of its solver grows with n (part accuracy). The paper's ± are \"0.95 standard "
     'confidence intervals" of three repetitions, taken as printed; it does not say by which '
-    "quantile (1.96, or Student's t, 2.2 times as wide). In print the table has 16 cells; here a "
-    'width has as many as stand behind "of" in the column cells. A sparse feature of a colour '
-    "image is wholly zero with probability (1/2)³, one in eight, so that at minimum width the "
-    "first layer's system is singular as the paper describes it; such features are drawn again "
+    "quantile (1.96, or Student's t, 2.2 times as wide). In print the table has 16 cells; the "
+    "column cells says how many were run here, of how many. A sparse feature of a colour image is "
+    "wholly zero with probability (1/2)³, one in eight, so that at minimum width the first "
+    "layer's system is singular as the paper describes it; such features are drawn again "
     "(features redrawn), and kept with features.strict=true: the LU then ends at a singular matrix "
     "(erratum 33). Theorem 2.2 is for independent and "
     "continuous entries: orthogonal weights are not independent, sparse ones not continuous."
