@@ -79,8 +79,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         first = part.iloc[0]
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
         axes.axvline(first["n"] - first["minimum_width"], color="grey", linewidth=1, linestyle="--")
-        axes.set_title(f"({letter}) {name}, n = {first['n']}", fontsize=7)
-        axes.set_xlabel("c1 - (n - c2 + 1)")
+        axes.set_title(f"({letter}) {name}")
+        axes.set_xlabel(f"c1 - (n - c2 + 1), n = {first['n']}")
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
     handles, labels = grid[0][0].get_legend_handles_labels()
