@@ -128,6 +128,20 @@ def test_resnets_take_torchvisions_weights(depth, builder):
     assert strides[0] == strides[1]
 
 
+@pytest.mark.parametrize(("depth", "builder"), [(18, resnet18), (50, resnet50)])
+def test_with_torchvisions_weights_a_resnet_computes_what_torchvisions_does(
+    depth, builder, tmp_path
+):
+    torch.manual_seed(0)
+    theirs = builder().eval()
+    save_file(theirs.state_dict(), tmp_path / "w.safetensors")
+    own = resnet((3, 224, 224), 1000, depth, 64, "auto").eval()
+    load_given(own, str(tmp_path / "w.safetensors"))
+    x = torch.randn(2, 3, 64, 64)
+    with torch.inference_mode():
+        assert torch.equal(own(x), theirs(x))
+
+
 def test_numbers_that_are_no_weights_are_refused(tmp_path):
     path = tmp_path / "w.safetensors"
     for dtype in (torch.int8, torch.bool, torch.complex64):
