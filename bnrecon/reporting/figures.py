@@ -68,18 +68,24 @@ def add_note(figure: Figure, note: str) -> None:
         figure: with the layout of ``style()``; its legends stay above the line.
         note: what a reader needs who has the picture alone, as the command that made it.
     """
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
+    with style():
+        figure.draw_without_rendering()  # which lays it out
+    figure.set_layout_engine("none")
+    low = [box for box in figure.legends if box.get_window_extent().y0 < figure.bbox.y1 / 4]
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + NOTE)
-    share = NOTE / (height + NOTE)
-    layout = figure.get_layout_engine()
-    if isinstance(layout, ConstrainedLayoutEngine):
-        layout.set(rect=(0, share, 1, 1 - share))
-    for legend in figure.legends:  # of which the layout keeps the room free, but not the place
-        if getattr(legend, "_outside_loc", None) == "lower":
-            legend.borderaxespad += NOTE * 72 / legend.prop.get_size_in_points()
-    figure.text(0.995, 0.1 * share, note, ha="right", va="bottom", fontsize=5, color="0.45")
+
+    def lifted(y: float) -> float:
+        return (y * height + NOTE) / (height + NOTE)
+
+    for axes in figure.axes:
+        x0, y0, x1, y1 = axes.get_position().extents
+        axes.set_position((x0, lifted(y0), x1 - x0, lifted(y1) - lifted(y0)))
+    for text in figure.texts:
+        text.set_y(lifted(text.get_position()[1]))
+    for legend in low:  # which are placed from the figure's lower edge
+        legend.borderaxespad += NOTE * 72 / legend.prop.get_size_in_points()
+    figure.text(0.995, 0.01 / height, note, ha="right", va="bottom", fontsize=5, color="0.45")
 
 
 def image(figure: Figure, kind: str) -> bytes:
