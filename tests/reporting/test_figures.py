@@ -7,7 +7,9 @@ import pytest
 from bnrecon.reporting.figures import NOTE, add_note, new_figure, style
 
 
-@pytest.mark.parametrize("place", [None, "outside lower center", "outside upper center", "lower right"])
+@pytest.mark.parametrize(
+    "place", [None, "outside lower center", "outside upper center", "lower right"]
+)
 def test_a_note_lies_below_everything_else(place):
     with style():
         figure, axes = new_figure(1, 2)
