@@ -204,7 +204,8 @@ def machine(tmp_path_factory):
         for name in {file.parts[0] for file in about.files} - {"..", "__pycache__"}:
             if not (site / name).exists():
                 (site / name).symlink_to(about.locate_file(name))
-    (site / "sitecustomize.py").write_text(NO_NETWORK)
+    (site / "no_network.py").write_text(NO_NETWORK)
+    (site / "no_network.pth").write_text("import no_network\n")  # Debian has a sitecustomize
     (folder / "home").mkdir()
     (folder / "path").mkdir()
     bare = {"HOME": str(folder / "home"), "PATH": str(folder / "path"), "OMP_NUM_THREADS": "1"}
