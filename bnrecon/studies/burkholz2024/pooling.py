@@ -97,15 +97,19 @@ def claims(cells: Sequence[Cell]) -> list[Claim]:
         for found in gains.values()
         if set(found) - {SUGGESTED}
     ]
-    alone = f" These alone: {', '.join(map(str, added))}." if added else ""
+    decided_by = (
+        f" Training seeds but {SUGGESTED} were added after seed {SUGGESTED} had suggested it, and "
+        f"only they decide. These alone: {', '.join(map(str, added))}."
+        if added
+        else ""
+    )
     return [
         Claim(
             "Beyond Sect. 3.2: the plan",
             "The plan (4, 4, 4, 5) gives more accurate targets than (2, 3, 4, 4, 4).",
             decide(added),
             "points gained at the same width, schedule and training seed: "
-            f"{listed or 'not computed yet'}. Training seeds but {SUGGESTED} were added after "
-            f"seed {SUGGESTED} had suggested it, and only they decide.{alone}",
+            f"{listed or 'not computed yet'}.{decided_by}",
         )
     ]
 
