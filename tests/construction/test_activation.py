@@ -13,6 +13,7 @@ from torch import nn
 from bnrecon import load_source, reconstruct
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, linear_region, theorem_constants
 from bnrecon.features.drawing import draw
+from bnrecon.features.pair import Features
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
@@ -83,6 +84,24 @@ def test_the_constants_are_the_theorems():
         "tanh", features, Scales(0 * scales.inner, scales.outer), largest, 1e-3
     )
     assert switched_off.factor == 1.0
+
+
+def test_the_second_constant_sums_over_the_features():
+    """With a maximum over the features in its place, c1 equal ones are off by c1 ε."""
+    width, epsilon = 50, 1e-3
+    ones = Features(
+        LayerShape(1, 1, (1, 1)), width, torch.ones(width, 1), torch.ones(1, width, 1, 1)
+    )
+    scales = Scales(torch.ones(width).double(), torch.ones(1).double())
+    region = linear_region("tanh", ones, scales, torch.ones(1).double(), epsilon)
+    of_one_feature = math.sqrt(3 * epsilon)
+
+    def error(factor: float) -> float:
+        x = torch.linspace(-1, 1, 101, dtype=torch.float64)
+        return float((width * torch.tanh(factor * x) / factor - width * x).abs().max())
+
+    assert error(region.factor) <= epsilon
+    assert error(of_one_feature) == pytest.approx(width * epsilon, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])

@@ -92,6 +92,29 @@ def test_the_chain_has_the_theorems_depth_and_width():
     assert tuple(chain.out.weight.shape) == (6, 12)
 
 
+def test_the_radius_of_later_layers_has_to_be_propagated():
+    """Theorem 1 is proven for ||x|| <= 1; the second layer's inputs are longer."""
+    target, x = relu_target([4, 4, 4]), in_the_ball(4, 1.0)
+    with torch.no_grad():
+        target[0].weight *= 6
+        hidden, wanted = target[:2](x), target(x)
+        assert hidden.norm(dim=1).max() > 2
+        second = relu_network(target[2:], radius=1.0).network
+        assert (second(hidden) - wanted).abs().max() > 0.1
+        rebuilt = relu_network(target, radius=1.0)
+        torch.testing.assert_close(rebuilt.network(x), wanted)
+        reach = torch.linalg.matrix_norm(target[0].weight, 2) + target[0].bias.norm()
+    assert rebuilt.layers[1].radius >= float(reach)
+
+
+def test_dense_sources_have_2_d_times_the_targets_weights():
+    """Sect. 1 promises a factor of the order of √d, which holds for sparse ones."""
+    target = relu_target([5, 5, 5, 5])
+    frozen = [m.weight for m in relu_network(target).network if isinstance(m, nn.Linear)]
+    own = [m.weight for m in target if isinstance(m, nn.Linear)]
+    assert sum(map(torch.numel, frozen)) == 2 * 5 * sum(map(torch.numel, own))
+
+
 def test_all_inner_relus_are_open_in_the_ball_and_some_close_outside():
     target, radius = relu_target([4, 4, 4]), 1.5
     network = relu_network(target, radius=radius).network
@@ -190,6 +213,46 @@ def test_the_null_space_of_a_product_moves():
     assert (p @ null_of_p == 0).all()
     assert (p @ q @ null_of_pq == 0).all()
     assert (p @ q @ null_of_p != 0).all()
+
+
+def test_cramers_rule_of_lemma_8_substitutes_a_column():
+    """γ_1 det D = det(D with w* as its first column); the text says row."""
+    generator = torch.Generator().manual_seed(5)
+    v, w, target = (
+        torch.randn(*size, generator=generator, dtype=torch.float64)
+        for size in ((2, 4), (4, 2), (2, 2))
+    )
+    system = khatri_rao(v, w)
+    by_column, by_row = system.clone(), system.clone()
+    by_column[:, 0] = by_row[0] = target.reshape(-1)
+    scale = solve_scales(v, w, target)
+    wanted = scale[0] * torch.linalg.det(system)
+    torch.testing.assert_close(torch.linalg.det(by_column), wanted)
+    assert (torch.linalg.det(by_row) - wanted).abs() > 1e-3
+
+
+def test_normalizations_divide_by_the_root_of_the_variance():
+    """Equation 3 has (ε I + Σ)^-1, without the root."""
+    norm = random_norm(3, Stream(0, 0), "first")
+    y, variance = torch.randn(5, 3, dtype=torch.float64), norm.running_var + norm.eps
+    centred = y - norm.running_mean
+    torch.testing.assert_close(norm(y), centred / variance.sqrt())
+    assert (norm(y) - centred / variance).abs().max() > 1e-3
+
+
+def test_the_statistics_of_units_go_into_gamma_and_not_before_v():
+    """Lemma 7 takes 1/s out of V Γ as a number; each unit has its own."""
+    v, y = torch.randn(2, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    scale, deviation = torch.randn(2, 3, dtype=torch.float64).abs() + 0.5
+    norm = random_norm(3, Stream(0, 0), "first")
+    norm.running_mean.zero_()
+    norm.running_var.copy_(deviation**2 - norm.eps)
+    set_affine(norm, scale, torch.zeros(3, dtype=torch.float64))
+    torch.testing.assert_close(norm.weight, scale * deviation)  # Proposition 1: Γ / s = Γ'
+    wanted = (y * scale) @ v.T
+    torch.testing.assert_close(norm(y) @ v.T, wanted)
+    for number in deviation:
+        assert ((y * norm.weight) @ v.T / number - wanted).abs().max() > 1e-3
 
 
 def test_a_product_may_have_full_rank_although_the_spaces_meet():

@@ -161,6 +161,19 @@ def test_theorem_1_holds_in_exact_arithmetic():
     assert found[0] == pytest.approx(float(variance / norm))
 
 
+def test_elsewhere_than_at_the_mean_equation_8_has_a_second_term():
+    """Its first equality is for every μ, its second for μ = mean. Eq. 30 lacks the 1 / |Z|."""
+    generator = make_generator(8)
+    points, weight = generator.normal(size=(20, 3)), generator.normal(size=(2, 3))
+    mean, deviation = batch_moments(points, weight)
+    norm = np.square(weight).sum(1)
+    for offset in (-1.0, 0.0, 2.0):
+        found = mean_squared_distances(points, weight, mean + offset)
+        np.testing.assert_allclose(found, (deviation**2 + offset**2) / norm)
+    sums = np.square(distances(points, weight, mean)).sum(0)
+    np.testing.assert_allclose(sums, len(points) * deviation**2 / norm)
+
+
 def test_a_mean_that_is_off_is_noticed():
     generator = make_generator(2)
     points, weight = generator.normal(size=(30, 5)), generator.normal(size=(4, 5))
@@ -415,6 +428,16 @@ def test_a_negative_scale_is_not_absorbed_by_the_next_weights():
     assert np.ptp(scaled[u < 0]) > 0
     for v, b in itertools.product((-2.0, -1.0, 1.0), (-1.0, 0.0, 1.0)):
         assert np.abs(v * np.maximum(u + b, 0) - scaled).max() > 0.5
+
+
+def test_scales_of_units_multiply_the_next_weights_columns():
+    """Appendix D says rows."""
+    generator = make_generator(9)
+    u, scale = generator.normal(size=4), generator.uniform(0.5, 2, size=4)
+    following = generator.normal(size=(4, 4))
+    wanted = following @ np.maximum(scale * u, 0)
+    np.testing.assert_allclose((following * scale) @ np.maximum(u, 0), wanted)
+    assert np.abs((following * scale[:, None]) @ np.maximum(u, 0) - wanted).max() > 1e-2
 
 
 @pytest.mark.parametrize("activation", proposition1.ACTIVATIONS)

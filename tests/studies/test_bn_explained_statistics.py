@@ -50,6 +50,17 @@ def test_equation_13_is_for_the_unbiased_variance(batch):
     assert batches.mean(1).var() == pytest.approx(variance_of_mean(variance, batch))
 
 
+def test_the_mean_of_a_mini_batch_needs_no_diagonal_covariance():
+    """Proposition 2: var(μ) = wᵀ Σ w / B for inputs with any covariance Σ and mean, exact."""
+    points, w = np.array([[1.0, 2.0], [3.0, 5.0], [-2.0, 0.5]]), np.array([2.0, -1.0])
+    covariance = np.cov(points.T, ddof=0)
+    assert abs(covariance[0, 1]) > 1
+    for batch in (2, 3):
+        means = np.array([np.mean(choice) for choice in all_batches(points @ w, batch)])
+        assert means.var() == pytest.approx(w @ covariance @ w / batch)
+        assert means.var() != pytest.approx(w**2 @ np.diag(covariance) / batch, rel=0.1)
+
+
 def test_the_counterexample_to_equation_13():
     """With z = ±1 and B = 2 sigma² is 0 or 1, with variance 1/4; Eq. 13 says 1."""
     row = enumerate_batches(2).iloc[0]
