@@ -131,6 +131,7 @@ def test_a_single_finished_task_is_summarized_and_drawn(method, tmp_path):
     table = pruned.summary(rows)
     assert len(table) == 2
     assert "64 images a row" in pruned.caption(rows)
+    assert "(vgg_small on digits; relu " in pruned.caption(rows)
     with style():
         assert image(pruned.draw(rows), "png")[1:4] == b"PNG"
 
@@ -200,7 +201,7 @@ def test_targets_of_several_activations_are_told_apart():
     assert table.loc[("magnitude, refit", 0.9), "loss at most 0.1"] == "no"
     assert table.loc[("random, refit", 1.0), "loss at most 0.1"] == "yes: relu"
     written = pruned.caption(rows)
-    assert "relu 90.00%, tanh 90.00%" in written
+    assert "(vgg18 on cifar10; relu 90.00%, tanh 90.00%)" in written
     assert "random, refit 1 n (relu); magnitude, refit 1 n (every target)" in written
     assert written.endswith("least L1 norm, refit 0.9 n (relu), 0.8 n (tanh).")
     with style():

@@ -18,6 +18,7 @@ from bnrecon.studies.burkholz2024.pruned_settings import (
     AT,
     FIRST,
     LABELS,
+    NETWORK,
     OVERSAMPLING,
     SEEDS,
     SHARES,
@@ -82,9 +83,12 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_targets(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows that were stored first do not name the activation of their target."""
+    """Rows that were stored first do not name their target and its activation."""
     given = rows["activation"] if "activation" in rows else pd.Series("", rows.index)
-    return rows.assign(activation=given.where(given.isin(ADDED), FIRST))
+    network = rows["network"] if "network" in rows else pd.Series(None, rows.index, dtype=object)
+    return rows.assign(
+        activation=given.where(given.isin(ADDED), FIRST), network=network.fillna(NETWORK)
+    )
 
 
 def _verdict(method: str, losses: dict[str, Interval], targets: int) -> str:

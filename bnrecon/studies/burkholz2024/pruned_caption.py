@@ -23,12 +23,12 @@ def caption(rows: pd.DataFrame) -> str:
     """What was done, what is known, and how many features are needed.
 
     Args:
-        rows: of the tasks, with a column ``activation``.
+        rows: of the tasks, with columns ``network`` and ``activation``.
     """
     first = rows.iloc[0]
     return (
-        f"Trained targets (VGG18 on CIFAR-10; at smoke scale a small VGG on digits; "
-        f"{_accuracies(rows)}), largest layer n = {int(first['n']):,}, are rebuilt from c1 = 1.5 n "
+        f"Trained targets ({', '.join(rows['network'].unique())}; {_accuracies(rows)}), largest "
+        f"layer n = {int(first['n']):,}, are rebuilt from c1 = 1.5 n "
         "he_normal features a layer. In every layer a share of them is kept; the scales γ of the "
         "others are exactly 0. Second scales are 1. Features are ranked by |γ| times the norm of "
         "their column of M. "

@@ -46,6 +46,7 @@ def rebuild(
     for layer in plan.layers:
         for found, solution in zip(solutions, _solve(layer, method, shares, device), strict=True):
             found[layer.name] = solution
+    config = trained.about["config"]
     rows = []
     solved = time.monotonic() - started
     for share, found in zip(shares, solutions, strict=True):
@@ -62,7 +63,8 @@ def rebuild(
         rows.append(
             {
                 "method": method,
-                "activation": trained.about["config"]["target"]["activation"],
+                "network": f"{config['target']['name']} on {config['data']['name']}",
+                "activation": config["target"]["activation"],
                 "share": share,
                 "seed": seed,
                 "kept_over_n": _kept_over_n(plan, found),

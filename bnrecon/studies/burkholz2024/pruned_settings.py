@@ -13,6 +13,7 @@ __all__ = [
     "DERIVED",
     "FIRST",
     "LABELS",
+    "NETWORK",
     "OVERSAMPLING",
     "RANDOM",
     "SEEDS",
@@ -38,6 +39,7 @@ DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and fr
     "refit": (lambda share: refit_error(share, OVERSAMPLING), 1.0),
 }
 COMPARED = 0.9  # the share of n at which choosing is compared with drawing fewer
+NETWORK = "vgg18 on cifar10"  # that of every scale but smoke
 LAPTOP = ("target=vgg18", "data=cifar10", "scale=laptop", "target.width=16")
 PAPER = ("target=vgg18", "data=cifar10", "scale=paper", "target.width=64")
 FIRST = "relu"  # as target.activation by default
