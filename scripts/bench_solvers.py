@@ -54,7 +54,7 @@ def plan(quick: bool) -> list[dict]:
         rows.append(
             {"section": "square", "method": method, "width": width, "oversampling": "minimum"}
         )
-    for oversampling in (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007):
+    for oversampling in (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007, 1.005):
         rows.append(
             {
                 "section": "frontier",

@@ -15,6 +15,7 @@ from bnrecon.features.normal_quantile import normals
 from bnrecon.features.portable_random import BLOCK, PIECE, Stream
 from bnrecon.features.register import DISTRIBUTIONS, choose_width
 from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.structured import Kronecker
 from bnrecon.runtime.errors import UserError
 
 SHAPE = LayerShape(6, 4, (3, 3))
@@ -261,6 +262,19 @@ def test_id_cond_is_the_identity_and_ortho_cond_is_orthogonal():
     assert torch.allclose(
         matrix @ matrix.T, torch.eye(SHAPE.equations, dtype=torch.float64), atol=1e-5
     )
+
+
+def test_the_sum_of_ortho_cond_has_a_factor_for_each_side():
+    """M M^T has entries Σ_q u2_iq u2_i'q · Σ_d u1_dj u1_dj', for any U2 and U1."""
+    generator = torch.Generator().manual_seed(2)
+    u2, u1 = (torch.randn(side, side, generator=generator).double() for side in (4, 3))
+    matrix = Kronecker(u2, u1).columns(slice(None)).T
+    sums = torch.einsum("iq,kq,jd,ld->ijkl", u2, u2, u1, u1).reshape(12, 12)
+    torch.testing.assert_close(matrix @ matrix.T, sums)
+    pair = one("ortho_cond")
+    for factor in pair.factors:
+        eye = torch.eye(len(factor))
+        torch.testing.assert_close(factor @ factor.T, eye.to(factor), atol=1e-5, rtol=0)
 
 
 def test_id_cond_of_minimum_width_shares_one_feature():

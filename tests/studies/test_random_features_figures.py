@@ -44,6 +44,10 @@ def test_targets_follow_the_distribution(name):
 @pytest.mark.parametrize("name", FEATURES.values())
 def test_targets_through_hidden_channels_are_products_or_sums_of_features(name):
     few, many = (target_weight(name, 40, 50, seed=1, hidden=hidden) for hidden in (7, 100))
+    assert torch.linalg.matrix_rank(few) <= 7
+    if name.endswith("_cond"):  # 100 single entries, or outer products of vectors that are shared
+        sums = target_weight(name, 50, 50, seed=1, hidden=100)
+        assert 30 < torch.linalg.matrix_rank(sums) < 45
     if name == "id_cond":
         assert sorted(few.flatten().unique().tolist()) == [0, 1]
         assert (few.sum(), many.sum()) == (7, 100)
