@@ -6,6 +6,7 @@ measured, as JSON, in its last line.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import subprocess
@@ -44,7 +45,8 @@ def measure_missing(
     Args:
         path: the file; none keeps nothing.
         wanted: for each row what it is known by, as ``{"size": 16, "threads": 1}``.
-        measure: measures a row; what it returns is added to what the row is known by.
+        measure: measures a row; what it returns is added to what the row is known by, with the
+            commit and the day.
         fresh: whether to measure the wanted rows that the file has again, in their place.
 
     A row that only has a note, on why it was not measured, is tried again. One whose process fails
@@ -58,7 +60,7 @@ def measure_missing(
         if same and not fresh and not any("note" in r and "seconds" not in r for r in same):
             continue
         try:
-            found = about | measure(about)
+            found = about | measure(about) | _provenance()
         except subprocess.CalledProcessError as error:
             name = " ".join(map(str, about.values()))
             print(f"{name}: failed with exit code {error.returncode}", file=sys.stderr, flush=True)
@@ -67,6 +69,13 @@ def measure_missing(
         if path is not None:
             files.write_json(path, {"rows": rows})
     return rows
+
+
+def _provenance() -> dict:
+    """What code measured a row, and on which day."""
+    from bnrecon.runtime import provenance
+
+    return {"commit": provenance.commit(), "date": datetime.date.today().isoformat()}
 
 
 def _read_rows(path: Path) -> list[dict]:

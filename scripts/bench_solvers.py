@@ -6,9 +6,9 @@
     python scripts/bench_solvers.py --quick              # small sizes, outputs/solvers/quick: 1 min
     python scripts/bench_solvers.py whole --fresh        # measure what is there again
 
-Sections: products, oversampled, square, frontier, scaling, whole. Each row runs in a process of its
-own, which measures its peak memory; the machine should be idle. Resumable: rows that are in the
-results are not measured again. Residuals are recomputed from the operator in float64, at the
+Sections: products, oversampled, square, frontier, scaling, whole, contention. Each row runs in a
+process of its own, which measures its peak memory; the machine should be idle. Resumable: rows that
+are in the results are not measured again. Residuals are recomputed from the operator in float64, at the
 minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features are
 he_normal from seed 0, or sign where the method says so. Results:
 outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
@@ -23,7 +23,7 @@ from pathlib import Path
 from bench_rows import in_process, measure_missing
 
 ROW = str(Path(__file__).with_name("bench_solvers_row.py"))  # measures one row
-SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole")
+SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole", "contention")
 
 
 def plan(quick: bool) -> list[dict]:
@@ -70,6 +70,10 @@ def plan(quick: bool) -> list[dict]:
     for method, oversampling in (("auto", 1.5), ("auto sign", 1.5), ("auto", 1.035)):
         rows.append(
             {"section": "whole", "method": method, "width": width, "oversampling": oversampling}
+        )
+    for method in ("alone", "beside another process"):
+        rows.append(
+            {"section": "contention", "method": method, "width": small // 2, "oversampling": 1.5}
         )
     return rows
 

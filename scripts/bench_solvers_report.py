@@ -14,7 +14,8 @@ from bnrecon.runtime.units import format_bytes
 
 __all__ = ["report"]
 
-OURS = {"oversampled": "matrix_free", "square": "refined"}  # what the others are compared with
+# What the others of a section are compared with.
+OURS = {"oversampled": "matrix_free", "square": "refined", "contention": "alone"}
 
 
 def table(rows: list[dict]) -> pd.DataFrame:

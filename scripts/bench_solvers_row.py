@@ -10,6 +10,8 @@ import collections
 import contextlib
 import json
 import math
+import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -42,6 +44,8 @@ def measure(row: dict) -> dict:
     row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
     if row["section"] == "whole":
         return row | whole(row, device)
+    if row["section"] == "contention":
+        return row | contention(row, device)
     system = measured_system(row, device)
     row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
     if row["section"] == "products":
@@ -134,14 +138,50 @@ def small_system(device):
     )
 
 
+def untrained(width: int, device) -> torch.nn.Module:
+    """A VGG18 of this width."""
+    torch.manual_seed(0)
+    options = {"width": width, "groups": [2, 3, 4, 4, 4], "activation": "relu"}
+    return build("vgg", (3, 32, 32), 10, **options).to(device).eval()
+
+
+def contention(row: dict, device) -> dict:
+    """A small network as a whole, three times, alone or while another process uses every core.
+
+    Products so small are slow where their threads wait for one that has to wait for a core.
+    """
+    model, seconds = untrained(row["width"], device), []
+    others = contextlib.nullcontext() if row["method"] == "alone" else busy_process()
+    with others:
+        for _ in range(3):
+            started = time.perf_counter()
+            rebuilt = bnrecon.reconstruct(model, "he_normal", oversampling=row["oversampling"])
+            seconds.append(time.perf_counter() - started)
+    return {
+        "n": max(layer.equations for layer in rebuilt.layers),
+        "c1": max(layer.width for layer in rebuilt.layers),
+        "seconds": statistics.median(seconds),
+        "iterations": sum(layer.iterations for layer in rebuilt.layers),
+        "residual": max(layer.relative_error for layer in rebuilt.layers),
+        "note": f"{len(rebuilt.layers)} layers; median of {', '.join(f'{s:.2g}' for s in seconds)}",
+    }
+
+
+@contextlib.contextmanager
+def busy_process():
+    """Another process multiplies matrices on all cores meanwhile."""
+    code = "import torch; a = torch.randn(2048, 2048); print(1, flush=True)\nwhile True: a @ a"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
 def whole(row: dict, device) -> dict:
     """A whole VGG18 with its initial weights: the time does not depend on their values."""
-    torch.manual_seed(0)
-    model = (
-        build("vgg", (3, 32, 32), 10, width=row["width"], groups=[2, 3, 4, 4, 4], activation="relu")
-        .to(device)
-        .eval()
-    )
+    model = untrained(row["width"], device)
     started = time.perf_counter()
     with steps_timed() as steps:
         rebuilt = bnrecon.reconstruct(model, features_of(row), oversampling=row["oversampling"])

@@ -7,12 +7,13 @@
 
 Layers of 3x3, c0 = c2 = width, with 1.5 n features. Products: the pair M x and M^T y that an
 iteration takes in bf16 or, of signs, in int8, and a correction in float64, with features in memory
-and elsewhere in turn on one thread; the medians of the processor's time and of the clock's, which
-differ on a busy machine. Of layers too large to be stored next to their regenerated form only a run
-of the features is measured. Solves: from a random target to 1e-10, each in a process of its own;
-signs from their bits, in int8 and in bf16. Its memory is the largest that it had allocated at any
-of the samples taken every 10 ms, above what it held before features were drawn; what it maps from a
-file is not part of that. Widths from 256 on are not solved. Prints both as Markdown; with --outputs
+and elsewhere in turn on one thread; signs are regenerated from bits that are kept, and from bits
+that every product draws, as those beyond 0.5 GB are. Told are the medians of the processor's time
+and of the clock's, which differ on a busy machine. Of layers too large to be stored next to their
+regenerated form only a run of the features is measured. Solves: from a random target to 1e-10, each
+in a process of its own; signs from their bits, in int8 and in bf16. Its memory is the largest that
+it had allocated at any of the samples taken every 10 ms, above what it held before features were
+drawn; what it maps from a file is not part of that. Widths from 256 on are not solved. Prints both as Markdown; with --outputs
 also writes products.{md,json} and solves.{md,json}, with the commands. Resumable then: each row is
 kept once it is there, beside those of other calls (--fresh measures what is asked for again).
 """
@@ -30,6 +31,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from bench_rows import in_process, measure_missing, memory_status
 
@@ -42,6 +44,7 @@ PRECISIONS = ("int8", "bfloat16", "float32", "float64")
 LARGEST_SLICE = 65_536  # features of which products are measured
 LARGEST_SOLVE = 255  # wider layers take a quarter of an hour and more
 ROUNDS = 9
+DRAWN = "regenerate, bits drawn in each product"
 
 
 def shape_of(width: int):
@@ -53,8 +56,13 @@ def shape_of(width: int):
 
 
 def storages_of(features: str) -> tuple[str, ...]:
-    """Where the features are measured: signs on disk would only take more room."""
+    """Where the features of a solve are: signs on disk would only take more room."""
     return ("memory", "regenerate") if features == "sign" else ("memory", "regenerate", "disk")
+
+
+def compared(features: str) -> tuple[str, ...]:
+    """What products are timed in turn: a storage each, and signs whose bits are not kept."""
+    return (*storages_of(features), DRAWN) if features == "sign" else storages_of(features)
 
 
 def time_products(name: str, width: int, precision: str) -> dict:
@@ -67,7 +75,7 @@ def time_products(name: str, width: int, precision: str) -> dict:
     part = features if width < 256 else LARGEST_SLICE
     wanted = getattr(precisions, precision.upper())
     operators = {
-        storage: operator_of(name, shape, part, storage, wanted) for storage in storages_of(name)
+        storage: operator_of(name, shape, part, storage, wanted) for storage in compared(name)
     }
     x, y = (torch.randn(size, dtype=wanted.vectors) for size in (part, shape.equations))
     clocks = {"cpu": time.process_time, "wall": time.perf_counter}
@@ -91,14 +99,16 @@ def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted: P
 
     from bnrecon.features import draw
     from bnrecon.features.matrix import feature_operator
+    from bnrecon.operators import signs
     from bnrecon.operators.integers import IntegerProducts
     from bnrecon.runtime import precision as precisions
 
-    pair = draw(name, shape, part, 0, 0, storage=storage)
-    operator = feature_operator(pair, torch.float64, torch.device("cpu"))
-    if wanted is precisions.INT8:
-        return IntegerProducts(operator, expanded_bytes=0)
-    return operator if wanted is precisions.FLOAT64 else operator.to(wanted)
+    with mock.patch.object(signs, "HELD_BYTES", 0 if storage == DRAWN else signs.HELD_BYTES):
+        pair = draw(name, shape, part, 0, 0, storage=storage.partition(",")[0])
+        operator = feature_operator(pair, torch.float64, torch.device("cpu"))
+        if wanted is precisions.INT8:
+            return IntegerProducts(operator, expanded_bytes=0)
+        return operator if wanted is precisions.FLOAT64 else operator.to(wanted)
 
 
 def solve(name: str, width: int, storage: str, precision: str | None = None) -> dict:
@@ -150,7 +160,9 @@ def measure(about: dict) -> dict:
 def products_lines(row: dict) -> Iterable[dict]:
     """A row of products in words: a line for each storage."""
     part = "" if row["measured"] == row["c1"] else f" ({row['measured']:,} measured)"
-    for storage in storages_of(row["features"]):
+    for storage in compared(row["features"]):
+        if f"{storage} cpu" not in row:  # of an earlier version
+            continue
         cpu, wall = row[f"{storage} cpu"], row[f"{storage} wall"]
         yield {
             "features": row["features"],

@@ -49,7 +49,8 @@ GAIN = {BFLOAT16.name: 1e-2, TF32.name: 1e-3, FLOAT32.name: 1e-5}
 # Entries of M below which more outer corrections cost more than bf16 saves (width 16: 0.08 s in
 # bf16, 0.06 s in float32).
 SMALL = 3 * 10**7
-# c1 / n from which on bf16 suffices: rounding of size ε costs ε κ in CGLS, ε κ² in Craig's method.
+# c1 / n from which on bf16 is expected to suffice: rounding of size ε costs ε κ in CGLS, ε κ² in
+# Craig's method. Nearer to 1 memory is planned for float32, though bf16 is tried first there, too.
 ENOUGH = {"matrix_free": 1.02, "minimum_norm": 1.1}
 
 # c1 / n from which on products in 8-bit integers are the fastest; at 1.02 the errors of rounded
@@ -108,7 +109,7 @@ def rounded_itemsize(solver: str, rows: int, columns: int, device: torch.device)
     """Bytes of each number of the factors that a solver's products read.
 
     Four in float32, which every solver but the matrix-free ones takes, and these for small systems
-    and near-square ones; two in bf16.
+    and, after bf16, for near-square ones; two in bf16.
 
     >>> rounded_itemsize("minimum_norm", 36_864, 38_000, torch.device("cpu"))
     4

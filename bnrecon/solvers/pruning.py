@@ -78,6 +78,8 @@ def prune_to(
 ) -> Iterator[Solution]:
     """``prune`` to each of several counts; features are ranked once.
 
+    ``iterative`` ranks them anew for each count. The seconds of the first count contain the ranking.
+
     Args:
         system: n equations of c1 unknowns.
         spec: see ``prune``.

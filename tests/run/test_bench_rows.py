@@ -1,11 +1,12 @@
 """Measured rows are kept in a file as they come, and measured once."""
 
+import datetime
 import subprocess
 
 import pytest
 from bench_rows import measure_missing
 
-from bnrecon.runtime import files
+from bnrecon.runtime import files, provenance
 
 ONE, TWO, THREE = ({"size": size, "threads": 1} for size in (1, 2, 3))
 
@@ -29,10 +30,8 @@ def rows_of(path):
 
 def test_a_call_adds_its_rows_to_those_of_others(tmp_path):
     path, measurement = tmp_path / "rows.json", Measurement()
-    assert measure_missing(path, [ONE, TWO], measurement) == [
-        ONE | {"seconds": 1.0},
-        TWO | {"seconds": 2.0},
-    ]
+    first, second = measure_missing(path, [ONE, TWO], measurement)
+    assert (first["size"], first["seconds"], second["seconds"]) == (1, 1.0, 2.0)
     assert len(measure_missing(path, [TWO, THREE], measurement)) == 3
     assert measurement.asked == [1, 2, 3]
     assert rows_of(path) == {1: 1.0, 2: 2.0, 3: 3.0}
@@ -64,8 +63,15 @@ def test_a_row_with_a_note_alone_is_tried_again(tmp_path):
     path = tmp_path / "rows.json"
     for found in ({"note": "not run: 8 GB needed"}, {"note": "float64", "seconds": 7.0}):
         measure_missing(path, [ONE], lambda about, found=found: found)
-    assert files.read_json(path)["rows"] == [ONE | {"note": "float64", "seconds": 7.0}]
+    (row,) = files.read_json(path)["rows"]
+    assert row.items() >= (ONE | {"note": "float64", "seconds": 7.0}).items()
     assert measure_missing(path, [ONE], Measurement())[0]["seconds"] == 7.0
+
+
+def test_rows_name_the_code_and_the_day(tmp_path):
+    (row,) = measure_missing(tmp_path / "rows.json", [ONE], Measurement())
+    assert row["commit"] == provenance.commit()
+    assert abs(datetime.date.fromisoformat(row["date"]) - datetime.date.today()).days <= 1
 
 
 def test_without_a_file_everything_is_measured():

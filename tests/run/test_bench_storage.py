@@ -2,8 +2,11 @@
 
 import bench_storage
 import pytest
+import torch
 
-from bnrecon.runtime import files
+from bnrecon.features import LayerShape
+from bnrecon.operators import signs
+from bnrecon.runtime import files, precision
 
 
 def call(monkeypatch, *words):
@@ -19,7 +22,7 @@ def test_tables_name_the_commands_of_all_their_rows(tmp_path, monkeypatch, capsy
             {"n": 576, "c1": 864, "measured": 864}
             | {
                 f"{each} {clock}": 0.5
-                for each in ("memory", "regenerate")
+                for each in bench_storage.compared("sign")
                 for clock in ("cpu", "wall")
             }
         ),
@@ -27,7 +30,7 @@ def test_tables_name_the_commands_of_all_their_rows(tmp_path, monkeypatch, capsy
     words = ("--precisions", "float32", "--outputs", str(tmp_path), "--features", "sign")
     for width in ("8", "16"):
         call(monkeypatch, "products", "--widths", width, *words)
-    assert capsys.readouterr().out.count("| sign") == 2 + 4
+    assert capsys.readouterr().out.count("| sign") == 3 + 6
     command = "products --features sign --widths 8 16 --precisions float32`."
     assert command in (tmp_path / "products.md").read_text(encoding="utf-8")
     assert len(files.read_json(tmp_path / "products.json")["rows"]) == 2
@@ -46,7 +49,25 @@ def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, caps
 def test_products_are_measured_with_stored_and_with_made_features(precision):
     row = bench_storage.time_products("sign", 8, precision)
     assert row["n"] == 576
-    assert all(row[f"{each} cpu"] > 0 for each in ("memory", "regenerate"))
+    assert all(row[f"{each} cpu"] > 0 for each in ("memory", "regenerate", bench_storage.DRAWN))
+
+
+@pytest.mark.parametrize(("storage", "drawings"), [("regenerate", 0), (bench_storage.DRAWN, 2)])
+@pytest.mark.parametrize("name", ["int8", "bfloat16"])
+def test_bits_are_drawn_in_each_product_where_that_is_measured(
+    name, storage, drawings, monkeypatch
+):
+    wanted = getattr(precision, name.upper())
+    operator = bench_storage.operator_of("sign", LayerShape(8, 8, (3, 3)), 864, storage, wanted)
+    drawn = []
+    words = signs.SignMatrix.words
+    monkeypatch.setattr(
+        signs.SignMatrix,
+        "words",
+        lambda self, *run: drawn.append(self.held is None) or words(self, *run),
+    )
+    operator.matvec(torch.randn(864))
+    assert sum(drawn) == drawings
 
 
 @pytest.mark.parametrize(
