@@ -8,9 +8,9 @@
 
 Sections: products, oversampled, square, frontier, scaling, whole, contention. Each row runs in a
 process of its own, which measures its peak memory; the machine should be idle. Resumable: rows that
-are in the results are not measured again. Residuals are recomputed from the operator in float64, at the
-minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features are
-he_normal from seed 0, or sign where the method says so. Results:
+are in the results are not measured again. Residuals are recomputed from the operator in float64, at
+the minimum width as ‖W' - W‖ / ‖W‖ with both scales; the target is standard normal, the features
+are he_normal from seed 0, or sign where the method says so. Results:
 outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
 """
 

@@ -13,9 +13,10 @@ and of the clock's, which differ on a busy machine. Of layers too large to be st
 regenerated form only a run of the features is measured. Solves: from a random target to 1e-10, each
 in a process of its own; signs from their bits, in int8 and in bf16. Its memory is the largest that
 it had allocated at any of the samples taken every 10 ms, above what it held before features were
-drawn; what it maps from a file is not part of that. Widths from 256 on are not solved. Prints both as Markdown; with --outputs
-also writes products.{md,json} and solves.{md,json}, with the commands. Resumable then: each row is
-kept once it is there, beside those of other calls (--fresh measures what is asked for again).
+drawn; what it maps from a file is not part of that. Widths from 256 on are not solved. Prints both
+as Markdown; with --outputs also writes products.{md,json} and solves.{md,json}, with the commands.
+Resumable then: each row is kept once it is there, beside those of other calls (--fresh measures
+what is asked for again).
 """
 
 from __future__ import annotations

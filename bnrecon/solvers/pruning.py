@@ -78,7 +78,7 @@ def prune_to(
 ) -> Iterator[Solution]:
     """``prune`` to each of several counts; features are ranked once.
 
-    ``iterative`` ranks them anew for each count. The seconds of the first count contain the ranking.
+    ``iterative`` ranks them anew for each count. The first count's seconds contain the ranking.
 
     Args:
         system: n equations of c1 unknowns.
