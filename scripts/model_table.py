@@ -208,10 +208,30 @@ def _cells(found: dict | None) -> list[str]:
     return [str(found["rebuilt"]), f"{found['difference']:.0e}", f"{found['seconds']:.0f}"]
 
 
+def _not_converged(rows: dict[str, dict]) -> str:
+    """How many of the rebuilt layers did not converge, if any."""
+    found = [entry.get(each.name, {}) for entry in rows.values() for each in FEATURES]
+    rebuilt = sum(each.get("rebuilt", 0) for each in found)
+    missing = rebuilt - sum(each.get("converged", 0) for each in found)
+    return f" {missing:,} of {rebuilt:,} did not converge." if missing else ""
+
+
+def _alike(rows: dict[str, dict]) -> list[str]:
+    """A sentence on models that are one network here, as their differences agree in all digits."""
+    groups: dict[tuple, list[str]] = {}
+    for name in sorted(rows):
+        found = [rows[name].get(each.name, {}) for each in FEATURES]
+        key = tuple(each.get(what) for each in found for what in ("layers", "difference"))
+        groups.setdefault(key, []).append(name)
+    alike = [", ".join(names) for key, names in groups.items() if None not in key and names[1:]]
+    return ["", f"Made small, these are one network each: {'; '.join(alike)}."] if alike else []
+
+
 def page(library: Library, rows: dict[str, dict]) -> str:
     """docs/models.md, or the page of another library."""
-    last = next(reversed(rows.values()))
-    versions = f"torch {last['torch']}, {library.name} {last['version']}"
+    entries = rows.values()
+    used = {f"torch {entry['torch']}, {library.name} {entry['version']}" for entry in entries}
+    versions, threads = "; ".join(sorted(used)), max(entry["threads"] for entry in entries)
     option = "" if library is TORCHVISION else f" --{library.name}"
     errors = [
         entry[features.name]["layer_error"]
@@ -224,7 +244,7 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         "",
         library.words,
         f"in float64. Made by `python scripts/model_table.py{option}`, then `--write`",
-        f"({versions}, {last['threads']} thread on a machine",
+        f"({versions}, {threads} thread on a machine",
         "that others used at the same time).",
         "",
         "- *layers*: convolutions, linear layers and projections of attention in the network;",
@@ -232,7 +252,7 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         "  for the [reasons below](#layers-left-as-they-are).",
         "- *difference*: the largest difference of two logits, relative to the largest logit.",
         f"  Each layer is within {max(errors, default=0.0):.0e} of its target; larger differences",
-        "  of outputs are these errors, amplified by a deep network.",
+        f"  of outputs are these errors, amplified by a deep network.{_not_converged(rows)}",
         "- *seconds*: planning, statistics of four images, drawing, solving, assembling, checking.",
         "- With `id_cond` the solution is known in closed form. With `he_normal` at 1.5 features",
         "  an equation layers are solved, smallest first, until 6e10 operations are spent; the",
@@ -247,6 +267,7 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         cells = [name, str(entry.get("id_cond", {}).get("layers", ""))]
         cells += [cell for features in FEATURES for cell in _cells(entry.get(features.name))]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += _alike(rows)
     lines += ["", "## Layers left as they are", "", "| reason | models (layers) |", "|---|---|"]
     reasons: dict[str, list[str]] = {}
     for name in sorted(rows):

@@ -95,6 +95,26 @@ def test_the_page_has_a_line_for_each_model_and_each_reason(tmp_path):
     assert "| two | 5 | 4 | 2e-09 | 3 | refused: a/b |  |  |" in page
     assert "| six | 5 | 4 | 2e-09 | 3 | not computed |  |  |" in page
     assert "| read by linear | one (1), six (1), two (1) |" in page
+    assert "these are one network each" not in page  # he_normal's differences are not there
+    assert "did not converge" not in page
+
+
+def test_models_that_are_one_network_and_layers_that_did_not_converge_are_told():
+    found = {
+        "layers": 5, "rebuilt": 5, "converged": 4, "kept": {},
+        "layer_error": 0.0, "difference": 2e-9, "seconds": 3.2,
+    }  # fmt: skip
+    more = {"class": "VGG", "torch": "1", "version": "2", "threads": 1}
+    other = found | {"difference": 3e-9}
+    rows = {
+        "one": more | {"id_cond": found, "he_normal": found},
+        "two": more | {"id_cond": found, "he_normal": found, "version": "3"},
+        "six": more | {"id_cond": found, "he_normal": other},
+    }
+    page = model_table.page(model_table.TORCHVISION, rows)
+    assert "\nMade small, these are one network each: one, two.\n" in page
+    assert "6 of 30 did not converge." in page
+    assert "torch 1, torchvision 2; torch 1, torchvision 3" in page
 
 
 def test_mistakes_in_the_call_are_said_in_one_line(tmp_path, monkeypatch, capsys):
