@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import torch
@@ -11,13 +12,20 @@ from torch.nn.utils import parametrize
 
 from bnrecon.reconstruction.kernels import make_layer
 
-__all__ = ["Attention", "attention_refusal", "fast_path_notes", "unpack"]
+__all__ = ["Attention", "Unpacked", "attention_refusal", "fast_path_notes", "unpack"]
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)  # with a fast path in eval mode
 
 
-class Attention(nn.Module):
+SWIN = "torchvision.models.swin_transformer"
+
+
+class Unpacked(nn.Module):
+    """An attention whose projections are modules that it calls; a trace does not look inside."""
+
+
+class Attention(Unpacked):
     """What an ``nn.MultiheadAttention`` computes, with four linear layers.
 
     Its weights are packed into one tensor, or lie beside it, and no module applies them. Here
@@ -136,6 +144,19 @@ def fast_path_notes(model: nn.Module) -> list[str]:
     ]
 
 
+def _unpacked(
+    module: nn.Module, copy: Callable[[nn.Module, dict[int, object]], nn.Module]
+) -> nn.Module | None:
+    """An attention taken apart; ``None`` for another module, and where it cannot be."""
+    if isinstance(module, nn.MultiheadAttention):
+        return Attention(module) if attention_refusal(module) is None else None
+    if SWIN not in sys.modules:  # then there is no module of it
+        return None
+    from bnrecon.reconstruction.window_attention import unpack_windows
+
+    return unpack_windows(module, copy)
+
+
 def unpack(
     model: nn.Module,
     copy: Callable[[nn.Module, dict[int, object]], nn.Module],
@@ -143,7 +164,8 @@ def unpack(
 ) -> nn.Module:
     """The model with every attention taken apart, or itself where there is nothing to do.
 
-    A ``TransformerEncoderLayer`` computes all of itself from its parts' weights in eval mode, past
+    These are ``nn.MultiheadAttention`` and torchvision's ``ShiftedWindowAttention`` (Swin). A
+    ``TransformerEncoderLayer`` computes all of itself from its parts' weights in eval mode, past
     the parts themselves: in the copy it does not.
 
     Args:
@@ -153,11 +175,9 @@ def unpack(
         kept: whether the attention of a name stays as it is.
     """
     taken: dict[int, object] = {
-        id(module): Attention(module)
+        id(module): unpacked
         for name, module in model.named_modules()
-        if isinstance(module, nn.MultiheadAttention)
-        and not kept(name)
-        and attention_refusal(module) is None
+        if not kept(name) and (unpacked := _unpacked(module, copy)) is not None
     }
     if not taken and not any(isinstance(module, FUSED) for module in model.modules()):
         return model

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from torch import nn
 
-from bnrecon.reconstruction.attention import Attention
+from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.kernels import LAYERS
 
 __all__ = ["HARMLESS", "FollowedWeights"]
@@ -68,7 +68,7 @@ METADATA = {
 
 # Modules whose own parameters mix no channels.
 HARMLESS = (
-    Attention
+    Unpacked
     | nn.Embedding
     | nn.EmbeddingBag
     | nn.PReLU

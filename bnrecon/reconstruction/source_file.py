@@ -176,7 +176,8 @@ def _check_shapes(
 def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
     """Whether an attention was left as it was when the file was written."""
     prefix = f"rest|{name}." if name else "rest|"
-    return f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
+    packed = f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
+    return packed or {f"{prefix}qkv.weight", f"{prefix}proj.weight"} <= tensors.keys()  # of Swin
 
 
 def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.attention import Attention
+from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.followed_weights import METADATA
 from bnrecon.reconstruction.kernels import LAYERS, is_plain, norm_class, output_channels
 from bnrecon.reconstruction.tensors import tensors_in
@@ -79,7 +79,7 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if m is self.root:
             return False
-        own = isinstance(m, Attention) or is_plain(m)
+        own = isinstance(m, Unpacked) or is_plain(m)
         return own or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Callable, list[Any]]:

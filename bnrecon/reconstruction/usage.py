@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.attention import Attention
+from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
 from bnrecon.reconstruction.kernels import LAYERS, is_plain
 from bnrecon.reconstruction.tensors import tensors_in
@@ -48,7 +48,7 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     >>> find_usage(net).norms
     {'0': '1'}
     """
-    if isinstance(model, (*LAYERS, Attention)):
+    if isinstance(model, (*LAYERS, Unpacked)):
         return Usage()  # a bare layer: a trace would look inside it
     seen, flow = (None, None) if images is None else _observe(model, images)
     try:

@@ -1,0 +1,148 @@
+"""Swin: the projections of attention over windows become source layers."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import SwinTransformer
+from torchvision.models.swin_transformer import (
+    PatchMergingV2,
+    ShiftedWindowAttention,
+    ShiftedWindowAttentionV2,
+    SwinTransformerBlockV2,
+)
+
+import bnrecon
+from bnrecon.reconstruction import plan_layers, reconstruct
+from bnrecon.reconstruction.source_file import source_layers
+from bnrecon.reconstruction.window_attention import (
+    WindowAttention,
+    WindowAttentionV2,
+    _CalledWeight,
+)
+from bnrecon.runtime.errors import UserError
+
+VERSIONS = {ShiftedWindowAttention: WindowAttention, ShiftedWindowAttentionV2: WindowAttentionV2}
+SECOND = {"block": SwinTransformerBlockV2, "downsample_layer": PatchMergingV2}
+IMAGES = torch.randn(2, 3, 16, 12, generator=torch.Generator().manual_seed(1)).double()
+
+
+def lively(module):
+    """Every parameter is drawn anew, also Swin V2's bias of the keys."""
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, 0, 0.3)
+    return module.double().eval()
+
+
+def swin(**options):
+    """Two attentions of windows of 3 on 8 x 6 tokens, which are filled up, and one on 4 x 3."""
+    return lively(SwinTransformer([2, 2], 8, [2, 1], [1, 2], [3, 3], num_classes=3, **options))
+
+
+def largest(ours, theirs):
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_an_attention_over_windows_is_rebuilt(kind, shift, bias):
+    attention = lively(kind(8, [3, 3], [shift, shift], 2, qkv_bias=bias, proj_bias=bias))
+    x = torch.randn(2, 5, 7, 8, generator=torch.Generator().manual_seed(2)).double()
+    rebuilt = reconstruct(attention, images=x, oversampling=2)
+    assert {"qkv", "proj"} <= {layer.name for layer in rebuilt.layers}
+    assert type(rebuilt.network) is VERSIONS[kind]
+    with torch.no_grad():
+        assert largest(rebuilt.network(x), attention(x)) < 1e-8
+
+
+@pytest.mark.parametrize("options", [{}, SECOND], ids=["V1", "V2"])
+@pytest.mark.parametrize("given", [True, False], ids=["run", "trace"])
+def test_swin_is_rebuilt_whole(options, given):
+    model = swin(**options)
+    rebuilt = reconstruct(model, images=IMAGES if given else None, oversampling=2)
+    assert not any("is left as it is" in note for note in rebuilt.notes)
+    linear = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+    assert len(rebuilt.layers) == len(linear)
+    with torch.no_grad():
+        assert largest(rebuilt.network(IMAGES), model(IMAGES)) < 1e-8
+
+
+@pytest.mark.parametrize("options", [{}, SECOND], ids=["V1", "V2"])
+def test_swin_is_saved_loaded_collapsed_and_pickled(options, tmp_path):
+    model = swin(**options)
+    rebuilt = reconstruct(model, oversampling=2)
+    loaded = bnrecon.load_source(rebuilt.save(tmp_path / "source.safetensors"), model)
+    collapsed = bnrecon.collapse(loaded)
+    assert not source_layers(collapsed)
+    with torch.no_grad():
+        wanted = rebuilt.network(IMAGES)
+        assert torch.equal(loaded(IMAGES), wanted)
+        assert torch.equal(pickle.loads(pickle.dumps(rebuilt.network))(IMAGES), wanted)
+        assert largest(collapsed(IMAGES), model(IMAGES)) < 1e-8
+
+
+def test_the_model_itself_is_left_as_it_is():
+    model = swin(**SECOND)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plan = plan_layers(model)
+    own, given = plan.model.features[1][0].attn, model.features[1][0].attn
+    assert (type(own), type(given)) == (WindowAttentionV2, ShiftedWindowAttentionV2)
+    assert own.qkv.weight is given.qkv.weight
+    assert own.cpb_mlp is not given.cpb_mlp
+    third = len(given.qkv.bias) // 3
+    assert (own.qkv.bias[third : 2 * third] == 0).all()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_keys_of_the_zeros_that_fill_up_a_window_stay_zeros():
+    """Normalized, rounding would make of them vectors of length 1."""
+    attention = lively(WindowAttentionV2(8, [3, 3], [0, 0], 2))
+    x = torch.randn(1, 4, 4, 8, generator=torch.Generator().manual_seed(2)).double()
+    with torch.no_grad():
+        attention.qkv.bias[8:16] = 0
+        wanted = attention(x)
+        attention.qkv.register_forward_hook(lambda *args: args[2] + 1e-9)
+        assert largest(attention(x), wanted) < 1e-6
+
+
+def test_projections_that_stayed_linear_in_a_file_are_loaded_as_they_stayed(tmp_path):
+    """As files were written when they could not be rebuilt."""
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = ShiftedWindowAttention(8, [3, 3], [1, 1], 2)
+            self.last = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.last(self.attention(x))
+
+    model, x = lively(Whole()), torch.randn(2, 6, 6, 8).double()
+    hook = model.attention.qkv.register_forward_hook(lambda *_: None)
+    with pytest.raises(UserError, match=r"attention\.qkv: .*; attention\.proj: its weight is read"):
+        reconstruct(model)
+    rebuilt = reconstruct(model, unsupported="keep")
+    assert [layer.name for layer in rebuilt.layers] == ["last"]
+    path = rebuilt.save(tmp_path / "source.safetensors")
+    hook.remove()
+    loaded = bnrecon.load_source(path, model)
+    assert type(loaded.attention) is ShiftedWindowAttention
+    with torch.no_grad():
+        assert largest(loaded(x), model(x)) < 1e-8
+
+
+def test_an_attention_of_ones_own_is_not_taken_for_torchvisions():
+    class Doubled(ShiftedWindowAttention):
+        def forward(self, x):
+            return super().forward(2 * x)
+
+    with pytest.raises(UserError, match="qkv: its weight is read outside of the layer, by shifted"):
+        reconstruct(Doubled(8, [3, 3], [0, 0], 2).eval())
+
+
+def test_a_weight_stands_for_its_layer_in_a_linear_map_alone():
+    with pytest.raises(NotImplementedError, match="matmul"):
+        torch.matmul(torch.randn(2, 2), _CalledWeight(nn.Linear(2, 2)))
