@@ -142,6 +142,15 @@ def test_a_page_of_timm_names_its_library_and_what_it_was_made_by():
 
 
 @pytest.mark.parametrize("library", [model_table.TORCHVISION, model_table.TEN_OF_TIMM])
+def test_the_page_that_ships_is_made_of_the_rows_that_ship(library):
+    rows = model_table.read_rows(model_table.ROOT / f"outputs/models/{library.name}.jsonl")
+    assert model_table.page(library, rows) == library.page.read_text(encoding="utf-8")
+    for entry in rows.values():
+        found = [entry[features.name] for features in model_table.FEATURES]
+        assert all(each["converged"] == each["rebuilt"] for each in found)
+
+
+@pytest.mark.parametrize("library", [model_table.TORCHVISION, model_table.TEN_OF_TIMM])
 def test_the_page_that_ships_knows_its_models_and_their_outputs_agree(library):
     lines = library.page.read_text().splitlines()
     rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]

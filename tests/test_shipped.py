@@ -17,6 +17,7 @@ from bnrecon.config import composition, schema
 from bnrecon.reporting.result import RunResult
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
+from bnrecon.runtime.digests import tensor_digest
 from bnrecon.targets.location import target_folder
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -61,7 +62,8 @@ def test_everything_that_ships_is_known_here_and_can_be_read():
     assert set(SHIPPED["targets"]) <= set(targets)
     for name, about in SHIPPED["targets"].items():
         assert targets[name]["data_checksum"] == about["pixels"]
-        assert (ROOT / "outputs/targets" / name / "target.safetensors").exists()
+        tensors, _ = files.read_tensors(ROOT / "outputs/targets" / name / "target.safetensors")
+        assert targets[name]["weights"] == tensor_digest(tensors)
     for result in runs.values():
         for part, keys in (
             ("result", result),
