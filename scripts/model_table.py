@@ -232,6 +232,8 @@ def page(library: Library, rows: dict[str, dict]) -> str:
     entries = rows.values()
     used = {f"torch {entry['torch']}, {library.name} {entry['version']}" for entry in entries}
     versions, threads = "; ".join(sorted(used)), max(entry["threads"] for entry in entries)
+    computed = all(each.name in entry for entry in entries for each in FEATURES)
+    missing = "" if computed else " *not computed*: this was not run; the command above does it."
     option = "" if library is TORCHVISION else f" --{library.name}"
     errors = [
         entry[features.name]["layer_error"]
@@ -256,7 +258,7 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         "- *seconds*: planning, statistics of four images, drawing, solving, assembling, checking.",
         "- With `id_cond` the solution is known in closed form. With `he_normal` at 1.5 features",
         "  an equation layers are solved, smallest first, until 6e10 operations are spent; the",
-        "  others stay as they are. *not computed*: this was not run; the command above does it.",
+        f"  others stay as they are.{missing}",
         "",
         "| model | layers | `id_cond` rebuilt | difference | seconds | `he_normal` rebuilt "
         "| difference | seconds |",

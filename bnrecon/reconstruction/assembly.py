@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bnrecon.reconstruction.attention import pack
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.folding import layer_label
 from bnrecon.reconstruction.moments import LayerMoments
@@ -54,7 +55,7 @@ def assemble(
 def join_layers(plan: Plan, built: Sequence[BuiltLayer]) -> Reconstruction:
     """The source network of a plan's layers, each built by ``build_layer``, in their order."""
     found = [layer.found for layer in plan.layers]
-    network = substitute(plan.model, replacements(found, (part.layer for part in built)))
+    network = pack(substitute(plan.model, replacements(found, (part.layer for part in built))))
     notes = list(plan.notes)
     if frozen := freeze(network):
         notes.append(f"frozen too, as only normalizations stay trainable: {shorten(frozen)}")

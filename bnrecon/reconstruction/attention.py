@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,15 @@ from torch.nn.utils import parametrize
 
 from bnrecon.reconstruction.kernels import make_layer
 
-__all__ = ["Attention", "Unpacked", "attention_refusal", "fast_path_notes", "unpack"]
+__all__ = [
+    "Attention",
+    "Unpacked",
+    "attention_refusal",
+    "fast_path_notes",
+    "pack",
+    "reads_projections",
+    "unpack",
+]
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)  # with a fast path in eval mode
@@ -144,17 +153,27 @@ def fast_path_notes(model: nn.Module) -> list[str]:
     ]
 
 
-def _unpacked(
-    module: nn.Module, copy: Callable[[nn.Module, dict[int, object]], nn.Module]
-) -> nn.Module | None:
-    """An attention taken apart; ``None`` for another module, and where it cannot be."""
-    if isinstance(module, nn.MultiheadAttention):
-        return Attention(module) if attention_refusal(module) is None else None
-    if SWIN not in sys.modules:  # then there is no module of it
+def _windows() -> ModuleType | None:
+    """What is done for torchvision's Swin, where there may be a module of it."""
+    if SWIN not in sys.modules:
         return None
-    from bnrecon.reconstruction.window_attention import unpack_windows
+    from bnrecon.reconstruction import window_attention
 
-    return unpack_windows(module, copy)
+    return window_attention
+
+
+def reads_projections(module: nn.Module) -> bool:
+    """Whether a module is a Swin's attention, which reads its projections' weights past them."""
+    windows = _windows()
+    return windows is not None and windows.reads_projections(module)
+
+
+def pack(network: nn.Module) -> nn.Module:
+    """Make attentions of Swin whose projections are linear layers torchvision's own, in place."""
+    if (windows := _windows()) is not None:
+        for module in network.modules():
+            windows.read_projections(module)
+    return network
 
 
 def unpack(
@@ -175,14 +194,25 @@ def unpack(
         kept: whether the attention of a name stays as it is.
     """
     taken: dict[int, object] = {
-        id(module): unpacked
+        id(module): Attention(module)
         for name, module in model.named_modules()
-        if not kept(name) and (unpacked := _unpacked(module, copy)) is not None
+        if isinstance(module, nn.MultiheadAttention)
+        and not kept(name)
+        and attention_refusal(module) is None
     }
-    if not taken and not any(isinstance(module, FUSED) for module in model.modules()):
+    reading = [
+        name
+        for name, module in model.named_modules()
+        if reads_projections(module) and not kept(name)
+    ]
+    fused = any(isinstance(module, FUSED) for module in model.modules())
+    if not taken and not reading and not fused:
         return model
     tensors = {id(value): value for value in (*model.parameters(), *model.buffers())}
     unpacked = copy(model, tensors | taken)
+    if (windows := _windows()) is not None:
+        for name in reading:
+            windows.call_projections(unpacked.get_submodule(name))
     for module in unpacked.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0  # what it asks for before it takes the fast path

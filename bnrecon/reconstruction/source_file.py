@@ -17,7 +17,7 @@ from bnrecon.features.spec import STORAGES
 from bnrecon.operators.mapped import disk_room
 from bnrecon.reconstruction.affine_map import AffineMap
 from bnrecon.reconstruction.arguments import check_module, check_parameters, check_tensors
-from bnrecon.reconstruction.attention import unpack
+from bnrecon.reconstruction.attention import pack, reads_projections, unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.groups import group_number, joined_digest
 from bnrecon.reconstruction.kernels import LAYERS, group_shape
@@ -141,10 +141,15 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
         module = modules.get(recipe.name)
         if module is None or (recipe.norm is not None and recipe.norm not in modules):
             raise RunError(f"{path} does not fit this architecture: it has no layer {recipe.name}")
+        if reads_projections(modules[recipe.name.rpartition(".")[0]]):
+            raise RunError(
+                f"{path} does not fit this architecture: the attention around {recipe.name} does "
+                "not call it as a layer (it has a forward or hooks of its own)"
+            )
         replaced[id(module)] = _rebuild(recipe, module, tensors, path, storage)
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
-    network = substitute(model, replaced)
+    network = pack(substitute(model, replaced))
     rest = {
         name.removeprefix("rest|"): value
         for name, value in tensors.items()
@@ -176,8 +181,7 @@ def _check_shapes(
 def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
     """Whether an attention was left as it was when the file was written."""
     prefix = f"rest|{name}." if name else "rest|"
-    packed = f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
-    return packed or {f"{prefix}qkv.weight", f"{prefix}proj.weight"} <= tensors.keys()  # of Swin
+    return f"{prefix}in_proj_weight" in tensors or f"{prefix}q_proj_weight" in tensors
 
 
 def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: str) -> str:
@@ -265,4 +269,4 @@ def collapse(network: nn.Module) -> nn.Module:
     replaced: dict[int, nn.Module] = {
         id(layer): collapse_layer(layer) for layer in source_layers(network).values()
     }
-    return substitute(network, replaced)
+    return pack(substitute(network, replaced))

@@ -15,7 +15,13 @@ from torchvision.models.swin_transformer import ShiftedWindowAttention, ShiftedW
 from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.kernels import is_plain
 
-__all__ = ["WindowAttention", "WindowAttentionV2", "unpack_windows"]
+__all__ = [
+    "WindowAttention",
+    "WindowAttentionV2",
+    "call_projections",
+    "read_projections",
+    "reads_projections",
+]
 
 
 class WindowAttention(Unpacked, ShiftedWindowAttention):
@@ -38,7 +44,7 @@ class WindowAttention(Unpacked, ShiftedWindowAttention):
 
 
 class WindowAttentionV2(Unpacked, ShiftedWindowAttentionV2):
-    """The same of a ``ShiftedWindowAttentionV2``: its keys have no bias (``unpack_windows``).
+    """The same of a ``ShiftedWindowAttentionV2``, which takes the bias off its keys.
 
     Keys are normalized, and those of the zeros that fill up a window are 0. A source layer's, 0 up
     to rounding, would become vectors of length 1: they are set to 0.
@@ -46,7 +52,7 @@ class WindowAttentionV2(Unpacked, ShiftedWindowAttentionV2):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(images, height, width, channels) to the same."""
-        return ShiftedWindowAttentionV2.forward(cast(Any, _Calls(self, _without_keys_of_zeros)), x)
+        return ShiftedWindowAttentionV2.forward(cast(Any, _Calls(self, _unbiased_keys)), x)
 
 
 class _CalledWeight:
@@ -66,13 +72,6 @@ class _CalledWeight:
         return weight.call(given)
 
 
-def _without_keys_of_zeros(qkv: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Queries, keys and values of x, with keys of exactly 0 where x is 0."""
-    query, key, value = qkv(x).chunk(3, -1)
-    filled = (x == 0).all(-1, keepdim=True)
-    return torch.cat([query, key.masked_fill(filled, 0), value], -1)
-
-
 class _Calls:
     """An attention as its own ``forward`` sees it, with ``_CalledWeight`` for its weights.
 
@@ -84,7 +83,7 @@ class _Calls:
     def __init__(
         self,
         attention: ShiftedWindowAttention,
-        apply: Callable[[nn.Module, torch.Tensor], torch.Tensor] = lambda qkv, x: qkv(x),
+        apply: Callable[[nn.Module, torch.Tensor], torch.Tensor] = nn.Module.__call__,
     ):
         self.attention = attention
         calls = (partial(apply, attention.qkv), attention.proj)
@@ -95,33 +94,52 @@ class _Calls:
         return getattr(self.attention, name)
 
 
+def _unbiased_keys(qkv: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Queries, keys and values of x (windows, tokens, channels), with keys less their bias.
+
+    That is the key of one more token, which is 0. Keys of other tokens that are 0 are exactly 0.
+    """
+    query, key, value = qkv(F.pad(x, (0, 0, 0, 1))).chunk(3, -1)
+    filled = (x == 0).all(-1, keepdim=True)
+    unbiased = (key[:, :-1] - key[:, -1:]).masked_fill(filled, 0)
+    return torch.cat([query[:, :-1], unbiased, value[:, :-1]], -1)
+
+
 OWN = {ShiftedWindowAttention: WindowAttention, ShiftedWindowAttentionV2: WindowAttentionV2}
 
 
-def unpack_windows(
-    packed: nn.Module, copy: Callable[[nn.Module, dict[int, object]], nn.Module]
-) -> nn.Module | None:
-    """A copy that shares the tensors and calls its projections; ``None`` where there can be none.
+def reads_projections(module: nn.Module) -> bool:
+    """Whether a module is an attention that reads the weights of its projections, past them."""
+    return type(module).forward in {kind.forward for kind in OWN}
 
-    Swin V2 takes the bias off the keys in every call: in the copy that part of ``qkv``'s is 0.
 
-    Args:
-        packed: one of torchvision's two classes, not changed; any other module gives ``None``.
-        copy: as ``substitute``.
+def call_projections(attention: nn.Module) -> None:
+    """Make an attention call its projections, in place, where it is torchvision's and unchanged.
+
+    It is not where it has a ``forward`` of its own, where its projections have hooks, which
+    torchvision's does not run, and where its other parts are not PyTorch's: a trace does not look
+    inside.
     """
-    if type(packed) not in OWN or "forward" in vars(packed):
-        return None
-    qkv: Any = packed.qkv
-    for part in (qkv, packed.proj):
-        if not isinstance(part, nn.Linear) or not is_plain(part):
-            return None
-        if part._forward_hooks or part._forward_pre_hooks:
-            return None  # torchvision's does not run them
-    tensors = (*packed.parameters(), *packed.buffers())
-    unpacked: Any = copy(packed, {id(value): value for value in tensors})
-    unpacked.__class__ = OWN[type(packed)]
-    if isinstance(packed, ShiftedWindowAttentionV2) and qkv.bias is not None:
-        without, third = qkv.bias.detach().clone(), len(qkv.bias) // 3
-        without[third : 2 * third] = 0
-        unpacked.qkv.bias = nn.Parameter(without, qkv.bias.requires_grad)
-    return unpacked
+    own = OWN.get(type(attention))
+    if own is None or "forward" in vars(attention):
+        return
+    parts: Any = (attention.qkv, attention.proj)
+    inside = list(attention.modules())[1:]
+    if any(type(part).__module__.partition(".")[0] != "torch" for part in inside):
+        return
+    if all(
+        isinstance(part, nn.Linear)
+        and is_plain(part)
+        and not (part._forward_hooks or part._forward_pre_hooks)
+        for part in parts
+    ):
+        attention.__class__ = own
+
+
+def read_projections(module: nn.Module) -> None:
+    """Make an attention torchvision's own again, in place, where its projections are linear."""
+    for packed, own in OWN.items():
+        if type(module) is own and all(
+            isinstance(part, nn.Linear) for part in (module.qkv, module.proj)
+        ):
+            module.__class__ = packed
