@@ -110,7 +110,8 @@ OWN = {ShiftedWindowAttention: WindowAttention, ShiftedWindowAttentionV2: Window
 
 def reads_projections(module: nn.Module) -> bool:
     """Whether a module is an attention that reads the weights of its projections, past them."""
-    return type(module).forward in {kind.forward for kind in OWN}
+    own = isinstance(module, ShiftedWindowAttention)
+    return own and type(module).forward in {kind.forward for kind in OWN}
 
 
 def call_projections(attention: nn.Module) -> None:
