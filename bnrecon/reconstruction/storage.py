@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 VECTOR_BYTES = 48  # a feature's scale, shift and statistics, in float64 and as BatchNorm's
-DRAWN_SECONDS = 12e-9  # a number, on one core of a Zen 4 processor (scripts/bench_storage.py)
+DRAWN_SECONDS = 12e-9  # a normal number, of which drawing takes 9.6 (docs/benchmarks.md)
 DISK_RATE = 1e9  # bytes a second, of a disk that was not measured
 PASSES = 20  # over exact features: corrections and checks of the solve, errors, digests
 TILES = 10  # of TILE float64 numbers are enough for tiles, their random numbers and products
