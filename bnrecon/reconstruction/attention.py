@@ -25,8 +25,6 @@ __all__ = [
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)  # with a fast path in eval mode
-
-
 SWIN = "torchvision.models.swin_transformer"
 
 
@@ -172,7 +170,7 @@ def pack(network: nn.Module) -> nn.Module:
     """Make attentions of Swin whose projections are linear layers torchvision's own, in place."""
     if (windows := _windows()) is not None:
         for module in network.modules():
-            windows.read_projections(module)
+            windows.pack_projections(module)
     return network
 
 

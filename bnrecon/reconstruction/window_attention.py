@@ -19,7 +19,7 @@ __all__ = [
     "WindowAttention",
     "WindowAttentionV2",
     "call_projections",
-    "read_projections",
+    "pack_projections",
     "reads_projections",
 ]
 
@@ -137,7 +137,7 @@ def call_projections(attention: nn.Module) -> None:
         attention.__class__ = own
 
 
-def read_projections(module: nn.Module) -> None:
+def pack_projections(module: nn.Module) -> None:
     """Make an attention torchvision's own again, in place, where its projections are linear."""
     for packed, own in OWN.items():
         if type(module) is own and all(
