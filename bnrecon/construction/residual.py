@@ -60,6 +60,7 @@ def layer_system(
     skip = skip_rows(features).to(device)
     n, width = matrix.shape
     if features.skip == "inner" or width >= n or width < n - len(weight):
-        return linear_system(matrix, weight - skip, orthogonal)
+        outer_skip = features.skip == "outer"
+        return linear_system(matrix, weight - skip, orthogonal, scaled=not outer_skip)
     eliminated = Eliminated(matrix, weight, skip=skip)
     return System(eliminated, eliminated.right_hand_side(), matrix, weight, False)

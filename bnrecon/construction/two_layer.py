@@ -14,7 +14,9 @@ from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.structured import Selection
 from bnrecon.operators.system import Scales, System
 
-__all__ = ["TargetLayer", "composed_weight", "linear_system", "relative_error"]
+__all__ = ["TargetLayer", "channel_errors", "composed_weight", "linear_system", "relative_error"]
+
+SMALL_ROW = 1 / 16  # of the largest norm of a row: smaller rows get a second scale of their own
 
 
 @dataclass(frozen=True)
@@ -53,21 +55,30 @@ class TargetLayer:
         return self.weight.movedim(1, -1).flatten(1)
 
 
-def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = False) -> System:
+def linear_system(
+    matrix: Operator, weight: torch.Tensor, orthogonal: bool = False, scaled: bool = True
+) -> System:
     """The system of a feature matrix and a target.
 
-    From c1 = n on the second scales stay 1 and M γ = vec(W) is solved as it is (Thm 2.3). From the
-    minimum width n - c2 + 1 on they are eliminated (Lemma 2.1, Thm 2.2). With fewer features there
-    is no exact solution in general, and M γ = vec(W) is solved in the least-squares sense: a
-    second scale fitted through its pivot alone would make the other entries far worse.
+    From c1 = n on M γ = vec(W / outer) is solved as it is (Thm 2.3). The second scales ``outer``
+    are 1, and powers of 2 for outputs whose weights are far smaller than others': what is off in M
+    γ, by rounding too, is of one size for all outputs, and would drown them. From the minimum width
+    n - c2 + 1 on they are eliminated (Lemma 2.1, Thm 2.2). With fewer features there is no exact
+    solution in general, and M γ = vec(W) is solved in the least-squares sense: a second scale
+    fitted through its pivot alone would make the other entries far worse.
 
     Args:
         matrix: M (n, c1), float64.
         weight: (c2, entries), entries in the order of M's rows.
         orthogonal: whether M^T M = I at width n.
+        scaled: whether second scales may be other than 1.
     """
     n, width = matrix.shape
-    if not n - len(weight) + 1 <= width < n:
+    if width >= n:
+        outer = _scales_of_small_rows(weight) if scaled else None
+        rhs = weight if outer is None else weight / outer[:, None]
+        return System(matrix, rhs.reshape(-1), matrix, weight, orthogonal, outer)
+    if width < n - len(weight) + 1:
         return System(matrix, weight.reshape(-1), matrix, weight, orthogonal)
     eliminated = Eliminated(matrix, weight)
     # The elimination keeps orthogonality of no matrix but id_cond's, whose closed form is known
@@ -79,6 +90,15 @@ def linear_system(matrix: Operator, weight: torch.Tensor, orthogonal: bool = Fal
         weight,
         orthogonal and isinstance(matrix, Selection),
     )
+
+
+def _scales_of_small_rows(weight: torch.Tensor) -> torch.Tensor | None:
+    """Powers of 2 that bring small rows to the size of the largest one; ``None`` without any."""
+    norms = weight.norm(dim=1)
+    small = (norms > 0) & (norms < SMALL_ROW * norms.max())
+    if not bool(small.any()):
+        return None
+    return torch.where(small, norms / norms.max(), 1).log2().round().exp2()
 
 
 def composed_weight(matrix: Operator, scales: Scales, features: Features) -> torch.Tensor:
@@ -100,3 +120,29 @@ def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:
     difference = (composed.detach().double().to(target.device) - target).norm()
     norm = target.norm()
     return float(difference / norm) if norm > 0 else float(difference)
+
+
+def channel_errors(
+    composed: torch.Tensor, target: torch.Tensor, inputs: torch.Tensor | None = None
+) -> torch.Tensor:
+    """‖(W' - W)_i D‖ / ‖W_i D‖ of each output i, (c2,) in float64.
+
+    Relative to the largest output's weights where an output's own are zero.
+
+    Args:
+        composed: W' (c2, c0, *kernel).
+        target: W, of the same shape.
+        inputs: (c0,), sizes of the inputs, the diagonal of D; all 1 without.
+
+    >>> target = torch.tensor([[3.0, 4.0], [0.0, 1e-6]])
+    >>> channel_errors(target + 1e-7, target).log10().round()
+    tensor([-8., -1.], dtype=torch.float64)
+    """
+    target = target.detach().double()
+    difference = composed.detach().double().to(target.device) - target
+    if inputs is not None:
+        sizes = inputs.to(target).reshape(-1, *(1 for _ in target.shape[2:]))
+        target, difference = target * sizes, difference * sizes
+    norms = target.flatten(1).norm(dim=1)
+    sizes = torch.where(norms > 0, norms, norms.max())
+    return difference.flatten(1).norm(dim=1) / torch.where(sizes > 0, sizes, 1)

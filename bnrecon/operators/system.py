@@ -31,7 +31,8 @@ class System:
 
     ``matrix`` is M itself, without elimination; ``weight`` what M x is to be up to the second
     scales, as (c2, entries) in the order of M's rows: the target, less a skip connection's kernel
-    where that stands outside the second normalization.
+    where that stands outside the second normalization. ``outer`` (c2,) are the second scales where
+    they are fixed before solving, 1 where it is ``None``.
     """
 
     operator: Operator
@@ -39,9 +40,11 @@ class System:
     matrix: Operator
     weight: torch.Tensor
     orthogonal: bool
+    outer: torch.Tensor | None = None
 
     def scales(self, x: torch.Tensor) -> Scales:
         """Turn a solution into scales of both normalization layers."""
         if isinstance(self.operator, Eliminated):
             return Scales(x, self.operator.second_scales(self.matrix.matvec(x)))
-        return Scales(x, torch.ones(len(self.weight), dtype=x.dtype, device=x.device))
+        ones = torch.ones(len(self.weight), dtype=x.dtype, device=x.device)
+        return Scales(x, ones if self.outer is None else self.outer.to(ones))

@@ -11,6 +11,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction.kernels import changes_to_torch
 from bnrecon.runtime.errors import UserError, nearest, shorten
 from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import SOLVERS
@@ -48,6 +49,11 @@ def check_model(model: nn.Module) -> None:
         raise UserError(
             "the model is in training mode, its normalization not yet fixed; "
             "call model.eval() before reconstruct"
+        )
+    if changes := changes_to_torch():
+        raise UserError(
+            f"{shorten(changes)}, so that layers do not compute what PyTorch's do; undo that while "
+            "the model is rebuilt"
         )
     lazy = [name for name, part in model.named_modules() if isinstance(part, LazyModuleMixin)]
     if lazy:  # before images are run, which would give them weights

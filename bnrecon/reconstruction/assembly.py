@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from bnrecon.reconstruction.attention import pack
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
-from bnrecon.reconstruction.folding import layer_label
+from bnrecon.reconstruction.folding import replacements
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.refusal import layer_label
 from bnrecon.reconstruction.report import Reconstruction
-from bnrecon.reconstruction.substitution import freeze, replacements, substitute
+from bnrecon.reconstruction.substitution import freeze, substitute
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution
@@ -84,9 +85,8 @@ def check_moments(
         if seen is not None and not seen.is_finite():
             precision = str(layer.found.module.weight.dtype).removeprefix("torch.")
             raise RunError(
-                f"{layer.label}: the images are finite, its inputs or outputs are not: a number "
-                f"overflows {precision} on the way; use model.double(), or images and weights of "
-                "a usual size"
+                f"{layer.label}: on these images, which are finite, its inputs or outputs are not "
+                f"finite in {precision}; are they with model.double()?"
             )
         if activation != "identity":
             _check_range(layer.name, seen, activation)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
 
-from bnrecon.construction.two_layer import composed_weight, relative_error
+from bnrecon.construction.two_layer import channel_errors, composed_weight, relative_error
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
 from bnrecon.reconstruction.affine_map import AffineMap, rounded_scale
 from bnrecon.reconstruction.kernels import Layer, make_layer, weight_of
+from bnrecon.reconstruction.replaced_layer import refuse_sequences
 from bnrecon.runtime.precision import Precision
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from bnrecon.reconstruction.source_layer import SourceLayer
 
 __all__ = [
+    "LayerErrors",
     "collapse_layer",
     "collapsed_bias",
     "fold_inner_shift",
@@ -106,12 +108,15 @@ def collapse_layer(layer: SourceLayer) -> Layer:
     kernel = torch.cat(kernels).to(dtype)
     weight = weight_of(kernel, kind, len(layer.pairs)).contiguous()
     names = set(inspect.signature(kind).parameters) & set(kind.__constants__)
-    return make_layer(
+    made = make_layer(
         kind,
         nn.Parameter(weight),
         nn.Parameter(collapsed_bias(layer).to(dtype)),
         **{name: getattr(layer, name) for name in names},
     )
+    if layer.folded and kind is nn.Linear:
+        made.register_forward_pre_hook(refuse_sequences)
+    return made
 
 
 def collapsed_bias(layer: SourceLayer) -> torch.Tensor:
@@ -142,18 +147,46 @@ def _same(now: Sequence[torch.Tensor], then: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def layer_errors(layer: SourceLayer, kernel: torch.Tensor) -> tuple[float, float]:
+class LayerErrors(NamedTuple):
+    """How far a layer's kernel is from the target's.
+
+    Args:
+        exact: the relative error in float64.
+        assembled: the same in the network's precision.
+        exact_channel: the largest relative error of one output's weights, in float64.
+        assembled_channel: the same in the network's precision.
+        channel: the output of which that is.
+    """
+
+    exact: float
+    assembled: float
+    exact_channel: float
+    assembled_channel: float
+    channel: int
+
+
+def layer_errors(
+    layer: SourceLayer, kernel: torch.Tensor, inputs: torch.Tensor | None = None
+) -> LayerErrors:
     """The relative errors of a layer's kernel in float64 and in the network's precision.
 
     The first from its float64 maps and its features; the second from the rounded parameters that
     its BatchNorm layers hold, in the precision the network runs in. Of several groups it is the
     largest error of one.
+
+    Args:
+        layer: the source layer.
+        kernel: the target's (c2, c0 / groups, *kernel).
+        inputs: (c0,), sizes of the layer's inputs, by which the weights of one output are weighed.
     """
     first, second = layer.present_maps()
     exact = first.scale, second.scale
     rounded = rounded_scale(layer.first_norm), rounded_scale(layer.second_norm)
-    targets = kernel.chunk(len(layer.pairs))
-    errors = [
-        max(map(relative_error, kernels, targets)) for kernels in _composed(layer, exact, rounded)
-    ]
-    return errors[0], errors[1]
+    count = len(layer.pairs)
+    targets, sizes = kernel.chunk(count), [None] * count if inputs is None else inputs.chunk(count)
+    whole, channels = [], []
+    for kernels in _composed(layer, exact, rounded):
+        whole.append(max(map(relative_error, kernels, targets)))
+        channels.append(torch.cat(list(map(channel_errors, kernels, targets, sizes))))
+    largest, worst = [float(errors.max()) for errors in channels], int(channels[1].argmax())
+    return LayerErrors(whole[0], whole[1], largest[0], largest[1], worst)

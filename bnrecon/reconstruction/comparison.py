@@ -2,93 +2,125 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from bnrecon.reconstruction.images import run_model
-from bnrecon.reconstruction.report import OutputDifference
+from bnrecon.reconstruction.replaced_layer import ReplacedLayer
+from bnrecon.reconstruction.report import NOTED, OutputDifference
+from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.torch_modes import callers_default_device
 
-__all__ = ["NOTED", "compare"]
+__all__ = ["compare", "say_how_far"]
 
 
-FAR = 0.1  # of the outputs' own size: farther off, something in the network was not seen
-
-
-NOTED = 1e-3  # farther off than rounding usually leads
-
-
+FAR = 0.1  # of an output's spread: farther off, the two are not the same network
 NUDGE = 1e-4  # of the images' size: about what rounding in float32 may come to
-
-
-JUMP = (
-    1e-2  # of the outputs' size: those that change by more when images are nudged are taken to jump
-)
+JUMP = 1e-2  # of the spread: outputs that change by more when images are nudged are taken to jump
+FLAT = 1e-2  # of an output's largest number: the least that counts as its spread
 
 
 def compare(
-    network: nn.Module, model: nn.Module, images: torch.Tensor, exact: bool
+    network: nn.Module, model: nn.Module, images: torch.Tensor
 ) -> tuple[OutputDifference | None, list[str]]:
-    """Compare both networks' outputs on up to 64 images.
+    """Compare both networks' outputs on up to 64 images, tensor by tensor.
+
+    Each is compared by its own spread, the largest distance of its numbers from their mean: a small
+    one may be wrong beside a large one. Of both networks a copy is run.
 
     Args:
         network: the source network.
         model: the target.
         images: (N, C, H, W).
-        exact: every layer has converged, so that the outputs must be close.
 
     Returns:
-        The difference, and notes about it. Outputs that are random, or that jump, tell nothing: the
-        difference is ``None`` then.
+        The difference of the tensor for which it is largest, and notes. Outputs that are random, or
+        that jump, tell nothing: the difference is ``None`` then.
 
     Raises:
-        RunError: the source network fails or overflows, its outputs are of other shapes, or far off
-            with ``exact``; where the model's are all 0 there is no scale, and a note instead.
+        RunError: the source network fails, or its outputs are of other shapes, or not finite where
+            the model's are.
 
-    >>> compare(nn.ReLU(), nn.ReLU6(), torch.ones(3, 2), exact=True)
-    (OutputDifference(largest=0.0, size=1.0, images=3), [])
+    >>> compare(nn.ReLU(), nn.ReLU6(), torch.ones(3, 2))
+    (OutputDifference(largest=0.0, size=0.01, images=3, output=0, outputs=1), [])
     """
-    images = images[:64]
+    images, notes = images[:64], []
+    running, layers = share_parameters(model), _replaced_layers(network)
+    network = share_parameters(network, layers.values())
     with torch.no_grad(), exact_float32():
-        theirs, ours = (
-            _numbers(run_model(model, images.clone())),
-            _numbers(_source_output(network, images.clone())),
-        )
+        theirs = _numbers(run_model(running, images.clone()))
+        with _count_calls(layers) as ran:
+            ours = _numbers(_source_output(network, images.clone()))
+        if missed := [name for name, count in ran.items() if not count]:
+            notes.append(f"not compared, as these images do not reach them: {shorten(missed)}")
         if not theirs:
-            return None, ["outputs were not compared: the model puts out no floating-point tensors"]
-        found = OutputDifference(_gap(ours, theirs), _size(theirs), len(images))
-        if found.largest <= NOTED * found.size:
-            return found, []
-        if reason := _unsteady(model, images, theirs, found):
-            return None, [f"outputs were not compared: {reason}"]
-    if _finite(theirs) and not _finite(ours):
-        raise RunError(
-            "the source network's outputs are not finite, the model's are: intermediate numbers "
-            "overflow; "
-            "use model.double(), or images and weights of a usual size"
-        )
+            notes.append("outputs were not compared: the model puts out no floating-point tensors")
+            return None, notes
+        difference = _difference(ours, theirs, len(images))
+        if difference.relative <= NOTED:
+            return difference, notes
+        if reason := _unsteady(running, images, theirs, difference):
+            return None, [f"outputs were not compared: {reason}", *notes]
     if _shapes(ours) != _shapes(theirs):
         raise RunError(
             f"outputs are of shape {_shape_text(ours)} where the model's are "
             f"{_shape_text(theirs)}: their shape depends on "
             "their values, or on something that a replaced layer does not give"
         )
-    if not exact:
-        return found, []
-    seen = (
-        f"every layer is rebuilt, and yet outputs differ by {found.largest:.1e} where they are "
-        f"up to {found.size:.1e}: "
-        "the model computes something from its layers that a replaced layer does not give"
-    )
-    if 0 < FAR * found.size < found.largest:
-        raise RunError(seen)
-    return found, [f"{seen}, or rounding adds up"]
+    if _finite(theirs) and not _finite(ours):
+        raise RunError(
+            "the source network's outputs are not finite, the model's are; are those of a source "
+            "network of model.double() for these images?"
+        )
+    return difference, notes
+
+
+def say_how_far(difference: OutputDifference | None, why: str, accepted: bool = False) -> list[str]:
+    """A note on outputs that are off by more than rounding usually is.
+
+    Args:
+        difference: of the outputs, if they were compared.
+        why: what is known about it.
+        accepted: no error is raised however far they are off.
+
+    Raises:
+        RunError: they are off by more than a tenth of their spread.
+    """
+    if difference is None or difference.relative <= NOTED:
+        return []
+    which = "outputs differ"
+    if difference.outputs > 1:
+        which = f"output {difference.output + 1} of {difference.outputs} differs"
+    text = f"{which} by {difference.largest:.1e}, spread over {difference.size:.1e}: {why}"
+    if difference.relative > FAR and difference.size > 0 and not accepted:
+        raise RunError(text)
+    return [text]
+
+
+def _replaced_layers(network: nn.Module) -> dict[str, nn.Module]:
+    modules = network.named_modules()
+    return {name: module for name, module in modules if isinstance(module, ReplacedLayer)}
+
+
+@contextlib.contextmanager
+def _count_calls(layers: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
+    """How often each of these modules runs."""
+    calls = Counter(dict.fromkeys(layers, 0))
+    with contextlib.ExitStack() as hooks:
+        for name, module in layers.items():
+            hooks.enter_context(
+                module.register_forward_hook(lambda *_, name=name: calls.update([name]))
+            )
+        yield calls
 
 
 def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
@@ -100,29 +132,61 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
         raise
     except Exception as error:
         raise RunError(
-            f"every layer is rebuilt, but the source network does not run ({type(error).__name__}: "
+            f"with its layers replaced the network does not run ({type(error).__name__}: "
             f"{first_line(error)}): "
             "the model's own code asks a replaced layer for something that it does not have"
         ) from error
 
 
 def _unsteady(
-    model: nn.Module, images: torch.Tensor, theirs: list[torch.Tensor], found: OutputDifference
+    model: nn.Module,
+    images: torch.Tensor,
+    theirs: list[torch.Tensor],
+    difference: OutputDifference,
 ) -> str | None:
     """Why a difference means nothing, where the model's own outputs differ as much."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
     nudged = images + NUDGE * images.abs().max() * noise
-    for given, when, least in (
+    for inputs, when, least in (
         (images.clone(), "from one run to the next", 0.0),
-        (nudged, f"when its images change by {NUDGE:.0e} of their size", JUMP * found.size),
+        (nudged, f"when its images change by {NUDGE:.0e} of their size", JUMP),
     ):
-        others = _numbers(run_model(model, given))
+        others = _numbers(run_model(model, inputs))
         if _shapes(others) != _shapes(theirs):
             return f"the model's own are of another shape {when}"
-        own = _gap(others, theirs)
-        if own > least and 10 * own >= found.largest:
-            return f"the model's own differ by {own:.1e} {when}"
+        change = _difference(others, theirs, len(images))
+        if change.relative > least and 10 * change.relative >= difference.relative:
+            return f"the model's own differ by {change.largest:.1e} {when}"
     return None
+
+
+def _difference(
+    ours: list[torch.Tensor], theirs: list[torch.Tensor], images: int
+) -> OutputDifference:
+    """The difference of the tensor that is farthest off by its own spread."""
+    if _shapes(ours) != _shapes(theirs):
+        return OutputDifference(math.inf, 1.0, images)
+    count = len(theirs)
+    differences = [
+        OutputDifference(_gap(a, b), _spread(b), images, number, count)
+        for number, (a, b) in enumerate(zip(ours, theirs, strict=True))
+    ]
+    return max(differences, key=lambda difference: difference.relative)
+
+
+def _gap(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference, infinite for what is no number; equal infinities do not differ."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    return float(gap.max())
+
+
+def _spread(values: torch.Tensor) -> float:
+    """The largest distance of a number from the mean, infinities aside."""
+    finite = values[values.isfinite()]
+    if not finite.numel():
+        return 0.0
+    return max(float((finite - finite.mean()).abs().max()), FLAT * float(finite.abs().max()))
 
 
 def _numbers(output: Any) -> list[torch.Tensor]:
@@ -139,26 +203,3 @@ def _shape_text(parts: list[torch.Tensor]) -> str:
 
 def _finite(parts: list[torch.Tensor]) -> bool:
     return all(bool(part.isfinite().all()) for part in parts)
-
-
-def _gap(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    """The largest difference; infinite for other shapes, while equal infinities do not differ."""
-    if _shapes(ours) != _shapes(theirs):
-        return math.inf
-    largest = 0.0
-    for a, b in zip(ours, theirs, strict=True):
-        same = (a == b) | (a.isnan() & b.isnan())
-        largest = max(
-            largest,
-            float(
-                torch.where(same, 0.0, (a - b).abs())
-                .nan_to_num(nan=math.inf, posinf=math.inf)
-                .max()
-            ),
-        )
-    return largest
-
-
-def _size(parts: list[torch.Tensor]) -> float:
-    """The largest number, infinities aside."""
-    return max(float(part.abs().nan_to_num(nan=0, posinf=0).max()) for part in parts)

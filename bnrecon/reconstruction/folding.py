@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,7 +19,7 @@ from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.usage import Usage, find_usage
 from bnrecon.runtime.errors import shorten
 
-__all__ = ["FoundLayer", "Inventory", "find_layers", "layer_label"]
+__all__ = ["FoundLayer", "Inventory", "find_layers", "replacements"]
 
 
 # Hooks that do nothing but compute a layer's weight before it is used.
@@ -65,7 +66,9 @@ class Inventory:
     notes: list[str]
 
 
-def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Inventory:
+def find_layers(
+    model: nn.Module, images: torch.Tensor | None = None, fold_norms: bool = True
+) -> Inventory:
     """List a network's layers in the order of its modules.
 
     A BatchNorm is folded into the layer before it when it alone uses that layer's output, and
@@ -74,7 +77,7 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
     traced, nothing is folded: normalizations stay as they are, and a note says so. Refused are
     layers that compute something else than a convolution with their weight, and weights that are
     used without a module; ``images``, one batch for the network, show the latter better than a
-    trace.
+    trace. Without ``fold_norms`` all normalizations stay as they are.
 
     >>> layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.LSTM(4, 4)]
     >>> net = nn.Sequential(*layers).eval()
@@ -91,7 +94,8 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
         if reason := _refusal(name, module, usage):
             refused[name] = reason
         elif isinstance(module, LAYERS):
-            layers.append(_found(name, module, usage.norms.get(name), modules))
+            norm_name = usage.norms.get(name) if fold_norms else None
+            layers.append(_found(name, module, norm_name, modules))
     refused |= {
         name: reason for name, reason in usage.outside.items() if not _is_part(name, refused)
     }
@@ -104,13 +108,16 @@ def find_layers(model: nn.Module, images: torch.Tensor | None = None) -> Invento
     return Inventory(layers, refused, notes)
 
 
-def layer_label(name: str) -> str:
-    """What a message calls a module; the model itself has no name.
-
-    >>> layer_label("features.0"), layer_label("")
-    ('layer features.0', 'the model')
-    """
-    return f"layer {name}" if name else "the model"
+def replacements(
+    layers: Sequence[FoundLayer], modules: Iterable[nn.Module]
+) -> dict[int, nn.Module]:
+    """By ``id``, the module for each layer; a BatchNorm that was folded in is left out."""
+    replaced: dict[int, nn.Module] = {}
+    for found, module in zip(layers, modules, strict=True):
+        replaced[id(found.module)] = module
+        if found.norm is not None:
+            replaced[id(found.norm)] = nn.Identity()
+    return replaced
 
 
 def _is_part(name: str, refused: dict[str, str]) -> bool:
@@ -154,6 +161,7 @@ def _with_other_hooks(layer: FoundLayer) -> list[str]:
     found = []
     for name, module in ((layer.name, layer.module), (layer.norm_name, layer.norm)):
         hooks = [hook for kind in OTHER_HOOKS for hook in getattr(module, kind, {}).values()]
+        hooks = [getattr(hook, "hook", hook) for hook in hooks]  # which a copy wraps
         if any(not str(getattr(hook, "__module__", "")).startswith("torch.") for hook in hooks):
             found.append(name or "the model")
     return found
@@ -193,9 +201,10 @@ def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torc
         )
         gain = 1 / (variance.double() + norm.eps).sqrt()
         shift = torch.zeros_like(gain)
-        if norm.affine:
+        if norm.weight is not None:
             gain = gain * norm.weight.detach().double()
-            shift = shift if norm.bias is None else norm.bias.detach().double()
+        if norm.bias is not None:
+            shift = norm.bias.detach().double()
         bias = gain * (bias - mean.double()) + shift
     weight = gain.reshape(-1, *(1 for _ in weight.shape[1:])) * weight
     return TargetLayer(name, weight, bias, getattr(module, "groups", 1)), gain

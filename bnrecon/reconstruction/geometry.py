@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bnrecon.reconstruction.kernels import TRANSPOSED, Convolution, Layer, Transposed
+from bnrecon.reconstruction.kernels import TRANSPOSED, Layer
 
 __all__ = ["Geometry", "centre", "geometry_of", "pad"]
 
@@ -58,39 +58,37 @@ def geometry_of(module: Layer) -> Geometry:
     """
     if isinstance(module, nn.Linear):
         return Geometry()
-    sides = range(len(module.kernel_size))
-    transposed = isinstance(module, TRANSPOSED)
-    between = [
-        _around(module, n) if isinstance(module, TRANSPOSED) else _pads(module, n) for n in sides
-    ]
-    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    stride = tuple(module.stride)
+    # What PyTorch reads when it is called, which code may have set since the layer was made: the
+    # weight's sides, numbers in place of tuples, and the pads of a padding that is not by zeros.
+    kernel = tuple(module.weight.shape[2:])
+    stride, dilation = (_by_side(value, kernel) for value in (module.stride, module.dilation))
+    reach = [step * (side - 1) for step, side in zip(dilation, kernel, strict=True)]
+    transposed, zeros = isinstance(module, TRANSPOSED), module.padding_mode == "zeros"
+    padding: Any = module.padding
+    if isinstance(module, TRANSPOSED):  # below 0 where the spread image is cropped
+        sides, more = _by_side(padding, kernel), _by_side(module.output_padding, kernel)
+        between = [(r - p, r - p + o) for r, p, o in zip(reach, sides, more, strict=True)]
+    elif padding == "same":
+        between = [(total // 2, total - total // 2) for total in reach]
+    else:
+        sides = _by_side(0 if padding == "valid" else padding, kernel)
+        between = [(side, side) for side in sides]
+    pads = tuple(number for pair in reversed(between) for number in pair)
     return Geometry(
-        tuple(module.kernel_size),
-        tuple(1 for _ in sides) if transposed else stride,
-        tuple(module.dilation),
-        tuple(number for pair in reversed(between) for number in pair),
-        mode,
+        kernel,
+        tuple(1 for _ in kernel) if transposed else stride,
+        dilation,
+        pads if zeros else tuple(module._reversed_padding_repeated_twice),
+        "constant" if zeros else module.padding_mode,
         module.groups,
         stride if transposed else (),
     )
 
 
-def _pads(module: Convolution, side: int) -> tuple[int, int]:
-    """Padding before and after the image along one side."""
-    if module.padding == "valid":
-        return 0, 0
-    if isinstance(module.padding, str):  # same
-        total = module.dilation[side] * (module.kernel_size[side] - 1)
-        return total // 2, total - total // 2
-    return module.padding[side], module.padding[side]
-
-
-def _around(module: Transposed, side: int) -> tuple[int, int]:
-    """Zeros before and after the spread image along one side; below 0 where it is cropped."""
-    reach = module.dilation[side] * (module.kernel_size[side] - 1)
-    before = reach - int(module.padding[side])
-    return before, before + module.output_padding[side]
+def _by_side(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, ...]:
+    """A number for each side: one alone holds for all."""
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    return tuple(map(int, numbers)) * (len(kernel) if len(numbers) == 1 else 1)
 
 
 def pad(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
@@ -44,7 +45,8 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     >>> first.shape, len(list(batches))
     (torch.Size([2, 3]), 1)
     """
-    parameter = next(model.parameters(), torch.empty(()))
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    parameter = next((t for t in tensors if t.is_floating_point()), torch.empty(()))
     if (
         not isinstance(images, torch.Tensor | Iterable)
         or isinstance(images, str | bytes | dict)
@@ -60,7 +62,7 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     if first is None:
         raise UserError("images: there is no image in it; at least one is needed")
     with torch.no_grad():
-        run_model(model, first[:1].clone())
+        run_model(share_parameters(model), first[:1].clone())
     return first, itertools.chain([first], checked)
 
 
@@ -120,6 +122,8 @@ def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
             f"images are {given}, the model is {wanted}: give them as it takes them, "
             f"as {wanted} and normalized"
         )
+    if batch.layout != torch.strided:
+        raise UserError("images: they are sparse or nested; give them as a tensor of one shape")
     if batch.is_meta:
         raise UserError("images: they are on the meta device and hold no numbers")
     if not bool(batch.isfinite().all()):

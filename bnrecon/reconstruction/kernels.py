@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from bnrecon.features.shapes import LayerShape
 
@@ -15,6 +17,7 @@ __all__ = [
     "Layer",
     "Norm",
     "apply_kernel",
+    "changes_to_torch",
     "frozen_layer",
     "group_shape",
     "is_plain",
@@ -46,6 +49,7 @@ CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BUILT_IN: tuple[type[Any], ...] = (*LAYERS, nn.BatchNorm1d)
 FORWARDS = {kind.forward for kind in BUILT_IN}
 INNER_FORWARDS = {getattr(kind, "_conv_forward", None) for kind in BUILT_IN}
+METHODS = ("forward", "_conv_forward")
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -61,8 +65,27 @@ def is_plain(module: nn.Module) -> bool:
         kind.forward in FORWARDS
         and getattr(kind, "_conv_forward", None) in INNER_FORWARDS
         and kind.__call__ is nn.Module.__call__
-        and "forward" not in vars(module)
+        and not any(name in vars(module) for name in METHODS)
     )
+
+
+def changes_to_torch() -> list[str]:
+    """What is not PyTorch's own of the classes that are rebuilt, and of every module's call.
+
+    A replaced method is told by the file of its code: a wrapper can take over its name, and it may
+    have been replaced before this was imported.
+
+    >>> changes_to_torch()
+    []
+    """
+    changed = []
+    for kind in BUILT_IN:
+        for name in METHODS:
+            code = getattr(getattr(kind, name, None), "__code__", None)
+            if code is not None and code.co_filename != sys.modules[kind.__module__].__file__:
+                changed.append(f"torch.nn.{kind.__name__}.{name} is replaced")
+    hooks = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
+    return changed + ["forward hooks are registered for all modules"] * any(hooks)
 
 
 def norm_class(module: Layer) -> type[Norm]:
@@ -75,8 +98,9 @@ def norm_class(module: Layer) -> type[Norm]:
 
 
 def output_channels(module: Layer) -> int:
-    """How many channels a layer puts out."""
-    return module.out_features if isinstance(module, nn.Linear) else module.out_channels
+    """How many channels a layer puts out, by its weight, as PyTorch counts them."""
+    outputs, inputs = module.weight.shape[:2]
+    return inputs * module.groups if isinstance(module, TRANSPOSED) else outputs
 
 
 def kernel_of(module: Layer) -> torch.Tensor:

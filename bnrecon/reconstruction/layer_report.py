@@ -24,6 +24,9 @@ __all__ = ["report_layer"]
 # Units of rounding by which a layer may be off in the network's precision: 1.2e-4 in float32.
 ASSEMBLED = 1e3
 
+# Tolerances of the whole layer by which the weights of one output may be off.
+CHANNEL = 1e3
+
 UNREACHED_PIVOT = (
     "the eliminated system is solved, but recovering the second scales amplifies what is left: "
     "some output is hardly reached at its pivot (near to a pathological target of Burkholz 2024, "
@@ -45,13 +48,14 @@ def report_layer(
         planned: what was planned of it.
         solution: what the solver reports.
         digest: the digest of its features.
-        moments: of its inputs; needed for an activation that is only nearly linear, whose outputs
-            are tried besides.
+        moments: of its inputs, by whose size the weights of an output are weighed; needed for an
+            activation that is only nearly linear, whose outputs are tried besides.
 
     Raises:
         RunError: a number overflows in the network's precision.
     """
-    report = _errors(layer, planned, solution, digest)
+    inputs = None if moments is None else moments.input_sizes()
+    report = _errors(layer, planned, solution, digest, inputs)
     if layer.linearized.exact:
         return report
     assert moments is not None, "the linear region was chosen from them"
@@ -59,19 +63,26 @@ def report_layer(
 
 
 def _errors(
-    layer: SourceLayer, planned: PlannedLayer, solution: SolverReport, digest: str
+    layer: SourceLayer,
+    planned: PlannedLayer,
+    solution: SolverReport,
+    digest: str,
+    inputs: torch.Tensor | None,
 ) -> LayerReport:
     precision = layer.second_norm.weight.dtype
-    exact, assembled = layer_errors(layer, planned.found.target.weight)
+    errors = layer_errors(layer, planned.found.target.weight, inputs)
+    exact, assembled = errors.exact, errors.assembled
     if not layer.is_finite() or not math.isfinite(assembled):
         largest = float(planned.found.target.weight.abs().max())
         raise RunError(
-            f"{planned.label}: its normalization overflows {_name(precision)} (weights up to "
-            f"{largest:.0e}, statistics of the images besides); use model.double(), or weights "
-            "and images of a usual size"
+            f"{planned.label}: its normalization is not finite in {_name(precision)} (weights are "
+            f"up to {largest:.0e}); use model.double(), or weights and images of a usual size"
         )
     tolerance = planned.solver.tolerance
     rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
+    # One output's share of a layer's error may be large beside its own weights.
+    solved = errors.exact_channel <= CHANNEL * tolerance
+    channels = solved and errors.assembled_channel <= max(CHANNEL * tolerance, rounding)
     diagnosis = solution.diagnosis
     if solution.converged and exact > tolerance:
         if planned.width < planned.shape.equations:
@@ -82,6 +93,13 @@ def _errors(
             f"{assembled:.0e}: large scales cancel; take more features (oversampling=1.1), or a "
             "model in double precision"
         )
+    elif solution.converged and not channels:
+        weighed = "" if inputs is None else ", each times the size of its input on the images"
+        diagnosis = (
+            f"the layer as a whole is rebuilt to {assembled:.0e}; the weights of output "
+            f"{errors.channel}{weighed}, are off by {errors.assembled_channel:.0e} of their own "
+            "size, far below that of others; use a model in double precision, or features=id_cond"
+        )
     shape = planned.shape
     return LayerReport(
         name=planned.name,
@@ -90,7 +108,7 @@ def _errors(
         width=planned.width,
         relative_error=exact,
         assembled_error=assembled,
-        converged=solution.converged and exact <= tolerance and assembled <= rounding,
+        converged=solution.converged and exact <= tolerance and assembled <= rounding and channels,
         redrawn=sum(pair.redrawn for pair in layer.pairs),
         rank=_rank(layer.pairs) if planned.features.strict else None,
         convolutions=_convolutions(layer),
@@ -98,6 +116,7 @@ def _errors(
         solution=dataclasses.replace(solution, diagnosis=diagnosis),
         groups=planned.groups,
         kept=None if planned.features.keep is None else planned.features.kept(planned.width),
+        channel_error=errors.assembled_channel,
     )
 
 

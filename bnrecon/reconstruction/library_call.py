@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,22 +15,26 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
 from bnrecon.reconstruction.assembly import check_moments, join_layers
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
-from bnrecon.reconstruction.comparison import compare
+from bnrecon.reconstruction.comparison import compare, say_how_far
 from bnrecon.reconstruction.images import checked_images
 from bnrecon.reconstruction.moments import LayerMoments, gather
-from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
-from bnrecon.reconstruction.refusal import RefusedLayers
+from bnrecon.reconstruction.refusal import RefusedLayers, layer_label
 from bnrecon.reconstruction.report import Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
-from bnrecon.runtime.errors import RunError
-from bnrecon.runtime.torch_modes import outside_torch_modes
+from bnrecon.runtime.errors import RunError, shorten
+from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["reconstruct"]
 
 
+logger = logging.getLogger(__name__)
+
+
+@one_thread_at_a_time
 @outside_torch_modes
 def reconstruct(
     model: nn.Module,
@@ -39,6 +45,7 @@ def reconstruct(
     images: torch.Tensor | Iterable | None = None,
     *,
     unsupported: str = "raise",
+    fold: bool = True,
 ) -> Reconstruction:
     """Rebuild a network from frozen random convolutions by its normalization parameters alone.
 
@@ -68,17 +75,19 @@ def reconstruct(
             are computed from them. Without images means are 0 and variances 1. An activation needs
             images: it is used where it is linear on their range.
         unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are.
+        fold: whether a BatchNorm that follows a layer is rebuilt with it, and an ``nn.Identity``
+            in the source network. Without, all normalizations stay as they are.
 
     Returns:
         ``.network``, the source as an ``nn.Module`` on the model's device; ``.layers``, a report
-        for each layer; ``.notes``; ``.difference`` of outputs, ``None`` where they were not
-        compared; ``.save``.
+        for each layer; ``.verified``, whether outputs agree, ``None`` where they were not compared,
+        as without images; ``.difference`` of outputs; ``.notes``; ``.save``.
 
     Raises:
         UserError: an argument, the model or a layer is not possible; checked before any work.
         RunError: a system is singular, memory does not suffice, a number overflows in the network's
-            precision; or all layers are rebuilt and the outputs are far from the model's all the
-            same, and ``error.reconstruction`` is what was rebuilt.
+            precision; the model computes something else once its layers are replaced; or the
+            outputs are far from the model's, and ``error.reconstruction`` is what was rebuilt.
 
     >>> _ = torch.manual_seed(0)
     >>> layers = [nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3)]
@@ -90,9 +99,11 @@ def reconstruct(
     """
     check_model(model)
     spec, solver = feature_spec(features, oversampling), solver_spec(solver)
-    first, batches = (None, None) if images is None else checked_images(images, uncompiled(model))
+    own = uncompiled(model)
+    first, batches = (None, None) if images is None else checked_images(images, own)
+    options: Any = {"seed": seed, "unsupported": unsupported, "fold": fold}
     try:
-        plan = plan_layers(model, spec, solver, seed=seed, unsupported=unsupported, images=first)
+        plan = plan_layers(model, spec, solver, images=first, **options)
     except RefusedLayers as error:
         if unsupported == "raise":
             error.advise_library_user()
@@ -102,7 +113,7 @@ def reconstruct(
         moments = gather(plan.model, [layer.found for layer in plan.layers], batches)
     known = check_moments(plan, moments)
     rebuilt = join_layers(plan, [_rebuilt(layer, known.get(layer.name)) for layer in plan.layers])
-    return rebuilt if first is None else _compare(rebuilt, uncompiled(model), first, spec)
+    return _describe(_compare(rebuilt, own, first, plan), plan)
 
 
 def _rebuilt(layer: PlannedLayer, moments: LayerMoments | None) -> BuiltLayer:
@@ -112,14 +123,59 @@ def _rebuilt(layer: PlannedLayer, moments: LayerMoments | None) -> BuiltLayer:
 
 
 def _compare(
-    rebuilt: Reconstruction, model: nn.Module, images: torch.Tensor, features: FeatureSpec
+    rebuilt: Reconstruction, model: nn.Module, images: torch.Tensor | None, plan: Plan
 ) -> Reconstruction:
     """The same with the difference of outputs; a ``RunError`` about them holds what was rebuilt."""
-    exact = FIRST_ACTIVATIONS[features.activation].exact
-    exact = exact and all(report.converged for report in rebuilt.layers)
+    if images is None:
+        note = "outputs were not compared with the model's: give images, and they are"
+        return dataclasses.replace(rebuilt, notes=[note, *rebuilt.notes])
+    worst = max(rebuilt.layers, key=lambda report: report.channel_error or 0)
+    why = (
+        f"alone, layers are off by at most {worst.channel_error:.0e} of an output's weights "
+        f"({layer_label(worst.name)}), which adds up; use model.double(), or features=id_cond"
+    )
+    if failed := [report.name for report in rebuilt.layers if not report.converged]:
+        why = f"not converged: {shorten([name or 'the model' for name in failed])}"
     try:
-        difference, notes = compare(rebuilt.network, model, images, exact)
+        difference, notes = compare(rebuilt.network, model, images)
+        notes += say_how_far(difference, why, accepted=_is_approximate(plan))
     except RunError as error:
         error.reconstruction = rebuilt
         raise
     return dataclasses.replace(rebuilt, difference=difference, notes=rebuilt.notes + notes)
+
+
+def _is_approximate(plan: Plan) -> bool:
+    """Whether the features that were asked for need not suffice, so that outputs may be off."""
+    spec = plan.features
+    return (
+        not FIRST_ACTIVATIONS[spec.activation].exact
+        or spec.keep is not None
+        or spec.allow_below_minimum
+    )
+
+
+def _describe(rebuilt: Reconstruction, plan: Plan) -> Reconstruction:
+    """The same with notes on layers that failed, on folding, and on the range of an activation."""
+    notes = []
+    for report in rebuilt.layers:
+        if not report.converged:
+            reason = f": {report.diagnosis}" if report.diagnosis else ""
+            notes.append(
+                f"{layer_label(report.name)} did not converge, its weights are off by "
+                f"{report.relative_error:.1e}{reason}"
+            )
+            logger.warning(notes[-1])
+    layers = [layer.found for layer in plan.layers]
+    if folded := [f"{one.norm_name} into {one.name}" for one in layers if one.norm is not None]:
+        notes.append(
+            f"folded: {shorten(folded)}; each is an Identity in the source network, whoever else "
+            "uses it (fold=False keeps all)"
+        )
+    if plan.features.activation != "identity":
+        notes.append(
+            f"activation={plan.features.activation} is linear for inputs of a layer up to "
+            f"{plan.features.margin:g} times the largest on these images; beyond, the source "
+            "network is another one, and layer.outside of each source layer counts such numbers"
+        )
+    return dataclasses.replace(rebuilt, notes=rebuilt.notes + notes)

@@ -12,6 +12,7 @@ from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import centre, geometry_of, pad, take
 from bnrecon.reconstruction.images import run_model
+from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
@@ -83,6 +84,10 @@ class LayerMoments:
             self.centre_products[inputs, inputs],
             self.centre_with_output[outputs, inputs],
         )
+
+    def input_sizes(self) -> torch.Tensor:
+        """The root mean square of each input, (c0,)."""
+        return (self.input_products.diagonal() / self.count).sqrt()
 
     def is_finite(self) -> bool:
         """Whether all that was seen is finite: what is not shows in the squares."""
@@ -159,6 +164,8 @@ def gather(
 ) -> Mapping[str, LayerMoments]:
     """Run images through the target once and collect the moments of every layer's input and output.
 
+    A copy is run: what the model's forward changes stays as it is.
+
     Raises ``UserError`` where the model does not take a batch.
     """
     moments = {found.name: LayerMoments() for found in layers}
@@ -169,6 +176,8 @@ def gather(
         def hook(_module: nn.Module, inputs: tuple, named: dict, output: torch.Tensor) -> None:
             # Detached: a model may turn gradients on.
             given, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
+            if torch._C._functorch.is_batchedtensor(given):
+                return  # within torch.vmap, out of which no sum may be carried
             if not geometry.dims:
                 x, out = (part.reshape(-1, part.shape[-1]).T for part in (given, output))
                 moments[found.name].add(x.double(), out.double(), x.double())
@@ -185,16 +194,13 @@ def gather(
 
         return hook
 
-    handles = [
-        found.module.register_forward_hook(watch(found), with_kwargs=True) for found in layers
-    ]
-    device = next(model.parameters()).device
-    try:
-        # Not in inference mode, in which what a model caches could not be used afterwards.
-        with torch.no_grad(), exact_float32():
-            for batch in batches:
-                run_model(model, batch.to(device))
-    finally:
-        for handle in handles:
-            handle.remove()
+    running = share_parameters(model)
+    for found in layers:
+        module = running.get_submodule(found.name)
+        module.register_forward_hook(watch(found), with_kwargs=True)
+    device = layers[0].module.weight.device if layers else torch.device("cpu")
+    # Not in inference mode, in which what a model caches could not be used afterwards.
+    with torch.no_grad(), exact_float32():
+        for batch in batches:
+            run_model(running, batch.to(device))
     return moments

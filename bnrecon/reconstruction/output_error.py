@@ -7,6 +7,7 @@ import copy
 import torch
 
 from bnrecon.reconstruction.folding import FoundLayer
+from bnrecon.reconstruction.geometry import geometry_of
 from bnrecon.reconstruction.source_layer import SourceLayer
 
 __all__ = ["output_error"]
@@ -23,9 +24,12 @@ def output_error(layer: SourceLayer, found: FoundLayer, largest: torch.Tensor) -
         found: the target layer, and the BatchNorm that is folded into it.
         largest: (c0,), the bound of the inputs by channel; they are uniform within it.
     """
-    weight = found.module.weight
-    steps = getattr(found.module, "dilation", ())
-    sides = [step * (side - 1) + 1 for step, side in zip(steps, weight.shape[2:], strict=True)]
+    weight, geometry = found.module.weight, geometry_of(found.module)
+    cropped = -min(0, *geometry.pads) if geometry.pads else 0
+    sides = [
+        step * (side - 1) + 1 + 2 * cropped
+        for step, side in zip(geometry.dilation, geometry.kernel, strict=True)
+    ]
     shape = (PROBES, len(largest), *sides)
     numbers = 2 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1
     probes = numbers.to(weight) * largest.to(weight).reshape(-1, *(1 for _ in sides))

@@ -15,8 +15,9 @@ from bnrecon.features.pair import Features
 from bnrecon.features.register import distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.reconstruction.folding import FoundLayer, layer_label
+from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.groups import group_number, together_bytes
+from bnrecon.reconstruction.refusal import layer_label
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
 from bnrecon.reconstruction.storage import (
     disk_bytes,

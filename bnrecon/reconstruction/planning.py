@@ -17,10 +17,12 @@ from bnrecon.reconstruction.arguments import (
     feature_spec,
     solver_spec,
 )
-from bnrecon.reconstruction.attention import fast_path_notes, unpack
-from bnrecon.reconstruction.folding import find_layers
+from bnrecon.reconstruction.attention import fast_path_notes, pack, unpack
+from bnrecon.reconstruction.comparison import compare, say_how_far
+from bnrecon.reconstruction.folding import find_layers, replacements
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
+from bnrecon.reconstruction.replaced_layer import TrialLayer
 from bnrecon.reconstruction.storage import (
     advice,
     count,
@@ -30,10 +32,10 @@ from bnrecon.reconstruction.storage import (
     solver_shortage,
     store,
 )
-from bnrecon.reconstruction.substitution import check_copy, substitute, uncompiled
+from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.hardware import available_memory
-from bnrecon.runtime.torch_modes import outside_torch_modes
+from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.pruning import check_solver, none_to_spare
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.spec import SolverSpec
@@ -41,6 +43,7 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["RefusedLayers", "plan_layers"]
 
 
+@one_thread_at_a_time
 @outside_torch_modes
 def plan_layers(
     model: nn.Module,
@@ -50,6 +53,7 @@ def plan_layers(
     seed: int = 0,
     unsupported: str = "raise",
     images: torch.Tensor | None = None,
+    fold: bool = True,
 ) -> Plan:
     """Choose the width of every layer, and refuse what cannot be done before any work.
 
@@ -60,11 +64,17 @@ def plan_layers(
         seed: what features are drawn from.
         unsupported: ``"raise"``, or ``"keep"`` to leave layers that cannot be rebuilt as they are
             and to plan as many as memory holds together.
-        images: one batch, (N, C, H, W), that is run to see how the model uses its weights.
+        images: one batch, (N, C, H, W), that is run to see how the model uses its weights, and
+            whether it computes the same once its layers are replaced.
+        fold: whether a BatchNorm that follows a layer is rebuilt with it.
+
+    Returns:
+        The plan. Its ``model`` is a copy that shares the parameters.
 
     Raises:
         UserError: an option or a layer is not possible; ``RefusedLayers`` has the reason for each.
-        RunError: memory does not suffice for the solver.
+        RunError: memory does not suffice for the solver, or the model computes something else once
+            its layers are replaced.
 
     >>> _ = torch.manual_seed(0)
     >>> plan = plan_layers(nn.Linear(3, 4).eval(), FeatureSpec(width="minimum"))
@@ -80,10 +90,10 @@ def plan_layers(
     own = uncompiled(model)
     compiled = own is not model
     check_tensors(own)
-    model = unpack(own, substitute)
+    model = unpack(share_parameters(own), substitute)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
-    inventory = find_layers(model, images)
+    inventory = find_layers(model, images, fold)
     wanted = [
         PlannedLayer(
             found, _width(found.target.shape, features, solver), number, features, solver, int(seed)
@@ -95,6 +105,11 @@ def plan_layers(
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
     for layer in wanted:
+        if (reason := _nothing_to_solve(layer)) and unsupported == "keep":
+            inventory.refused[layer.name] = reason
+            continue
+        if reason:
+            raise UserError(f"{layer.label}: {reason}")
         _check_layer(layer)
         beside = stored if unsupported == "raise" else layer.stored
         shortage = solver_shortage(layer, beside, free)
@@ -117,8 +132,33 @@ def plan_layers(
     notes = [*inventory.notes, *kept, *_slow(planned), *fast_path_notes(model)]
     if compiled:
         notes.append("the model is compiled, the source network is not: torch.compile it again")
-    check_copy(model, [layer.found for layer in planned])
-    return Plan(planned, notes, model, features, refused)
+    return Plan(planned, notes + _try_copy(model, own, planned, images), model, features, refused)
+
+
+def _try_copy(
+    model: nn.Module, own: nn.Module, planned: list[PlannedLayer], images: torch.Tensor | None
+) -> list[str]:
+    """Notes of a network with other layers that compute the same, tried before any is solved.
+
+    Args:
+        model: whose layers are replaced.
+        own: the user's, with which it is compared.
+        planned: the layers.
+        images: of the comparison; without, the network is made and not run.
+    """
+    layers = [layer.found for layer in planned]
+    if images is None:
+        substitute(model, replacements(layers, (nn.Identity() for _ in layers)))
+        return []
+    trials = [TrialLayer(one.module, one.target, one.norm is not None) for one in layers]
+    network = pack(substitute(model, replacements(layers, trials)))
+    difference, notes = compare(network, own, images[:TRIED])
+    why = (
+        "nothing is solved yet, and each layer alone computes what the model's does. So the model "
+        "does more with its layers than call them: look for code that asks for their type, "
+        "settings or weights, or for a BatchNorm's that is folded (not with fold=False)"
+    )
+    return notes + say_how_far(difference, why)
 
 
 def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
@@ -135,10 +175,31 @@ def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
 
 # Norms of weights below it, or above its inverse, vanish or overflow in float64.
 SMALLEST = 1e-150
+TRIED = 8  # images that a network is tried with before its layers are solved
+
+
+def _nothing_to_solve(layer: PlannedLayer) -> str | None:
+    """Why a layer's weights are no target, if they are none."""
+    target = layer.found.target
+    if not target.weight.numel():
+        return f"its weight is empty, of shape {tuple(target.weight.shape)}"
+    for what, value in (("weights", target.weight), ("bias", target.bias)):
+        if not bool(torch.isfinite(value).all()):
+            return (
+                f"its {what}, normalization folded in, are not all finite; "
+                "nothing can be rebuilt from them"
+            )
+    largest = float(target.weight.abs().max())
+    if largest and not SMALLEST < largest < 1 / SMALLEST:
+        return (
+            f"its weights, normalization folded in, are {largest:.0e} at most, whose squares "
+            f"float64 does not hold; give weights from {SMALLEST:.0e} to {1 / SMALLEST:.0e}"
+        )
+    return None
 
 
 def _check_layer(layer: PlannedLayer) -> None:
-    """Raise ``UserError`` for a width that is not possible, and for weights that are not finite."""
+    """Raise ``UserError`` for a width that is not possible."""
     features, c1 = layer.features, layer.width
     least = minimum_width(layer.shape, features.skip)
     if c1 < least and not features.allow_below_minimum:
@@ -153,20 +214,6 @@ def _check_layer(layer: PlannedLayer) -> None:
         raise UserError(f"{layer.label}: {none_to_spare(layer.shape.equations, c1)}")
     if c1 < 1:
         raise UserError(f"{layer.label}: {count(c1)} features; at least one is needed")
-    target = layer.found.target
-    for what, value in (("weights", target.weight), ("bias", target.bias)):
-        if not bool(torch.isfinite(value).all()):
-            raise UserError(
-                f"{layer.label}: its {what}, normalization folded in, are not all finite; "
-                "nothing can be rebuilt from them"
-            )
-    largest = float(target.weight.abs().max())
-    if largest and not SMALLEST < largest < 1 / SMALLEST:
-        raise UserError(
-            f"{layer.label}: its weights, normalization folded in, are {largest:.0e} at most, "
-            f"whose squares float64 does not hold; give weights from {SMALLEST:.0e} to "
-            f"{1 / SMALLEST:.0e}"
-        )
     kind = distribution(features.name)
     kind.check_width(layer.shape, c1)
     if layer.solver.name != "auto":

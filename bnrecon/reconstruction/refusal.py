@@ -6,10 +6,19 @@ from collections.abc import Mapping
 
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["RefusedLayers", "list_refused", "raise_nothing_left"]
+__all__ = ["RefusedLayers", "layer_label", "list_refused", "raise_nothing_left"]
 
 SHOWN = 3  # refused layers that a message names,
 LENGTH = 230  # in at most so many characters
+
+
+def layer_label(name: str) -> str:
+    """What a message calls a module; the model itself has no name.
+
+    >>> layer_label("features.0"), layer_label("")
+    ('layer features.0', 'the model')
+    """
+    return f"layer {name}" if name else "the model"
 
 
 class RefusedLayers(UserError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,9 @@ from bnrecon.reconstruction import source_file
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.solvers.base import SolverReport
 
-__all__ = ["LayerReport", "OutputDifference", "Reconstruction"]
+__all__ = ["NOTED", "LayerReport", "OutputDifference", "Reconstruction"]
+
+NOTED = 1e-3  # of their spread: outputs that are farther off than rounding usually leads
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class LayerReport:
         assembled_error: the same from the parameters that the network holds, in the precision it
             runs in.
             Of several groups both are the largest of one.
-        converged: the solver has converged, ``relative_error`` is within its tolerance, and
-            ``assembled_error`` is rounding.
+        converged: the solver has converged, ``relative_error`` is within its tolerance,
+            ``assembled_error`` is rounding, and so is ``channel_error``.
         redrawn: features that came out all-zero and were drawn again.
         rank: that of M where strict sparse features may lack it; ``None`` where it was not
             computed.
@@ -43,6 +46,9 @@ class LayerReport:
         groups: of a grouped convolution, each rebuilt from features of its own.
         kept: how many of the features may have a scale that is not 0, of each group; ``None``
             without pruning.
+        channel_error: ‖(W' - W)_i‖ / ‖W_i‖ of the output i for which it is largest, as assembled;
+            each weight is multiplied by the size of its input where images tell it. ``None`` where
+            an earlier version did not compute it.
     """
 
     name: str
@@ -59,6 +65,7 @@ class LayerReport:
     solution: SolverReport
     groups: int = 1
     kept: int | None = None
+    channel_error: float | None = None
 
     @property
     def oversampling(self) -> float:
@@ -132,6 +139,7 @@ class LayerReport:
             **({"at_limit": True} if solution.at_limit else {}),
             **({"groups": self.groups} if self.groups > 1 else {}),
             **({} if self.kept is None else {"kept": self.kept}),
+            **({} if self.channel_error is None else {"channel_error": self.channel_error}),
         }
 
     @classmethod
@@ -171,6 +179,7 @@ class LayerReport:
             solution=solution,
             groups=row.get("groups", 1),
             kept=row.get("kept"),
+            channel_error=row.get("channel_error"),
         )
 
 
@@ -178,15 +187,29 @@ class LayerReport:
 class OutputDifference:
     """How far the outputs of the source network are from the model's.
 
+    Of several tensors it is that of the one that is farthest off by its ``size``.
+
     Args:
         largest: the largest difference of two numbers.
-        size: the largest number among the model's outputs.
+        size: the spread of the model's: the largest distance of one from their mean, at least a
+            hundredth of the largest.
         images: how many were compared.
+        output: which tensor of the outputs this is, from 0.
+        outputs: how many there are.
     """
 
     largest: float
     size: float
     images: int
+    output: int = 0
+    outputs: int = 1
+
+    @property
+    def relative(self) -> float:
+        """``largest / size``."""
+        if self.size > 0:
+            return self.largest / self.size
+        return math.inf if self.largest else 0.0
 
 
 @dataclass(frozen=True)
@@ -200,6 +223,9 @@ class Reconstruction:
         notes: what a user should know.
         difference: of the outputs; ``None`` without images, and where a note says why they could
             not be compared.
+
+    >>> Reconstruction(nn.Identity(), [], [], difference=OutputDifference(0.2, 1.0, 64)).verified
+    False
     """
 
     network: nn.Module
@@ -207,6 +233,14 @@ class Reconstruction:
     recipes: list[LayerRecipe]
     notes: list[str] = field(default_factory=list)
     difference: OutputDifference | None = None
+
+    @property
+    def verified(self) -> bool | None:
+        """Whether outputs agree to a thousandth of their spread; ``None``: they weren't compared.
+
+        What the images do not reach is not compared either: a note names such layers.
+        """
+        return None if self.difference is None else self.difference.relative <= NOTED
 
     def save(self, path: str | Path, full: bool = False) -> Path:
         """Save the network as its seed and normalization parameters.

@@ -99,7 +99,9 @@ def tolerance_for(layer: PlannedLayer, target: TargetLayer, system: System) -> f
     """The relative residual to reach: tolerance · min(1, ‖W‖ / ‖b‖).
 
     W is the target's weight and b the right-hand side. A skip connection that has to be cancelled
-    can make b far larger than W; the error is to be small relative to W.
+    can make b far larger than W, as can small outputs that are scaled up; the error is to be small
+    relative to W.
     """
-    norm, rhs = float(target.weight.norm()), float(system.weight.norm())
+    wanted = system.weight if system.outer is None else system.rhs
+    norm, rhs = float(target.weight.norm()), float(wanted.norm())
     return layer.solver.tolerance * (min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0)

@@ -14,16 +14,16 @@ from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.affine_map import AffineMap, norm_values, present_map, write_map
 from bnrecon.reconstruction.collapse import collapsed_bias, fold_inner_shift, present_layer
-from bnrecon.reconstruction.geometry import centre, geometry_of, pad
+from bnrecon.reconstruction.geometry import centre
 from bnrecon.reconstruction.groups import joined, joined_digest
 from bnrecon.reconstruction.identity_features import identity_output
 from bnrecon.reconstruction.kernels import (
     Layer,
     apply_kernel,
     frozen_layer,
-    kind_of,
     norm_class,
 )
+from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 
 __all__ = ["IMPLICIT_FROM", "SourceLayer"]
 
@@ -35,7 +35,7 @@ CHUNK_BYTES = 32 * 2**20
 IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
 
 
-class SourceLayer(nn.Module):
+class SourceLayer(ReplacedLayer):
     """Convolution A (1x1), BatchNorm, activation, convolution B, BatchNorm for one layer.
 
     Of that ``module`` it takes geometry, type and device, not the weight. Where the features have a
@@ -61,12 +61,9 @@ class SourceLayer(nn.Module):
     def __init__(
         self, pairs: Features | Sequence[Features], module: Layer, activation: str = "identity"
     ):
-        super().__init__()
+        super().__init__(module)
         self.pairs = (pairs,) if isinstance(pairs, Features) else tuple(pairs)  # one a group
-        self.kind, self.geometry = kind_of(module), geometry_of(module)
         features, count, dtype = self.features, len(self.pairs), module.weight.dtype
-        for name in module.__constants__:  # kernel_size, ...: other code may read them
-            setattr(self, name, getattr(module, name))
         stored = count * features.shape.feature_bytes(features.width)
         self.implicit = features.identity and stored > IMPLICIT_FROM
         norm = norm_class(module)
@@ -77,7 +74,6 @@ class SourceLayer(nn.Module):
         self.inner_shift = activation != "identity"  # the activation's linear region may need it
         self.first_norm.bias.requires_grad_(self.inner_shift)
         self.maps: tuple[AffineMap, AffineMap] | None = None
-        self.folded = False  # whether a BatchNorm of the target went into this layer
         self.region = (0.0, math.inf) if self.linearized.one_sided else (-math.inf, math.inf)
         self.outside = 0  # intermediate values outside the region where the activation is linear
         if features.skip != "none":
@@ -119,34 +115,6 @@ class SourceLayer(nn.Module):
         """
         first, second = self.maps or (None, None)
         return present_map(self.first_norm, first), present_map(self.second_norm, second)
-
-    def forward(
-        self, input: torch.Tensor, output_size: Sequence[int] | None = None
-    ) -> torch.Tensor:
-        """The function on (N, c0, *sides) or (c0, *sides), or on (..., c0) for a linear layer."""
-        dims = self.geometry.dims
-        if not dims:
-            return self._rows(input)
-        if input.ndim == dims + 1:
-            return self(input[None], output_size)[0]
-        x = pad(input, self.geometry, output_size)
-        # Channels last is 1.1 to 1.6 times as fast here on a processor; the output comes back as
-        # the input came in, since what follows may take a view of it.
-        if dims == 2 and len(self.pairs) == 1:
-            x = x.contiguous(memory_format=torch.channels_last)
-        output = self._pair(x)
-        return output.contiguous() if input.is_contiguous() else output
-
-    def _rows(self, input: torch.Tensor) -> torch.Tensor:
-        """A linear layer on the last side of its input."""
-        if self.folded and input.ndim > 2:
-            raise ValueError(
-                "BatchNorm1d on a sequence normalizes its second dimension; "
-                "such a layer cannot be rebuilt folded"
-            )
-        shape = self.features.shape
-        rows = input.reshape(input.shape[:-1].numel(), shape.inputs)
-        return self._pair(rows).reshape(*input.shape[:-1], shape.outputs)
 
     def _pair(self, x: torch.Tensor) -> torch.Tensor:
         """Both convolutions and normalizations on a padded input."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 
-from bnrecon.reconstruction.folding import FoundLayer, layer_label
+from bnrecon.reconstruction.refusal import layer_label
 from bnrecon.runtime.errors import UserError, first_line
 
-__all__ = ["check_copy", "freeze", "replacements", "substitute", "uncompiled"]
+__all__ = ["freeze", "share_parameters", "substitute", "uncompiled"]
 
 NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
@@ -51,21 +51,24 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
         raise UserError(f"{what} cannot be copied ({first_line(error)}); {hint}") from error
 
 
-def replacements(
-    layers: Sequence[FoundLayer], modules: Iterable[nn.Module]
-) -> dict[int, nn.Module]:
-    """By ``id``, the module for each layer; a BatchNorm that was folded in is left out."""
-    replaced: dict[int, nn.Module] = {}
-    for found, module in zip(layers, modules, strict=True):
-        replaced[id(found.module)] = module
-        if found.norm is not None:
-            replaced[id(found.norm)] = nn.Identity()
-    return replaced
+def share_parameters(model: nn.Module, modules: Iterable[nn.Module] = ()) -> nn.Module:
+    """A copy in eval mode that shares the parameters, and what has a gradient's history of them.
 
+    It is run in the model's place: buffers and settings that a ``forward`` changes are the copy's,
+    as are hooks.
 
-def check_copy(model: nn.Module, layers: Sequence[FoundLayer]) -> None:
-    """Raise ``UserError`` for what is kept beside these layers and cannot be copied."""
-    substitute(model, replacements(layers, (nn.Identity() for _ in layers)))
+    Args:
+        model: is left as it is.
+        modules: parts of it that are not copied.
+    """
+    tensors = (
+        value
+        for module in model.modules()
+        for value in (*module.parameters(recurse=False), *vars(module).values())
+        if isinstance(value, torch.Tensor)
+    )
+    shared = (v for v in tensors if isinstance(v, nn.Parameter) or v.grad_fn is not None)
+    return substitute(model, {id(value): value for value in (*shared, *modules)})
 
 
 def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.followed_weights import METADATA
 from bnrecon.reconstruction.kernels import LAYERS, is_plain, norm_class, output_channels
+from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.torch_modes import callers_default_device
 
@@ -50,7 +51,7 @@ def trace(model: nn.Module) -> Trace:
     >>> [node.op for node in trace(net).graph.nodes]
     ['placeholder', 'call_module', 'call_module', 'output']
     """
-    twin = _twin(model)
+    twin = share_parameters(model)
     reads, tracer = _Reads(twin), _Tracer()
     with torch.no_grad(), callers_default_device(), reads:
         graph = tracer.trace(twin)
@@ -113,17 +114,6 @@ class _Reads(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _twin(model: nn.Module) -> nn.Module:
-    """A copy that shares the parameters, and what was computed of them; buffers are its own."""
-    shared = [
-        value
-        for module in model.modules()
-        for value in (*module.parameters(recurse=False), *vars(module).values())
-        if isinstance(value, torch.Tensor)
-    ]
-    return copy.deepcopy(model, {id(value): value for value in shared})
-
-
 def _names(model: nn.Module) -> dict[int, set[str]]:
     """By ``id``, the names of each parameter and buffer: several for tied ones."""
     found: dict[int, set[str]] = {}
@@ -171,12 +161,15 @@ def _within(name: str, owner: str) -> bool:
 
 
 def _is_as_before(module: nn.Module, before: nn.Module) -> bool:
-    """Whether what it prints of itself, such as a stride or an eps, its mode and buffers stayed."""
-    if (module.extra_repr(), module.training) != (before.extra_repr(), before.training):
+    """Whether its constants, such as a stride or an eps, its mode and its buffers stayed."""
+    names = (*getattr(module, "__constants__", ()), "training")
+    if any(getattr(module, name, None) != getattr(before, name, None) for name in names):
         return False
     buffers, others = (dict(one.named_buffers(recurse=False)) for one in (module, before))
     return buffers.keys() == others.keys() and all(
-        isinstance(value, torch.Tensor) and torch.equal(value, others[name])
+        isinstance(value, torch.Tensor)
+        and value.shape == others[name].shape
+        and torch.allclose(value, others[name], 0, 0, equal_nan=value.is_floating_point())
         for name, value in buffers.items()
     )
 
@@ -185,7 +178,8 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
     """The BatchNorm layers that alone use one layer's output, by the name of that layer.
 
     Each is called once. None is there whose numbers, or the layer's bias, are read by others: they
-    would find those of the folded layer, or none.
+    would find those of the folded layer, or none. Nor is one beside which another of its size
+    stands that this call does not use: which of them it is seems to be chosen at run time.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     >>> foldable(trace(net), net)
@@ -208,9 +202,24 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
             continue
         if any(_within(name, user.target) or _is_bias(name, node.target) for name in traced.read):
             continue
-        if norm.num_features == output_channels(layer):
+        if len(norm.running_mean) == output_channels(layer):
             pairs[node.target] = user.target
-    return pairs
+    return {
+        layer: name
+        for layer, name in pairs.items()
+        if not any(_could_replace(other, name, modules) and not calls[other] for other in modules)
+    }
+
+
+def _could_replace(other: str, norm: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a module is a BatchNorm of the same size in the same part of the network."""
+    part, same = modules[other], modules[norm]
+    return (
+        other.rpartition(".")[0] == norm.rpartition(".")[0]
+        and isinstance(part, nn.modules.batchnorm._BatchNorm)
+        and isinstance(same, nn.modules.batchnorm._BatchNorm)
+        and part.num_features == same.num_features
+    )
 
 
 def _is_bias(name: str, layer: str) -> bool:
@@ -218,15 +227,12 @@ def _is_bias(name: str, layer: str) -> bool:
     return name == f"{layer}.bias" or name.startswith(f"{layer}.parametrizations.bias.")
 
 
-def _calls(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> dict[str, int]:
+def _calls(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Counter[str]:
     """How often each module is called; what lies within a called one may be called there again."""
-    calls: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[node.target] = calls.get(node.target, 0) + 1
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     names = {id(module): name for name, module in modules.items()}
     for target in list(calls):
         for part in modules[target].modules() if target in modules else ():
             if (name := names.get(id(part))) not in (None, target):
-                calls[name] = calls.get(name, 0) + 2
+                calls[name] += 2
     return calls

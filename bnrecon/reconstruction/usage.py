@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
 from bnrecon.reconstruction.kernels import LAYERS, is_plain
+from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.reconstruction.tracing import foldable, trace
 from bnrecon.runtime.errors import first_line
@@ -70,12 +71,10 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     if flow is not None:  # a run may take another path than a trace does
         norms = {layer: norm for layer, norm in norms.items() if flow.normalizes(norm, layer)}
     if seen is None:
-        layers = {name for name, part in model.named_modules() if isinstance(part, LAYERS)}
-        changed = dict.fromkeys(
-            traced.changed & layers, "the network's forward changes its settings"
-        )
-        seen = _follow(traced.graph, model) | changed
-    return Usage(norms, seen)
+        seen = _follow(traced.graph, model)
+    layers = {name for name, part in model.named_modules() if isinstance(part, LAYERS)}
+    changed = dict.fromkeys(traced.changed & layers, "the network's forward changes its settings")
+    return Usage(norms, seen | changed)
 
 
 SAME_NUMBERS = ("data", "T", "mT", "H", "mH", "real")  # attributes of a tensor
@@ -160,6 +159,7 @@ class _Flow:
 
 def _observe(model: nn.Module, images: torch.Tensor) -> tuple[dict[str, str], _Flow]:
     """What a run on one image shows of weights that are used outside of layers."""
+    model = share_parameters(model)
     watch, flow = _Watch(model), _Flow()
 
     def enter(name: str, *given: object) -> None:
@@ -170,25 +170,19 @@ def _observe(model: nn.Module, images: torch.Tensor) -> tuple[dict[str, str], _F
         watch.running.pop()
         flow.left(name, module, output)
 
-    handles = []
     for name in watch.followed.watched:
         module = model.get_submodule(name)
-        handles += [  # before a hook that computes the weight: it, too, runs in the layer
-            module.register_forward_pre_hook(
-                lambda _, args, kwargs, name=name: enter(name, args, kwargs),
-                prepend=True,
-                with_kwargs=True,
-            ),
-            module.register_forward_hook(
-                lambda module, _, output, name=name: leave(name, module, output), always_call=True
-            ),
-        ]
-    try:
-        with torch.no_grad(), _eager(model), callers_default_device(), watch:
-            model(images[:1].clone())
-    finally:
-        for handle in handles:
-            handle.remove()
+        # Before a hook that computes the weight: it, too, runs in the layer.
+        module.register_forward_pre_hook(
+            lambda _, args, kwargs, name=name: enter(name, args, kwargs),
+            prepend=True,
+            with_kwargs=True,
+        )
+        module.register_forward_hook(
+            lambda module, _, output, name=name: leave(name, module, output), always_call=True
+        )
+    with torch.no_grad(), _eager(model), callers_default_device(), watch:
+        model(images[:1].clone())
     return watch.followed.outside, flow
 
 

@@ -23,11 +23,10 @@ from bnrecon.features.pair import Features
 from bnrecon.reconstruction.assembly import check_moments, join_layers
 from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.collapse import layer_errors
-from bnrecon.reconstruction.comparison import NOTED
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
-from bnrecon.reconstruction.report import LayerReport
+from bnrecon.reconstruction.report import NOTED, LayerReport
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.reporting.progress import layer_line, seed_line
@@ -311,7 +310,7 @@ def _verify(source: nn.Module, reports: list[LayerReport], plan: Plan) -> list[L
                 f"layer {report.name}: the frozen weights are not the drawn ones; "
                 "this is a defect, please report it"
             )
-        exact, assembled = layer_errors(layer, targets[report.name])
+        exact, assembled = layer_errors(layer, targets[report.name])[:2]
         if not (math.isfinite(exact) and math.isfinite(assembled)):
             raise RunError(
                 f"layer {report.name}: its error is not a number; the target's weights or "

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["callers_default_device", "outside_torch_modes"]
+__all__ = ["callers_default_device", "one_thread_at_a_time", "outside_torch_modes"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+LOCK = threading.RLock()
 PROCESSOR = torch.device("cpu")
 GIVEN: ContextVar[torch.device] = ContextVar("default device of the caller", default=PROCESSOR)
 
@@ -44,6 +46,20 @@ def outside_torch_modes(function: Callable[P, R]) -> Callable[P, R]:
             if default != PROCESSOR:
                 modes.callback(GIVEN.reset, GIVEN.set(default))
                 modes.enter_context(PROCESSOR)
+            return function(*args, **kwargs)
+
+    return called
+
+
+def one_thread_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a function in one thread after the other: what it changes in torch is every thread's.
+
+    That is how modules are called while a network is traced, and the precision of products.
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        with LOCK:
             return function(*args, **kwargs)
 
     return called

@@ -166,7 +166,7 @@ def test_outputs_beside_zeros_are_noted_and_no_failure():
     nn.init.zeros_(model.weight)
     rebuilt = bnrecon.reconstruct(model, FeatureSpec(skip="outer"), images=some())
     assert rebuilt.difference.size == 0 < rebuilt.difference.largest < 1e-4
-    assert any("where they are up to 0.0e+00" in note for note in rebuilt.notes)
+    assert rebuilt.verified is False
 
 
 def test_what_is_no_module_or_holds_no_numbers_is_named():
@@ -245,8 +245,9 @@ def test_outputs_that_are_far_off_though_every_layer_is_rebuilt_are_a_failure():
         def forward(self, x):
             return self.layer(x) * (1 if isinstance(self.layer, nn.Linear) else 5)
 
-    with pytest.raises(RunError, match="every layer is rebuilt, and yet outputs differ"):
+    with pytest.raises(RunError, match=r"outputs differ by .* nothing is solved yet"):
         bnrecon.reconstruct(Asks().eval(), images=torch.randn(5, 4))
+    assert bnrecon.reconstruct(Asks().eval()).verified is None
 
 
 class Around(nn.Module):
@@ -278,10 +279,8 @@ def test_outputs_that_are_a_little_off_are_noted():
         images=rows(),
     )
     assert rebuilt.difference.largest == pytest.approx(0.02, abs=1e-4)
-    assert any(
-        "every layer is rebuilt, and yet outputs differ by 2.0e-02" in note
-        for note in rebuilt.notes
-    )
+    assert rebuilt.verified is False
+    assert sum("outputs differ by 2.0e-02" in note for note in rebuilt.notes) == 2
 
 
 @pytest.mark.parametrize(
@@ -307,15 +306,15 @@ def test_outputs_that_cannot_be_compared_are_no_failure(then, why):
     [
         (
             lambda self, y: y[:, : 3 if type(self.layers[0]) is nn.Linear else 2],
-            r"outputs are of shape \(20, 2\) where the model's are \(20, 3\)",
+            r"outputs are of shape \(8, 2\) where the model's are \(8, 3\)",
         ),
         (
             lambda self, y: y * (1 if type(self.layers[0]) is nn.Linear else 5),
-            "every layer is rebuilt, and yet outputs differ",
+            "outputs differ by .* nothing is solved yet",
         ),
         (
             lambda self, y: y + self.layers[0].mine,
-            r"does not run \(AttributeError: 'SourceLayer' object has no attribute 'mine'\)",
+            r"does not run \(AttributeError: 'TrialLayer' object has no attribute 'mine'\)",
         ),
         (
             lambda self, y: y / (type(self.layers[0]) is nn.Linear),
@@ -324,14 +323,13 @@ def test_outputs_that_cannot_be_compared_are_no_failure(then, why):
     ],
     ids=["shape", "far off", "attribute", "not finite"],
 )
-def test_a_failed_comparison_says_what_happened_and_keeps_what_was_rebuilt(then, named):
+def test_code_that_goes_past_the_layers_is_a_failure_before_any_is_solved(then, named):
     model = around(then)
     model.layers[0].mine = 0.0
-    with pytest.raises(RunError, match=named) as caught:
+    with pytest.raises(RunError, match=named):
+        bnrecon.plan_layers(model, images=rows())
+    with pytest.raises(RunError, match=named):
         bnrecon.reconstruct(model, images=rows())
-    rebuilt = caught.value.reconstruction
-    assert [layer.converged for layer in rebuilt.layers] == [True, True]
-    assert torch.allclose(rebuilt.network.layers(rows()), model.layers(rows()), atol=1e-5)
 
 
 def test_outputs_in_a_dataclass_are_compared():
@@ -348,7 +346,8 @@ def test_a_forward_with_gradients_inside_is_run_and_what_it_caches_can_be_used()
     model.layers.append(Remembers().eval())
     rebuilt = bnrecon.reconstruct(model, images=rows())
     assert rebuilt.difference.largest < 1e-5 * rebuilt.difference.size
-    assert not model.layers[-1].seen.is_inference()
+    assert not hasattr(model.layers[-1], "seen")
+    assert not rebuilt.network(rows()).is_inference()
 
 
 class Remembers(nn.Module):
@@ -398,7 +397,7 @@ def test_numbers_that_overflow_are_a_failure_and_not_converged(where):
             model[1].running_var.fill_(1e-3)
     else:
         x = 1e30 * x
-    with pytest.raises((RunError, UserError), match=r"overflows float32|not finite"):
+    with pytest.raises((RunError, UserError), match="not finite"):
         bnrecon.reconstruct(model, images=x)
 
 

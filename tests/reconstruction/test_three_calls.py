@@ -23,7 +23,7 @@ from bnrecon.reconstruction import (
     solve_layer,
 )
 from bnrecon.reconstruction.building import build_layer
-from bnrecon.reconstruction.collapse import collapse_layer
+from bnrecon.reconstruction.collapse import LayerErrors, collapse_layer
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.spec import SolverSpec
@@ -103,7 +103,8 @@ def test_a_solution_of_the_same_plan_keeps_its_report(model):
 @pytest.mark.parametrize("skip", ["none", "inner", "outer"])
 def test_an_error_that_elimination_leaves_is_explained(skip, monkeypatch):
     """Second scales are recovered below n features, with any skip connection."""
-    monkeypatch.setattr(layer_report, "layer_errors", lambda *_: (1e-6, 1e-6))
+    errors = LayerErrors(1e-6, 1e-6, 1e-6, 1e-6, 0)
+    monkeypatch.setattr(layer_report, "layer_errors", lambda *_: errors)
     (layer,) = plan_layers(torch.nn.Linear(4, 4).eval(), FeatureSpec(width=14, skip=skip)).layers
     report = build_layer(layer, solve_layer(layer)).report
     assert not report.converged

@@ -18,16 +18,17 @@ from bnrecon.runtime.torch_modes import GIVEN, PROCESSOR
 from bnrecon.solvers import SolverSpec, solve
 from bnrecon.solvers.register import SOLVERS
 
+DEVICES = []  # the default device of each run of a model's own code
+
 
 class Watching(nn.Sequential):
     """Keeps the default device that each of its runs saw."""
 
     def __init__(self, *layers):
         super().__init__(*layers)
-        self.seen = []
 
     def forward(self, x):
-        self.seen.append(torch.get_default_device().type)
+        DEVICES.append(torch.get_default_device().type)
         return super().forward(x)
 
 
@@ -79,15 +80,15 @@ def test_every_distribution(model, images, elsewhere, features, tmp_path):
 def test_a_model_s_own_code_sees_the_caller_s_default_device(model, images, elsewhere):
     class Loader:
         def __iter__(self):
-            model.seen.append(torch.get_default_device().type)
+            DEVICES.append(torch.get_default_device().type)
             yield images[:2]
-            model.seen.append(torch.get_default_device().type)
+            DEVICES.append(torch.get_default_device().type)
             yield images[2:]
 
-    model.seen.clear()
+    DEVICES.clear()
     bnrecon.reconstruct(model, images=Loader())
-    assert len(model.seen) > 4
-    assert set(model.seen) == {"meta"}
+    assert len(DEVICES) > 4
+    assert set(DEVICES) == {"meta"}
 
 
 @pytest.mark.parametrize("storage", ["regenerate", "disk"])

@@ -1,0 +1,110 @@
+"""What stands in a network where a layer stood: one that moves over its input as that layer did."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.reconstruction.geometry import geometry_of, pad
+from bnrecon.reconstruction.kernels import (
+    Layer,
+    apply_kernel,
+    kind_of,
+    output_channels,
+    weight_of,
+)
+
+__all__ = ["ReplacedLayer", "TrialLayer", "refuse_sequences"]
+
+
+class ReplacedLayer(nn.Module):
+    """Stands in the place of a layer, whose type, geometry and constants it reads, not its weight.
+
+    It is no ``nn.Conv2d`` and no ``nn.Linear``: code of the model that asks for these sees it.
+
+    Args:
+        module: the layer.
+        folded: whether a BatchNorm of the model went into this layer.
+    """
+
+    def __init__(self, module: Layer, folded: bool = False):
+        super().__init__()
+        self.kind, self.geometry = kind_of(module), geometry_of(module)
+        self.outputs, self.folded = output_channels(module), folded
+        for name in module.__constants__:  # kernel_size, ...: other code may read them
+            setattr(self, name, getattr(module, name))
+
+    @abstractmethod
+    def _pair(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's outputs for a padded input."""
+
+    def forward(
+        self, input: torch.Tensor, output_size: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """The function on (N, c0, *sides) or (c0, *sides), or on (..., c0) for a linear layer."""
+        dims = self.geometry.dims
+        if not dims:
+            return self._rows(input)
+        if input.ndim == dims + 1:
+            return self(input[None], output_size)[0]
+        x = pad(input, self.geometry, output_size)
+        # Channels last is 1.1 to 1.6 times as fast here on a processor; the output comes back as
+        # the input came in, since what follows may take a view of it.
+        if dims == 2 and self.geometry.groups == 1:
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # as torch.vmap can, too
+        output = self._pair(x)
+        return output.contiguous() if input.is_contiguous() else output
+
+    def _rows(self, input: torch.Tensor) -> torch.Tensor:
+        """A linear layer on the last side of its input."""
+        if self.folded:
+            refuse_sequences(self, (input,))
+        rows = input.reshape(input.shape[:-1].numel(), input.shape[-1])
+        return self._pair(rows).reshape(*input.shape[:-1], self.outputs)
+
+
+class TrialLayer(ReplacedLayer):
+    """Computes exactly what a layer and the BatchNorm folded into it do, without any features.
+
+    A network in which it stands for every layer that will be rebuilt shows, before anything is
+    solved, whether the network's own code goes past the layers that it is made of.
+    """
+
+    def __init__(self, module: Layer, target: TargetLayer, folded: bool):
+        super().__init__(module, folded)
+        dtype = module.weight.dtype
+        kernel = target.weight if self.geometry.dims else target.weight[:, :, 0, 0]
+        self.kernel = nn.Parameter(kernel.to(dtype), requires_grad=False)
+        self.shift = nn.Parameter(target.bias.to(dtype), requires_grad=False)
+        self.eval()
+
+    def _pair(self, x: torch.Tensor) -> torch.Tensor:
+        groups = self.geometry.groups
+        return apply_kernel(x, self.kernel, self.shift, groups, **self.geometry.movement)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The folded weight, for code that reads a layer's weight."""
+        kernel = self.kernel if self.geometry.dims else self.kernel[:, :, None, None]
+        return weight_of(kernel, self.kind, self.geometry.groups)
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """The folded bias."""
+        return self.shift
+
+
+def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Raise ``ValueError`` for the input of a linear layer whose BatchNorm1d would see sequences.
+
+    A hook of the layer that a folded one is collapsed to, too.
+    """
+    if inputs[0].ndim > 2:
+        raise ValueError(
+            "BatchNorm1d on a sequence normalizes its second dimension; "
+            "such a layer cannot be rebuilt folded"
+        )

@@ -1,0 +1,383 @@
+"""Models whose own code does more with their layers than call them, and layers of unequal sizes."""
+
+import copy
+import functools
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from lively import enliven
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+import bnrecon
+from bnrecon.features.spec import FeatureSpec
+from bnrecon.reconstruction import plan_layers
+from bnrecon.runtime.errors import RunError, UserError
+
+
+def images(count=16):
+    return torch.randn(count, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.act = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.bn(self.conv(x)))
+
+
+class Closure(Body):
+    def __init__(self):
+        super().__init__()
+        self.body = lambda x: self.bn(self.conv(x))
+
+    def forward(self, x):
+        return self.act(self.body(x))
+
+
+class Weak(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Body()
+        self.inner = Inner(self.body)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Inner(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.owner = weakref.ref(body)
+
+    def forward(self, x):
+        return self.owner()(x)
+
+
+class AsksForTheClass(Body):
+    def forward(self, x):
+        for part in (self.conv, self.bn):
+            x = 3 * part(x) if isinstance(part, nn.Conv2d) else part(x)
+        return x
+
+
+class ReadsEpsilon(Body):
+    """Normalizes by itself: its BatchNorm is never called."""
+
+    def forward(self, x):
+        y, bn = self.conv(x), self.bn
+        y = (y - bn.running_mean.view(1, -1, 1, 1)) / (bn.running_var + bn.eps).sqrt().view(
+            1, -1, 1, 1
+        )
+        return torch.relu(y)
+
+
+class Domains(nn.Module):
+    """One of two normalizations, chosen at run time."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norms, self.domain = nn.ModuleList([nn.BatchNorm2d(4), nn.BatchNorm2d(4)]), 0
+
+    def forward(self, x):
+        return torch.relu(self.norms[self.domain](self.conv(x)))
+
+
+def lively(kind, seed=0):
+    torch.manual_seed(seed)
+    return enliven(kind(), (3, 6, 6))
+
+
+def relative_difference(ours, theirs):
+    return float((ours - theirs).abs().max() / (theirs - theirs.mean()).abs().max())
+
+
+@pytest.mark.parametrize("kind", [Closure, Weak])
+def test_a_model_that_calls_its_layers_past_any_copy_is_refused(kind):
+    with pytest.raises(UserError, match="conv: its weight is read outside of the layer"):
+        bnrecon.reconstruct(lively(kind), images=images())
+
+
+@pytest.mark.parametrize("kind", [Body, AsksForTheClass, ReadsEpsilon, Domains])
+def test_a_source_is_verified_or_refused_with_images_and_not_verified_without(kind):
+    model = lively(kind)
+    try:
+        rebuilt = bnrecon.reconstruct(model, images=images())
+    except RunError:
+        assert kind is AsksForTheClass
+    else:
+        assert rebuilt.verified
+        assert relative_difference(rebuilt.network(images()), model(images())) < 1e-4
+    rebuilt = bnrecon.reconstruct(model)
+    assert rebuilt.verified is None
+    assert rebuilt.notes[0].startswith("outputs were not compared")
+
+
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+def test_a_normalization_chosen_at_run_time_is_kept(given):
+    model = lively(Domains)
+    model.norms[1].running_mean.fill_(3.0)
+    rebuilt = bnrecon.reconstruct(model, images=given).network
+    model.domain = rebuilt.domain = 1
+    assert relative_difference(rebuilt(images()), model(images())) < 1e-4
+
+
+def test_nothing_is_folded_where_that_is_asked_for():
+    model = lively(Body)
+    kept = bnrecon.reconstruct(model, images=images(), fold=False).network
+    assert isinstance(kept.bn, nn.BatchNorm2d)
+    assert relative_difference(kept.bn(kept.conv(images())), model.bn(model.conv(images()))) < 1e-4
+    assert relative_difference(kept.conv(images()), model.conv(images())) < 1e-4
+    folded = bnrecon.reconstruct(model, images=images())
+    assert [note for note in folded.notes if "bn into conv" in note]
+
+
+def test_replaced_forwards_and_hooks_for_all_modules_are_refused(monkeypatch):
+    model = lively(Body)
+    plain = nn.Conv2d.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Conv2d, "forward", functools.wraps(plain)(lambda self, x: plain(self, x)))
+        with pytest.raises(UserError, match=r"torch\.nn\.Conv2d\.forward is replaced"):
+            plan_layers(model)
+    handle = register_module_forward_hook(lambda *_: None)
+    try:
+        with pytest.raises(UserError, match="forward hooks are registered for all modules"):
+            plan_layers(model)
+    finally:
+        handle.remove()
+    model.conv._conv_forward = functools.partial(model.conv._conv_forward)
+    with pytest.raises(UserError, match="conv: Conv2d computes something of its own"):
+        plan_layers(model)
+
+
+# What PyTorch reads at a call is what counts, whatever the constructor was given.
+
+
+def change_affine(model):
+    model.bn = nn.BatchNorm2d(4, affine=False).eval()
+    model.bn.weight = nn.Parameter(torch.tensor([0.5, 2.0, 3.0, -1.0]))
+    model.bn.bias = nn.Parameter(torch.ones(4))
+
+
+def change_weight(model):
+    model.bn.weight = None
+
+
+def change_numbers(model):
+    model.conv.padding, model.conv.stride, model.conv.dilation = 1, 2, 1
+
+
+def change_padding(model):
+    model.conv = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").eval()
+    model.conv.padding = (2, 2)
+
+
+def change_kernel(model):
+    model.conv.weight = nn.Parameter(torch.randn(4, 3, 2, 2) / 3)
+
+
+def change_channels(model):
+    model.conv.weight, model.conv.bias = nn.Parameter(torch.randn(6, 3, 3, 3) / 5), None
+    model.bn = nn.BatchNorm2d(6).eval()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_affine,
+        change_weight,
+        change_numbers,
+        change_padding,
+        change_kernel,
+        change_channels,
+    ],
+)
+@pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
+def test_settings_that_were_changed_after_construction_are_read_as_pytorch_does(change, given):
+    model = lively(Body)
+    change(model)
+    rebuilt = bnrecon.reconstruct(model, images=given)
+    assert isinstance(rebuilt.network.bn, nn.Identity)
+    assert relative_difference(rebuilt.network(images()), model(images())) < 1e-4
+
+
+class Averages(Body):
+    """Keeps a count and a moving average, as observers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(()))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.average.mul_(0.9).add_(0.1 * x.mean())
+        return super().forward(x)
+
+
+class Fails(Body):
+    def forward(self, x):
+        super().forward(x)
+        raise ValueError("no")
+
+
+def test_the_model_itself_does_not_change_and_is_not_hooked():
+    model = lively(Averages)
+    before, calls = copy.deepcopy(model.state_dict()), model.calls
+    rebuilt = bnrecon.reconstruct(model, images=images())
+    assert model.calls == calls == rebuilt.network.calls
+    for state in (model.state_dict(), before):
+        assert torch.equal(state["average"], rebuilt.network.average)
+    failing = Fails().eval()
+    for _ in range(2):
+        with pytest.raises(UserError, match="the model does not take them"):
+            bnrecon.reconstruct(failing, images=images())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in failing.modules())
+
+
+def test_weights_that_are_buffers_are_rebuilt():
+    model = lively(Body)
+    for part in (model.conv, model.bn):
+        for name in ("weight", "bias"):
+            value = getattr(part, name).detach().clone()
+            delattr(part, name)
+            part.register_buffer(name, value)
+    assert bnrecon.reconstruct(model, images=images()).verified
+
+
+def test_calls_in_several_threads_give_what_one_gives():
+    model = lively(Body)
+    expected = bnrecon.reconstruct(model, images=images()).network.state_dict()
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(bnrecon.reconstruct, model, images=images()) for _ in range(8)]
+    for call in calls:
+        state = call.result().network.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in expected.items())
+
+
+def unequal(ratio, dtype=torch.float32):
+    """Rows of the first layer up to ``ratio`` apart, which the second evens out."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(6, 8), nn.Linear(8, 5)
+    sizes = torch.logspace(0, float(torch.tensor(ratio).log10()), 8)
+    with torch.no_grad():
+        first.weight.mul_(sizes[:, None])
+        first.bias.mul_(sizes)
+        second.weight.div_(sizes)
+    return nn.Sequential(first, nn.ReLU(), second).eval().to(dtype)
+
+
+@pytest.mark.parametrize("features", ["he_normal", "sign", "id_cond"])
+@pytest.mark.parametrize("ratio", [1e6, 1e8])
+def test_every_output_is_rebuilt_by_its_own_size(ratio, features):
+    model = unequal(ratio)[0]
+    (report,) = bnrecon.reconstruct(model, features).layers
+    assert report.converged
+    assert report.channel_error < 1e-5
+    x = torch.randn(64, 6)
+    ours, theirs = bnrecon.reconstruct(model, features).network(x), model(x)
+    assert float(((ours - theirs).abs().amax(0) / theirs.abs().amax(0)).max()) < 1e-5
+
+
+@pytest.mark.parametrize("rows", [(1.0, 1e-8), (1e12, 1e-12)])
+@pytest.mark.parametrize("features", ["he_normal", "sparse_he_normal", "er_sign"])
+def test_rows_far_apart_are_rebuilt_each(rows, features):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 6, bias=False).eval()
+    with torch.no_grad():
+        model.weight.mul_(torch.tensor(rows * 3)[:, None])
+    (report,) = bnrecon.reconstruct(model, features).layers
+    assert report.converged
+    assert report.channel_error < 1e-5
+
+
+def test_inputs_of_sizes_that_rounding_drowns_are_not_called_converged():
+    """Weights that even out outputs 1e6 apart are rounded by the largest of them."""
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+    rebuilt = bnrecon.reconstruct(unequal(1e6), images=x)
+    assert [layer.converged for layer in rebuilt.layers] == [True, False]
+    assert rebuilt.verified is False
+    assert [note for note in rebuilt.notes if note.startswith("layer 2 did not converge")]
+    assert bnrecon.reconstruct(unequal(1e6), "id_cond", images=x).verified
+    assert bnrecon.reconstruct(unequal(1e6, torch.float64), images=x.double()).verified
+    with pytest.raises(RunError, match="not converged: 2"):
+        bnrecon.reconstruct(unequal(1e8), images=x)
+
+
+def test_layers_that_are_no_target_are_kept_where_that_is_asked_for():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 0)).eval()
+    with torch.no_grad():
+        model[0].weight[0, 0] = torch.inf
+    with pytest.raises(UserError, match="not all finite"):
+        plan_layers(model)
+    plan = plan_layers(model, unsupported="keep")
+    assert [layer.name for layer in plan.layers] == ["1"]
+    assert set(plan.kept) == {"0", "2"}
+
+
+def test_a_collapsed_linear_layer_refuses_sequences_that_its_batchnorm_normalized_otherwise():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).eval()
+    collapsed = bnrecon.collapse(bnrecon.reconstruct(model).network)
+    assert torch.allclose(collapsed(torch.ones(2, 4)), model(torch.ones(2, 4)), atol=1e-5)
+    with pytest.raises(ValueError, match="BatchNorm1d on a sequence"):
+        collapsed(torch.ones(2, 6, 4))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
+def test_a_transposed_convolution_that_crops_has_an_activation(activation):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.ConvTranspose2d(3, 4, 2, padding=2)).eval()
+    rebuilt = bnrecon.reconstruct(model, FeatureSpec(activation=activation), images=images())
+    assert relative_difference(rebuilt.network(images()), model(images())) < 0.1
+    assert [note for note in rebuilt.notes if f"activation={activation} is linear for" in note]
+
+
+def test_a_graph_module_is_rebuilt_in_eval_mode():
+    feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
+    model = feature_extraction.create_feature_extractor(lively(Body), ["act"]).eval()
+    for given in (None, images()):
+        rebuilt = bnrecon.reconstruct(model, images=given)
+        assert isinstance(rebuilt.network.bn, nn.Identity)
+        assert relative_difference(rebuilt.network(images())["act"], model(images())["act"]) < 1e-4
+
+
+def test_sparse_and_nested_images_are_refused():
+    model = nn.Linear(4, 3).eval()
+    nested = torch.nested.nested_tensor([torch.ones(2, 4)], layout=torch.jagged)
+    for given in (torch.ones(2, 4).to_sparse(), nested):
+        with pytest.raises(UserError, match="sparse or nested"):
+            bnrecon.reconstruct(model, images=given)
+
+
+def test_a_rebuilt_network_is_vmapped_and_gives_gradients_of_single_images():
+    for model in (lively(Body), nn.Sequential(nn.Flatten(0), nn.Linear(108, 3)).eval()):
+        network = bnrecon.reconstruct(model).network
+        x = images()
+        expected = torch.stack([network(one) for one in x])
+        assert torch.allclose(torch.vmap(network)(x), expected, atol=1e-5)
+        state = dict(network.named_parameters())
+
+        def loss(state, one, network=network):
+            return torch.func.functional_call(network, state, (one,)).square().sum()
+
+        gradients = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(state, x)
+        alone = torch.func.grad(loss)(state, x[3])
+        for name, value in alone.items():
+            assert torch.allclose(gradients[name][3], value, rtol=1e-3, atol=1e-4), name
+
+
+def test_a_model_that_vmaps_over_its_layer_is_rebuilt():
+    class Maps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return torch.vmap(self.layer)(x)
+
+    assert bnrecon.reconstruct(Maps().eval(), images=images()).verified
