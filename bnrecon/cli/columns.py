@@ -7,7 +7,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Column", "layout", "line_width", "one_line"]
+from bnrecon.runtime.errors import printable
+
+__all__ = ["Column", "layout", "line_width"]
 
 GAP = "  "
 SHORTEST = {"end": 10, "middle": 20}  # letters that a column keeps when it is shortened
@@ -52,7 +54,7 @@ def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int 
     """
     used = [number for number in range(len(columns)) if any(row[number] for row in rows)]
     text = [
-        (columns[number], [columns[number].title, *(one_line(row[number]) for row in rows)])
+        (columns[number], [columns[number].title, *(printable(row[number]) for row in rows)])
         for number in used
     ]
     while width is not None and _least_width(text) > width:
@@ -113,12 +115,3 @@ def _shorten(text: str, width: int, where: str) -> str:
         return f"{text[: width - 1]}…"
     kept = min(width - 2, 11)  # a hyphen and the hash that a folder's name ends in
     return f"{text[: width - 1 - kept]}…{text[-kept:]}"
-
-
-def one_line(text: str) -> str:
-    r"""A text that anybody may have chosen, on one line and without control characters.
-
-    >>> print(one_line("größe\n\x1b[2J"))
-    größe\n\x1b[2J
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -55,7 +55,7 @@ def report(error: BaseException) -> int:
     if line is None:
         return code
     defect = line == DEFECT
-    logger.error(" ".join(line.splitlines()), exc_info=error if defect else None)
+    logger.error(" ".join(line.split("\n")), exc_info=error if defect else None)
     return code
 
 

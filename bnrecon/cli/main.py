@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -88,6 +89,7 @@ def _run_command(words: list[str]) -> int:
             return exit_codes.MISTAKE
         if command not in commands:
             raise UserError(_explain_command(command, commands))
+        _require_current_folder()
         given = commands[command].read(rest)
         if before.verbose or given.verbose:
             logger.setLevel(logging.DEBUG)
@@ -96,6 +98,14 @@ def _run_command(words: list[str]) -> int:
         return given.function(given)
     except BaseException as error:
         return exit_codes.report(error)
+
+
+def _require_current_folder() -> None:
+    """Raise ``UserError`` where the current folder was removed: Hydra and libraries ask for it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was removed; change to one that is there") from None
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:

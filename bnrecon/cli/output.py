@@ -6,15 +6,21 @@ import contextlib
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 
 __all__ = ["log_to_stderr", "tolerant_streams", "write"]
 
 
+# Those by which a terminal is commanded or text is made to look like other text: C0 without tab and
+# newline, DEL, C1, and marks that change the direction of writing.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
 def write(text: str) -> None:
     """Write a command's product, a table or a folder's name, to standard output."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{_without_controls(text)}\n")
     sys.stdout.flush()
 
 
@@ -39,11 +45,20 @@ def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def _without_controls(text: str) -> str:
+    r"""A text in which values may be that anybody has chosen, control characters as escapes.
+
+    >>> print(_without_controls("größe\r\x1b[2J\x9b"))
+    größe\r\x1b[2J\x9b
+    """
+    return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
 class _StandardError(logging.Handler):
     """Writes to what ``sys.stderr`` is at the time, above any progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self.format(record)
+        line = _without_controls(self.format(record))
         if "tqdm" in sys.modules:  # without bars there is nothing to write above
             from tqdm import tqdm
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.columns import one_line
 from bnrecon.cli.parser import Parser
 from bnrecon.cli.words import given_folder, split_studies
+from bnrecon.runtime.errors import printable
 from bnrecon.runtime.interruption import finish_loading
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_duration
@@ -99,7 +99,8 @@ def _watch(folder: Path, names: Sequence[str]) -> None:
     while any(study.state in GOING_ON for study in found):
         time.sleep(EVERY)
         found = _look(folder, names)
-        output.write(f"{between}{_text(found, folder, names)}")
+        sys.stdout.write(between)
+        output.write(_text(found, folder, names))
 
 
 def _text(found: Sequence[StudyStatus], folder: Path, names: Sequence[str]) -> str:
@@ -124,11 +125,11 @@ def _text(found: Sequence[StudyStatus], folder: Path, names: Sequence[str]) -> s
 
 def _study_text(study: StudyStatus) -> str:
     """One study: its state, and a line or more on each question."""
-    heading = f"{one_line(study.study)} scale={study.scale}"
-    lines = [f"{heading}: {one_line(study.problem or STATES.get(study.state, study.state))}"]
+    heading = f"{printable(study.study)} scale={study.scale}"
+    lines = [f"{heading}: {printable(study.problem or STATES.get(study.state, study.state))}"]
     facts = [] if study.progress is None else _facts(study, study.progress)
     for name, text in (*facts, *_jobs(study)):
-        lines.append(f"  {name:<13}{one_line(text)}")
+        lines.append(f"  {name:<13}{printable(text)}")
     return "\n".join(lines)
 
 

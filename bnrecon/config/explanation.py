@@ -144,6 +144,13 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str], str], str]], ...] = (
         "missing EQUAL",
         lambda *_: "an option has no value: write name=value without spaces, as in target=vgg18",
     ),
+    (
+        "'TerminalNodeImpl' object",
+        lambda *_: (
+            "Hydra reads functions, as range(1,3), and values in braces by assert statements, "
+            "which python -O leaves out; run without it and PYTHONOPTIMIZE"
+        ),
+    ),
     ("mismatched input|token recognition|LexerNoViableAlt|no viable|extraneous input", _unreadable),
 )
 

@@ -8,17 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from bnrecon.data.published import Arrays
-from bnrecon.runtime.errors import UserError, first_line
+from bnrecon.runtime.errors import UserError, first_line, shorten
 from bnrecon.runtime.units import format_bytes
 
 __all__ = ["read_archive"]
 
 MAX_ARCHIVE = 10**9  # bytes, unpacked; either CIFAR has 185 MB, SVHN 305 MB
-NAMES = ("classes", "train_x", "train_y", "test_x", "test_y")
+NAMES = ("train_x", "train_y", "test_x", "test_y")
 
 
 def read_archive(path: Path, name: str, count: int, known: Sequence[str] | None) -> Arrays:
-    """Read the arrays ``classes``, ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
+    """Read the arrays ``train_x``, ``train_y``, ``test_x`` and ``test_y``.
+
+    ``classes``, the names of the classes, may be left out; without names they are numbers.
 
     Args:
         path: the archive.
@@ -33,14 +35,19 @@ def read_archive(path: Path, name: str, count: int, known: Sequence[str] | None)
         with np.load(path, allow_pickle=False) as archive:
             if sum(entry.file_size for entry in archive.zip.infolist()) > MAX_ARCHIVE:
                 raise ValueError(f"over {format_bytes(MAX_ARCHIVE)} unpacked")
-            labels, train_x, train_y, test_x, test_y = (archive[entry] for entry in NAMES)
+            train_x, train_y, test_x, test_y = (archive[entry] for entry in NAMES)
+            names = archive["classes"] if "classes" in archive else np.array(known or range(count))
+            classes = [str(label) for label in np.atleast_1d(names.astype(str))]
     except Exception as error:  # zipfile, zlib, numpy and the system each raise their own
         what = f"is damaged or not an archive of {', '.join(NAMES)} ({first_line(error)})"
         raise UserError(f"{path} {what}; replace it") from None
-    classes = [str(label) for label in np.atleast_1d(labels)]
-    if len(classes) != count or (known is not None and classes != list(known)):
-        found = f"its {len(classes)} classes are not those of {name}"
-        raise UserError(f"{path}: {found}; give the right archive")
+    if len(classes) != count:
+        found = f"has {len(classes)} classes ({shorten(classes)}), {name} has {count}"
+        raise UserError(f"{path} {found}; give the right archive")
+    for number, (label, expected) in enumerate(zip(classes, known or classes, strict=True)):
+        if label != expected:
+            found = f"class {number} is {label!r}, in {name} {expected!r}"
+            raise UserError(f"{path}: {found}; rename it if it is the same class")
     for split, images, numbers in (("train", train_x, train_y), ("test", test_x, test_y)):
         _check_split(f"{path}: {split}", images, numbers, count)
     return classes, (train_x, train_y), (test_x, test_y)

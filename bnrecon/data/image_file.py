@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, printable
 
-__all__ = ["IMAGE_SUFFIXES", "MOST_PIXELS", "printable", "read_image"]
+__all__ = ["IMAGE_SUFFIXES", "MOST_PIXELS", "read_image"]
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 MOST_PIXELS = 2**30 // 12  # where Pillow begins to suspect a decompression bomb
@@ -20,6 +21,8 @@ BITS_PER_SAMPLE, PHOTOMETRIC, BLACK_IS_ZERO = 258, 262, 1  # TIFF's tags, and wh
 
 def read_image(path: Path) -> Image.Image:
     """Read one image as 8-bit RGB; of 16 bits the upper 8 are taken, transparency is dropped.
+
+    It is turned as its EXIF data says, if they say so and can be read.
 
     Raises ``UserError`` naming the file where it is empty or damaged, cannot be read, has more than
     ``MOST_PIXELS`` pixels or several frames, or where its pixels have no fixed range (32-bit
@@ -36,7 +39,7 @@ def read_image(path: Path) -> Image.Image:
                 raise Image.DecompressionBombError
             if reason := _refused(picture):
                 raise UserError(f"{printable(path)} {reason}")
-            return _rgb(picture)
+            return _rgb(_upright(picture))
     except UserError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # a caller's -W error
@@ -45,15 +48,6 @@ def read_image(path: Path) -> Image.Image:
     except Exception as error:  # Pillow's readers, zlib and the system each raise their own
         reason = _unreadable(path, error)
         raise UserError(f"{printable(path)} {reason}; replace or remove it") from None
-
-
-def printable(text: str | Path) -> str:
-    r"""Write a text, a path above all, on one line and so that any terminal can print it.
-
-    >>> print(printable("größe\n"), printable(b"\xff.png".decode(errors="surrogateescape")))
-    größe\n \udcff.png
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def _refused(picture: Image.Image) -> str | None:
@@ -72,6 +66,13 @@ def _refused(picture: Image.Image) -> str | None:
             found = f"is grey of {bits} bits ({mode}, photometric {zero})"
             return f"{found}; save it with 8 or 16 bits, 0 for black"
     return None
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(picture)
+    except (struct.error, KeyError, SyntaxError, TypeError, ValueError, ZeroDivisionError):
+        return picture  # EXIF data that Pillow, which reads them so, does not take for an error
 
 
 def _rgb(picture: Image.Image) -> Image.Image:

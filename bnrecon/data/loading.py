@@ -9,14 +9,13 @@ from collections.abc import Callable
 from bnrecon.data.cifar import load_cifar10, load_cifar100
 from bnrecon.data.digits import load_digits
 from bnrecon.data.folder import load_folder
-from bnrecon.data.image_file import printable
 from bnrecon.data.imagenet import load_imagenet
 from bnrecon.data.imagenette import load_imagenette
 from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.spec import DataSpec
 from bnrecon.data.streaming import StreamedImages
 from bnrecon.data.svhn import load_svhn
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import UserError, printable
 
 __all__ = ["DATASETS", "Images", "load", "refuse_unused_root"]
 

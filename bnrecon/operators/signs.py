@@ -55,8 +55,11 @@ def expand(
     last = torch.iinfo(integer).bits - 1
     shifts = torch.arange(last, last - GROUP, -1, dtype=integer, device=words.device)
     bits = torch.bitwise_left_shift(words.to(integer)[:, None], shifts[:, None], out=out)
-    signs = bits.view(dtype)
     one = torch.ones((), dtype=dtype, device=words.device)
+    # A trace cannot record a view in another type.
+    if torch.jit.is_tracing():  # type: ignore[attr-defined] # public, though not in __all__
+        return torch.where(bits < 0, -one, one).flatten(0, 1)
+    signs = bits.view(dtype)
     return torch.copysign(one, signs, out=signs).flatten(0, 1)
 
 

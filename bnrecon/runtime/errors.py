@@ -13,6 +13,7 @@ __all__ = [
     "UserError",
     "first_line",
     "nearest",
+    "printable",
     "shorten",
 ]
 
@@ -67,6 +68,15 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(given).lower(), lower, n=1, cutoff=0.5)
     hint = f"did you mean '{lower[close[0]]}'? " if close else ""
     return f"{hint}Allowed: {', '.join(allowed)}"
+
+
+def printable(text: object) -> str:
+    r"""Write a text, a path above all, on one line and so that any terminal can print it.
+
+    >>> print(printable("größe\n\x1b[2J"), printable(b"\xff".decode(errors="surrogateescape")))
+    größe\n\x1b[2J \udcff
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def shorten(names: Sequence[str], most: int = 3) -> str:

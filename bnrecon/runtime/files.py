@@ -9,9 +9,9 @@ import json
 import logging
 import os
 import re
+import secrets
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,6 +37,7 @@ __all__ = [
     "read_tensors",
     "remove_leftovers",
     "require_regular",
+    "resolve_target",
     "write_bytes",
     "write_json",
     "write_tensors",
@@ -63,31 +64,64 @@ class Unreadable(Damaged):
 def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
     """Write a temporary file, flush it to disk, rename it: readers see the old or the new file.
 
+    A link to a file is written through, as by ``open``. A file that is there keeps its permissions;
+    a new one has those that the umask leaves.
+
     Args:
         path: the file.
         parts: its content, one after the other.
 
     Raises:
-        OSError: with the name of ``path``, not of the temporary file.
+        OSError: with the name of ``path``, not of the temporary file; also where something else
+            than a regular file is there.
     """
     # The writer is part of the name, so that what a killed process left can be recognized.
     start = path.name.encode()[:100].decode(errors="ignore")  # file systems limit bytes
     name, temporary = f".{start}.{_host()}-{os.getpid()}.", None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=name, suffix=".part")
-        with os.fdopen(handle, "wb") as file:
+        target, permissions = resolve_target(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f"{name}{secrets.token_hex(4)}.part")
+        with open(temporary, "xb") as file:
+            if permissions is not None:
+                os.chmod(temporary, permissions)
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException as error:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def resolve_target(path: Path) -> tuple[Path, int | None]:
+    """Where ``write_bytes`` writes: the file behind any links, and its permissions if it is there.
+
+    Raises:
+        FileExistsError: there is something else than a regular file, or a link that leads nowhere.
+        PermissionError: there is a link to a file that may not be written to, as in a cache.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():  # what is to be behind it, on a disk that is not mounted, say
+            raise _no_target("link that leads nowhere", path) from None
+        return target, None
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+        raise _no_target(kinds.get(stat.S_IFMT(mode), "device"), path)
+    if path.is_symlink() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    return target, mode & 0o777
+
+
+def _no_target(what: str, path: Path) -> OSError:
+    reason = f"Only files are written over, and this is a {what}; give another name"
+    return FileExistsError(errno.EEXIST, reason, str(path))
 
 
 def _host() -> str:

@@ -12,9 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from bnrecon.data.image_file import printable
 from bnrecon.runtime.digests import tensor_digest
-from bnrecon.runtime.errors import UserError, first_line, shorten
+from bnrecon.runtime.errors import UserError, first_line, printable, shorten
 from bnrecon.runtime.files import require_regular
 
 __all__ = ["given_digest", "load_given"]

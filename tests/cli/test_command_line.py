@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from processes import ENVIRONMENT
@@ -132,6 +133,22 @@ def test_the_help_of_an_option_follows_the_chosen_target(command):
 )
 def test_a_mistake_on_the_command_line_names_what_is_allowed(refused, words, line):
     refused(*words, line=line)
+
+
+@pytest.mark.parametrize("name", make_parsers()[1])
+def test_a_current_folder_that_was_removed_is_said_in_one_line(command, name):
+    Path.cwd().rmdir()
+    code, out, err = command(name)
+    assert (code, out) == (2, "")
+    assert err == "bnrecon: the current folder was removed; change to one that is there\n"
+
+
+def test_where_asserts_are_left_out_a_function_in_an_option_is_one_line(shell):
+    """Hydra's grammar takes a function's bracket off in an assert."""
+    for words in ('-m "seeds=range(1,3)"', '"seeds=[{a:1}]"'):
+        done = shell(f"$BNRECON run {words}", PYTHONOPTIMIZE="1")
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+        assert "run without it and PYTHONOPTIMIZE" in done.stderr
 
 
 def test_the_command_leaves_signals_streams_and_logging_as_they_were(command):

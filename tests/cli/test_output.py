@@ -4,9 +4,12 @@ import io
 import logging
 
 import pytest
+from processes import folder_of
 from tqdm import tqdm
 
-from bnrecon.cli import output
+from bnrecon.cli import exit_codes, output
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
 
 LEVELS = {
     logging.WARNING: ["warning: look", "bnrecon: no"],
@@ -65,6 +68,54 @@ def test_progress_is_shown_unless_it_is_to_be_quiet(command, words, shown):
     assert ("epoch 1/1" in err) == shown
     assert "epoch" not in out
     assert out.splitlines()[-1].startswith(("out/targets/", "out/sweeps/"))
+
+
+# Tab and newline are a layout's own; the others command a terminal or turn text around.
+CONTROLS = [*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F)]
+CONTROLS = {*map(chr, [*CONTROLS, *range(0x2066, 0x206A)])}
+
+
+def test_control_characters_of_values_are_shown_as_escapes(capsys, command):
+    value = "".join(sorted(CONTROLS)) + "é\u0301 \u200d"
+    output.write(f"a\tb\n{value}")
+    with output.log_to_stderr():
+        logging.getLogger("bnrecon.run").warning("%s", value)
+        exit_codes.report(UserError(value))
+    for text in capsys.readouterr():
+        assert not CONTROLS & set(text)
+        assert r"\x00\x01" in text
+        assert r"\r\x0e" in text
+        assert r"\x9b" in text
+        assert r"\u202e" in text
+        assert text.endswith("é\u0301 \u200d\n")
+    output.write("a\tb\nc")
+    assert capsys.readouterr().out == "a\tb\nc\n"
+    for words in (
+        ["ru\x1bn"],
+        ["run", "-\x1b"],
+        ["run", "a\x9b=1"],
+        ["ls", "\x1b"],
+        ["tables", "\x1b"],
+    ):
+        code, _, err = command(*words)
+        assert code == 2
+        assert not CONTROLS & set(err)
+        assert r"\x1b" in err or r"\x9b" in err
+
+
+def test_control_characters_of_a_result_do_not_reach_the_terminal(command):
+    words = ("run", "scale=smoke", "target.groups=[1]", "train.epochs=1", "outputs=out")
+    runs = [folder_of(command(*words, f"features={name}")[1]) for name in ("id_cond", "sign")]
+    result = files.read_json(runs[0] / "result.json")
+    result["config"]["scale"] = result["host"] = result["layers"][0]["name"] = "a\x1b]0;title\x07"
+    files.write_json(runs[0] / "result.json", result)
+    runs[0] = runs[0].rename(runs[0].with_name("run\x1b[2J"))
+    for shown in (["ls", "out"], ["compare", *map(str, runs)]):
+        code, out, err = command(*shown)
+        assert code == 0, err
+        assert r"\x1b[2J" in out
+        assert not CONTROLS & set(out + err)
+    assert r"\x1b]0;title\x07" in out
 
 
 def test_a_library_user_sees_warnings_only(process):

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from local_server import answer
-from PIL import EpsImagePlugin, Image
+from PIL import EpsImagePlugin, ExifTags, Image
 from torchvision import datasets
 
 from bnrecon.data import DATASETS, DataSpec, load, refuse_unused_root
@@ -193,7 +193,12 @@ def test_a_broken_image_of_a_streamed_set_is_one_line_from_a_worker_too(tmp_path
         ({"train_y": np.array([0, 1])}, r"train_y is .*\(10,\)"),
         ({"test_y": np.full(10, 10)}, "runs from 10 to 10"),
         ({"test_x": np.zeros((10, 8, 8, 3), np.uint8)}, r"must be \(N, 32, 32, 3\)"),
-        ({"classes": ["a", "b"]}, "not those of cifar10"),
+        ({"classes": ["a", "b"]}, r"has 2 classes \(a, b\), cifar10 has 10"),
+        (
+            {"classes": [name.capitalize() for name in CIFAR10_CLASSES]},
+            "class 0 is 'Airplane', in cifar10 'airplane'",
+        ),
+        ({"classes": [b"\xff"] * 10}, "is damaged or not"),
         ({"train_x": np.zeros((10, 32, 32, 3), np.float32)}, "must be uint8"),
         ({"train_y": np.arange(10) - 1}, "runs from -1 to 8"),
         ({"train_y": np.full(10, np.nan)}, r"train_y is float64 .*whole numbers"),
@@ -212,6 +217,15 @@ def test_a_wrong_archive_is_one_line(tmp_path, change, line):
     np.savez(tmp_path / "cifar10.npz", **(good | change))
     with pytest.raises(UserError, match=line):
         load(DataSpec("cifar10", str(tmp_path)))
+
+
+@pytest.mark.parametrize("classes", [[name.encode() for name in CIFAR10_CLASSES], None])
+def test_an_archive_may_have_its_classes_as_bytes_or_not_at_all(tmp_path, classes):
+    pixels = np.zeros((10, 32, 32, 3), np.uint8)
+    arrays = {f"{split}_x": pixels for split in ("train", "test")}
+    arrays |= {f"{split}_y": np.arange(10) for split in ("train", "test")}
+    np.savez(tmp_path / "cifar10.npz", **arrays, **({"classes": classes} if classes else {}))
+    assert load(DataSpec("cifar10", str(tmp_path))).classes == CIFAR10_CLASSES
 
 
 def test_labels_of_any_byte_order_are_the_same_data(tmp_path):
@@ -453,6 +467,35 @@ def test_other_modes_are_converted_and_transparency_is_dropped(tmp_path):
         "bits": [[0] * 3, [255] * 3],
         "cmyk": [[0, 255, 255]],
     }
+
+
+TURNED = {  # by EXIF's orientation
+    1: lambda rows: rows,
+    2: np.fliplr,
+    3: lambda rows: np.rot90(rows, 2),
+    4: np.flipud,
+    5: np.transpose,
+    6: lambda rows: np.rot90(rows, -1),
+    7: lambda rows: np.rot90(rows, 2).T,
+    8: np.rot90,
+}
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "tif"])
+@pytest.mark.parametrize("orientation", TURNED)
+def test_an_image_is_turned_as_its_exif_data_says(tmp_path, orientation, suffix):
+    levels, exif = np.arange(6, dtype=np.uint8).reshape(2, 3), Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    file = tmp_path / f"turned.{suffix}"
+    Image.fromarray(levels).convert("RGB").save(file, exif=exif, lossless=True)
+    wanted = TURNED[orientation](levels)
+    assert np.array_equal(np.asarray(read_image(file)), np.repeat(wanted[..., None], 3, 2))
+
+
+def test_exif_data_that_cannot_be_read_turn_no_image(tmp_path):
+    for content in (b"", b"damaged", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\0\1\x01\x12\0\3"):
+        Image.new("RGB", (3, 2)).save(tmp_path / "image.jpg", exif=b"Exif\0\0" + content)
+        assert read_image(tmp_path / "image.jpg").size == (3, 2)
 
 
 def test_a_file_of_several_images_is_refused_but_a_cameras_previews_are_not(tmp_path):

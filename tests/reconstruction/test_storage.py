@@ -77,6 +77,16 @@ def test_every_distribution_gives_the_same_network_in_every_storage(name, storag
     same_network(name, storage, at_most_n | {"activation": "relu"})
 
 
+@pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize(("name", "storage"), STORED)
+def test_a_trace_holds_the_features_that_are_not_in_memory(name, storage):
+    at_most_n = {"width": "maximum"} if DISTRIBUTIONS[name].at_most_n else {}
+    rebuilt = reconstruct(network(), FeatureSpec(name, storage=storage, **at_most_n)).network
+    traced = torch.jit.trace(rebuilt, images()[:4])
+    for x in (images()[:4], images()[4:8]):
+        assert torch.equal(traced(x), rebuilt(x))
+
+
 def same_network(name, storage, options):
     model, x = network(), images()
     stored, made = (

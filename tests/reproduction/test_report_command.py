@@ -1,6 +1,7 @@
 """The command `bnrecon report`: what it writes, what it prints, and what it refuses."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,17 @@ def test_a_file_of_somebody_else_is_kept(command, tmp_path):
     assert code == 2
     assert "there is a file that is no report of bnrecon" in err
     assert mine.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_pipe_is_not_replaced_by_a_report_and_nothing_is_gathered_before_that_is_said(
+    command, tmp_path
+):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code, out, err = command("report", f"outputs={tmp_path}", "--output", str(pipe), "--overwrite")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert f"this is a pipe; give another name: {pipe}" in err
+    assert pipe.is_fifo()
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(

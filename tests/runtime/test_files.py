@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import tracemalloc
+from pathlib import Path
 from unittest import mock
 
 import filelock
@@ -90,6 +91,58 @@ def test_what_is_no_file_of_ours_is_damaged(tmp_path, place):
         with pytest.raises(files.Damaged, match=str(path)):
             read(path)
     assert not files.has_text(path, "text")
+
+
+TARGETS = {
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "link that leads nowhere": lambda path: path.symlink_to("nowhere/file"),
+}
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["itself", "behind a link"])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_only_regular_files_are_written_over(tmp_path, monkeypatch, kind, linked):
+    monkeypatch.chdir(tmp_path)  # a socket's name is short
+    path = Path("link") if linked else Path("file")
+    TARGETS[kind](Path("file"))
+    if linked:
+        path.symlink_to("file")
+    before = {place.name: place.lstat() for place in tmp_path.iterdir()}
+    with pytest.raises(FileExistsError, match=f"this is a {kind}; give another name: '{path}'"):
+        files.write_text(path, "new")
+    after = {place.name: place.lstat() for place in tmp_path.iterdir()}
+    assert {name: (s.st_ino, s.st_mode) for name, s in after.items()} == {
+        name: (s.st_ino, s.st_mode) for name, s in before.items()
+    }
+
+
+def test_a_link_to_a_file_is_written_through_unless_the_file_may_not_be_written_to(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "there").mkdir()
+    target, path = tmp_path / "there" / "file", tmp_path / "link"
+    target.write_text("old")
+    path.symlink_to("there/file")
+    files.write_text(path, "new")
+    assert (path.is_symlink(), target.read_text()) == (True, "new")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write to every file
+    with pytest.raises(PermissionError, match=str(path)):
+        files.write_text(path, "newer")
+    assert [target.read_text()] == [file.read_text() for file in target.parent.iterdir()] == ["new"]
+
+
+def test_a_new_file_has_the_permissions_of_the_umask_and_one_that_is_there_keeps_its_own(tmp_path):
+    path, before = tmp_path / "file", os.umask(0o027)
+    try:
+        files.write_text(path, "new")
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o606)
+        files.write_text(path, "newer")
+        assert path.stat().st_mode & 0o777 == 0o606
+    finally:
+        os.umask(before)
 
 
 def test_tensors_come_back_with_their_metadata_and_a_changed_bit_is_found(tmp_path):

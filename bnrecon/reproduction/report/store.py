@@ -22,12 +22,14 @@ def check_place(path: Path, overwrite: bool) -> None:
 
     Raises:
         UserError: it is a folder, or a file that is no report, or lies below a file.
+        FileExistsError: it is a device, a pipe, a socket or a link that leads nowhere.
     """
     if path.is_dir():
         raise UserError(f"--output {path}: is a folder; give a file, as in {path / 'report.html'}")
     above = next((place for place in path.parents if place.exists()), None)
     if above is not None and not above.is_dir():
         raise UserError(f"--output {path}: {above} is a file, not a folder")
+    files.resolve_target(path)
     if path.exists() and not overwrite and not _is_report(path):
         raise UserError(
             f"--output {path}: there is a file that is no report of bnrecon; give another name, "
@@ -48,7 +50,7 @@ def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
     """Write a report's file in the place of an earlier report.
 
     Raises:
-        UserError: see ``check_place``.
+        UserError, FileExistsError: see ``check_place``.
     """
     check_place(path, overwrite)
     files.write_bytes(path, content)
