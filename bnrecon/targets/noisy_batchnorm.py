@@ -6,7 +6,6 @@ import logging
 
 import torch
 from torch import nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.runtime.errors import UserError, shorten
 from bnrecon.targets.initialization import FrozenBatchNorm1d, FrozenBatchNorm2d
@@ -106,8 +105,7 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
             The network.
 
         Raises:
-            UserError: for a layer that has no shape yet, or whose forward pass or weight is
-                replaced.
+            UserError: for a layer whose forward pass or weight is replaced on the instance.
 
         >>> network = NoisyBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(3)), virtual_batch=8)
         >>> type(network[0]).__name__
@@ -119,7 +117,11 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
             if isinstance(module, FrozenBatchNorm1d | FrozenBatchNorm2d):
                 continue
             if isinstance(module, nn.BatchNorm2d):
-                _require_shape_and_forward(name, module)
+                if "forward" in vars(module) or hasattr(module, "parametrizations"):
+                    raise UserError(
+                        f"layer {name}: its forward pass or weight is replaced on the instance, "
+                        "where noise has no effect; give a subclass of BatchNorm2d"
+                    )
                 layers.append(module)
             elif isinstance(module, nn.modules.batchnorm._BatchNorm):
                 others.append(f"{name} ({type(module).__name__})")
@@ -134,17 +136,6 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
 def _check_size(virtual_batch: float | None) -> None:
     if virtual_batch is not None and not virtual_batch >= 2:
         raise UserError(f"virtual_batch={virtual_batch}: must be at least 2")
-
-
-def _require_shape_and_forward(name: str, norm: nn.BatchNorm2d) -> None:
-    """Refuse a layer on which another class has no effect."""
-    if isinstance(norm, LazyModuleMixin):
-        raise UserError(f"layer {name}: it has no shape yet; call the network once")
-    if "forward" in vars(norm) or hasattr(norm, "parametrizations"):
-        raise UserError(
-            f"layer {name}: its forward pass or weight is replaced on the instance; take that off, "
-            "or give a subclass of BatchNorm2d"
-        )
 
 
 @torch.no_grad()
