@@ -5,7 +5,11 @@ Giannou et al. 2023, Theorem 1, Corollary 1 and Theorem 3.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,14 +18,16 @@ from bnrecon.construction.options import real_number, require_memory, whole_numb
 from bnrecon.construction.random_linear import random_linear, random_norm, set_affine, solve_scales
 from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 
 MOST_SEED = 2**63 - 1
+NOTED, FAR = 1e-3, 0.1  # a functional error that there is a note on, and one that is an error
 
 __all__ = [
     "MOST_SEED",
     "RebuiltLayer",
     "RebuiltNetwork",
+    "check_error",
     "functional_error",
     "low_rank_factors",
     "relu_network",
@@ -51,13 +57,15 @@ class RebuiltNetwork:
     part of the construction: a forward pass in training mode (``.train()``) overwrites them.
 
     ``functional_error`` is the largest difference of an output over 1,024 inputs in that ball,
-    relative to the target's largest output there, both networks in float64.
+    relative to the target's largest output there, both networks in float64. Above 0.1% ``notes``
+    says so.
     """
 
     network: nn.Sequential
     layers: tuple[RebuiltLayer, ...]
     radius: float
     functional_error: float
+    notes: tuple[str, ...] = ()
 
 
 def relu_network(
@@ -79,7 +87,7 @@ def relu_network(
     Args:
         model: ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` (eval mode) and ``ReLU``.
         width: c of every layer; m k by default. With fewer the pseudo-inverse's scales are the best
-            approximation in the least-squares sense, as in Figure 4 (right).
+            approximation in the least-squares sense, as in Figure 4 (right), however far off.
         rank: factorize each target layer into (m, rank) (rank, k) and rebuild the factors one after
             the other: four layers of width rank · max(m, k) at most (Corollary 1).
         density: share of nonzero entries of the random weights (Theorem 3).
@@ -94,6 +102,8 @@ def relu_network(
         UserError: the model is none of these, an option is out of range, a layer's rank is above
             ``rank`` (beyond the rounding of the weights' own dtype), or a layer's dense system of
             m k equations does not fit into memory.
+        RunError: the error of the function is above 10%, with no smaller ``width`` than m k asked
+            for; ``error.reconstruction`` is what was rebuilt.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> rebuilt = relu_network(net, seed=0)
@@ -130,7 +140,38 @@ def relu_network(
         if isinstance(module, nn.BatchNorm1d):
             module.requires_grad_(True)
     error = functional_error(network, original, targets[0].weight.shape[1], radius, seed)
-    return RebuiltNetwork(network, tuple(reports), radius, error)
+    most = max(target.weight.numel() for target, _ in stages)
+    limit = FAR if width is None or width >= most else math.inf
+    rebuilt = RebuiltNetwork(network, tuple(reports), radius, error)
+    errors = [report.relative_error for report in reports]
+    return check_error(rebuilt, errors, "a larger width or density", limit)
+
+
+def check_error(
+    rebuilt: Any, layer_errors: Sequence[float], remedy: str, limit: float = FAR
+) -> Any:
+    """Add a note to a ``RebuiltNetwork`` or ``RebuiltChain`` whose outputs are off by over 0.1%.
+
+    Args:
+        rebuilt: what was built.
+        layer_errors: the relative errors of its weights.
+        remedy: what brings the outputs closer.
+        limit: beyond which ``RunError`` is raised, with the note.
+    """
+    error = rebuilt.functional_error
+    if error <= NOTED:
+        return rebuilt
+    note = (
+        f"outputs are off by {error:.1e} of the model's largest, weights of layers by up to "
+        f"{max(layer_errors):.1e} of their norm: if both are, give {remedy}; if outputs alone are, "
+        "a smaller radius, or the model computes what its layers do not say"
+    )
+    rebuilt = dataclasses.replace(rebuilt, notes=(note,))
+    if error <= limit:
+        return rebuilt
+    failure = RunError(note)
+    failure.reconstruction = rebuilt
+    raise failure
 
 
 def low_rank_factors(

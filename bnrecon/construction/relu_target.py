@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.module_code import added_code
 
 __all__ = ["LinearTarget", "copy_in_float64", "read_relu_network"]
 
@@ -46,9 +47,9 @@ def read_relu_network(model: nn.Module) -> list[LinearTarget]:
         The layers in order, float64.
 
     Raises:
-        UserError: another kind of module, one with a forward pass of its own, a normalization in
-            training mode, two linear layers without a ReLU between, sizes that do not fit, weights
-            that are not real, finite numbers in memory.
+        UserError: another kind of module, one with forward hooks or a forward pass of its own, a
+            normalization in training mode, two linear layers without a ReLU between, sizes that do
+            not fit, weights that are not real, finite numbers in memory.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> [tuple(layer.weight.shape) for layer in read_relu_network(net)]
@@ -86,27 +87,18 @@ def read_relu_network(model: nn.Module) -> list[LinearTarget]:
 
 
 def copy_in_float64(model: nn.Module) -> nn.Module:
-    """A copy of a user's model in float64 and eval mode, on the host; the model stays as it is.
-
-    Raises ``UserError`` where a weight is computed from others and cannot be copied.
-    """
-    try:
-        return copy.deepcopy(model).cpu().double().eval()
-    except RuntimeError:
-        raise UserError(
-            "the model cannot be copied; remove its pruning masks and weight normalizations first"
-        ) from None
+    """A copy of a user's model in float64 and eval mode, on the host; the model stays as it is."""
+    return copy.deepcopy(model).cpu().double().eval()
 
 
 def _require_plain_forward(where: str, module: nn.Module, kind: type[nn.Module]) -> None:
-    """Refuse a subclass that computes something else, and parameters without a shape."""
-    if type(module).forward is not kind.forward or "forward" in vars(module):
-        raise UserError(
-            f"{where}: {type(module).__name__} has a forward pass of its own; give an "
-            f"nn.{kind.__name__}"
-        )
+    """Refuse a layer that computes something else, and parameters without a shape."""
     if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
         raise UserError(f"{where}: its parameters have no shape yet; call the model once")
+    if code := added_code(module, kind):
+        raise UserError(
+            f"{where}: {type(module).__name__} has {code}; give an nn.{kind.__name__} without"
+        )
 
 
 def _read_linear(name: str, module: nn.Linear, previous: LinearTarget | None) -> LinearTarget:
@@ -142,9 +134,9 @@ def _folded(layer: LinearTarget, name: str, norm: nn.BatchNorm1d) -> LinearTarge
         given = f"a BatchNorm1d of {len(mean)} behind {len(layer.bias)} outputs"
         raise UserError(f"layer {name}: {given}; they must be equal")
     statistics = _checked(name, variance, mean, layer.dtype)
-    gain, shift = (statistics.weight + norm.eps).rsqrt(), torch.zeros_like(layer.bias)
-    if norm.affine:
-        affine = _checked(name, norm.weight, norm.bias, layer.dtype)
-        gain, shift = gain * affine.weight, affine.bias
-    weight, bias = layer.weight * gain[:, None], (layer.bias - statistics.bias) * gain + shift
+    scale = torch.ones_like(mean) if norm.weight is None else norm.weight
+    shift = torch.zeros_like(mean) if norm.bias is None else norm.bias
+    affine = _checked(name, scale, shift, layer.dtype)
+    gain = affine.weight * (statistics.weight + norm.eps).rsqrt()
+    weight, bias = layer.weight * gain[:, None], (layer.bias - statistics.bias) * gain + affine.bias
     return _checked(layer.name, weight, bias, layer.dtype)

@@ -16,7 +16,7 @@ from bnrecon.construction.random_linear import (
     set_affine,
     solve_scales,
 )
-from bnrecon.construction.relu_source import MOST_SEED, functional_error
+from bnrecon.construction.relu_source import MOST_SEED, check_error, functional_error
 from bnrecon.construction.relu_target import LinearTarget, copy_in_float64, read_relu_network
 from bnrecon.features.portable_random import Stream
 
@@ -28,6 +28,8 @@ __all__ = [
     "skip_chain",
     "skip_chain_of",
 ]
+
+BLOCKS = 4  # of a layer, by default
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,14 @@ class RebuiltChain:
 
     ``network`` is in eval mode and takes float64 inputs (batch, inputs). Its frozen statistics are
     part of the construction: a forward pass in training mode (``.train()``) overwrites them.
-    ``functional_error`` is that of ``RebuiltNetwork``.
+    ``functional_error`` and ``notes`` are those of ``RebuiltNetwork``.
     """
 
     network: nn.Sequential
     segments: tuple[RebuiltSegment, ...]
     radius: float
     functional_error: float
+    notes: tuple[str, ...] = ()
 
 
 class Segment(nn.Module):
@@ -134,7 +137,7 @@ def block_sizes(inputs: int, block: int) -> list[int]:
 
 def skip_chain(
     model: nn.Sequential,
-    block: int = 1,
+    block: int | None = None,
     *,
     radius: float = 1.0,
     seed: int = 0,
@@ -154,7 +157,8 @@ def skip_chain(
     Args:
         model: ``nn.Sequential`` of ``Linear``, ``BatchNorm1d`` (eval mode) and ``ReLU``.
         block: size of the input blocks, the theorem's k: 1 is the deepest and narrowest network,
-            the number of inputs gives one layer of full width.
+            the number of inputs gives one layer of full width. By default a quarter of each layer's
+            inputs, rounded up: float64 suffices for so few blocks.
         radius: inputs are rebuilt for ||x|| <= ``radius``, propagated as in ``relu_network``.
         seed: from which all weights and statistics are drawn.
         refinements: corrections of each LU solution.
@@ -166,6 +170,8 @@ def skip_chain(
     Raises:
         UserError: the model is none of these, an option is out of range, or a dense system of
             (m · block)² numbers does not fit into memory.
+        RunError: the error of the function is above 10%; ``error.reconstruction`` is what was
+            rebuilt.
 
     >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> rebuilt = skip_chain(net, block=2, seed=0)
@@ -175,15 +181,19 @@ def skip_chain(
     targets, original = read_relu_network(model), copy_in_float64(model)
     radius, seed = real_number("radius", radius), whole_number("seed", seed, 0, MOST_SEED)
     refinements = whole_number("refinements", refinements, 0)
-    block = whole_number("block", block, 1, min(target.weight.shape[1] for target in targets))
-    for target in targets:
-        size = block * len(target.weight)
+    sides = [target.weight.shape[1] for target in targets]
+    if block is None:
+        blocks = [-(-side // BLOCKS) for side in sides]
+    else:
+        blocks = [whole_number("block", block, 1, min(sides))] * len(sides)
+    for target, columns in zip(targets, blocks, strict=True):
+        size = columns * len(target.weight)
         require_memory(target.name, size, size, "give a smaller block")
     modules: list[nn.Module] = []
     segments: list[RebuiltSegment] = []
     reach = radius
     for number, target in enumerate(targets):
-        chain = skip_chain_of(target, block, Stream(seed, number))
+        chain = skip_chain_of(target, blocks[number], Stream(seed, number))
         segments += _set_scales(chain, target, refinements, conditions)
         _set_shifts(chain, target, reach)
         reach = target.next_radius(reach)
@@ -191,8 +201,9 @@ def skip_chain(
     if not isinstance(list(model)[-1], nn.ReLU):
         modules.pop()
     network = nn.Sequential(*modules).eval()
-    error = functional_error(network, original, targets[0].weight.shape[1], radius, seed)
-    return RebuiltChain(network, tuple(segments), radius, error)
+    error = functional_error(network, original, sides[0], radius, seed)
+    rebuilt = RebuiltChain(network, tuple(segments), radius, error)
+    return check_error(rebuilt, [s.relative_error for s in segments], "a larger block")
 
 
 def skip_chain_of(target: LinearTarget, block: int, stream: Stream) -> SkipChain:

@@ -13,12 +13,14 @@ from torch import nn
 from bnrecon.features.portable_random import Stream
 from bnrecon.partition import adapt_layers, set_statistics
 from bnrecon.runtime.errors import UserError, nearest
-from bnrecon.targets.module_tree import replace_modules
+from bnrecon.runtime.module_code import added_code
+from bnrecon.targets.module_tree import change_class, replace_modules
 
 __all__ = [
     "FrozenBatchNorm1d",
     "FrozenBatchNorm2d",
     "fold_statistics",
+    "freeze",
     "initialize_biases",
     "initialize_from_data",
 ]
@@ -35,9 +37,10 @@ class _Frozen(nn.modules.batchnorm._BatchNorm):
         self.train(False)
 
     def train(self, mode: bool = True) -> Any:
-        """Stay in eval mode."""
-        del mode
-        return super().train(False)
+        """Stay in eval mode; a dropout inside does not."""
+        super().train(mode)
+        self.training = False
+        return self
 
 
 class FrozenBatchNorm1d(_Frozen, nn.BatchNorm1d):
@@ -106,9 +109,18 @@ def initialize_from_data(
         if method == "fold":
             raise UserError("method=fold: the network has BatchNorm; give method=freeze")
         set_statistics(ready, given)
-        return replace_modules(ready, _is_norm, lambda norm: _frozen(norm))  # type: ignore[arg-type]
+        for module in ready.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                freeze(module)
+        return ready
     layers = _hidden_layers(ready, given if isinstance(given, torch.Tensor) else given[0])
     if method == "fold":
+        for layer in layers:
+            kind = nn.Linear if isinstance(layer, nn.Linear) else nn.Conv2d
+            if code := added_code(layer, kind):
+                raise UserError(
+                    f"method=fold: {type(layer).__name__} has {code}; give method=freeze"
+                )
         adapt_layers(ready, layers, given, _output_of, functools.partial(fold_statistics, eps=eps))
         return ready
     chosen = set(layers)
@@ -202,16 +214,17 @@ def fold_statistics(
         bias.copy_(shift)
 
 
-def _is_norm(module: nn.Module) -> bool:
-    return isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
+def freeze(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+    """Freeze a BatchNorm's statistics, in place; its parameters, hooks and subclass stay.
 
-
-def _frozen(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
-    kind = FrozenBatchNorm1d if isinstance(norm, nn.BatchNorm1d) else FrozenBatchNorm2d
-    frozen = kind(norm.num_features, eps=norm.eps, affine=norm.affine)
-    frozen.to(norm.running_mean)
-    frozen.load_state_dict(norm.state_dict())
-    return frozen
+    >>> layer = nn.BatchNorm2d(1)
+    >>> freeze(layer)
+    >>> isinstance(layer, FrozenBatchNorm2d), layer.train().training
+    (True, False)
+    """
+    is_flat = isinstance(norm, nn.BatchNorm1d)
+    change_class(norm, FrozenBatchNorm1d if is_flat else FrozenBatchNorm2d)
+    norm.training = False
 
 
 def _normalized(layer: nn.Module, eps: float) -> nn.Module:

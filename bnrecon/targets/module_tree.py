@@ -1,4 +1,4 @@
-"""Replacing modules of a network."""
+"""Replacing modules of a network, and what they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-__all__ = ["replace_modules"]
+__all__ = ["change_class", "replace_modules"]
 
 
 def replace_modules(
@@ -14,7 +14,7 @@ def replace_modules(
     chosen: Callable[[nn.Module], bool],
     replacement: Callable[[nn.Module], nn.Module],
 ) -> nn.Module:
-    """Replace the chosen modules of a network, in place.
+    """Replace the chosen modules of a network, in place, each once and wherever it is used.
 
     Args:
         network: its modules, and what they hold, are looked at from the outside in.
@@ -29,8 +29,37 @@ def replace_modules(
     >>> replace_modules(network, is_relu, lambda _relu: nn.Tanh())[1]
     Tanh()
     """
-    if chosen(network):
-        return replacement(network)
-    for name, child in network.named_children():
-        setattr(network, name, replace_modules(child, chosen, replacement))
-    return network
+    replaced: dict[nn.Module, nn.Module] = {}
+
+    def visit(module: nn.Module) -> nn.Module:
+        if module not in replaced:
+            replaced[module] = replacement(module) if chosen(module) else module
+            if replaced[module] is module:
+                for name, child in list(module._modules.items()):
+                    if child is not None:
+                        setattr(module, name, visit(child))
+        return replaced[module]
+
+    return visit(network)
+
+
+def change_class(module: nn.Module, base: type[nn.Module]) -> None:
+    """Make a module an instance of ``base``, in place; what else it is and has, it keeps.
+
+    Its parameters, buffers, hooks and uses stay, and a forward pass of its own becomes what
+    ``super().forward`` is to ``base``. The class made for a subclass cannot be pickled by name:
+    such a network is saved by its ``state_dict``.
+
+    >>> class Loud(nn.Dropout):
+    ...     def train(self, mode=True):
+    ...         print("mode", mode)
+    ...         return super().train(mode)
+    >>> layer = nn.Dropout()
+    >>> change_class(layer, Loud)
+    >>> _ = layer.eval()
+    mode False
+    """
+    kind = type(module)
+    if not issubclass(kind, base):
+        derived = type(f"{base.__name__}_{kind.__name__}", (base, kind), {})
+        module.__class__ = base if issubclass(base, kind) else derived

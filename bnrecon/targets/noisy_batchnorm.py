@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import nn
 
-from bnrecon.runtime.errors import UserError
-from bnrecon.targets.initialization import FrozenBatchNorm2d
-from bnrecon.targets.module_tree import replace_modules
+from bnrecon.runtime.errors import UserError, shorten
+from bnrecon.targets.initialization import FrozenBatchNorm1d, FrozenBatchNorm2d
+from bnrecon.targets.module_tree import change_class
 
 __all__ = ["NoisyBatchNorm2d", "batch_noise"]
+
+logger = logging.getLogger(__name__)
 
 TINY = 1e-12  # below this relative variance a channel is constant, and has no noise
 
@@ -64,8 +68,7 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
     def __init__(
         self, num_features: int, *, virtual_batch: float | None = None, **options: object
     ) -> None:
-        if virtual_batch is not None and not virtual_batch >= 2:
-            raise UserError(f"virtual_batch={virtual_batch}: must be at least 2")
+        _check_size(virtual_batch)
         super().__init__(num_features, **options)  # type: ignore[arg-type]  # BatchNorm2d's own
         self.virtual_batch = virtual_batch
 
@@ -74,13 +77,17 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
         virtual = self.virtual_batch
         if not self.training or virtual is None or len(input) <= virtual:
             return super().forward(input)
-        # Rounded once, at the end: the noise of the scale may be finer than bfloat16's 2^-8.
-        output = super().forward(input.to(torch.promote_types(input.dtype, torch.float32)))
-        shift, scale = (noise[:, None, None] for noise in batch_noise(input, virtual))
-        # γ (y - shift) / scale + β from γ y + β, y the normalized input; γ may be 0.
-        gain = self.weight[:, None, None] if self.weight is not None else 1.0
-        bias = self.bias[:, None, None] if self.bias is not None else 0.0
-        return ((output - bias - gain * shift) / scale + bias).to(input.dtype)
+        shift, scale = batch_noise(input, virtual)
+        # γ (y - shift) / scale + β, y the normalized input, with another γ and β: a subclass may go
+        # on from there. They are float32 under autocast: the scale's noise may be finer than
+        # bfloat16's 2^-8.
+        gain = 1 / scale if self.weight is None else self.weight / scale
+        bias = -gain * shift if self.bias is None else self.bias - gain * shift
+        vars(self).update(weight=gain, bias=bias)  # hides the parameters
+        try:
+            return super().forward(input)
+        finally:
+            del vars(self)["weight"], vars(self)["bias"]
 
     def extra_repr(self) -> str:
         """The options, as ``print`` shows them."""
@@ -88,39 +95,47 @@ class NoisyBatchNorm2d(nn.BatchNorm2d):
 
     @classmethod
     def convert(cls, network: nn.Module, virtual_batch: float | None) -> nn.Module:
-        """Replace every BatchNorm2d of a network, in place, keeping parameters and statistics.
+        """Make every BatchNorm2d of a network a noisy one, in place.
 
-        A ``FrozenBatchNorm2d`` has no statistics that vary, and is left as it is.
+        Parameters, statistics, hooks and what a subclass computes beside the normalization, such
+        as an activation, stay as they are. A frozen normalization has no statistics that vary, and
+        is left as it is. A warning names other batch normalizations, which get no noise.
 
         Returns:
-            The network, or the new layer where the network is itself a BatchNorm2d.
+            The network.
+
+        Raises:
+            UserError: for a layer whose forward pass or weight is replaced on the instance.
 
         >>> network = NoisyBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(3)), virtual_batch=8)
         >>> type(network[0]).__name__
         'NoisyBatchNorm2d'
         """
+        _check_size(virtual_batch)
+        layers, others = [], []
+        for name, module in network.named_modules():
+            if isinstance(module, FrozenBatchNorm1d | FrozenBatchNorm2d):
+                continue
+            if isinstance(module, nn.BatchNorm2d):
+                if "forward" in vars(module) or hasattr(module, "parametrizations"):
+                    raise UserError(
+                        f"layer {name}: its forward pass or weight is replaced on the instance, "
+                        "where noise has no effect; give a subclass of BatchNorm2d"
+                    )
+                layers.append(module)
+            elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+                others.append(f"{name} ({type(module).__name__})")
+        for layer in layers:
+            change_class(layer, cls)
+            layer.virtual_batch = virtual_batch  # type: ignore[assignment]  # its class has it now
+        if others:
+            logger.warning("no noise in %s: only BatchNorm2d gets it", shorten(others))
+        return network
 
-        def is_noisy(module: nn.Module) -> bool:
-            return isinstance(module, nn.BatchNorm2d) and not isinstance(module, FrozenBatchNorm2d)
 
-        return replace_modules(network, is_noisy, lambda norm: cls._like(norm, virtual_batch))
-
-    @classmethod
-    def _like(cls, norm: nn.Module, virtual_batch: float | None) -> NoisyBatchNorm2d:
-        """The same layer with noise; parameters and statistics are shared."""
-        assert isinstance(norm, nn.BatchNorm2d)
-        noisy = cls(
-            norm.num_features,
-            virtual_batch=virtual_batch,
-            eps=norm.eps,
-            momentum=norm.momentum,
-            affine=norm.affine,
-            track_running_stats=norm.track_running_stats,
-        )
-        noisy.weight, noisy.bias = norm.weight, norm.bias
-        for name, buffer in norm.named_buffers(recurse=False):
-            setattr(noisy, name, buffer)
-        return noisy.train(norm.training)
+def _check_size(virtual_batch: float | None) -> None:
+    if virtual_batch is not None and not virtual_batch >= 2:
+        raise UserError(f"virtual_batch={virtual_batch}: must be at least 2")
 
 
 @torch.no_grad()

@@ -16,11 +16,11 @@ from bnrecon.partition import adapt_layers, set_statistics
 from bnrecon.runtime.errors import Interrupted, UserError
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.interruption import StopRequest
+from bnrecon.runtime.module_code import added_code
 from bnrecon.targets.accuracy import image_bar
 from bnrecon.targets.initialization import (
-    FrozenBatchNorm1d,
-    FrozenBatchNorm2d,
     fold_statistics,
+    freeze,
     initialize_biases,
 )
 from bnrecon.targets.module_tree import replace_modules
@@ -84,11 +84,15 @@ def _norms(network: nn.Module) -> list[nn.Module]:
 def _replacement(norm: nn.Module, target: TargetSpec) -> nn.Module:
     assert isinstance(norm, Norm)
     if target.initialization in ("zero_bias", "random_bias"):
+        if code := added_code(norm, nn.BatchNorm1d):
+            raise UserError(
+                f"initialization={target.initialization}: {type(norm).__name__} has {code}, which "
+                "would be removed with it; give initialization=batchnorm"
+            )
         return nn.Identity()
     if target.initialization in INITIALIZED_FROM_DATA:
-        kind = FrozenBatchNorm2d if isinstance(norm, nn.BatchNorm2d) else FrozenBatchNorm1d
-        return kind(norm.num_features, eps=norm.eps, affine=False)
-    if not target.affine:
+        freeze(norm)
+    if target.initialization in INITIALIZED_FROM_DATA or not target.affine:
         norm.affine = False
         norm.register_parameter("weight", None)
         norm.register_parameter("bias", None)

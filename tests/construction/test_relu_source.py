@@ -10,10 +10,16 @@ from torch.nn.utils import prune
 
 from bnrecon.construction import options
 from bnrecon.construction.random_linear import khatri_rao, random_norm, set_affine, solve_scales
-from bnrecon.construction.relu_source import functional_error, low_rank_factors, relu_network
+from bnrecon.construction.relu_source import (
+    RebuiltNetwork,
+    check_error,
+    functional_error,
+    low_rank_factors,
+    relu_network,
+)
 from bnrecon.construction.skip_source import SkipChain, block_sizes, skip_chain
 from bnrecon.features.portable_random import Stream
-from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.errors import RunError, UserError
 
 SHAPES = {
     "square": [6, 6, 6],
@@ -184,7 +190,7 @@ def test_blocks_cover_the_input_where_they_do_not_divide_it():
 
 
 def test_conditions_grow_along_the_chain_from_its_last_layer_to_its_first():
-    segments = skip_chain(relu_target([10, 10]), block=1, conditions=True).segments
+    segments = skip_chain(relu_target([7, 7]), block=1, conditions=True).segments
     assert segments[0].condition > 1e4 * segments[-1].condition
     assert segments[-1].relative_error < 1e-12
 
@@ -335,7 +341,7 @@ def test_options_out_of_range_are_named():
     ]:
         with pytest.raises(UserError, match=message):
             relu_network(target, **given)
-    for block in (0, 4, 1.5, None):
+    for block in (0, 4, 1.5):
         with pytest.raises(UserError, match=f"block={block}: must be a whole number from 1 to 3"):
             skip_chain(target, block=block)
     for refinements in (-1, None, "2"):
@@ -355,8 +361,11 @@ def test_integers_and_numbers_of_numpy_are_accepted():
 def test_the_scales_are_never_worse_than_least_squares():
     """Sparse systems may be singular although LU meets no zero pivot."""
     for seed in range(40):
-        layers = relu_network(relu_target([3, 3]), density=0.6, seed=seed).layers
-        assert layers[0].relative_error <= 1 + 1e-9, seed
+        try:
+            rebuilt = relu_network(relu_target([3, 3]), density=0.6, seed=seed)
+        except RunError as error:
+            rebuilt = error.reconstruction
+        assert rebuilt.layers[0].relative_error <= 1 + 1e-9, seed
     generator = torch.Generator().manual_seed(0)
     v, w = (torch.randn(*s, generator=generator).double() for s in ((3, 9), (9, 3)))
     v[:, 1], w[1] = v[:, 0], w[0]  # two equal columns of the system
@@ -380,20 +389,89 @@ def test_a_module_that_is_used_more_than_once_counts_every_time(build):
         assert torch.allclose(rebuilt.network(x), target.double()(x), atol=1e-7)
 
 
-def test_the_functional_error_is_against_the_users_own_model():
-    """A hook changes what the model computes, and nothing that can be read from its layers."""
-    target = relu_target([3, 3])
-    target[0].register_forward_hook(lambda _module, _inputs, output: output + 1)
-    assert relu_network(target).functional_error > 0.1
+def test_the_functional_error_is_against_the_users_own_model(monkeypatch):
+    """A class may be patched: nothing that can be read from a layer says so."""
+    monkeypatch.setattr(nn.ReLU, "forward", lambda _module, x: 2 * x.relu())
+    for build in (relu_network, skip_chain):
+        with pytest.raises(RunError, match="off by") as raised:
+            build(relu_target([3, 3, 3]))
+        assert raised.value.reconstruction.functional_error > 0.1
+
+
+@pytest.mark.parametrize(
+    ("error", "limit", "notes", "is_raised"),
+    [
+        (1e-3, 0.1, 0, False),
+        (1.1e-3, 0.1, 1, False),
+        (0.1, 0.1, 1, False),
+        (0.11, 0.1, 1, True),
+        (float("nan"), 0.1, 1, True),
+        (0.5, float("inf"), 1, False),
+    ],
+)
+def test_outputs_off_by_a_thousandth_have_a_note_and_by_a_tenth_raise(
+    error, limit, notes, is_raised
+):
+    rebuilt = RebuiltNetwork(nn.Sequential(), (), 1.0, error)
+    try:
+        checked = check_error(rebuilt, [0.0], "a larger block", limit)
+    except RunError as failure:
+        checked = failure.reconstruction
+        assert is_raised
+    else:
+        assert not is_raised
+    assert len(checked.notes) == notes
+
+
+def test_a_smaller_width_than_the_equations_need_is_noted_and_not_an_error():
+    rebuilt = relu_network(relu_target([4, 4]), width=9)
+    assert rebuilt.functional_error > 0.1
+    assert len(rebuilt.notes) == 1
+
+
+@pytest.mark.parametrize("sizes", [[8, 8, 4], [5, 100], [100, 5], [3, 1, 9]])
+def test_by_default_a_chain_has_as_many_blocks_as_float64_bears(sizes):
+    for seed in range(3):
+        rebuilt = skip_chain(relu_target(sizes, seed=seed), seed=seed)
+        assert rebuilt.functional_error < 1e-9
+        assert rebuilt.notes == ()
+
+
+def test_a_chain_that_float64_cannot_bear_is_an_error_that_holds_the_chain():
+    with pytest.raises(RunError, match="give a larger block") as raised:
+        skip_chain(relu_target([20, 20]), block=1)
+    assert len(raised.value.reconstruction.segments) == 20
+    assert raised.value.reconstruction.functional_error > 0.1
 
 
 def test_a_model_with_pruning_masks_is_refused():
     target = relu_target([3, 3])
     prune.random_unstructured(target[0], "weight", amount=2)
-    with pytest.raises(UserError, match="the model cannot be copied; remove its pruning masks"):
+    with pytest.raises(UserError, match="layer 0: Linear has forward hooks, such as a pruning"):
         relu_network(target)
     prune.remove(target[0], "weight")
     assert relu_network(target).functional_error < 1e-9
+
+
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+@pytest.mark.parametrize("layer", ["", "0", "1", "2"])
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_that_may_change_outputs_are_refused(build, layer, register):
+    target = relu_target([3, 3], normalized=True, relu_at_end=True)
+    getattr(target.get_submodule(layer), register)(lambda *_: None)
+    with pytest.raises(UserError, match=f"{layer or 'model'}: .* has forward hooks"):
+        build(target)
+
+
+@pytest.mark.parametrize("build", [relu_network, skip_chain])
+def test_a_normalization_has_the_scale_and_shift_that_it_computes_with(build):
+    """Whatever ``affine`` says: PyTorch reads ``weight`` and ``bias`` alone."""
+    target = relu_target([4, 4, 4, 4], normalized=True)
+    target[1] = nn.BatchNorm1d(4, affine=False).double()
+    target[1].weight, target[1].bias = (nn.Parameter(torch.randn(4).double()) for _ in range(2))
+    target[4].weight = None
+    target[7].bias = None
+    assert build(target.eval()).functional_error < 1e-9
 
 
 class Doubled(nn.Linear):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torchvision
+from norm_act import NormAct
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
@@ -91,6 +92,66 @@ def test_a_frozen_normalization_is_frozen_from_the_start(kind):
     assert torch.equal(layer(images), images)  # mean 0 and variance 1, not those of the batch
     assert not layer.running_mean.any()
     assert not layer.training
+
+
+def test_freezing_keeps_subclasses_hooks_and_shared_layers(images):
+    norm = NormAct(4, dropout=0.5).double()
+    norm.register_forward_hook(lambda _layer, _inputs, output: output + 1)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3).double(), nn.Sequential(norm))
+    network.register_module("alias", nn.Identity())
+    network.alias.norm = norm
+    ready = initialize_from_data(network, images).train()
+    assert ready[1][0] is ready.alias.norm
+    assert isinstance(ready[1][0], FrozenBatchNorm2d)
+    hidden = ready[0](images)
+    wanted = (hidden - hidden.mean((0, 2, 3), keepdim=True)) / hidden.std((0, 2, 3), keepdim=True)
+    assert (ready.eval()(images) - 1 - wanted.relu()).abs().max() < 1e-2
+    assert not torch.equal(ready.train()(images), ready(images))  # its dropout is not frozen
+
+
+def test_a_normalization_keeps_the_scale_and_shift_that_it_has(images):
+    norms = [nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3), nn.BatchNorm2d(3, bias=False)]
+    norms[0].weight = nn.Parameter(torch.tensor([2.0, -3.0, 1.0]))
+    norms[1].weight = None
+    for norm in norms:
+        norm.double()
+        ready = initialize_from_data(nn.Sequential(norm), images).train()
+        wanted = norm.train()(images)
+        assert (ready(images) - wanted).abs().max() < 1e-12
+
+
+def test_folding_refuses_layers_that_compute_something_else():
+    class Clipped(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).clamp(-1, 1)
+
+    hooked = nn.Linear(3, 4)
+    hooked.register_forward_hook(lambda _layer, _inputs, output: 2 * output)
+    for layer in (Clipped(3, 4), hooked):
+        network = nn.Sequential(layer, nn.ReLU(), nn.Linear(4, 1))
+        with pytest.raises(
+            UserError, match=r"method=fold: .* has (a )?forward .*; give method=freeze"
+        ):
+            initialize_from_data(network, torch.randn(8, 3), method="fold")
+        inputs = torch.randn(64, 3)
+        hidden = initialize_from_data(network, inputs)[0](inputs)
+        assert hidden.mean(0).abs().max() < 1e-5
+
+
+def test_a_layer_with_two_names_is_normalized_by_both():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+            self.alias, self.inner = self.first, nn.ModuleList([self.first])
+
+        def forward(self, x):
+            return self.last(self.inner[0](x))
+
+    inputs = torch.randn(64, 3) + 3
+    ready = initialize_from_data(Twice(), inputs)
+    assert ready.first is ready.alias is ready.inner[0]
+    assert ready.alias(inputs).mean(0).abs().max() < 1e-5
 
 
 def test_folded_channels_are_centred_over_all_positions_and_not_at_each():

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torchvision
+from norm_act import NormAct
 from torch import nn
 
 from bnrecon.runtime.errors import UserError
@@ -209,6 +210,79 @@ def test_a_block_of_a_residual_network_is_converted_and_trains():
     assert torch.equal(noisy.eval()(images), block.eval()(images))
 
 
+def test_a_subclass_keeps_what_it_computes_behind_the_noise():
+    torch.manual_seed(0)
+    images = correlated(40).float()
+    plain = NoisyBatchNorm2d(2, virtual_batch=10)
+    nn.init.normal_(plain.weight), nn.init.normal_(plain.bias)
+    network = nn.Sequential(NormAct(2))
+    network.load_state_dict({f"0.{name}": value for name, value in plain.state_dict().items()})
+    before = network.eval()(images)
+    noisy = NoisyBatchNorm2d.convert(network, virtual_batch=10)
+    assert torch.equal(noisy(images), before)
+    outputs, gradients = [], []
+    for layer, activation in ((plain, nn.ReLU()), (noisy.train(), nn.Identity())):
+        torch.manual_seed(5)
+        outputs.append(activation(layer(images)))
+        outputs[-1].square().sum().backward()
+        gradients.append(next(layer.parameters()).grad)
+    assert torch.equal(*outputs)
+    assert torch.equal(*gradients)
+    assert isinstance(noisy[0], NormAct)
+
+
+def test_hooks_and_every_use_of_a_shared_layer_stay():
+    norm, calls = nn.BatchNorm2d(2), []
+    norm.register_forward_hook(lambda _layer, _inputs, output: calls.append(1) or 2 * output)
+    network = nn.ModuleList([norm, nn.Sequential(norm)])
+    network.norm = norm
+    NoisyBatchNorm2d.convert(network, virtual_batch=8)
+    assert network[0] is network[1][0] is network.norm is norm
+    assert type(norm) is NoisyBatchNorm2d
+    images = correlated(20).float()
+    assert torch.equal(norm.eval()(images), 2 * nn.BatchNorm2d(2).eval()(images))
+    assert len(calls) == 1
+
+
+def test_scale_and_shift_that_are_missing_or_set_later_are_those_that_pytorch_reads():
+    images = correlated(40).float()
+    later, without = nn.BatchNorm2d(2, affine=False), nn.BatchNorm2d(2)
+    later.weight = nn.Parameter(torch.tensor([2.0, -3.0]))
+    without.weight = None
+    for norm in (later, without, nn.BatchNorm2d(2, bias=False)):
+        plain = copy.deepcopy(norm)
+        noisy = NoisyBatchNorm2d.convert(norm, virtual_batch=39.999)
+        assert torch.equal(noisy.eval()(images), plain.eval()(images))
+        noise = (noisy.train()(images) - plain.train()(images)).abs().max()
+        assert 0 < noise < 0.05
+
+
+def test_batch_normalizations_without_noise_are_named(caplog):
+    network = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm1d(2), nn.BatchNorm3d(2))
+    NoisyBatchNorm2d.convert(network.append(FrozenBatchNorm2d(2)), virtual_batch=8)
+    (record,) = caplog.records
+    assert "1 (BatchNorm1d), 2 (BatchNorm3d): only" in record.message
+
+
+def replaced_forward(norm):
+    norm.forward = lambda x: x
+    return norm
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        replaced_forward(nn.BatchNorm2d(2)),
+        nn.utils.parametrizations.weight_norm(nn.BatchNorm2d(2), dim=None),
+    ],
+)
+def test_a_layer_on_which_noise_would_have_no_effect_is_refused_before_any_change(layer):
+    network = nn.Sequential(nn.BatchNorm2d(2), layer)
+    with pytest.raises(UserError, match="layer 1: its forward pass or weight is replaced"):
+        NoisyBatchNorm2d.convert(network, virtual_batch=8)
+    assert type(network[0]) is nn.BatchNorm2d
+
+
 def test_frozen_statistics_stay_frozen_when_a_network_is_converted():
     network = nn.Sequential(FrozenBatchNorm2d(2), nn.BatchNorm2d(2))
     noisy = NoisyBatchNorm2d.convert(network, virtual_batch=4).train()
@@ -234,3 +308,5 @@ def test_smaller_virtual_batches_move_a_networks_output_more():
 def test_a_virtual_batch_below_two_is_refused(virtual):
     with pytest.raises(UserError, match=r"virtual_batch=.*at least 2"):
         NoisyBatchNorm2d(3, virtual_batch=virtual)
+    with pytest.raises(UserError, match=r"virtual_batch=.*at least 2"):
+        NoisyBatchNorm2d.convert(nn.BatchNorm2d(3), virtual)

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from norm_act import NormAct
 from torch import nn
 
 import bnrecon
@@ -54,6 +55,15 @@ def test_without_scales_and_shifts_only_the_weights_learn(digits, tmp_path):
     assert len(norms) == 8
     assert all(norm.weight is None and norm.bias is None for norm in norms)
     assert all(value.dim() > 1 for value in network.parameters())
+
+
+def test_a_subclass_keeps_its_activation_or_is_refused():
+    network, images = nn.Sequential(NormAct(3)), torch.randn(8, 3, 4, 4)
+    with pytest.raises(UserError, match=r"NormAct has a forward pass of its own, .* removed"):
+        change_normalization(network, resnet9(initialization="zero_bias"), 0)
+    frozen = change_normalization(network, resnet9(initialization="frozen_statistics"), 0)
+    assert (frozen.train()(images) - images.relu()).abs().max() < 1e-4  # mean 0, variance 1
+    assert not list(frozen.parameters())
 
 
 def test_all_initializations_without_batchnorm_learn_the_same_parameters(digits, tmp_path):
