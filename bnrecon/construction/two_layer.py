@@ -134,7 +134,7 @@ def channel_errors(
         target: W, of the same shape.
         inputs: (c0,), sizes of the inputs, the diagonal of D; all 1 without.
 
-    >>> target = torch.tensor([[3.0, 4.0], [0.0, 1e-6]])
+    >>> target = torch.tensor([[4.0, 3.0], [0.0, 1e-6]]).double()
     >>> channel_errors(target + 1e-7, target).log10().round()
     tensor([-8., -1.], dtype=torch.float64)
     """

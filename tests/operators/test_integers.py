@@ -113,10 +113,12 @@ def test_sums_that_could_leave_32_bits_are_kept_in_64(monkeypatch):
     monkeypatch.setattr(torch, "zeros", zeros_seen)
     monkeypatch.setattr(torch.Tensor, "sum", sum_seen)
     whole.matvec(x), whole.rmatvec(y)
+    assert set(kinds) == {torch.int32}  # once a block, whose number depends on the threads
+    kinds.clear()
     monkeypatch.setattr(integers, "SUM_LIMIT", 127)
     assert torch.equal(whole.matvec(x), expected[0])
     assert torch.equal(whole.rmatvec(y), expected[1])
-    assert kinds == [torch.int32, torch.int32, torch.int64, torch.int64]
+    assert set(kinds) == {torch.int64}
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-300, 9e-322])
