@@ -104,7 +104,7 @@ def subdivide(
         polygons: R polygons.
         owner: (K,), the polygon that each unit cuts.
         units: K units.
-        count: told after every round how many polygons there are more.
+        count: told how many polygons there are more or fewer, in every round.
 
     Returns:
         The parts, and the indices (parts,) of the polygons that they are parts of.

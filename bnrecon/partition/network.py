@@ -30,7 +30,7 @@ OPERATIONS: dict[Any, str] = {
         "affine": (
             *(F.linear, F.conv1d, F.conv2d, F.batch_norm, F.pad, F.avg_pool1d, F.avg_pool2d),
             *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, operator.neg, operator.truediv),
-            "clone",
+            *("clone", "mean", torch.mean),
         ),
         "flatten": (torch.flatten, "flatten"),
         "reshape": ("view", "reshape"),
@@ -57,9 +57,9 @@ OUT_OF_PLACE: dict[Any, Callable] = {
     torch.clamp_: torch.clamp,
 }
 SUPPORTED = (
-    "Linear, Conv1d/2d, BatchNorm1d/2d in eval mode, average and max pooling in 1-D and 2-D, "
-    "padding, Flatten, Dropout in eval mode, Identity, sums, cat, ReLU, LeakyReLU, PReLU, ReLU6, "
-    "Hardtanh, clamp and abs"
+    "Linear, Conv1d/2d, BatchNorm1d/2d in eval mode, average and max pooling in 1-D and 2-D "
+    "without ceil_mode, padding, mean, Flatten, Dropout in eval mode, Identity, sums, cat, ReLU, "
+    "LeakyReLU, PReLU, ReLU6, Hardtanh, clamp and abs"
 )
 
 State = dict[fx.Node, torch.Tensor]
@@ -324,7 +324,8 @@ def _trace(root: nn.Module) -> fx.Graph:
     memory: dict[fx.Node, fx.Node] = {}  # by the first step whose value lies in it
     for node in list(graph.nodes):
         source: Any = node.kwargs.get("out", node.args[0] if node.args else None)
-        if not isinstance(source, fx.Node) or node.op not in ("call_function", "call_method"):
+        calls = node.op in ("call_function", "call_method") and not _is_size(node)
+        if not calls or not isinstance(source, fx.Node):
             memory[node] = node
             continue
         name = str(getattr(node.target, "__name__", node.target))
@@ -383,7 +384,7 @@ def _split_clamp(graph: fx.Graph, node: fx.Node) -> Any:
 def _call(root: nn.Module, node: fx.Node, value_of: Callable[[fx.Node], Any]) -> Any:
     """What a step computes, its arguments being the values of other steps."""
     if node.op == "get_attr":
-        return _attribute(root, str(node.target))
+        return operator.attrgetter(str(node.target))(root)
     arguments: Any = fx.map_arg(node.args, value_of)
     named: Any = fx.map_arg(node.kwargs, value_of)
     if node.op == "call_method":
@@ -429,10 +430,3 @@ def _last_uses(steps: list[fx.Node]) -> list[list[fx.Node]]:
         if position < len(steps) and node is not steps[-1]:
             free[position].append(node)
     return free
-
-
-def _attribute(module: nn.Module, path: str) -> torch.Tensor:
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value.detach()

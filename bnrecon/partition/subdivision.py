@@ -27,7 +27,7 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
     Every unit's zero set is computed from its affine map on each region of the layers before it
     ("Batch Normalization Explained", Eq. 10-11), in float64 and without a grid. The network runs in
     eval mode: BatchNorm by its running statistics (``set_statistics`` sets them from data).
-    ``PiecewiseAffine`` lists the layers that are supported.
+    ``OPERATIONS`` of ``bnrecon.partition.network`` lists the functions that it may call.
 
     Tolerances: a vertex within 5e-11 of the window's larger side from a zero line counts as on it,
     so that coincident and concurrent lines leave no slivers (``bnrecon.partition.cells``). A unit
@@ -39,8 +39,9 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
         max_regions: more are refused, as the memory grows with their number.
 
     Raises:
-        UserError: where a layer is not supported, or there are more than ``max_regions``.
-        RunError: where the regions' affine maps do not agree with the network.
+        UserError: where an operation is not supported or has values that are not finite, or there
+            are more than ``max_regions``.
+        RunError: where a region's affine map does not agree with the network.
 
     Two units, zero on the two axes: four regions.
 

@@ -30,6 +30,7 @@ EXAMPLES = {
     "neg": (ROW, lambda f, x: f(x)),
     "truediv": (ROW, lambda f, x: f(x, 3)),
     "clone": (ROW, lambda f, x: f(x)),
+    "mean": (IMAGE, lambda f, x: f(x, (2, 3))),
     "contiguous": (ROW, lambda f, x: f(x)),
     "flatten": (IMAGE, lambda f, x: f(x, 1)),
     "view": (ROW, lambda f, x: f(x, x.size(0), 3, 4)),
@@ -230,8 +231,9 @@ class Skip(nn.Module):
         lambda second, x: torch.add(x, second(x), out=x).abs_() + x,
         lambda second, x: second(F.dropout(x, training=False).clamp_(-0.1, 0.2)) - x,
         lambda second, x: second(x.view(-1, 12).relu_()),
+        lambda second, x: (lambda rows: x.relu_().view(rows, -1))(x.size(0)),
     ],
-    ids=["skip", "leaky", "chain", "out", "dropout", "view"],
+    ids=["skip", "leaky", "chain", "out", "dropout", "view", "size"],
 )
 def test_what_is_changed_in_place_is_read_changed(inner):
     exact(Skip(inner))
