@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from bnrecon.partition.polygons import Polygons, clip, concatenate
@@ -15,6 +17,7 @@ TOLERANCE = 1e-10
 # A unit whose values differ by less than FLOOR times the largest value of its layer is constant:
 # what is left of its gradient is the rounding error of the sum that computed it.
 FLOOR = 1e-13
+PAIRS = 2**17  # of a polygon and a unit that are cut at once; each takes about 1 kB
 
 
 class Units:
@@ -88,17 +91,20 @@ def values_at(lines: np.ndarray, vertices: np.ndarray) -> np.ndarray:
     )
 
 
-def subdivide(polygons: Polygons, owner: np.ndarray, units: Units) -> tuple[Polygons, np.ndarray]:
+def subdivide(
+    polygons: Polygons, owner: np.ndarray, units: Units, count: Callable[[int], None]
+) -> tuple[Polygons, np.ndarray]:
     """Cut polygons until every unit is affine on every part.
 
-    Every round cuts each polygon that is left by one of its units, all polygons at once, and gives
-    the other units to the parts that they still cut. Cuts in random order make the rounds about
-    logarithmic in the number of units (a binary space partition).
+    Every round cuts each polygon that is left by one of its units, as many polygons at once as
+    have ``PAIRS`` units, and gives the other units to the parts that they still cut. Cuts in random
+    order make the rounds about logarithmic in the number of units (a binary space partition).
 
     Args:
         polygons: R polygons.
         owner: (K,), the polygon that each unit cuts.
         units: K units.
+        count: told how many polygons there are more or fewer, in every round.
 
     Returns:
         The parts, and the indices (parts,) of the polygons that they are parts of.
@@ -110,13 +116,28 @@ def subdivide(polygons: Polygons, owner: np.ndarray, units: Units) -> tuple[Poly
     busy[owner] = True
     done, parents = [polygons.take(~busy)], [np.flatnonzero(~busy)]
     active, parent = polygons.take(busy), np.flatnonzero(busy)
-    owner = (np.cumsum(busy) - 1)[owner]
-    while len(active):
+    stack = [(active, parent, (np.cumsum(busy) - 1)[owner], which)]
+    while stack:
+        active, parent, owner, which = stack.pop()
+        if not len(active):
+            continue
+        if len(owner) > PAIRS and len(active) > 1:
+            half = len(active) // 2
+            middle = np.searchsorted(owner, half)
+            for some, pairs in (
+                (np.arange(half, len(active)), slice(middle, None)),
+                (np.arange(half), slice(middle)),
+            ):
+                part = owner[pairs] - some[0]
+                stack.append((active.take(some), parent[some], part, which[pairs]))
+            continue
         is_first = np.diff(owner, prepend=-1) > 0  # owners are sorted
         first, rest, rest_owner = which[is_first], which[~is_first], owner[~is_first]
         parts, part_parents, part_units, part_owners, start = [], [], [], [], 0
+        count(-len(active))
         for i in range(units.functions.shape[1]):
             cell, rows = units.cell(first, active, i)
+            count(len(cell))
             index = np.full(len(active), -1)
             index[rows] = np.arange(len(rows))
             cell_owner = index[rest_owner]
@@ -136,5 +157,5 @@ def subdivide(polygons: Polygons, owner: np.ndarray, units: Units) -> tuple[Poly
         active, parent = concatenate(parts), np.concatenate(part_parents)
         owner, which = np.concatenate(part_owners), np.concatenate(part_units)
         order = np.argsort(owner, kind="stable")
-        owner, which = owner[order], which[order]
+        stack.append((active, parent, owner[order], which[order]))
     return concatenate(done), np.concatenate(parents)

@@ -11,39 +11,55 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
+from torch.nn.modules.utils import _single
+from torch.nn.utils.parametrize import ParametrizationList
 
 from bnrecon.runtime.errors import UserError, first_line
 
-__all__ = ["Layer", "PiecewiseAffine", "State"]
+__all__ = ["OPERATIONS", "Layer", "PiecewiseAffine", "State"]
 
-AFFINE_MODULES = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Identity),
-    *(nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.ZeroPad2d),
-    *(nn.Flatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d),
-)
-ACTIVATION_MODULES = (nn.ReLU, nn.LeakyReLU)
-# In-place additions become plain ones: a chunk of regions shares its tensors with no other.
-AFFINE_FUNCTIONS: dict[Any, Callable] = {
-    operator.add: operator.add,
-    operator.iadd: operator.add,
-    torch.add: torch.add,
-    operator.sub: operator.sub,
-    operator.isub: operator.sub,
-    operator.neg: operator.neg,
-    torch.flatten: torch.flatten,
-    F.avg_pool2d: F.avg_pool2d,
-    F.adaptive_avg_pool2d: F.adaptive_avg_pool2d,
-    F.dropout: F.dropout,
+# What a step computes, by its function or by its method's name. All but sums and products take one
+# value that depends on the network's input, as their first argument.
+OPERATIONS: dict[Any, str] = {
+    target: kind
+    for kind, targets in {
+        "identity": (
+            *("contiguous", F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
+            *(F.alpha_dropout, F.feature_alpha_dropout),
+        ),
+        "affine": (
+            *(F.linear, F.conv1d, F.conv2d, F.batch_norm, F.pad, F.avg_pool1d, F.avg_pool2d),
+            *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, operator.neg, operator.truediv),
+            *("clone", "mean", torch.mean),
+        ),
+        "flatten": (torch.flatten, "flatten"),
+        "reshape": ("view", "reshape"),
+        "sum": (operator.add, operator.sub, torch.add, torch.sub, torch.cat, "add", "sub"),
+        "product": (operator.mul, torch.mul, "mul"),
+        "relu": (torch.relu, F.relu, "relu"),
+        "leaky_relu": (F.leaky_relu,),
+        "prelu": (F.prelu,),
+        "abs": (torch.abs, operator.abs, "abs"),
+        "clamp": (torch.clamp, "clamp", F.hardtanh, F.relu6),
+        "pooling": (F.max_pool1d, F.max_pool2d),
+    }.items()
+    for target in targets
 }
-# A product of two activations is not affine: one factor must be a number.
-SCALING_FUNCTIONS = {operator.mul, operator.imul, operator.truediv, operator.itruediv, torch.mul}
-AFFINE_METHODS = {"flatten", "add", "add_", "sub", "contiguous"}
-RESHAPES = {"view", "reshape"}
-ACTIVATION_FUNCTIONS = {torch.relu, torch.relu_, F.relu, F.leaky_relu, torch.abs, operator.abs}
-ACTIVATION_METHODS = {"relu", "relu_", "abs", "abs_"}
+ACTIVATIONS = {"relu", "leaky_relu", "prelu", "abs"}
+SHARING = {None, "flatten", "reshape"}  # may return its input's memory
+OUT_OF_PLACE: dict[Any, Callable] = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    torch.relu_: torch.relu,
+    torch.abs_: torch.abs,
+    torch.clamp_: torch.clamp,
+}
 SUPPORTED = (
-    "Linear, Conv1d/2d, BatchNorm1d/2d, average and 2-D max pooling, Flatten, Dropout, Identity, "
-    "sums, ReLU, LeakyReLU and abs"
+    "Linear, Conv1d/2d, BatchNorm1d/2d in eval mode, average and max pooling in 1-D and 2-D "
+    "without ceil_mode, padding, mean, Flatten, Dropout in eval mode, Identity, sums, cat, ReLU, "
+    "LeakyReLU, PReLU, ReLU6, Hardtanh, clamp and abs"
 )
 
 State = dict[fx.Node, torch.Tensor]
@@ -74,12 +90,11 @@ class PiecewiseAffine:
 
     On a region where every unit keeps its state the network is affine, and an affine map is known
     by its values at affinely independent points. A state holds the values at P such points for each
-    of R regions as one batch (R P, ...): every affine step is the network's own module, run on it.
+    of R regions as one batch (R P, ...): every affine step is the network's own, run on it.
 
-    Supported are Linear, Conv1d/2d, BatchNorm1d/2d with running statistics, average pooling,
-    MaxPool2d, Flatten, Dropout (the identity), Identity, ZeroPad2d, ReLU, LeakyReLU, abs, sums and
-    differences of activations (residual networks), products with numbers, flatten and
-    view/reshape that keep the batch. Anything else is refused.
+    What counts are the functions that the network calls (``OPERATIONS``), not the classes of its
+    modules: subclasses, replaced methods and hooks are traced with it. Anything that is not
+    piecewise affine is refused.
 
     Args:
         network: the network; it is not changed.
@@ -90,12 +105,21 @@ class PiecewiseAffine:
     """
 
     def __init__(self, network: nn.Module, shape: tuple[int, ...]) -> None:
-        self.module = copy.deepcopy(network).cpu().double().eval()
+        self.module = _copy(network).cpu().double().eval()
         self.shape = shape
-        graph, self._names = _trace(self.module)
-        self._modules = dict(self.module.named_modules())
-        sizes = {node for node in graph.nodes if _is_size(node)}
-        self.steps = [node for node in graph.nodes if node not in sizes]
+        root = nn.Sequential(self.module)  # torch.fx takes a root's forward from its class
+        graph = _trace(root)
+        self._constants: dict[fx.Node, Any] = {}
+        with torch.no_grad():
+            for node in graph.nodes:
+                if node.op == "get_attr" or (
+                    node.op.startswith("call")
+                    and self._constants.keys() >= set(node.all_input_nodes)
+                ):
+                    self._constants[node] = _call(root, node, self._constants.__getitem__)
+        steps = [node for node in graph.nodes if node not in self._constants]
+        sizes = {node for node in steps if _is_size(node)}
+        self.steps = [node for node in steps if node not in sizes]
         self.kinds = {node: self._kind(node, sizes) for node in self.steps}
         self._free_after = _last_uses(self.steps)
         self.widest = 1  # numbers that a layer's units compare, in the widest layer
@@ -134,8 +158,18 @@ class PiecewiseAffine:
     def _apply(self, node: fx.Node, state: State) -> None:
         if node.op == "output":
             state[node] = state[node.all_input_nodes[0]]
-        elif node.op not in ("placeholder", "get_attr"):
-            state[node] = self._run(node, state)
+        elif node.op != "placeholder":
+            value = self._run(node, state)
+            if any(
+                len(value) != len(state[read]) for read in node.all_input_nodes if read in state
+            ):
+                raise UserError(f"{_names_of(node)[1]}: joins the inputs of a batch")
+            if not bool(torch.isfinite(value).all()):
+                raise UserError(
+                    f"{_names_of(node)[1]}: its values are not finite; look for weights, buffers "
+                    "or inputs that are not, or so large that the step overflows"
+                )
+            state[node] = value
 
     def hold(self, node: fx.Node, source: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
         """A layer's values at each region's points, with its units in the state of the region.
@@ -155,13 +189,14 @@ class PiecewiseAffine:
         return held.reshape(len(source), *self.plain(node, source[:1]).shape[1:])
 
     def slopes(self, node: fx.Node, values: torch.Tensor) -> torch.Tensor:
-        """An activation's slope where it is applied to these values."""
-        below: Any = -1.0 if "abs" in str(node.target) else 0.0
-        if node.op == "call_module":
-            module = self._modules[str(node.target)]
-            below = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
-        elif node.target is F.leaky_relu:
-            below = node.kwargs.get("negative_slope", (*node.args, 0.01)[1])
+        """An activation's slope where it is applied to these values (n, units)."""
+        below: Any = {"abs": -1.0, "relu": 0.0}.get(OPERATIONS[node.target])
+        if node.target is F.leaky_relu:
+            below = node.kwargs["negative_slope"]
+        elif node.target is F.prelu:
+            weight: Any = node.args[1]
+            below = self._constants[weight]  # one for all, or one per channel
+            below = below.repeat_interleave(values.shape[1] // len(below))
         return torch.where(values > 0, torch.ones_like(values), below)
 
     def members(self, node: fx.Node, shape: torch.Size) -> torch.Tensor:
@@ -170,135 +205,206 @@ class PiecewiseAffine:
         A place in the padding is replaced by the window's first real one, which never changes the
         maximum.
         """
-        pool: Any = self._modules[str(node.target)]
-        channels, height, width = shape[-3:]
+        names = ("stride", "padding", "dilation")
+        options: dict[str, Any] = {name: node.kwargs[name] for name in names}
+        options["kernel_size"] = node.args[1]
+        options["stride"] = options["stride"] or options["kernel_size"]
+        dimensions, height, width = 2, shape[-2], shape[-1]
+        if node.target is F.max_pool1d:  # in an image of one row
+            dimensions, height = 1, 1
+            options = {k: (int(k != "padding"), *_single(v)) for k, v in options.items()}
         places = torch.arange(1.0, height * width + 1, dtype=torch.float64)
-        options = {"padding": pool.padding, "dilation": pool.dilation, "stride": pool.stride}
-        image = places.reshape(1, 1, height, width)
-        index = F.unfold(image, pool.kernel_size, **options)[0].T.long() - 1
+        index = F.unfold(places.reshape(1, 1, height, width), **options)[0].T.long() - 1
         first = index.gather(1, (index >= 0).long().argmax(1, keepdim=True))
         index = torch.where(index < 0, first, index)
-        channel = torch.arange(channels)[:, None, None] * (height * width)
+        channel = torch.arange(shape[1:-dimensions].numel())[:, None, None] * (height * width)
         return (channel + index).flatten(0, 1)
-
-    def _run(self, node: fx.Node, state: State) -> torch.Tensor:
-        def value_of(step: fx.Node) -> torch.Tensor | None:
-            if step.op == "get_attr":
-                return _attribute(self.module, str(step.target))
-            return state.get(step)  # none for a tensor's size, which view and reshape keep
-
-        arguments: Any = fx.map_arg(node.args, value_of)
-        named: Any = fx.map_arg(node.kwargs, value_of)
-        if node.op == "call_module":
-            return self._modules[str(node.target)](*arguments, **named)
-        if node.op == "call_method":
-            value, *rest = arguments
-            if node.target in RESHAPES:
-                sizes = rest[0] if isinstance(rest[0], tuple | list) else rest
-                return value.reshape(len(value), *sizes[1:])
-            return getattr(value, str(node.target).rstrip("_"))(*rest, **named)
-        function: Any = AFFINE_FUNCTIONS.get(node.target, node.target)
-        return function(*arguments, **named)
-
-    def _kind(self, node: fx.Node, sizes: set[fx.Node]) -> str:
-        """``affine``, ``activation`` or ``pooling``; ``UserError`` for anything else."""
-        read = set(node.all_input_nodes) & sizes
-        if read and not (node.op == "call_method" and node.target in RESHAPES):
-            raise UserError(f"{node.name}: reads a tensor's size; only view and reshape may")
-        if node.op == "output" and not isinstance(node.args[0], fx.Node):
-            raise UserError("the network returns several values; give one that returns a tensor")
-        kind = _kind_of_operation(node, self._modules)
-        if kind is None:
-            what = str(getattr(node.target, "__name__", node.target))
-            if node.op == "call_module":
-                what = f"{what} ({type(self._modules[what]).__name__})"
-            raise UserError(f"{what}: not supported in a partition; allowed: {SUPPORTED}")
-        return kind
-
-    def _measure(self) -> Iterator[Layer]:
-        """The layers with their shapes, from a run on one input."""
-        state = self.start(torch.zeros(1, *self.shape, dtype=torch.float64))
-        try:
-            with torch.no_grad():
-                for _, node, source in self.walk(state):
-                    state[node] = self.plain(node, source)
-                    pooled = self.kinds[node] == "pooling"
-                    compared = self.members(node, source.shape) if pooled else source
-                    self.widest = max(self.widest, compared.numel())
-                    name = self._names.get(node, node.name)
-                    yield Layer(name, self.kinds[node], tuple(state[node].shape[1:]))
-        except (RuntimeError, TypeError) as error:
-            reason = first_line(error)
-            raise UserError(f"an input of shape {self.shape} does not fit: {reason}") from None
 
     def plain(self, node: fx.Node, value: torch.Tensor) -> torch.Tensor:
         """An activation or a pooling as the network computes it."""
         if self.kinds[node] == "pooling":
-            return self._modules[str(node.target)](value)
-        return self.slopes(node, value) * value
+            pool: Any = node.target
+            return pool(value, *node.args[1:], **node.kwargs)
+        flat = value.flatten(1)
+        return (self.slopes(node, flat) * flat).reshape(value.shape)
+
+    def _run(self, node: fx.Node, state: State) -> torch.Tensor:
+        def value_of(step: fx.Node) -> Any:
+            return self._constants[step] if step in self._constants else state.get(step)
+
+        if OPERATIONS[node.target] != "reshape":
+            return _call(self.module, node, value_of)
+        arguments: Any = fx.map_arg(node.args, value_of)  # none for a size, that of the batch
+        value, *rest = arguments
+        sizes = rest[0] if isinstance(rest[0], tuple | list) else rest
+        return value.reshape(len(value), *sizes[1:])
+
+    def _kind(self, node: fx.Node, sizes: set[fx.Node]) -> str:
+        """``affine``, ``activation`` or ``pooling``; ``UserError`` for anything else."""
+        if node.op == "placeholder":
+            return "affine"
+        if node.op == "output":
+            if not isinstance(node.args[0], fx.Node) or node.args[0] in self._constants:
+                raise UserError("the network does not return one tensor that depends on its input")
+            return "affine"
+        kind = None if node.op == "call_module" else OPERATIONS.get(node.target)
+        label = _names_of(node)[1]
+        if kind != "reshape" and sizes & set(node.all_input_nodes):
+            raise UserError(f"{label}: reads a tensor's size; only view and reshape may")
+        reads: list[fx.Node] = []
+        fx.map_arg((node.args, node.kwargs), reads.append)  # a value read twice, twice
+        values = tuple(read for read in reads if read not in sizes | self._constants.keys())
+        other = ("ceil_mode", "return_indices") if kind == "pooling" else ("training",)
+        allowed = values == node.args[:1] and not any(node.kwargs.get(name) for name in other)
+        if kind in ("sum", "product"):
+            allowed = kind == "sum" or len(values) == 1
+        if kind is None or not allowed:
+            raise UserError(f"{label}: not supported in a partition; allowed: {SUPPORTED}")
+        return "activation" if kind in ACTIVATIONS else "pooling" if kind == "pooling" else "affine"
+
+    def _measure(self) -> Iterator[Layer]:
+        """The layers with their shapes, from a run on a few inputs."""
+        points = torch.zeros(2, *self.shape, dtype=torch.float64)
+        try:
+            with torch.no_grad():
+                self.module(points)
+                state = self.start(points)
+                for _, node, source in self.walk(state):
+                    state[node] = self.plain(node, source)
+                    pooled = self.kinds[node] == "pooling"
+                    compared = self.members(node, source.shape) if pooled else source[0]
+                    self.widest = max(self.widest, compared.numel())
+                    shape = tuple(state[node].shape[1:])
+                    yield Layer(_names_of(node)[0], self.kinds[node], shape)
+        except UserError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            reason = first_line(error)
+            raise UserError(f"an input of shape {self.shape} does not fit: {reason}") from None
 
 
 class _Tracer(fx.Tracer):
-    """Takes every supported module as one step, subclasses too."""
+    """Traces through every module with its hooks, down to the functions that they call."""
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        supported = (*AFFINE_MODULES, *ACTIVATION_MODULES, nn.MaxPool2d)
-        return isinstance(m, supported) or super().is_leaf_module(m, module_qualified_name)
+    proxy_buffer_attributes = True  # a pruned weight is computed from a mask
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        return isinstance(m, ParametrizationList)  # computes a weight, by any functions
+
+    def call_module(
+        self, m: nn.Module, forward: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if isinstance(m, nn.modules.batchnorm._NormBase):
+            vars(m)["_check_input_dim"] = lambda _: None  # asks for a shape, which a trace lacks
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except UserError:
+            raise
+        except Exception as error:  # tracing runs the user's forward, which can raise anything
+            label = f"{self.path_of_module(m).partition('.')[2]} ({type(m).__name__})".strip()
+            raise UserError(f"{label}: cannot be traced by torch.fx: {first_line(error)}") from None
+        finally:
+            vars(m).pop("_check_input_dim", None)
 
 
-def _trace(network: nn.Module) -> tuple[fx.Graph, dict[fx.Node, str]]:
-    try:
-        graph = _Tracer().trace(network)
-    except Exception as error:  # tracing runs the user's forward, which can raise anything
-        reason = first_line(error)
-        raise UserError(f"the network cannot be traced by torch.fx: {reason}") from None
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    if len(inputs) != 1:
-        raise UserError(f"the network takes {len(inputs)} inputs; a slice has one")
-    names = {node: str(node.target) for node in graph.nodes if node.op == "call_module"}
-    return graph, names
+def _copy(network: nn.Module) -> nn.Module:
+    """A copy of the network, of weights too that a hook has computed with their gradient."""
+    computed = [
+        value
+        for module in network.modules()
+        for value in vars(module).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    ]
+    return copy.deepcopy(network, {id(value): value.detach() for value in computed})
 
 
-def _kind_of_operation(node: fx.Node, modules: dict[str, nn.Module]) -> str | None:
-    if node.op in ("placeholder", "output", "get_attr"):
-        return "affine"
-    target: Any = node.target
-    if node.op == "call_module":
-        return _kind_of_module(modules[target])
+def _trace(root: nn.Module) -> fx.Graph:
+    """The functions that a network calls: none in place, and only those that its output needs."""
+    graph = _Tracer().trace(root)
+    memory: dict[fx.Node, fx.Node] = {}  # by the first step whose value lies in it
+    for node in list(graph.nodes):
+        source: Any = node.kwargs.get("out", node.args[0] if node.args else None)
+        calls = node.op in ("call_function", "call_method") and not _is_size(node)
+        if not calls or not isinstance(source, fx.Node):
+            memory[node] = node
+            continue
+        name = str(getattr(node.target, "__name__", node.target))
+        options = bool(node.kwargs.get("inplace")) or "out" in node.kwargs
+        in_place = options or node.target in OUT_OF_PLACE or name.endswith("_")
+        if in_place:
+            _read_later_values(node, source, memory)
+        if node.op == "call_method":
+            node.target = name.rstrip("_") if in_place else name
+        node.target = OUT_OF_PLACE.get(node.target, node.target)
+        kind = OPERATIONS.get(node.target)
+        memory[node] = memory[source] if in_place or kind in SHARING else node
+        if kind == "identity" and not node.kwargs.get("training"):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+        elif kind == "clamp":
+            clamped = _split_clamp(graph, node)
+            memory[clamped] = clamped
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    return graph
+
+
+def _read_later_values(node: fx.Node, source: fx.Node, memory: dict[fx.Node, fx.Node]) -> None:
+    """Whatever reads, after a step in place, the value that it changed, reads the step's."""
+    source.replace_all_uses_with(node, lambda user: user > node)
+    views = [step for step, first in memory.items() if first is memory[source]]
+    if any(user > node for step in views for user in step.users):
+        raise UserError(
+            f"{_names_of(node)[1]}: changes in place a value that is read in another shape too; "
+            "clone it first"
+        )
+
+
+def _split_clamp(graph: fx.Graph, node: fx.Node) -> Any:
+    """Write max(x, low) as low + relu(x - low), and min(x, high) as high - relu(high - x)."""
+    value: Any
+    value, low, high = (*node.args, None, None)[:3]
+    low = node.kwargs.get("min", node.kwargs.get("min_val", low))
+    high = node.kwargs.get("max", node.kwargs.get("max_val", high))
+    if node.target is F.relu6:
+        low, high = 0.0, 6.0
+    with graph.inserting_before(node):
+        for sign, limit in ((1, low), (-1, high)):
+            if limit is None:
+                continue
+            beyond = graph.call_function(operator.sub, (value, limit)[::sign])
+            unit = graph.call_function(torch.relu, (beyond,))
+            unit.meta = beyond.meta = node.meta
+            joined = operator.add if sign == 1 else operator.sub
+            value = graph.call_function(joined, (limit, unit))
+    node.replace_all_uses_with(value)
+    graph.erase_node(node)
+    return value
+
+
+def _call(root: nn.Module, node: fx.Node, value_of: Callable[[fx.Node], Any]) -> Any:
+    """What a step computes, its arguments being the values of other steps."""
+    if node.op == "get_attr":
+        return operator.attrgetter(str(node.target))(root)
+    arguments: Any = fx.map_arg(node.args, value_of)
+    named: Any = fx.map_arg(node.kwargs, value_of)
     if node.op == "call_method":
-        if target in ACTIVATION_METHODS:
-            return "activation"
-        if target == "flatten" and _merges_batch(node):
-            return None
-        return "affine" if target in AFFINE_METHODS | RESHAPES else None
-    if target in ACTIVATION_FUNCTIONS:
-        return "activation"
-    if target in SCALING_FUNCTIONS:
-        if len(node.args) < 2:  # as in torch.mul(x, other=2)
-            return None
-        first, second = node.args[:2]
-        numbers = [isinstance(second, int | float), isinstance(first, int | float)]
-        allowed = numbers if target in {operator.mul, operator.imul, torch.mul} else numbers[:1]
-        return "affine" if any(allowed) else None
-    if target is torch.flatten and _merges_batch(node):
-        return None
-    return "affine" if target in AFFINE_FUNCTIONS else None
+        return getattr(arguments[0], str(node.target))(*arguments[1:], **named)
+    function: Any = node.target
+    if node.op == "call_module":
+        function = root.get_submodule(function)
+    return function(*arguments, **named)
 
 
-def _merges_batch(node: fx.Node) -> bool:
-    """Whether a flatten joins the inputs of a batch into one vector."""
-    start = node.args[1] if len(node.args) > 1 else node.kwargs.get("start_dim", 0)
-    return bool(start == 0)
+def _names_of(node: fx.Node) -> tuple[str, str]:
+    """A step's name for its layer, and for a message.
 
-
-def _kind_of_module(module: nn.Module) -> str | None:
-    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.running_mean is None:
-        return None  # normalizes by the batch in eval mode too
-    if isinstance(module, nn.MaxPool2d):
-        return None if module.ceil_mode or module.return_indices else "pooling"
-    if isinstance(module, ACTIVATION_MODULES):
-        return "activation"
-    return "affine" if isinstance(module, AFFINE_MODULES) else None
+    By the module of torch.nn that it is part of, or else by its function.
+    """
+    modules = [("", nn.Module), *node.meta.get("nn_module_stack", {}).values()]
+    path, kind = modules[-1][0].partition(".")[2], modules[-1][1]
+    if path and kind.__module__.startswith("torch.nn."):
+        return path, f"{path} ({kind.__name__})"
+    return node.name, str(getattr(node.target, "__name__", node.target))
 
 
 def _is_size(node: fx.Node) -> bool:
@@ -324,10 +430,3 @@ def _last_uses(steps: list[fx.Node]) -> list[list[fx.Node]]:
         if position < len(steps) and node is not steps[-1]:
             free[position].append(node)
     return free
-
-
-def _attribute(module: nn.Module, path: str) -> torch.Tensor:
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value.detach()

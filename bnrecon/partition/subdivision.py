@@ -27,7 +27,7 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
     Every unit's zero set is computed from its affine map on each region of the layers before it
     ("Batch Normalization Explained", Eq. 10-11), in float64 and without a grid. The network runs in
     eval mode: BatchNorm by its running statistics (``set_statistics`` sets them from data).
-    ``PiecewiseAffine`` lists the layers that are supported.
+    ``OPERATIONS`` of ``bnrecon.partition.network`` lists the functions that it may call.
 
     Tolerances: a vertex within 5e-11 of the window's larger side from a zero line counts as on it,
     so that coincident and concurrent lines leave no slivers (``bnrecon.partition.cells``). A unit
@@ -39,8 +39,9 @@ def partition(network: nn.Module, slice_: Slice, *, max_regions: int = 2_000_000
         max_regions: more are refused, as the memory grows with their number.
 
     Raises:
-        UserError: where a layer is not supported, or there are more than ``max_regions``.
-        RunError: where the regions' affine maps do not agree with the network.
+        UserError: where an operation is not supported or has values that are not finite, or there
+            are more than ``max_regions``.
+        RunError: where a region's affine map does not agree with the network.
 
     Two units, zero on the two axes: four regions.
 
@@ -82,12 +83,22 @@ class _Chunk:
 class _Found:
     """What the descent has found so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_regions: int) -> None:
+        self.max_regions = max_regions
+        self.count = 1  # of regions, also of those that are to be cut further
         self.polygons: list[Polygons] = []
         self.maps: list[np.ndarray] = []
         self.layers: list[np.ndarray] = []
         self.units: list[np.ndarray] = []
         self.ends: list[np.ndarray] = []
+
+    def add_regions(self, more: int) -> None:
+        self.count += more
+        if self.count > self.max_regions:
+            raise UserError(
+                f"more than max_regions={self.max_regions} regions; give a smaller window or a "
+                "larger max_regions"
+            )
 
     def add_folds(self, layer: int, units: np.ndarray, ends: np.ndarray) -> None:
         real = np.hypot(*(ends[:, 1] - ends[:, 0]).T) > TOLERANCE
@@ -124,19 +135,12 @@ def _descend(
     window = Polygons(((slice_.window - centre) / scale)[None], np.array([len(slice_.window)]))
     points = slice_.inputs(centre + scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     most = max(1, NUMBERS // (CORNERS * steps.widest))
-    found = _Found()
+    found = _Found(max_regions)
     stack = [_Chunk(0, -1, window, np.zeros(1, dtype=int), steps.start(points))]
-    count = 1
     while stack:
         cut = _advance(steps, stack.pop(), found)
         if cut is None:
             continue
-        count += len(cut.polygons) - len(next(iter(cut.parents.values()))) // 3
-        if count > max_regions:
-            raise UserError(
-                f"more than max_regions={max_regions} regions; give a smaller window or a larger "
-                "max_regions"
-            )
         for start in range(0, len(cut.polygons), most):
             rows = np.arange(start, min(start + most, len(cut.polygons)))
             stack.append(replace(cut, polygons=cut.polygons.take(rows), parent=cut.parent[rows]))
@@ -158,7 +162,7 @@ def _advance(steps: PiecewiseAffine, chunk: _Chunk, found: _Found) -> _Chunk | N
             else:
                 members = steps.members(node, source.shape).numpy()
                 row, units = _cut_pooling(source, members, polygons, layer, found)
-            parts, parent = subdivide(polygons, row, units)
+            parts, parent = subdivide(polygons, row, units, found.add_regions)
             return _Chunk(position, layer, parts, parent, state)
         inside = _at_centres(source.unflatten(0, (-1, 3)).flatten(2), polygons)
         state[node] = steps.hold(node, source, inside)
@@ -254,16 +258,21 @@ def _at_centres(flat: torch.Tensor, polygons: Polygons) -> torch.Tensor:
 
 
 def _check(steps: PiecewiseAffine, slice_: Slice, regions: Regions) -> tuple[int, ...]:
-    """Compare up to 100 regions with the network; the shape of its output."""
-    some = np.linspace(0, len(regions) - 1, min(100, len(regions))).astype(int)
-    polygons, maps = regions.polygons.take(some), regions.maps[some]
-    inside = 0.63 * polygons.centres() + 0.37 * polygons.vertices[:, 0]
-    outputs = steps.module(slice_.inputs(inside))
-    expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], inside)
-    error = np.abs(outputs.flatten(1).numpy() - expected).max()
-    if not error <= 1e-8 * max(1.0, float(outputs.abs().max())):
+    """Compare every region with the network at a point inside; the shape of its output."""
+    inside = 0.63 * regions.centres() + 0.37 * regions.polygons.vertices[:, 0]
+    most = max(1, NUMBERS // steps.widest)
+    error, largest, shape = 0.0, 1.0, ()
+    for start in range(0, len(regions), most):
+        points, maps = inside[start : start + most], regions.maps[start : start + most]
+        outputs = steps.module(slice_.inputs(points))
+        expected = maps[..., 0] + np.einsum("roi,ri->ro", maps[..., 1:], points)
+        differences = np.abs(outputs.flatten(1).numpy() - expected)
+        # A difference that is not a number is kept.
+        error = float(np.maximum(error, differences.max()))
+        largest, shape = max(largest, float(outputs.abs().max())), tuple(outputs.shape[1:])
+    if not error <= 1e-8 * largest:
         raise RunError(
-            f"the regions' affine maps differ from the network by {error:.1e}: a module of it is "
-            "not piecewise affine, or its values are not finite"
+            f"the regions' affine maps differ from the network by {error:.1e}: it computes "
+            "something that its trace by torch.fx does not show"
         )
-    return tuple(outputs.shape[1:])
+    return shape

@@ -1,5 +1,7 @@
 """Slices, what a partition refuses, its drawing and its cost."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -39,7 +41,7 @@ def test_slices_keep_distances_and_recover_coordinates(digits):
         (nn.Sequential(nn.Linear(2, 2), nn.Tanh()), r"1 \(Tanh\): not supported"),
         (nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False)), "BatchNorm1d.*not supported"),
         (nn.Sequential(nn.Linear(3, 2), nn.ReLU()), r"shape \(2,\) does not fit"),
-        (nn.Bilinear(2, 2, 2), "takes 2 inputs|not supported"),
+        (nn.Bilinear(2, 2, 2), r"\(Bilinear\): cannot be traced"),
     ],
 )
 def test_what_is_not_supported_is_refused_in_one_line(network, message):
@@ -51,13 +53,13 @@ def test_what_is_not_supported_is_refused_in_one_line(network, message):
 @pytest.mark.parametrize(
     "operation",
     [
-        lambda x: torch.mul(x, other=2.0),
         lambda x: x.flatten(),
-        lambda x: torch.flatten(x),
-        lambda x: torch.flatten(x, start_dim=0),
+        lambda x: torch.flatten(x, start_dim=-2),
+        lambda x: torch.cat([x, x]),
+        lambda x: x + torch.ones(3, 2),
     ],
 )
-def test_an_operation_on_the_whole_batch_or_with_its_factor_by_name_is_refused(operation):
+def test_an_operation_on_the_whole_batch_is_refused(operation):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -66,7 +68,7 @@ def test_an_operation_on_the_whole_batch_or_with_its_factor_by_name_is_refused(o
         def forward(self, x):
             return operation(torch.relu(self.layer(x)))
 
-    with pytest.raises(UserError, match=r"(mul|flatten): not supported in a partition"):
+    with pytest.raises(UserError, match=r"joins the inputs of a batch|does not fit"):
         partition(Net(), plane())
 
 
@@ -79,18 +81,45 @@ def test_a_product_of_activations_is_refused():
         partition(Product(), plane())
 
 
-def test_a_module_that_is_not_what_it_inherits_from_is_noticed():
-    class Squared(nn.Linear):
+def test_what_a_trace_does_not_show_is_noticed_in_one_region_of_a_thousand():
+    """Only tensors are clipped, not the values of a trace, beside the largest value of a grid."""
+
+    class Clipped(nn.Linear):
         def forward(self, input):
-            return super().forward(input) ** 2
+            output = super().forward(input)
+            return output.clamp(max=self.limit) if isinstance(output, torch.Tensor) else output
 
+    network = nn.Sequential(random_network(40, 2)[:-1], Clipped(40, 1)).double()
+    network[1].limit = torch.inf
+    exact = partition(network, plane())
+    values = network(plane().inputs(exact.regions.centres()))
+    network[1].limit = values.sort(0).values[-2].item()  # one centre is above
+    assert len(exact.regions) > 1000
     with pytest.raises(RunError, match="differ from the network"):
-        partition(nn.Sequential(Squared(2, 1)), plane())
+        partition(network, plane())
 
 
-def test_too_many_regions_are_refused():
+def test_more_regions_than_allowed_are_refused_before_they_fill_the_memory():
+    """The layer cuts the window into more than a million regions."""
     with pytest.raises(UserError, match="max_regions=10 "):
         partition(random_network(20, 1), plane(), max_regions=10)
+    network = random_network(2000, 1, batch_norm=False)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="max_regions=5000 "):
+            partition(network, plane(), max_regions=5000)
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
+
+
+def test_values_that_are_not_finite_are_refused_with_the_step_that_has_them():
+    for value in (torch.nan, torch.inf):
+        network = random_network(5, 2)
+        with torch.no_grad():
+            network[3].weight[0, 0] = value
+        with pytest.raises(UserError, match=r"^3 \(Linear\): its values are not finite"):
+            partition(network, plane())
 
 
 @pytest.mark.parametrize(
