@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import pandas as pd
 import torch
@@ -11,31 +11,14 @@ from torch import nn
 
 from bnrecon.construction.relu_source import RebuiltNetwork, relu_network
 from bnrecon.reporting.figures import COLUMN, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.reproduction.intervals import geometric_mean
+from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023.comparison import place_legend
-
-__all__ = [
-    "PART",
-    "claims",
-    "draw",
-    "mean_error",
-    "measure",
-    "random_target",
-    "rebuild",
-    "summarize",
-]
 
 SIDES = {"smoke": (2, 4), "laptop": (4, 8, 16, 32, 64), "paper": (4, 8, 16, 32, 64)}
 DEPTHS = {"smoke": (1, 2), "laptop": (1, 2, 4, 8), "paper": (1, 2, 4, 8)}
 SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
-
-CAPTION = (
-    "Targets with normal weights of spectral norm 1 and random biases; sources with uniform "
-    "weights and random statistics, real BatchNorm1d modules, float64. Error of the function: "
-    "largest difference of an output over 1,024 inputs of norm at most 1, relative to the largest "
-    "output. Geometric mean over seeds, the largest in brackets."
-)
 
 
 def random_target(side: int, depth: int, seed: int) -> nn.Sequential:
@@ -63,31 +46,9 @@ def measure(rebuilt: RebuiltNetwork) -> dict[str, float]:
 
 def rebuild(side: int, depth: int, seeds: int) -> pd.DataFrame:
     """One row per seed: errors of the layers and of the function."""
-    rows = []
-    for seed in range(seeds):
-        rebuilt = relu_network(random_target(side, depth, seed), seed=seed)
-        rows.append(
-            {
-                "side": side,
-                "depth": depth,
-                "seed": seed,
-                **measure(rebuilt),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per width and depth."""
-    return [
-        Task(
-            f"d = {side}, l = {depth}",
-            rebuild,
-            {"side": side, "depth": depth, "seeds": SEEDS[scale]},
-        )
-        for side in SIDES[scale]
-        for depth in DEPTHS[scale]
-    ]
+    rebuilt = (relu_network(random_target(side, depth, seed), seed=seed) for seed in range(seeds))
+    common = {"side": side, "depth": depth}
+    return pd.DataFrame([common | {"seed": n} | measure(one) for n, one in enumerate(rebuilt)])
 
 
 def mean_error(errors: pd.Series) -> float:
@@ -95,23 +56,23 @@ def mean_error(errors: pd.Series) -> float:
     return geometric_mean(errors, floor=1e-300).mean
 
 
+def format_errors(column: str) -> Callable[[pd.DataFrame], str]:
+    """Mean and largest of a column, for the table."""
+    return lambda group: f"{mean_error(group[column]):.0e} ({group[column].max():.0e})"
+
+
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per target width and depth."""
-    lines = []
-    for (side, depth), group in rows.groupby(["side", "depth"], sort=True):
-        layer, function = group["layer_error"], group["functional_error"]
-        lines.append(
-            {
-                "d": side,
-                "l": depth,
-                "source width": int(group["width"].max()),
-                "source depth": 2 * depth,
-                "error of a layer": f"{mean_error(layer):.0e} ({layer.max():.0e})",
-                "error of the function": f"{mean_error(function):.0e} ({function.max():.0e})",
-                "seeds": len(group),
-            }
-        )
-    return pd.DataFrame(lines)
+    columns = {
+        "d": lambda group: group["side"].iloc[0],
+        "l": lambda group: group["depth"].iloc[0],
+        "source width": lambda group: int(group["width"].max()),
+        "source depth": lambda group: 2 * group["depth"].iloc[0],
+        "error of a layer": format_errors("layer_error"),
+        "error of the function": format_errors("functional_error"),
+        "seeds": len,
+    }
+    return table(rows, ["side", "depth"], **columns)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -128,40 +89,16 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Theorem 1 and Remark 1, decided by the largest error of a function and by the widths."""
-    worst = rows["functional_error"].max()
-    holds = worst < 1e-6 and (rows["width"] == rows["side"] ** 2).all()
-    layer = int(rows["side"].max())
-    trained, total = 2 * (layer**2 + layer), 2 * layer**3
-    return [
-        Claim(
-            "Theorem 1, Lemma 7, Proposition 1",
-            "A random ReLU network of depth 2l and width d² computes a target of depth l and width "
-            "d on ||x|| <= 1, by its normalizations alone.",
-            "confirmed" if holds else "contradicted",
-            f"largest relative error of the function {worst:.0e} in float64, over {len(rows)} "
-            f"networks of d up to {rows['side'].max()} and l up to {rows['depth'].max()}, all of "
-            "width d² and depth 2l, with random statistics in their normalizations.",
-        ),
-        Claim(
-            "Remark 1",
-            "The trainable parameters of both networks are of the same order, d² l; all of the "
-            "source are of the order d³ l.",
-            "confirmed" if holds else "contradicted",
-            f"by count at width d²: 2 (d² + d) scales and shifts and 2 d³ frozen weights a layer "
-            f"of the target, beside its d² weights; at d = {layer}: {trained:,}, {total:,} and "
-            f"{layer**2:,}.",
-        ),
-    ]
+def decide(rows: pd.DataFrame) -> Decisions:
+    """Both claims by the largest error of a function and by the widths."""
+    worst, side = rows["functional_error"].max(), int(rows["side"].max())
+    holds = bool(worst < 1e-6 and (rows["width"] == rows["side"] ** 2).all())
+    numbers = {"worst": worst, "networks": len(rows), "side": side, "depth": rows["depth"].max()}
+    numbers |= {"trained": 2 * (side**2 + side), "total": 2 * side**3, "weights": side**2}
+    return {"Theorem 1, Lemma 7, Proposition 1": holds, "Remark 1": holds}, numbers
 
 
-PART = Experiment(
-    "Theorem 1, Lemma 7",
-    "Random networks of width d² and depth 2l that compute a target's function",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
+TASKS = sweep(
+    rebuild, "d = {side}, l = {depth}", {"side": SIDES, "depth": DEPTHS}, {"seeds": SEEDS}
 )
+PART = part(__file__, TASKS, summarize, draw, decide)

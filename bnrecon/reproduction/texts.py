@@ -1,0 +1,156 @@
+"""The text of a part: a Markdown file beside its module, with named numbers that Python computes.
+
+The file ``theorem1.md`` beside ``theorem1.py``::
+
+    ---
+    where: Theorem 1, Lemma 7
+    title: Random networks that compute a target's function
+    ---
+    The caption, in as many lines as it takes; {names} stand for numbers.
+
+    ## Theorem 1
+    The statement that the rows decide.
+    > What it rests on: the largest error is {worst:.0e}.
+
+    ## Remark 1 #width
+    A second statement. Its name is what stands behind the #, else the place itself.
+    > Evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from bnrecon.reproduction.experiment import Claim, Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Decisions", "Statement", "Text", "part", "read_text"]
+
+# By name of a claim its verdict, and the numbers that caption and evidence name.
+Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
+WORDS = {True: "confirmed", False: "contradicted"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim of the paper without its verdict; ``evidence`` names the numbers it rests on."""
+
+    where: str
+    statement: str
+    evidence: str
+
+    def decide(self, verdict: bool | str, numbers: Mapping[str, Any]) -> Claim:
+        """The claim with its verdict; ``True`` is *confirmed*, ``False`` *contradicted*.
+
+        >>> claim = Statement("Theorem 1", "It holds.", "{n} of {n}.").decide(True, {"n": 3})
+        >>> claim.verdict, claim.evidence
+        ('confirmed', '3 of 3.')
+        """
+        word = verdict if isinstance(verdict, str) else WORDS[bool(verdict)]
+        evidence = self.evidence.format(**numbers)
+        return Claim(self.where, self.statement.format(**numbers), word, evidence)
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a part's Markdown file says.
+
+    Args:
+        where: the part's place in the paper.
+        title: what is shown.
+        caption: with ``{names}`` for numbers.
+        statements: the claims, by name.
+    """
+
+    where: str
+    title: str
+    caption: str
+    statements: Mapping[str, Statement]
+
+    def claims(self, decisions: Decisions) -> list[Claim]:
+        """The claims that are decided, in the order of the file.
+
+        Raises:
+            ValueError: a decision is about a claim that the file does not have.
+        """
+        verdicts, numbers = decisions
+        if unknown := verdicts.keys() - self.statements.keys():
+            raise ValueError(f"{self.where}: its text has no claim named {sorted(unknown)}")
+        return [
+            statement.decide(verdicts[name], numbers)
+            for name, statement in self.statements.items()
+            if name in verdicts
+        ]
+
+
+def read_text(module: str) -> Text:
+    """The text beside a module, of which ``__file__`` is given.
+
+    Raises:
+        ValueError: the file has no front matter, or two claims of one name.
+    """
+    path = Path(module).with_suffix(".md")
+    opening, *parts = path.read_text(encoding="utf-8").split("---\n", 2)
+    if opening or len(parts) != 2:
+        raise ValueError(f"{path}: it must begin with front matter between two lines of ---")
+    caption, *sections = re.split(r"^## ", parts[1], flags=re.MULTILINE)
+    statements = dict(map(_statement, sections))
+    if len(statements) < len(sections):
+        raise ValueError(f"{path}: two claims have one name; write ## Place #name")
+    return Text(**yaml.safe_load(parts[0]), caption=_joined(caption), statements=statements)
+
+
+def _statement(section: str) -> tuple[str, Statement]:
+    heading, _, body = section.partition("\n")
+    statement, _, evidence = body.partition("\n>")
+    where, _, name = heading.strip().partition(" #")
+    return name or where, Statement(where, _joined(statement), _joined(evidence))
+
+
+def _joined(text: str) -> str:
+    """A paragraph on one line; those of a caption stay apart."""
+    return "\n\n".join(_lines(text))
+
+
+def _lines(text: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        if line := " ".join(paragraph.replace("\n>", "\n").split()):
+            yield line
+
+
+def part(
+    module: str,
+    tasks: Callable,
+    summary: Callable,
+    draw: Callable | None = None,
+    decide: Callable[[pd.DataFrame], Decisions] | None = None,
+    numbers: Callable[[pd.DataFrame], Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> Experiment:
+    """An experiment whose place, title, caption and claims stand in the file beside its module.
+
+    Args:
+        module: its ``__file__``.
+        tasks: as ``Experiment`` has it, like ``summary``, ``draw`` and ``options``.
+        summary: of the rows.
+        draw: of the rows.
+        decide: the claims' verdicts by name, and the numbers that they name.
+        numbers: those that the caption names; without, it is taken as it is.
+        options: further fields of ``Experiment``.
+    """
+    text = read_text(module)
+    caption: Any = text.caption
+    if numbers is not None:
+        caption = lambda rows: text.caption.format(**numbers(rows))  # noqa: E731
+    claims = None if decide is None else lambda rows: text.claims(decide(rows))
+    return Experiment(
+        text.where, text.title, tasks, summary, caption, draw, claims=claims, **options
+    )
