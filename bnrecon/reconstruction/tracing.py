@@ -11,11 +11,11 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.followed_weights import METADATA
 from bnrecon.reconstruction.kernels import LAYERS, is_plain, norm_class, output_channels
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
+from bnrecon.reconstruction.unpacked import Unpacked
 from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["Trace", "foldable", "trace"]
