@@ -20,6 +20,7 @@ from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.schedule import WarmupCosine
+from bnrecon.targets.spec import TrainSpec
 from bnrecon.targets.step import Step
 
 __all__ = ["Trainer", "train"]
@@ -27,6 +28,29 @@ __all__ = ["Trainer", "train"]
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY = 16  # steps between looks at the loss: each waits for the GPU, which no other step does
+
+
+def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
+    """The optimizer's groups: one, or two where normalizations have a weight decay of their own.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    >>> [group["weight_decay"] for group in parameter_groups(net, TrainSpec(norm_decay=0.0))]
+    [0.0005, 0.0]
+    """
+    if spec.norm_decay is None:
+        return [{"params": list(network.parameters()), "weight_decay": spec.weight_decay}]
+    norms = {
+        parameter
+        for module in network.modules()
+        if isinstance(module, nn.modules.batchnorm._NormBase)
+        for parameter in module.parameters(recurse=False)
+    }
+    others = [parameter for parameter in network.parameters() if parameter not in norms]
+    ordered = [parameter for parameter in network.parameters() if parameter in norms]
+    return [
+        {"params": others, "weight_decay": spec.weight_decay},
+        {"params": ordered, "weight_decay": spec.norm_decay},
+    ]
 
 
 class Trainer:
@@ -47,10 +71,9 @@ class Trainer:
         self.network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
         self.data, self.plan, self.spec, self.device = data, plan, spec, device
         self.optimizer = torch.optim.SGD(
-            network.parameters(),
+            parameter_groups(network, spec),
             spec.lr,
             spec.momentum,
-            weight_decay=spec.weight_decay,
             nesterov=spec.nesterov,
             fused=True,
         )
