@@ -217,9 +217,9 @@ class Trainer:
         return (number * self.processes + self.rank) % 2**63
 
     def _save(self, checkpoint: Path) -> None:
-        state = self.state()
+        tensors, about = self.state()
         if self.rank == 0:
-            files.write_tensors(checkpoint, *state)
+            files.write_tensors(checkpoint, tensors, about | {"folder": checkpoint.parent.name})
 
     def _interrupted(self, stop: StopRequest) -> Interrupted:
         why = f"stopped because {stop.reason or 'another process was'}"
@@ -334,6 +334,9 @@ def _resume(trainer: Trainer, checkpoint: Path) -> bool:
         return False
     try:
         tensors, about = files.read_tensors(checkpoint)
+        folder = checkpoint.parent.name  # says what is trained; earlier versions did not keep it
+        if about.get("folder", folder) != folder:
+            raise ValueError(f"is of {about['folder']}")
         trainer.restore(tensors, about)
     except ValueError as error:
         damaged = isinstance(error, files.Damaged)

@@ -297,6 +297,17 @@ def test_what_is_no_archive_is_refused(archive, refused, tmp_path):
     refused(tmp_path / "pipe", "no regular file")
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_file_in_the_place_of_a_result_is_named(archive, outputs, refused, make):
+    task = next(outputs.glob("studies/*/tasks/*/*.json")).relative_to(outputs)
+    for name in (f"{TARGET}/target.json", task):
+        path = outputs.parent / "home" / name
+        path.parent.mkdir(parents=True)
+        make(path)
+        refused(archive, str(path))
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
 def test_an_archive_whose_names_are_no_unicode_is_refused(archive, refused):
     """What reading them raises is none of zipfile's own errors."""
     content = bytearray(archive.read_bytes())
