@@ -3,11 +3,13 @@
 import socket
 
 import pytest
+from places import OUTPUTS, SHIPPED
 
 from bnrecon.cli.main import main
 from bnrecon.data import DATASETS, DataSpec, load
 from bnrecon.features import DISTRIBUTIONS
 from bnrecon.solvers import SOLVERS
+from bnrecon.studies import registry
 from bnrecon.targets.register import FAMILIES
 
 
@@ -29,6 +31,17 @@ def _no_network(request, monkeypatch):
 @pytest.fixture(scope="session")
 def digits():
     return load(DataSpec("digits", crop_padding=1, flip=False))
+
+
+@pytest.fixture(scope="session")
+def shipped_outputs(tmp_path_factory):
+    """An outputs folder with what ships and nothing of the user's."""
+    folder = tmp_path_factory.mktemp("shipped")
+    names = [f"{kind}/{name}" for kind in ("runs", "targets") for name in SHIPPED[kind]]
+    for name in (*names, *registry.STUDIES, "main_job", "models", "solvers"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(OUTPUTS / name, target_is_directory=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)
