@@ -1,6 +1,9 @@
 """Shared fixtures: the embedded digits, and the command run in this process."""
 
+import os
+import signal
 import socket
+import tempfile
 
 import pytest
 from places import OUTPUTS, SHIPPED
@@ -11,6 +14,16 @@ from bnrecon.features import DISTRIBUTIONS
 from bnrecon.solvers import SOLVERS
 from bnrecon.studies import registry
 from bnrecon.targets.register import FAMILIES
+
+
+def pytest_configure(config):
+    """Nothing that the user's shell or home sets changes a test, or a process that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and CI may have it ignored
+    for name in ("COLUMNS", "LINES", "HYDRA_FULL_ERROR", "TRACKIO_DIR", "WANDB_MODE"):
+        os.environ.pop(name, None)
+    empty = tempfile.TemporaryDirectory()
+    config.add_cleanup(empty.cleanup)
+    os.environ |= {name: empty.name for name in ("BNRECON_DATA", "XDG_CONFIG_HOME")}
 
 
 @pytest.fixture(autouse=True)

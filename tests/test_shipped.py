@@ -37,10 +37,10 @@ def test_a_shipped_run_is_found_again_by_its_command(name):
 
 
 @pytest.mark.parametrize("name", SHIPPED["targets"])
-def test_a_shipped_target_is_found_again_by_its_command(name):
+def test_a_shipped_target_is_found_again_by_its_command(shipped_outputs, name):
     about = SHIPPED["targets"][name]
     found = target_folder(
-        composition.compose(about["words"]).target_request,
+        composition.compose([*about["words"], f"outputs={shipped_outputs}"]).target_request,
         Pixels(about["pixels"]),
         torch.device("cpu"),
     )

@@ -138,8 +138,7 @@ def terminal(width, *words):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     line = [sys.executable, "-P", "-m", "bnrecon", *words]
-    environment = {k: v for k, v in ENVIRONMENT.items() if k not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(line, stdout=theirs, stderr=theirs, env=environment)
+    process = subprocess.Popen(line, stdout=theirs, stderr=theirs, env=ENVIRONMENT)
     os.close(theirs)
     shown = b""
     while chunk := _read(ours):
