@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -81,11 +82,11 @@ def vgg(
     594378
     """
     channels, *sides = shape
-    features = nn.Sequential()
+    features, mode = nn.Sequential(), cast(Any, padding)
     for group, size in enumerate(groups, 1):
         for number in range(1, size + 1):
             name = f"{group}_{number}"
-            conv = nn.Conv2d(channels, width, 3, padding=1, bias=False, padding_mode=padding)
+            conv = nn.Conv2d(channels, width, 3, padding=1, bias=False, padding_mode=mode)
             features.add_module(f"conv{name}", conv)
             if norm_position == "before":
                 features.add_module(f"norm{name}", nn.BatchNorm2d(width))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pack_results
 import pytest
 import torch
-from places import OUTPUTS
+from places import OUTPUTS, RESULTS
 
 from bnrecon.reproduction.archive import LIMIT, MANIFEST, export_results, import_results
 from bnrecon.runtime import files
@@ -30,8 +30,8 @@ def outputs(tmp_path):
     """A folder with a target, two runs and two tasks, and files that are no results."""
     folder = tmp_path / "there"
     shutil.copytree(OUTPUTS / TARGET, folder / TARGET)
-    for run in sorted((OUTPUTS / "runs").iterdir())[:2]:
-        shutil.copytree(run, folder / "runs" / run.name)
+    for path in RESULTS[:2]:
+        shutil.copytree(path.parent, folder / "runs" / path.parent.name)
     for task in sorted((OUTPUTS / STUDY / "tasks").glob("layers-laptop/*.json"))[:2]:
         place = folder / "studies" / STUDY / "tasks" / task.parent.name / task.name
         place.parent.mkdir(parents=True, exist_ok=True)
