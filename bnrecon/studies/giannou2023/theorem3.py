@@ -253,7 +253,7 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
             break
         held.insert(0, side)
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
-    return True if held else False if fails else "open", {
+    return "confirmed" if held else "contradicted" if fails else "open", {
         "since": f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown",
         "bounds": ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items()),
     }
