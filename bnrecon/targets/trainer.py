@@ -13,6 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from bnrecon.data import Images
+from bnrecon.data.batches import EpochPosition
 from bnrecon.runtime import distributed, files
 from bnrecon.runtime.errors import Diverged, Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
@@ -186,9 +187,8 @@ class Trainer:
 
     def _train_batches(self, epoch: int, first: int) -> Any:
         spec, share = self.spec, (self.rank, self.processes)
-        return self.data.train_batches(
-            spec.batch_size, spec.seed, epoch, self.device, first, self.plan.dtype, share
-        )
+        at = EpochPosition(spec.batch_size, spec.seed, epoch, first, share)
+        return self.data.train_batches(at, self.device, self.plan.dtype)
 
     def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
         """Whether to save and whether to stop, the same in all processes.

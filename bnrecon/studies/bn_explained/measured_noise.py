@@ -13,6 +13,7 @@ from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.data import Images, load
+from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.figures import PALETTE
 from bnrecon.runtime import hardware
 from bnrecon.targets.building import build_target
@@ -78,7 +79,8 @@ def _mini_batches(
     images: Images, size: int, seed: int, count: int, device: torch.device
 ) -> Iterator[torch.Tensor]:
     """The first mini-batches of a training, of as many epochs as it takes."""
-    epochs = (images.train_batches(size, seed, epoch, device) for epoch in itertools.count())
+    positions = (EpochPosition(size, seed, epoch) for epoch in itertools.count())
+    epochs = (images.train_batches(at, device) for at in positions)
     pairs = itertools.islice(itertools.chain.from_iterable(epochs), count)
     return (pixels for pixels, _ in pairs)
 
