@@ -123,7 +123,10 @@ class LayerErrors(NamedTuple):
 
 
 def layer_errors(
-    layer: SourceLayer, kernel: torch.Tensor, inputs: torch.Tensor | None = None
+    layer: SourceLayer,
+    kernel: torch.Tensor,
+    inputs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> LayerErrors:
     """The relative errors of a layer's kernel in float64 and in the network's precision.
 
@@ -135,15 +138,17 @@ def layer_errors(
         layer: the source layer.
         kernel: the target's (c2, c0 / groups, *kernel).
         inputs: (c0,), sizes of the layer's inputs, by which the weights of one output are weighed.
+        bias: (c2,), the target's, which adds to the size of an output.
     """
     first, second = layer.present_maps()
     exact = first.scale, second.scale
     rounded = rounded_scale(layer.first_norm), rounded_scale(layer.second_norm)
     count = len(layer.pairs)
     targets, sizes = kernel.chunk(count), [None] * count if inputs is None else inputs.chunk(count)
+    biases = [None] * count if bias is None else bias.chunk(count)
     whole, channels = [], []
     for kernels in _composed(layer, exact, rounded):
         whole.append(max(map(relative_error, kernels, targets)))
-        channels.append(torch.cat(list(map(channel_errors, kernels, targets, sizes))))
+        channels.append(torch.cat(list(map(channel_errors, kernels, targets, sizes, biases))))
     largest, worst = [float(errors.max()) for errors in channels], int(channels[1].argmax())
     return LayerErrors(whole[0], whole[1], largest[0], largest[1], worst)
