@@ -13,12 +13,12 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 from made_study import study_of
-from places import RESULTS
+from places import RESULTS, ROOT
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.commands import run_study
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment, Task
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.report.html_table import html_table, number_of
@@ -360,3 +360,9 @@ def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
         write_report(tmp_path, report)
     with pytest.raises(UserError, match="is a file, not a folder"):
         write_report(other / "report.html", report)
+
+
+def test_every_verdict_has_a_colour():
+    style = (ROOT / "bnrecon/reproduction/report/report.css").read_text(encoding="utf-8")
+    for name in VERDICTS:
+        assert re.search(rf"^\.{name.replace(' ', '-')} {{ --tone: ", style, re.MULTILINE), name
