@@ -11,7 +11,8 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.experiment import Task, no_overrides
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.studies.bn_explained.normalized_layers import NormalizedLayer, find_normalized_layers
 from bnrecon.studies.bn_explained.total_least_squares import (
@@ -21,8 +22,6 @@ from bnrecon.studies.bn_explained.total_least_squares import (
     compare_thresholds,
 )
 
-__all__ = ["PART", "check_random", "check_trained"]
-
 # Inputs, units, points: also more units than inputs, and fewer points than inputs.
 SIZES = {
     "smoke": ((2, 8, 16), (20, 5, 10)),
@@ -31,11 +30,6 @@ SIZES = {
 }
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 10}
 BATCHES = {"smoke": (16,), "laptop": (16, 256), "paper": (16, 256)}
-TARGETS = {
-    "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
-    "laptop": ("data=digits", "target=vgg_small", "scale=laptop"),
-    "paper": ("data=digits", "target=vgg_small", "scale=paper"),
-}
 ERRORS = ("minimizer_error", "value_error", "excess_error", "centre_error")
 COMPARED = 8  # units of a random layer whose L_k is shown in the figure
 THRESHOLDS = {
@@ -55,7 +49,7 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.nda
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """A task for each size of random layer, and one for a trained network."""
-    found = [
+    random = [
         Task(
             f"random, D = {inputs}, K = {units}, B = {points}",
             check_random,
@@ -67,10 +61,10 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         "trained network",
         check_trained,
         {"batches": list(BATCHES[scale])},
-        (*TARGETS[scale], *options),
+        ("data=digits", "target=vgg_small", f"scale={scale}", *options),
         reads_target=True,
     )
-    return [*found, trained]
+    return [*random, trained]
 
 
 def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFrame:
@@ -169,22 +163,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("")
 
 
-CAPTION = (
-    "Largest errors in float64 over units and seeds. Minimizer: difference of the batch mean to "
-    "the least-squares solution, in σ. Excess: L(t) - L(μ) against (t - μ)²/‖w‖² for eight random "
-    "thresholds t a unit; better thresholds are those with a smaller L. Distance of the mean of "
-    "the inputs to a unit's hyperplane, relative to the unit's root mean squared distance. "
-    "Layers of the trained network (digits) are its convolutions, their points the patches of a "
-    "batch of training images, zeros of the padding included; units that are constant on the batch "
-    "are left out. Offsets, root mean square, in σ: of the running mean from the batch mean, of "
-    "the hyperplane by the learned scale and shift, and of the mean of whole feature maps from the "
-    "hyperplanes of all positions (a channel has one μ for all of them). "
-    "Figure: L(t) / L(μ), from distances, of single units against the offset (t - μ) / σ; lines "
-    "are 1 + offset², left, and offset², right. Learned: the batch mean moved as scale and shift "
-    "move the running mean."
-)
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """Measured L(t) / L(mu) of units on the parabola of Theorem 1, and near its minimum."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.8))
@@ -204,78 +182,28 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Theorem 1, Eq. 8 and Corollary 2, decided by the largest errors."""
+def decide(rows: pd.DataFrame) -> Decisions:
+    """Theorem 1, Eq. 8 and Corollary 2 by the largest errors; what training does to the fit."""
     rows = rows[rows["kind"] == "layer"]
     worst = {name: float(rows[name].max()) for name in ERRORS}
-    better, layers = int(rows["better"].sum()), len(rows)
-    compared = int(DISPLACEMENTS * rows["units"].sum())
-
-    def confirmed(*values: float) -> str:
-        return "confirmed" if max(values) < TOLERANCE else "contradicted"
-
-    found = [
-        Claim(
-            "Theorem 1",
-            "The batch mean is the unique minimizer of the total least squares distance.",
-            confirmed(worst["minimizer_error"], worst["excess_error"], better),
-            f"{better} of {compared} other thresholds are better; the least-squares solution "
-            f"differs by at most {worst['minimizer_error']:.0e} σ, the excess from (t - μ)²/‖w‖² "
-            f"by {worst['excess_error']:.0e}, over {layers} layers.",
-        ),
-        Claim(
-            "Eq. 8",
-            "At the batch mean the mean squared distance is σ²/‖w‖².",
-            confirmed(worst["value_error"]),
-            f"largest relative error {worst['value_error']:.0e} at the batch mean; at another "
-            "threshold t it is larger by (t - μ)²/‖w‖², which Eq. 8 as printed leaves out.",
-        ),
-        Claim(
-            "Corollary 2",
-            "All hyperplanes of a layer pass through the mean of its inputs.",
-            confirmed(worst["centre_error"]),
-            f"largest distance {worst['centre_error']:.0e} of a unit's root mean squared one; the "
-            "inputs of a convolution are its patches, zeros of the padding included.",
-        ),
-    ]
+    better = int(rows["better"].sum())
+    numbers: dict[str, Any] = worst | {"better": better, "layers": len(rows)}
+    numbers["compared"] = int(DISPLACEMENTS * rows["units"].sum())
+    unique = max(worst["minimizer_error"], worst["excess_error"], better) < TOLERANCE
+    verdicts: dict[str, bool | str] = {"Theorem 1": unique}
+    verdicts["Eq. 8"] = worst["value_error"] < TOLERANCE
+    verdicts["Corollary 2"] = worst["centre_error"] < TOLERANCE
     if "images" not in rows or rows["images"].isna().all():
-        return found
-    return [*found, *_trained_claims(rows[rows["images"] == rows["images"].max()])]
-
-
-def _trained_claims(layers: pd.DataFrame) -> list[Claim]:
-    """Corollary 2 for statistics of channels, and what training does to the fit."""
+        return verdicts, numbers
+    layers = rows[rows["images"] == rows["images"].max()]
     maps, learned = layers["map_offset"], layers["learned_offset"]
-    rise = 100 * np.square(learned)  # the mean of offset² over units is the mean rise of L_k
-    return [
-        Claim(
-            "Beyond Corollary 2: feature maps",
-            "The same for convolutions in the space of whole feature maps, with one μ for each "
-            "channel.",
-            "confirmed" if maps.max() < TOLERANCE else "contradicted",
-            f"the mean feature map is off the hyperplanes of the positions by {maps.min():.2f} to "
-            f"{maps.max():.2f} σ (root mean square, by layer). Eq. 3 has a μ for every element, "
-            "and so for every position.",
-        ),
-        Claim(
-            "Beyond Appendix D: β",
-            "Training uses β to undo the fit, so that L doubles in some layer. (That learning β "
-            'enables a network to "undo" the fit "if needed" follows from Eq. 2.)',
-            "confirmed" if rise.max() > UNDONE else "open",
-            f"learned scales and shifts move the hyperplanes by {learned.min():.2f} to "
-            f"{learned.max():.2f} σ (root mean square, by layer), which raises L by "
-            f"{rise.min():.1f} to {rise.max():.1f}%. One training.",
-        ),
-    ]
+    # The mean of offset² over units is the mean rise of L_k.
+    rise = 100 * np.square(learned)
+    for name, values in (("maps", maps), ("learned", learned), ("rise", rise)):
+        numbers[name] = [values.min(), values.max()]
+    verdicts["feature maps"] = bool(maps.max() < TOLERANCE)
+    verdicts["beta"] = True if rise.max() > UNDONE else "open"
+    return verdicts, numbers
 
 
-PART = Experiment(
-    "Theorem 1, Eq. 7-9, Corollary 2",
-    "The batch mean fits a layer's hyperplanes to its inputs by total least squares",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    options=no_overrides,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides)
