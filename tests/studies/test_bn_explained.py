@@ -14,10 +14,10 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.figures import image, style
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.studies.bn_explained import (
-    folds,
     proposition1,
     proposition3,
     theorem2,
+    theorem3,
     translation,
 )
 from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
@@ -360,7 +360,7 @@ def test_a_line_beside_a_parallel_half_plane_has_no_facet_at_infinity():
 @pytest.mark.parametrize("activation", ["leaky ReLU", "absolute value"])
 def test_dihedral_angles_are_those_of_the_folded_lines(activation):
     """In the plane: both segments that meet at a point of H, from the exact partition."""
-    folded = folds.draw_fold(2, 6, SLOPES[activation], make_generator(4))
+    folded = theorem3.draw_fold(2, 6, SLOPES[activation], make_generator(4))
     pieces = affine_pieces(folded.network)
     threshold = float(network_output(folded, folded.point[None])[0])
     segments = fold(pieces, folded.weight, threshold)
@@ -387,7 +387,7 @@ def network_output(folded, points):
 @pytest.mark.parametrize("inputs", [2, 3, 12])
 def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printed(inputs):
     for seed in range(5):
-        folded = folds.draw_fold(inputs, 8, 0.1, make_generator(seed))
+        folded = theorem3.draw_fold(inputs, 8, 0.1, make_generator(seed))
         found, measured = formula_angles(folded), measured_angles(folded)
         assert found["eq24"] == pytest.approx(measured["measured24"])
         assert found["eq25"] == pytest.approx(measured["measured25"])
@@ -397,7 +397,7 @@ def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printe
 
 
 def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
-    folded = folds.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
+    folded = theorem3.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
     found = formula_angles(Fold(folded.network, folded.weight, folded.unit, folded.point))
     assert found["repaired"] == pytest.approx(np.pi)
     assert measured_angles(folded)["measured26"] == pytest.approx(np.pi)
@@ -410,7 +410,7 @@ def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
 @pytest.mark.parametrize("activation", ["ReLU", "leaky ReLU"])
 def test_a_small_sigma_aligns_both_facets_of_leaky_relu_and_one_of_relu(activation):
     """Erratum 26, in networks whose sigma of one unit is multiplied by 1e-4."""
-    rows = folds.sweep(activation, 20).set_index(["seed", "factor"])
+    rows = theorem3.vary_sigma(activation, 20).set_index(["seed", "factor"])
     small, as_drawn = (rows.xs(factor, level="factor") for factor in (1e-4, 1.0))
     assert (small["eq24"] < 0.1).all()
     if activation == "ReLU":

@@ -149,7 +149,7 @@ def rows_of(*frames):
 
 def setting(rows):
     return next(
-        c for c in proposition2.claims(rows) if c.where == "Beyond Proposition 2: its setting"
+        c for c in proposition2.PART.claims(rows) if c.where == "Beyond Proposition 2: its setting"
     )
 
 
@@ -165,18 +165,18 @@ def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alon
 
 def test_where_noise_hides_the_factor_a_setting_is_undecided():
     rows = enumerate_batches(2)
-    claim = proposition2.claims(rows)[1]
+    claim = proposition2.PART.claims(rows)[1]
     assert claim.verdict == "false as stated"
     assert "contradicted in 1 of 1 settings and undecided in 0" in claim.evidence
     noisy = rows_of(rows, rows.assign(variance_error=1.0))
-    evidence = proposition2.claims(noisy)[1].evidence
+    evidence = proposition2.PART.claims(noisy)[1].evidence
     assert "contradicted in 1 of 2 settings and undecided in 1" in evidence
 
 
 def test_a_variance_of_the_mean_above_the_bound_is_noticed():
     rows = enumerate_batches(3)
-    assert proposition2.claims(rows)[0].verdict == "confirmed"
-    assert proposition2.claims(rows.assign(bound_mean=0.3))[0].verdict == "contradicted"
+    assert proposition2.PART.claims(rows)[0].verdict == "confirmed"
+    assert proposition2.PART.claims(rows.assign(bound_mean=0.3))[0].verdict == "contradicted"
 
 
 @pytest.fixture(scope="module")
@@ -218,11 +218,11 @@ def test_the_green_curves_have_the_variances_of_equation_13(unit):
 def test_the_verdicts_of_figure_7_tell_the_printed_form_from_the_repaired(unit):
     def verdicts(error):
         exact = unit.assign(variance=unit["exact"], error=unit["exact"] * error)
-        return [claim.verdict for claim in figure7.claims(exact)]
+        return [claim.verdict for claim in figure7.PART.claims(exact)]
 
     assert verdicts(0.005) == ["confirmed", "contradicted", "confirmed"]
     assert verdicts(0.05) == ["open", "open", "open"]  # noise hides the factors
     printed = unit.assign(variance=unit["predicted"], error=unit["exact"] * 0.005)
-    assert figure7.claims(printed)[1].verdict == "open"
+    assert figure7.PART.claims(printed)[1].verdict == "open"
     off = unit.assign(variance=1.05 * unit["predicted"], error=unit["exact"] * 0.005)
-    assert figure7.claims(off)[0].verdict == "contradicted"
+    assert figure7.PART.claims(off)[0].verdict == "contradicted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.partition import partition
 from bnrecon.reporting.figures import PAGE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.plane_networks import draw_clusters, draw_layers, square
 from bnrecon.studies.bn_explained.plane_pictures import (
     draw_lines,
@@ -32,8 +34,6 @@ from bnrecon.studies.bn_explained.translation_and_folding import (
     folded_line,
     own_line,
 )
-
-__all__ = ["PART", "picture"]
 
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
 SHOWN = 3  # the network of the picture: of the first four, the one with the clearest folds
@@ -108,20 +108,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([*table[:5], row, *table[5:]])
 
 
-def _caption(rows: pd.DataFrame) -> str:
-    return (
-        f"{int((rows['kind'] == 'network').sum())} networks of two layers of {WIDTHS[0]} leaky "
-        "ReLUs with normal weights, BN statistics of 50 points in three clusters; k is the first "
-        "unit. Angles in radians, lengths in standard deviations of the data. Random factors are "
-        "from 1/4 to 4, one for each unit; one factor common to all units only translates, as it "
-        f"divides layer 2's inputs. Figure: the network of seed {SHOWN}, chosen by eye among the "
-        "first four for its clear folds; the numbers are those of all seeds. (a) The "
-        "hyperplane of unit k for five values of μ_2,k, in the plane of the first two principal "
-        "components of layer 2's inputs; black dots are the data's features, projected; (b) the "
-        "same in the input space, where it is folded on layer 1's hyperplanes (grey); (c) for five "
-        "values of one σ_1,i, i of the largest weight: the facets turn about the points where the "
-        "line meets unit i's hyperplane (dashed). The thick lines are those of BN."
-    )
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
+    networks = int((rows["kind"] == "network").sum())
+    return {"networks": networks, "width": WIDTHS[0], "seed": SHOWN}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -157,7 +147,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """What the caption and Appendix C say of mu and sigma."""
     checked = rows[rows["kind"] == "network"]
     largest, total = checked.max(numeric_only=True), checked.sum(numeric_only=True)
@@ -165,51 +155,12 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     def exact(*columns: str) -> bool:
         return bool((largest[list(columns)] < TOLERANCE).all())
 
-    def verdict(*, holds: bool) -> str:
-        return "confirmed" if holds else "contradicted"
-
-    return [
-        Claim(
-            "Figure 2(a), (b)",
-            "μ_2,k translates the hyperplane in layer 2's input space, and the folded one in the "
-            "input space.",
-            verdict(holds=exact("own_turned", "own_gap", "folded_turned", "off_layer1")),
-            f"directions change by at most {largest['own_turned']:.0e} and, facet by facet, by "
-            f"{largest['folded_turned']:.0e} over {total['folded_pairs']:.0f} pairs; the folded "
-            "hyperplane keeps no shape, as each region has its own speed: the fastest facet of a "
-            f"line moves {checked['speeds'].median():.1f} times as far as the slowest (median).",
-        ),
-        Claim(
-            "Figure 2(c)",
-            "With μ_2,k fixed, σ_1 folds the hyperplanes of the next layer.",
-            verdict(
-                holds=exact("off_layer1_sigma", "pivots_moved")
-                and total["turned"] == total["regions"]
-            ),
-            f"facets turn in {total['turned']:.0f} of {total['regions']:.0f} regions, by "
-            f"{checked['median_turn'].median():.2f} rad in the median of networks, and stay folded "
-            f"on layer 1's hyperplanes to {largest['off_layer1_sigma']:.0e}. If one σ_1,i changes, "
-            f"the {total['pivots']:.0f} points on unit i's hyperplane stay, to "
-            f"{largest['pivots_moved']:.0e}: there h_1,i is 0. A common factor of all σ_1 folds "
-            f"nothing: twice σ_1 gives the line of 2 μ_2,k to {largest['common']:.0e}, and no "
-            f"facet turns by more than {largest['common_turned']:.0e}.",
-        ),
-        Claim(
-            "Appendix C",
-            "σ has no effect on the partition of its own layer.",
-            verdict(holds=exact("layer1_moved", "own_sigma")),
-            f"layer 1's lines move by at most {largest['layer1_moved']:.0e} with σ_1, layer 2's by "
-            f"{largest['own_sigma']:.0e} with σ_2.",
-        ),
-    ]
+    all_turn = bool(total["turned"] == total["regions"])
+    return {
+        "Figure 2(a), (b)": exact("own_turned", "own_gap", "folded_turned", "off_layer1"),
+        "Figure 2(c)": exact("off_layer1_sigma", "pivots_moved") and all_turn,
+        "Appendix C": exact("layer1_moved", "own_sigma"),
+    }, {"largest": largest, "total": total, "median": checked[["speeds", "median_turn"]].median()}
 
 
-PART = Experiment(
-    "Figure 2",
-    "Translation by μ and folding by σ",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, numbers=fill_caption)

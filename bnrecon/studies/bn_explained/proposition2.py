@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.above_normalized import (
     ACTIVATIONS,
     share_of_equation_13,
@@ -23,8 +26,6 @@ from bnrecon.studies.bn_explained.independent_inputs import (
     simulate,
 )
 
-__all__ = ["PART"]
-
 BATCHES = {"smoke": (2, 16), "laptop": (2, 4, 16, 64, 256), "paper": (2, 4, 16, 64, 256)}
 DRAWS = {"smoke": 2_000, "laptop": 40_000, "paper": 200_000}
 ENUMERATED = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 8), "paper": (2, 3, 4, 5, 6, 8)}
@@ -33,30 +34,24 @@ LAYER_DRAWS = {"smoke": 2_000, "laptop": 10_000, "paper": 100_000}
 TICKS = (2, 4, 16, 64, 256)
 
 
+EXACT = sweep(enumerate_batches, "±1, B = {batch}, enumerated", {"batch": ENUMERATED})
+DRAWN = sweep(
+    simulate,
+    "{distribution}, B = {batch}",
+    {"distribution": tuple(DISTRIBUTIONS), "batch": BATCHES},
+    {"draws": DRAWS, "seed": 0},
+)
+ABOVE = sweep(
+    simulate_layer,
+    "above a normalized layer, {activation}, B = {batch}",
+    {"activation": tuple(ACTIVATIONS), "batch": LAYER_BATCHES},
+    {"draws": LAYER_DRAWS, "seed": 0},
+)
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Enumerations, and one simulation per kind of input and size of the mini-batch."""
-    exact = [
-        Task(f"±1, B = {b}, enumerated", enumerate_batches, {"batch": b}) for b in ENUMERATED[scale]
-    ]
-    drawn = [
-        Task(
-            f"{distribution}, B = {batch}",
-            simulate,
-            {"distribution": distribution, "batch": batch, "draws": DRAWS[scale], "seed": 0},
-        )
-        for distribution in DISTRIBUTIONS
-        for batch in BATCHES[scale]
-    ]
-    layers = [
-        Task(
-            f"above a normalized layer, {activation}, B = {batch}",
-            simulate_layer,
-            {"activation": activation, "batch": batch, "draws": LAYER_DRAWS[scale], "seed": 0},
-        )
-        for activation in ACTIVATIONS
-        for batch in LAYER_BATCHES[scale]
-    ]
-    return exact + drawn + layers
+    return [task for kind in (EXACT, DRAWN, ABOVE) for task in kind(scale, options)]
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
@@ -100,21 +95,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 line["expected"] = f"{row.expected_share:.4f}"
         lines.append(line | {"((B-1)/B)²": f"{row.factor:.4f}"})
     return pd.DataFrame(lines)
-
-
-CAPTION = (
-    "Variances of the mean and of the variance of Eq. 3 over mini-batches, divided by what Eq. 13 "
-    "says; ± two standard errors. z has eight independent entries; w is one normal draw (seed 0), "
-    "the same in all mini-batches. Independent inputs: normal, uniform, Laplace and ±1; all "
-    "mini-batches of z = ±1 with w = 1 are enumerated, exactly. Above a normalized layer: z is the "
-    "activation of a layer with independent normal pre-activations that are normalized by the "
-    "statistics of the same mini-batch, or by fixed ones; Eq. 13 is given z's own moments. It is "
-    "the variance of the unbiased sample variance, with 1/(B-1); Eq. 3 divides by B. Eq. 13 says "
-    "nothing of a convolution, whose statistics are over images and positions that are not "
-    "independent. Figure: left, var(σ²) of independent inputs (points, those of one B side by "
-    "side) and ((B-1)/B)²; right, var(μ), with the exact value above a normalized layer (lines; "
-    "for a linear activation it is 0)."
-)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -164,88 +144,67 @@ def _agrees(ratios: pd.DataFrame, name: str, expected: pd.Series | float = 1.0) 
     return (ratios[name] - expected).abs() < 4 * ratios[f"{name}_error"] + 1e-9
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Both formulas of Eq. 13 for independent inputs, and the setting that it is stated for."""
     ratios = _ratios(rows)
     layer = ratios["kind"].isin(("shared", "fixed"))
-    found = _independent_claims(ratios[~layer]) if not layer.all() else []
-    return found + (_layer_claims(ratios[layer]) if (ratios["kind"] == "shared").any() else [])
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, Any] = {}
+    if not layer.all():
+        verdicts, numbers = _decide_independent(ratios[~layer])
+    if (ratios["kind"] == "shared").any():
+        verdict, above = _decide_layer(ratios[layer])
+        verdicts, numbers = verdicts | {"setting": verdict}, numbers | above
+    return verdicts, numbers
 
 
-def _independent_claims(ratios: pd.DataFrame) -> list[Claim]:
+def _decide_independent(ratios: pd.DataFrame) -> tuple[dict[str, bool | str], dict[str, Any]]:
     mean, printed, repaired = (_agrees(ratios, name) for name in ("mean", "printed", "repaired"))
     below = (ratios["mean"] - 4 * ratios["mean_error"] <= ratios["bound"] + 1e-9).all()
-    if printed.all():
-        verdict = "confirmed"
-    else:
-        verdict = "false as stated" if repaired.all() else "contradicted"
+    variance = "false as stated" if repaired.all() else "contradicted"
     two = ratios[(ratios["kind"] == "enumerated") & (ratios["batch"] == 2)]
-    example = "".join(
-        f" (z = ±1, B = 2, all mini-batches: {row.measured_variance:g}, Eq. 13 says "
-        f"{row.predicted_variance:g})"
-        for row in two.itertuples()
-    )
-    undecided = int((printed & repaired).sum())
-    return [
-        Claim(
-            "Proposition 2, Eq. 13, left",
-            "Under the iid assumption: var(μ) = <w², ρ> / B ≤ ‖w²‖ ‖ρ‖ / B.",
-            "confirmed" if mean.all() and below else "contradicted",
-            f"{mean.sum()} of {len(ratios)} settings agree within four standard errors, of "
-            f"{100 * ratios['mean_error'].max():.1f}% at most; the bound, Cauchy-Schwarz, is "
-            f"{ratios['bound'].min():.2f} to {ratios['bound'].max():.2f} times as large, and equal "
-            "for w² parallel to ρ.",
+    numbers = {
+        "settings": len(ratios),
+        "mean_agrees": mean.sum(),
+        "mean_error": 100 * ratios["mean_error"].max(),
+        "bound": _range(ratios["bound"]),
+        "contradicted": (~printed).sum(),
+        "undecided": int((printed & repaired).sum()),
+        "repaired_agrees": repaired.sum(),
+        "example": "".join(
+            f" (z = ±1, B = 2, all mini-batches: {row.measured_variance:g}, Eq. 13 says "
+            f"{row.predicted_variance:g})"
+            for row in two.itertuples()
         ),
-        Claim(
-            "Proposition 2, Eq. 13, right",
-            "Under the iid assumption: var(σ²), with the σ of Eq. 3.",
-            verdict,
-            f"as printed contradicted in {(~printed).sum()} of {len(ratios)} settings and "
-            f"undecided in {undecided}, where the factor ((B-1)/B)² is within four standard "
-            f"errors of 1; with the factor {repaired.sum()} of {len(ratios)} agree{example}; "
-            "erratum 24.",
-        ),
-    ]
+    }
+    return {
+        "Proposition 2, Eq. 13, left": bool(mean.all() and below),
+        "Proposition 2, Eq. 13, right": True if printed.all() else variance,
+    }, numbers
 
 
-def _layer_claims(ratios: pd.DataFrame) -> list[Claim]:
+def _decide_layer(ratios: pd.DataFrame) -> tuple[bool | str, dict[str, Any]]:
+    """Where Eq. 13 fails above fixed statistics too, the simulation is in doubt."""
     shared, fixed = (ratios[ratios["kind"] == kind] for kind in ("shared", "fixed"))
-    contradicted = ~_agrees(shared, "mean")
-    control = _agrees(fixed, "mean")
-    derived = _agrees(shared, "mean", shared["expected_share"])
     largest = shared["batch"].max()
     large = shared[shared["batch"] == largest]
-    numbers = ", ".join(
-        f"{row.distribution} {row.mean:.3f} (derived {row.expected_share:.3f})"
-        for row in large.itertuples()
-    )
-    holds = "contradicted" if contradicted.any() else "confirmed"
-    return [
-        Claim(
-            "Beyond Proposition 2: its setting",
-            "Above a normalized layer, where inputs are not independent, Eq. 13 holds all the "
-            "same.",
-            # Where Eq. 13 fails above fixed statistics too, the simulation is in doubt.
-            holds if control.all() else "open",
-            "Proposition 2 assumes independent inputs; those of a mini-batch above a normalized "
-            f"layer share its statistics. var(μ) is, of Eq. 13, at B = {largest}: {numbers}, "
-            f"and {_range(fixed['mean'])} above fixed statistics; it is as derived in "
-            f"{derived.sum()} of {len(shared)} settings. var(σ²) is "
-            f"{_range(large['repaired'])} of Eq. 13 times ((B-1)/B)² there; erratum 29.",
-        )
-    ]
+    numbers = {
+        "largest_batch": largest,
+        "above": ", ".join(
+            f"{row.distribution} {row.mean:.3f} (derived {row.expected_share:.3f})"
+            for row in large.itertuples()
+        ),
+        "fixed": _range(fixed["mean"]),
+        "derived_agrees": _agrees(shared, "mean", shared["expected_share"]).sum(),
+        "layers": len(shared),
+        "variances": _range(large["repaired"]),
+    }
+    holds = bool(_agrees(shared, "mean").all())
+    return holds if _agrees(fixed, "mean").all() else "open", numbers
 
 
 def _range(values: pd.Series) -> str:
     return f"{values.min():.2f} to {values.max():.2f}"
 
 
-PART = Experiment(
-    "Proposition 2, Eq. 13",
-    "Variances of the statistics of mini-batches",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide)

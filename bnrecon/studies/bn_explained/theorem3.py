@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.bn_explained.folds import measure_folds, measure_spread, sweep
-from bnrecon.studies.bn_explained.small_networks import SLOPES
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
+from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
+from bnrecon.studies.bn_explained.small_networks import SLOPES, Layer, SmallNetwork, draw_network
 
-__all__ = ["PART"]
-
+POINTS = 64  # of a batch
+FACTORS = tuple(10.0**power for power in np.linspace(-4, 4, 33))  # of sigma
 SIZES = {  # inputs and units of layer 1
     "smoke": ((2, 4), (5, 6)),
     "laptop": ((2, 6), (3, 6), (10, 16), (64, 32)),
@@ -34,6 +38,69 @@ ANGLES = {
 }
 
 
+def draw_fold(inputs: int, units: int, slope: float, generator: np.random.Generator) -> Fold:
+    """A random first layer with batch statistics, a unit i of it and a random w_2,k.
+
+    The facets meet at a random point of H_1,i: mu_2,k is the output there, and does not enter
+    the angles.
+    """
+    points = generator.normal(size=(POINTS, inputs))
+    network = draw_network(points, (units,), slope, generator)
+    unit, layer = int(generator.integers(units)), network.layers[0]
+    normal, point = layer.weight[unit], generator.normal(size=inputs)
+    point = point - (point @ normal - layer.mean[unit]) / (normal @ normal) * normal
+    return Fold(network, generator.normal(size=units), unit, point)
+
+
+def measure_folds(activation: str, inputs: int, units: int, folds: int) -> pd.DataFrame:
+    """One row per random fold: angles in radians, by formula and measured."""
+    rows = []
+    for seed in range(folds):
+        generator = np.random.Generator(np.random.Philox(seed))
+        fold = draw_fold(inputs, units, SLOPES[activation], generator)
+        row = {"kind": "random", "activation": activation, "inputs": inputs, "units": units}
+        rows.append(row | {"seed": seed} | formula_angles(fold) | measured_angles(fold))
+    return pd.DataFrame(rows)
+
+
+def vary_sigma(activation: str, seeds: int) -> pd.DataFrame:
+    """One row per fold and factor that sigma_1,i of its unit alone is multiplied by.
+
+    The weights and the other sigma stay. By Eq. 24 the angles depend on w_1,j / sigma_1,j up to a
+    common factor: what counts is sigma_1,i / ||w_1,i|| relative to that of the other units.
+    """
+    rows = []
+    for seed in range(seeds):
+        generator = np.random.Generator(np.random.Philox(seed))
+        fold = draw_fold(3, 6, SLOPES[activation], generator)
+        layer = fold.network.layers[0]
+        for factor in FACTORS:
+            deviation = layer.deviation.copy()
+            deviation[fold.unit] *= factor
+            scaled = Layer(layer.weight, layer.mean, deviation)
+            network = SmallNetwork((scaled,), fold.network.slope)
+            angles = formula_angles(Fold(network, fold.weight, fold.unit, fold.point))
+            row = {"kind": "sweep", "activation": activation, "inputs": 3, "units": 6}
+            rows.append(row | {"seed": seed, "factor": factor} | angles)
+    return pd.DataFrame(rows)
+
+
+def measure_spread(units: int) -> pd.DataFrame:
+    """One row: sigma / ||w|| of random units on the digits, smallest and largest to the median."""
+    images = digit_vectors()
+    generator = np.random.Generator(np.random.Philox(0))
+    weight = generator.normal(size=(units, images.shape[1]))
+    spread = (images @ weight.T).std(0) / np.linalg.norm(weight, axis=1)
+    spread /= np.median(spread)
+    row = {"kind": "spread", "activation": "any", "inputs": images.shape[1], "units": units}
+    return pd.DataFrame([row | {"smallest": spread.min(), "largest": spread.max()}])
+
+
+SWEEPS = sweep(
+    vary_sigma, "sweep of sigma, {activation}", {"activation": tuple(SLOPES)}, {"seeds": FOLDS}
+)
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Random folds for each size, and sweeps of sigma; ReLU, which may have no second facet, last.
 
@@ -48,16 +115,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         for activation in ("leaky ReLU", "absolute value")
         for inputs, units in SIZES[scale]
     ]
-    sweeps = [
-        Task(
-            f"sweep of sigma, {activation}",
-            sweep,
-            {"activation": activation, "seeds": FOLDS[scale]},
-        )
-        for activation in SLOPES
-    ]
     spread = Task("sigma on the digits", measure_spread, {"units": RANDOM_UNITS[scale]})
-    return [*random, *sweeps, spread]
+    return [*random, *SWEEPS(scale, options), spread]
 
 
 def _errors(rows: pd.DataFrame) -> dict[str, float]:
@@ -103,20 +162,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("")
 
 
-CAPTION = (
-    "Largest differences to measured angles, in radians. Measured: between half-hyperplanes, from "
-    "null spaces of the network's gradient on both sides of the fold. Repaired, Eq. 26 is "
-    "π - arccos(⟨n, n'⟩ / ‖n‖‖n'‖) without the absolute value; in print it gives this angle's "
-    "supplement where the facets are folded by less than a right angle. Further rows: median "
-    "angles, by formula, when the σ of one unit is multiplied and its weights and all other σ "
-    "stay: by Eq. 24 only σ/‖w‖ relative to the other units matters. Last row: how much σ/‖w‖ of "
-    "random units differs on real inputs. Figure: left, Eq. 26 against measured angles; right, "
-    "the median angles of the sweep, of the facets where the unit is on (solid) and off (dashed) "
-    "to the unit's hyperplane. They need not be monotone: where the part of a facet's normal along "
-    "w passes through zero, the angle is π/2. For ReLU the dashed line does not depend on σ."
-)
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """Eq. 26 against measurement, and angles against sigma."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 3.0), width_ratios=(1, 1.25))
@@ -150,107 +195,67 @@ def _at(rows: pd.DataFrame, activation: str, factor: float) -> pd.DataFrame:
     return swept[np.isclose(swept["factor"], factor, rtol=1e-6)]
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Eq. 24-26, and what the text says of small and large sigma."""
     random, swept = rows[rows["kind"] == "random"], rows[rows["kind"] == "sweep"]
-    found = [] if random.empty else _formula_claims(random)
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, Any] = {"limit": LIMIT, "small": SMALL, "large": LARGE}
+    if not random.empty:
+        errors = _errors(random)
+        wrong = int(((random["eq26"] - random["measured26"]).abs() > TOLERANCE).sum())
+        facets = max(errors["eq24"], errors["eq25"])
+        numbers |= {"facets": facets, "folds": len(random), "wrong": wrong}
+        numbers["repaired"] = errors["repaired"]
+        verdicts["Theorem 3, Eq. 24, 25"] = facets < TOLERANCE
+        verdicts["Theorem 3, Eq. 26"] = "false as stated" if wrong else True
     if set(swept["activation"]) == set(SLOPES):
-        found += [*_limit_claims(rows), *_leaky_claims(rows)]
-    return found
+        for change in (_decide_limits, _decide_leaky):
+            some, their_numbers = change(rows)
+            verdicts |= some
+            numbers |= their_numbers
+    return verdicts, numbers
 
 
-def _formula_claims(random: pd.DataFrame) -> list[Claim]:
-    errors, folds = _errors(random), len(random)
-    facets = max(errors["eq24"], errors["eq25"])
-    wrong = int(((random["eq26"] - random["measured26"]).abs() > TOLERANCE).sum())
-    return [
-        Claim(
-            "Theorem 3, Eq. 24, 25",
-            "Angles of the facets to the layer-1 hyperplane.",
-            "confirmed" if facets < TOLERANCE else "contradicted",
-            f"largest difference to the measured angles {facets:.0e} over {folds} folds.",
-        ),
-        Claim(
-            "Theorem 3, Eq. 26",
-            "The angle between two facets is arccos of an absolute value.",
-            "confirmed" if wrong == 0 else "false as stated",
-            f"wrong for {wrong} of {folds} folds; π - arccos without the absolute value differs by "
-            f"at most {errors['repaired']:.0e} (erratum 25).",
-        ),
-    ]
-
-
-def _limit_claims(rows: pd.DataFrame) -> list[Claim]:
+def _decide_limits(rows: pd.DataFrame) -> Decisions:
     """Absolute value and ReLU for a small sigma, and all activations for a large one."""
     both = float(_at(rows, "absolute value", LIMIT)[["eq24", "eq25"]].max().max())
     on = float(_at(rows, "ReLU", LIMIT)["eq24"].max())
     swept = rows[(rows["kind"] == "sweep") & (rows["activation"] == "ReLU")]
     off = swept.dropna(subset=["eq25"]).groupby("seed")["eq25"].agg(["min", "max"])
-    change, folds = float((off["max"] - off["min"]).max()), swept["seed"].nunique()
+    change = float((off["max"] - off["min"]).max())
     flat = pd.concat([_at(rows, activation, LARGE) for activation in SLOPES])
-    least, most = float(flat["repaired"].min()), float(flat["eq26"].max())
-    return [
-        Claim(
-            "Appendix C",
-            "A small σ folds both facets onto the hyperplane (absolute value).",
-            "confirmed" if both < ALIGNED else "contradicted",
-            f"largest angle at σ times {LIMIT:g}: {both:.0e}.",
-        ),
-        Claim(
-            "Appendix C",
-            "A small σ folds one facet onto the hyperplane; the other is unchanged (ReLU).",
-            "confirmed" if on < ALIGNED and change < TOLERANCE else "contradicted",
-            f"largest angle of the facet where the unit is on at σ times {LIMIT:g}: {on:.0e}; the "
-            f"other's changes by at most {change:.0e} over all factors, in the {len(off)} of "
-            f"{folds} networks that have it.",
-        ),
-        Claim(
-            "Appendix C",
-            "A large σ leaves facets unfolded, at an angle of about π.",
-            "confirmed" if least > np.pi - ALIGNED else "contradicted",
-            f"at σ times {LARGE:g} the angle is at least {least:.4f}; Eq. 26 as printed gives at "
-            f"most {most:.0e}.",
-        ),
-    ]
+    least = float(flat["repaired"].min())
+    return {
+        "absolute value": both < ALIGNED,
+        "ReLU": on < ALIGNED and change < TOLERANCE,
+        "large": least > np.pi - ALIGNED,
+    }, {
+        "both": both,
+        "relu_on": on,
+        "change": change,
+        "with_off": len(off),
+        "relu_networks": swept["seed"].nunique(),
+        "least": least,
+        "most": float(flat["eq26"].max()),
+    }
 
 
-def _leaky_claims(rows: pd.DataFrame) -> list[Claim]:
+def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     """The same for leaky ReLU, at a moderately small sigma and in the limit."""
     before, small, limit = (
         _at(rows, "leaky ReLU", factor)[["eq24", "eq25"]] for factor in (1, SMALL, LIMIT)
     )
     (on, off), whole = small.median(), before["eq25"].median()
-    mild = on < whole / 2 < off
-    spread = "".join(
-        f" On the digits σ/‖w‖ of {row.units:.0f} random units is {row.smallest:.2f} to "
-        f"{row.largest:.2f} times its median."
-        for row in rows[rows["kind"] == "spread"].itertuples()
-    )
-    return [
-        Claim(
-            "Appendix C",
-            "A small σ folds one facet onto the hyperplane; the other is mildly folded (leaky "
-            "ReLU).",
-            "confirmed" if mild else "contradicted",
-            f"at σ times {SMALL:g} the median angles are {on:.2f} where the unit is on and "
-            f"{off:.2f} where it is off, {whole:.2f} before.{spread}",
+    aligned = limit["eq25"].max()
+    return {"leaky ReLU": bool(on < whole / 2 < off), "leaky limit": bool(aligned >= ALIGNED)}, {
+        "leaky": {"on": on, "off": off, "before": whole, "limit": aligned},
+        "slope": SLOPES["leaky ReLU"],
+        "spread": "".join(
+            f" On the digits σ/‖w‖ of {row.units:.0f} random units is {row.smallest:.2f} to "
+            f"{row.largest:.2f} times its median."
+            for row in rows[rows["kind"] == "spread"].itertuples()
         ),
-        Claim(
-            "Beyond Appendix C: the limit",
-            "The same in the limit σ → 0 (the paper says: small σ).",
-            "contradicted" if limit["eq25"].max() < ALIGNED else "confirmed",
-            f"at σ times {LIMIT:g} both facets are aligned, within {limit['eq25'].max():.0e}: the "
-            f"second one is folded as by σ / α, here α = {SLOPES['leaky ReLU']:g} (erratum 26).",
-        ),
-    ]
+    }
 
 
-PART = Experiment(
-    "Theorem 3, Eq. 24-26",
-    "Angles at which batch normalization folds hyperplanes",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide)
