@@ -132,7 +132,7 @@ def part(
     summary: Callable,
     draw: Callable | None = None,
     decide: Callable[[pd.DataFrame], Decisions] | None = None,
-    numbers: Callable[[pd.DataFrame], Mapping[str, Any]] | None = None,
+    numbers: Callable[[pd.DataFrame], Mapping[str, Any] | str] | None = None,
     **options: Any,
 ) -> Experiment:
     """An experiment whose place, title, caption and claims stand in the file beside its module.
@@ -143,13 +143,18 @@ def part(
         summary: of the rows.
         draw: of the rows.
         decide: the claims' verdicts by name, and the numbers that they name.
-        numbers: those that the caption names; without, it is taken as it is.
+        numbers: those that the caption names, or what stands instead of it while rows that it
+            describes are missing; without, it is taken as it is.
         options: further fields of ``Experiment``.
     """
     text = read_text(module)
     caption: Any = text.caption
     if numbers is not None:
-        caption = lambda rows: text.caption.format(**numbers(rows))  # noqa: E731
+
+        def caption(rows: pd.DataFrame) -> str:
+            named = numbers(rows)
+            return named if isinstance(named, str) else text.caption.format(**named)
+
     claims = None if decide is None else lambda rows: text.claims(decide(rows))
     return Experiment(
         text.where, text.title, tasks, summary, caption, draw, claims=claims, **options

@@ -11,7 +11,7 @@ from bnrecon.data import DataSpec, load
 from bnrecon.partition import count_by_local_map, fold_distances
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained import figure3, figure4
-from bnrecon.studies.bn_explained.image_counts import (
+from bnrecon.studies.bn_explained.figure4 import (
     PIXELS,
     RADII,
     REFERENCE,
@@ -212,7 +212,7 @@ def test_counts_around_images_agree_with_exact_norms_samples_and_a_closed_form()
 
 
 def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
-    from bnrecon.studies.bn_explained.image_counts import _prepare
+    from bnrecon.studies.bn_explained.figure4 import _prepare
 
     network, batches = _prepare("BN", 0, PIXELS[1], OPTIONS)
     images = torch.cat(list(batches))

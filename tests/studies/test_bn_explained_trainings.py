@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bnrecon.runtime.errors import UserError
-from bnrecon.studies.bn_explained import controlled_noise, figure10, initializations, table1
+from bnrecon.studies.bn_explained import controlled_noise, figure10, table1
 from bnrecon.studies.bn_explained.measured_noise import _ratio, _statistics, measure_noise
 from bnrecon.studies.bn_explained.trained_networks import (
     describe_training,
@@ -44,7 +44,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
     )
     rates = [0.0001, 0.05]
     reached = {
-        rate: initializations.train_at_rate(
+        rate: figure10.train_at_rate(
             "frozen_statistics",
             rate,
             (*options, "data.validation=64", f"train.lr={rate:g}", "train.seed=0"),
@@ -53,7 +53,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
     }
     assert all(rows["images"].eq(64).all() for rows in reached.values())
     best = max(rates, key=lambda rate: reached[rate]["accuracy"].iloc[-1])
-    rows = initializations.train_at_best_rate("frozen_statistics", 1, rates, 64, options)
+    rows = figure10.train_at_best_rate("frozen_statistics", 1, rates, 64, options)
     assert rows["rate"].eq(best).all()
     assert rows["images"].eq(128).all()  # the test images of scale=smoke
     assert rows["seed"].eq(1).all()
@@ -61,7 +61,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
 
 def test_a_training_that_diverges_is_a_result(small):
     options = ("target=resnet9", *small, "train.lr=1e30", "train.test_every=1")
-    rows = initializations.train_at_rate("zero_bias", 1e30, options)
+    rows = figure10.train_at_rate("zero_bias", 1e30, options)
     assert rows["diverged"].all()
     assert rows["accuracy"].eq(0).all()
 

@@ -13,20 +13,14 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide, paired_difference_by
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.options import refuse_compared
-from bnrecon.studies.bn_explained.initializations import (
-    at_rate,
-    train_at_best_rate,
-    train_at_rate,
-)
-from bnrecon.studies.bn_explained.trained_networks import (
-    NOT_AUGMENTED,
-    describe,
-)
-
-__all__ = ["PART"]
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.trainings import obtain
+from bnrecon.runtime.errors import Diverged
+from bnrecon.studies.bn_explained.trained_networks import NOT_AUGMENTED, describe
 
 STARTS = {
     "zero_bias": "zero bias",
@@ -68,6 +62,61 @@ SETTINGS = {
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
     return ("target=resnet9", *SETTINGS[scale].options, *NOT_AUGMENTED, "train.test_every=1")
+
+
+def at_rate(options: Sequence[str], rate: float, validation: int) -> tuple[str, ...]:
+    """The overrides of a training that is tested on held-out training images."""
+    return (*options, f"data.validation={validation}", f"train.lr={rate:g}", "train.seed=0")
+
+
+def train_at_rate(start: str, rate: float, options: Sequence[str]) -> pd.DataFrame:
+    """Train at one learning rate and test on the validation images: a row for each epoch."""
+    named = {"start": start, "kind": "validation", "rate": rate, "seed": 0}
+    return pd.DataFrame([named | row for row in _epochs(options)])
+
+
+def train_at_best_rate(
+    start: str, seed: int, rates: list[float], validation: int, options: Sequence[str]
+) -> pd.DataFrame:
+    """Train on all training images at the rate that validation selects; a row for each epoch.
+
+    The rate is that of the largest validation accuracy after the last epoch, at seed 0. What was
+    trained to select it is read, or trained again where it is missing.
+
+    Args:
+        start: a value of ``target.initialization``.
+        seed: of the initial weights and the order of images.
+        rates: the learning rates to select from.
+        validation: images that are held out to select.
+        options: overrides of the run, without rate and seed.
+    """
+    reached = {rate: _epochs(at_rate(options, rate, validation))[-1]["accuracy"] for rate in rates}
+    best = max(reached, key=reached.__getitem__)
+    named = {"start": start, "kind": "test", "rate": best, "seed": seed}
+    run = (*options, f"train.lr={best:g}", f"train.seed={seed}")
+    return pd.DataFrame([named | row for row in _epochs(run)])
+
+
+def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
+    """What each epoch's test gave; one row with accuracy 0 for a training that diverges."""
+    try:
+        trained, _, _ = obtain(options)
+    except Diverged:
+        return [{"epoch": 1, "accuracy": 0.0, "training_accuracy": 0.0, "diverged": True}]
+    config = trained.about["config"]
+    named = {"data": config["data"]["name"], "width": config["target"]["width"]}
+    named |= {"batch_size": config["train"]["batch_size"], "images": trained.about["images"]}
+    return [
+        {
+            "epoch": row["epoch"],
+            "accuracy": row["test_accuracy"],
+            "training_accuracy": row["accuracy"],
+            "diverged": False,
+            "seconds": trained.about["seconds"],
+            **named,
+        }
+        for row in trained.about["log"]
+    ]
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -158,38 +207,18 @@ def _gain(
     return paired_difference_by(final, "start", better, start, value)
 
 
-def _caption(rows: pd.DataFrame) -> str:
-    known = rows[~rows["diverged"].astype(bool)]
-    if known.empty:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
+    """What the caption names."""
+    trained = rows[~rows["diverged"].astype(bool)]
+    if trained.empty:
         return "All trainings so far diverged."
-    first, epochs = known.iloc[0], int(known["epoch"].max())
-    held_out = known.loc[known["kind"] == "validation", "images"]
+    held_out = trained.loc[trained["kind"] == "validation", "images"]
     diverged = rows[(rows["kind"] == "test") & rows["diverged"].astype(bool)]
-    diverged = diverged.drop_duplicates(["start", "seed"])
-    return (
-        f"ResNet-9 (we take DAWNBench's) of width {first['width']:.0f} (DAWNBench: 64) on "
-        f"{first['data']} (paper: cifar100), {epochs} epochs, no augmentation. No BatchNorm is "
-        "trained: all layers have a bias, at the start zero, or uniform within 1 / sqrt(fan-in), "
-        "which is small beside the pre-activations. BN statistics: μ and σ of every channel over "
-        "all training images, computed layer by layer before training (Eq. 3); frozen: they "
-        "normalize in the whole training, as in the paper, so that a step of SGD moves the "
-        "normalized weights 1/σ² times as much; folded: the same function at the start, with μ and "
-        "σ in the weights and biases, which are trained as those of the first two rows. BN "
-        "scale: divided by sqrt(μ² + σ²), so that the pre-activations have mean square 1, "
-        "as with BN, and their zero sets are not translated. For a seed all have the same initial "
-        "weights (convolutions: He normal) and order of images, and they learn the same "
-        "parameters. The learning rate is selected for each, at seed 0, by the accuracy on "
-        f"{_count(held_out)} held-out training images after the last epoch (bars: standard "
-        "error); then all training images are trained on. SGD with momentum 0.9, weight decay "
-        f"5e-4, batches of {first['batch_size']:.0f}, warm-up and a cosine; the paper states none "
-        "of these. ±, bands: 95% Student-t interval over seeds; differences are paired by seed. "
-        "First half of the epochs: mean of the test accuracies after each. "
-        f"Trainings that diverged after the selection, and are left out: {len(diverged)}."
-    )
-
-
-def _count(images: pd.Series) -> str:
-    return f"{int(images.max()):,}" if len(images) else "so far no"
+    return trained.iloc[0][["width", "data", "batch_size"]].to_dict() | {
+        "epochs": int(trained["epoch"].max()),
+        "held_out": f"{int(held_out.max()):,}" if len(held_out) else "so far no",
+        "diverged": len(diverged.drop_duplicates(["start", "seed"])),
+    }
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -200,9 +229,9 @@ def draw(rows: pd.DataFrame) -> Figure:
         style: dict[str, Any] = {"color": colour, "marker": "os^Dv"[number], "markersize": 3}
         own = test[test["start"] == start].groupby("epoch")["accuracy"]
         if len(own):
-            found = [mean_interval(list(values)) for _, values in own]
-            means = np.array([interval.mean for interval in found])
-            widths = np.array([interval.half_width or 0.0 for interval in found])
+            by_epoch = [mean_interval(list(values)) for _, values in own]
+            means = np.array([interval.mean for interval in by_epoch])
+            widths = np.array([interval.half_width or 0.0 for interval in by_epoch])
             left.plot(list(own.groups), means, label=title, **style)
             low, high = np.clip([means - widths, means + widths], 0, 100)
             left.fill_between(list(own.groups), low, high, color=colour, alpha=0.15, linewidth=0)
@@ -227,54 +256,27 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Is the start from BN's statistics better, faster, and by the position of the zero sets?"""
     final, edge = _final(rows), _at_the_edge(rows)
-    rivals = ("zero_bias", "random_bias")
 
-    def gains(value: str) -> dict[str, Interval | None]:
-        return {STARTS[start]: _gain(final, start, value) for start in rivals}
+    def gains(value: str = "accuracy", better: str = BN) -> dict[str, Interval | None]:
+        rivals = ("zero_bias", "random_bias")
+        return {STARTS[start]: _gain(final, start, value, better) for start in rivals}
 
-    def shown(found: dict[str, Interval | None]) -> str:
-        return " and ".join(f"{describe(gain)} against {name}" for name, gain in found.items())
-
-    best, fast = gains("accuracy"), gains("early")
-    folded = {STARTS[start]: _gain(final, start, better="folded_statistics") for start in rivals}
+    best, fast, folded = gains(), gains("early"), gains(better="folded_statistics")
     translation = _gain(final, "frozen_scale")
-    reasons = decide([*folded.values(), translation])
-    return [
-        Claim(
-            "Figure 10, Section 4",
-            "Initialized by BN, with its statistics frozen, SGD reaches a higher-performing "
-            "classifier than from zero or random biases.",
-            "open" if edge else decide(best.values()),
-            f"test accuracy in percentage points: {shown(best)}.{edge}",
-        ),
-        Claim(
-            "Figure 10, Section 4",
-            "Initialized by BN, with its statistics frozen, SGD converges faster.",
-            "open" if edge else decide(fast.values()),
-            "test accuracy over the first half of the epochs, at the rates selected for the last, "
-            f"in percentage points: {shown(fast)}.",
-        ),
-        Claim(
-            "Section 4",
-            "The gain can be attributed to the position of the initial spline partition.",
-            "contradicted" if reasons == "contradicted" else "open",
-            "two parts of it, in percentage points. As an initialization alone (folded): "
-            f"{shown(folded)}. The translation by μ, at the same scale of the pre-activations: "
-            f"{describe(translation)}. A translation centres what the next layer is given, too, "
-            "which is known to speed up SGD without any partition (LeCun et al. 1998): these "
-            "comparisons cannot confirm the reason, only contradict it.",
-        ),
-        Claim(
-            "Figure 5",
-            "The same holds for a ResNet50 on ImageNet.",
-            "open",
-            "not measured: `bnrecon train experiment=imagenet_initialization "
-            "target.initialization=frozen_statistics data.root=FOLDER`, and with zero_bias.",
-        ),
-    ]
+    reasons = intervals.decide([*folded.values(), translation])
+    numbers = {
+        name: " and ".join(f"{describe(gain)} against {start}" for start, gain in of_kind.items())
+        for name, of_kind in (("best", best), ("fast", fast), ("folded", folded))
+    }
+    return {
+        "better": "open" if edge else intervals.decide(best.values()),
+        "faster": "open" if edge else intervals.decide(fast.values()),
+        "Section 4": "contradicted" if reasons == "contradicted" else "open",
+        "Figure 5": "open",
+    }, numbers | {"edge": edge, "translation": describe(translation)}
 
 
 def _at_the_edge(rows: pd.DataFrame) -> str:
@@ -290,13 +292,4 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     )
 
 
-PART = Experiment(
-    "Figure 10, Section 4",
-    "Training without BatchNorm, started from its statistics or not",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    options=common_options,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption, options=common_options)

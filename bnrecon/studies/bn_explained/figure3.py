@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,8 +11,10 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.plane_counts import (
     DEPTH,
     LAYERS,
@@ -25,8 +28,6 @@ from bnrecon.studies.bn_explained.plane_counts import (
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS
 from bnrecon.studies.bn_explained.star import REACH
 
-__all__ = ["PART"]
-
 EXCESS = 1.25  # a smaller ratio of counts is no focus
 Ratios = list[Interval | None]
 WIDTH = {"smoke": 64, "laptop": 1024, "paper": 1024}
@@ -36,26 +37,22 @@ SIDE = {"smoke": 8, "laptop": 64, "paper": 128}
 CHECKED = {"smoke": 10, "laptop": 60, "paper": 200}  # points at which the counts are compared
 
 
-def tasks(scale: str, _: Sequence[str]) -> list[Task]:
+SIZE = {"width": WIDTH, "side": SIDE}
+MAPS = sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE)
+STARS = sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE)
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The maps of the first seed, the counts at the star of every seed, and the comparisons."""
-    width, side = WIDTH[scale], SIDE[scale]
-    size = {"width": width, "side": side}
-    maps = [
-        Task(f"map, {setting}", count_on_grid, {"setting": setting} | size) for setting in SETTINGS
-    ]
-    stars = [
-        Task(f"star, seed {seed}", count_at_star, {"seed": seed} | size)
-        for seed in range(SEEDS[scale])
-    ]
     compared = [
         Task(
-            f"comparison, width {number}",
+            f"comparison, width {width}",
             compare_counts,
-            {"width": number, "exact": exact, "points": CHECKED[scale]},
+            {"width": width, "exact": exact, "points": CHECKED[scale]},
         )
-        for number, exact in ((width, False), (SMALL[scale], True))
+        for width, exact in ((WIDTH[scale], False), (SMALL[scale], True))
     ]
-    return [*maps, *stars, *compared]
+    return [*MAPS(scale, options), *STARS(scale, options), *compared]
 
 
 def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataFrame:
@@ -105,22 +102,12 @@ def _quotient(above: float, below: float) -> str:
     return f"{above / below:.2f}" if below else f"{above:g} to 0"
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     counts = rows[rows["kind"] == "counts"]
-    size = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
-    return (
-        f"{DEPTH} layers{size}, leaky ReLU, weights and biases as in Figure 1; the BN statistics "
-        f"are those of the 50 points of a star off the origin. Count: units whose zero set passes "
-        f"within {RADIUS} of a point of the window [{-REACH}, {REACH}]², by the affine map at the "
-        "point, |h| ≤ ε ‖∇h‖. Turned data: the star turned about the origin by 90, 180 and 270 "
-        "degrees, at which a network that does not know the data has as many on average. Rim: "
-        f"points of the window with a coordinate beyond ±{RIM:g}. The local map is compared with "
-        f"units that change sign among {SAMPLES} samples of the ball, as in the paper (a lower "
-        "bound), and at a small width with the exact partition of the window, whose facets (one "
-        "for each region of the earlier layers) are counted, too. Figure: the first seed, each "
-        "panel relative to its maximum. With BN layer 1 is central, too: its centre is the mean of "
-        "the data (Corollary 2)."
-    )
+    width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
+    numbers = {"depth": DEPTH, "width": width, "radius": RADIUS, "rim": RIM, "samples": SAMPLES}
+    return numbers | {"reach": REACH}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -156,59 +143,44 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The three conclusions of Section 3.3, and how the count is made."""
-    found = []
-    if (rows["kind"] == "counts").any():
-        found += _conclusions(rows)
-    if (rows["kind"] == "comparison").any():
-        found.append(_agreement_claim(rows[rows["kind"] == "comparison"]))
-    return found
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, Any] = {}
+    for kind, conclude in (("counts", _conclude), ("comparison", _compare_ways)):
+        if (rows["kind"] == kind).any():
+            some, their_numbers = conclude(rows[rows["kind"] == kind])
+            verdicts |= some
+            numbers |= their_numbers
+    return verdicts, numbers
 
 
-def _conclusions(rows: pd.DataFrame) -> list[Claim]:
+def _conclude(rows: pd.DataFrame) -> Decisions:
     zero, random, norm = SETTINGS
 
     def all_layers(setting: str, above: str, below: str) -> Ratios:
-        own = [_select(rows, "counts", setting, layer) for layer in LAYERS]
-        return [_ratio(part, above, below) for part in own]
+        layers = [_select(rows, "counts", setting, layer) for layer in LAYERS]
+        return [_ratio(group, above, below) for group in layers]
 
     focus = {setting: all_layers(setting, "data", "turned") for setting in SETTINGS}
-    rim = {setting: all_layers(setting, "rim", "window") for setting in SETTINGS}
-    window = {setting: all_layers(setting, "data", "window") for setting in SETTINGS}
-    counts = rows[rows["kind"] == "counts"].set_index(["setting", "layer"])
+    counts = rows.set_index(["setting", "layer"])
     means = counts["window"].groupby(level=[0, 1]).mean()
     through, units = counts.loc[[zero], "origin"].min(), counts["width"].iloc[0]
-    centred = all_layers(zero, "centred", "window")
-    return [
-        Claim(
-            "Figure 3, (i)",
-            "BN clearly focuses the spline partition on the data.",
-            decide(one and one - EXCESS for one in focus[norm]),
-            f"at layers 1, 7, 11 the count at the data is {_list(focus[norm])} times that at the "
-            f"turned data, and {_list(window[norm])} times the window's mean.",
-        ),
-        Claim(
-            "Figure 3, (ii)",
-            "Random bias creates a random partition that is diffused over the entire input space.",
-            decide([gain for layer in LAYERS for gain in _more_on_rim(rows, layer)]),
-            f"the count on the window's rim is {_list(rim[random])} of the mean (zero bias "
-            f"{_list(rim[zero])}, BN {_list(rim[norm])}); but the window's mean count falls with "
-            f"depth, {', '.join(f'{means[random, layer]:.1f}' for layer in LAYERS)}, as biases add "
-            "up that do not depend on the input.",
-        ),
-        Claim(
-            "Figure 3, (iii)",
-            "Zero bias creates a (more or less) central arrangement that does not focus on the "
-            "data.",
-            "contradicted"
-            if through < units
-            else decide(one and EXCESS - one for one in focus[zero]),
-            f"at the origin {through:.0f} of {units:.0f} units meet in every layer; the count at "
-            f"the data is {_list(focus[zero])} times that at the turned data. The star is off the "
-            f"origin: around the origin it would have {_list(centred)} times the window's mean.",
-        ),
-    ]
+    central = intervals.decide(one and EXCESS - one for one in focus[zero])
+    rim = [gain for layer in LAYERS for gain in _more_on_rim(rows, layer)]
+    return {
+        "Figure 3, (i)": intervals.decide(one and one - EXCESS for one in focus[norm]),
+        "Figure 3, (ii)": intervals.decide(rim),
+        "Figure 3, (iii)": "contradicted" if through < units else central,
+    }, {
+        "focus": {setting: _list(ratios) for setting, ratios in focus.items()},
+        "rim": {name: _list(all_layers(name, "rim", "window")) for name in SETTINGS},
+        "window": _list(all_layers(norm, "data", "window")),
+        "centred": _list(all_layers(zero, "centred", "window")),
+        "means": ", ".join(f"{means[random, layer]:.1f}" for layer in LAYERS),
+        "through": through,
+        "units": units,
+    }
 
 
 def _more_on_rim(rows: pd.DataFrame, layer: int) -> Ratios:
@@ -221,30 +193,24 @@ def _more_on_rim(rows: pd.DataFrame, layer: int) -> Ratios:
     return [mean_interval(list(random - other)) for other in (zero, norm)]
 
 
-def _agreement_claim(compared: pd.DataFrame) -> Claim:
+def _compare_ways(compared: pd.DataFrame) -> Decisions:
+    """Sampling the ball against the local map, and that against the exact partition."""
     wide = compared[compared["width"] == compared["width"].max()]
     share = wide["sampled"].sum() / wide["local"].sum()
-    evidence = (
-        f"{SAMPLES} samples find {100 * share:.0f}% of the local map's count, and "
-        f"{100 * wide['expected'].sum() / wide['local'].sum():.0f}% would be found without folds"
-    )
-    small = compared.dropna(subset=["units"]) if "units" in compared else compared[:0]
+    exact, small = "", compared.dropna(subset=["units"]) if "units" in compared else compared[:0]
     if len(small):
         units, last = small["units"].sum(), small[small["layer"] == LAYERS[-1]]
         norm = last[last["setting"] == SETTINGS[-1]]
-        evidence += (
+        exact = (
             f"; at width {int(small['width'].iloc[0])} the local map counts "
             f"{100 * small['local'].sum() / units:.0f}% of the exact partition's units, with a "
             f"mean absolute deviation of {100 * small['deviation'].sum() / units:.0f}% at a point. "
             f"Facets are another count: {norm['facets'].sum() / norm['units'].sum():.0f} for each "
             f"unit at layer {LAYERS[-1]} with BN, which neither the local map nor samples see"
         )
-    return Claim(
-        "Sect. 3.3, counting in 2D",
-        "Sampling the ball counts the folded hyperplanes that pass through it.",
-        "confirmed" if share > 0.9 else "contradicted",
-        evidence + ".",
-    )
+    expected = 100 * wide["expected"].sum() / wide["local"].sum()
+    numbers = {"samples": SAMPLES, "share": 100 * share, "expected": expected, "exact": exact}
+    return {"Sect. 3.3, counting in 2D": bool(share > 0.9)}, numbers
 
 
 def _list(ratios: Ratios) -> str:
@@ -256,12 +222,4 @@ def _shown(ratio: Interval | None) -> str:
     return f"{ratio}" if ratio else "none counted"
 
 
-PART = Experiment(
-    "Figure 3",
-    "Folded hyperplanes around the points of the plane",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, numbers=fill_caption)

@@ -6,7 +6,7 @@ A toy problem in the plane; every mini-batch gives its own mu, sigma and decisio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +15,9 @@ from matplotlib.lines import Line2D
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.boundary_jitter import (
     GROUPS,
     INITIAL,
@@ -30,8 +31,6 @@ from bnrecon.studies.bn_explained.boundary_jitter import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["PART"]
 
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 30}
 UPDATES = {"smoke": 20, "laptop": 1000, "paper": 1000}
@@ -106,29 +105,16 @@ def _interval(values: Sequence[float], form: str) -> str:
     return f"{mean_interval(list(values)):{form}}" if len(values) else ""
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     numbers = rows["batches"].dropna().unique() if "batches" in rows else ()
     measured = "".join(
         f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals over n draws of "
         "data, weights and mini-batches, ratios by draw. "
         for batches in numbers
     )
-    return (
-        f"Two interleaved half circles with {SAMPLES} training points; two hidden layers of 32 "
-        "units with batch normalization (γ = 1, β = 0) and leaky ReLU, an output without bias; SGD "
-        "with momentum, the same number of updates in all trainings. Figure: the exact zero sets "
-        "of the output with μ and σ of single mini-batches (blue) and of the training set (black). "
-        "The paper does not say which mini-batches its network is trained with: here both sizes, "
-        f"and one network per column. {measured}Changed: the share of the window whose class is "
-        "not that by the training set's μ and σ. Distance: symmetric mean distance of the boundary "
-        "to the training set's; the half circles have radius 1. "
-        f"For small deviations Eq. 13 gives a ratio of {expected_ratio():.2f} (√16, and the factor "
-        "for mini-batches without replacement). Margin: the mean distance to the training set's "
-        "boundary of the 5% of the training points nearest to it, negative where misclassified, "
-        "and the smallest. Groups: gradients over 256 points that are normalized in groups, so "
-        "that against B = 256 nothing but the noise of the normalization differs. Gain: margin "
-        f"minus that of B = 256, by draw, at a joint level of 95% for {len(GROUPS)} comparisons."
-    )
+    expected = expected_ratio()
+    return {"points": SAMPLES, "measured": measured, "expected": expected, "groups": len(GROUPS)}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -182,71 +168,40 @@ def _polyline(path: str) -> np.ndarray:
     return np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1).reshape(-1, 2).T
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Less variability with larger mini-batches; both sides of a boundary; margins."""
-    found = rows[rows["kind"].isin(["jitter", "margins"])]
-    if found["seed"].nunique() < 2:  # what is finished decides nothing
-        return []
-    return [_variability(found), _sides(found), *(_margin(found, state) for state in GROUPS)]
-
-
-def _variability(rows: pd.DataFrame) -> Claim:
+    rows = rows[rows["kind"].isin(["jitter", "margins"])]
+    if rows["seed"].nunique() < 2:  # what is finished decides nothing
+        return {}, {}
     states = {INITIAL: INITIAL} | {state: f"trained with {state}" for state in TRAININGS}
-    ratios = {(state, m): _ratio(rows, state, m) for state in states for m in MEASURES}
-    numbers = "; ".join(
-        f"{name} {ratios[state, 'changed']:.2f} and {ratios[state, 'distance']:.2f}"
-        for state, name in states.items()
-    )
-    return Claim(
-        "Figure 6",
-        "Larger batch sizes clearly produce smaller variability in the decision boundary both at "
-        "initialization and after training.",
-        decide((ratio - 1 for ratio in ratios.values()), least=2),
-        f"mini-batches of 16 vary more than those of 256, by the share of the window that changes "
-        f"class and by the distance of the boundary: {numbers} times as much. Eq. 13 gives "
-        f"{expected_ratio():.2f} for small deviations.",
-    )
-
-
-def _sides(rows: pd.DataFrame) -> Claim:
+    ratios = {state: [_ratio(rows, state, name) for name in MEASURES] for state in states}
+    every = (ratio - 1 for pair in ratios.values() for ratio in pair)
     first = rows[rows["state"] == INITIAL].groupby("batch")[["one_sided", "batches"]].sum()
-    numbers = ", ".join(
-        f"{row.one_sided:.0f} of {row.batches:.0f} mini-batches of {row.Index:.0f}"
-        for row in first.itertuples()
-    )
-    return Claim(
-        "Sect. 4, Figure 6",
-        "Before training the decision boundary passes through the data in every mini-batch.",
-        "false as stated" if first["one_sided"].sum() else "open",
-        f"at initialization all outputs have one sign in {numbers} (erratum 27).",
-    )
-
-
-def _margin(rows: pd.DataFrame, state: str) -> Claim:
-    """For one amount of noise: what a large one does says nothing on a small one."""
+    one_sided = first["one_sided"].sum()
+    verdicts: dict[str, bool | str] = {
+        "variability": intervals.decide(every, least=2),
+        "sides": "false as stated" if one_sided else "open",
+    }
+    numbers: dict[str, Any] = {
+        "expected": expected_ratio(),
+        "ratios": "; ".join(
+            f"{name} {ratios[state][0]:.2f} and {ratios[state][1]:.2f}"
+            for state, name in states.items()
+        ),
+        "one_sided": ", ".join(
+            f"{row.one_sided:.0f} of {row.batches:.0f} mini-batches of {row.Index:.0f}"
+            for row in first.itertuples()
+        ),
+        "margin": _margins(rows, LARGE).mean(),
+        "noisier": _gain(rows, SMALL),
+        "groups": len(GROUPS),
+    }
+    # For each amount of noise: what a large one does says nothing on a small one.
     together = 1 - 0.05 / len(GROUPS)
-    gain, smallest = (
-        _gain(rows, state, measure, confidence=together) for measure in ("nearest", "smallest")
-    )
-    return Claim(
-        f"Sect. 5, Figure 6, {state}",
-        "The noise of the normalization increases the margin between the training data and the "
-        "decision boundary.",
-        decide([gain], least=2),
-        f"on this toy problem the margin is {_margins(rows, LARGE).mean():.3f} after training with "
-        f"B = 256, and after as many updates with {state} changes by {gain:.4f}, the smallest "
-        f"distance by {smallest:.4f}: intervals that hold together with 95% for the {len(GROUPS)} "
-        "amounts of noise, for each measure (Bonferroni). With B = 16, whose gradients are "
-        f"noisier, too, the margin changes by {_gain(rows, SMALL):.4f}.",
-    )
+    for state in GROUPS:
+        gains = {name: _gain(rows, state, name, together) for name in ("nearest", "smallest")}
+        verdicts[state], numbers[state] = intervals.decide([gains["nearest"]], least=2), gains
+    return verdicts, numbers
 
 
-PART = Experiment(
-    "Figure 6",
-    "Decision boundaries from different mini-batches",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)
