@@ -32,7 +32,7 @@ from bnrecon.reproduction.experiment import Claim, Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decisions", "Statement", "Text", "part", "read_text"]
+__all__ = ["Decisions", "Statement", "Text", "merge", "part", "read_text"]
 
 # By name of a claim its verdict, and the numbers that caption and evidence name.
 Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
@@ -89,6 +89,20 @@ class Text:
             for name, statement in self.statements.items()
             if name in verdicts
         ]
+
+
+def merge(*decisions: Decisions) -> Decisions:
+    """What was decided in pieces, together.
+
+    >>> merge(({"Theorem 1": True}, {"n": 3}), ({"Theorem 2": "open"}, {}))
+    ({'Theorem 1': True, 'Theorem 2': 'open'}, {'n': 3})
+    """
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, Any] = {}
+    for some, named in decisions:
+        verdicts |= some
+        numbers |= named
+    return verdicts, numbers
 
 
 def read_text(module: str) -> Text:

@@ -18,7 +18,6 @@ from bnrecon.studies.bn_explained import (
     proposition3,
     theorem2,
     theorem3,
-    translation,
 )
 from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
@@ -284,7 +283,7 @@ def test_folded_lines_are_where_the_network_has_the_threshold(activation, widths
 
 def test_the_counterexample_to_theorem_2():
     """d(z, H) = 0.6 < 0.9 = d(z, H'), and d(x, F) = 5.1 > 0.9 = d(x, F')."""
-    network, x, thresholds = translation.opposite_sides()
+    network, x, thresholds = theorem2.opposite_sides()
     batch = np.array([[-1.0, 0.0], [1.0, 0.0]])
     layer = network.layers[0]
     mean, deviation = batch_moments(batch, layer.weight)
@@ -293,7 +292,7 @@ def test_the_counterexample_to_theorem_2():
     assert np.abs(thresholds - output) == pytest.approx([0.6, 0.9])
     for place, threshold in ((-5.0, thresholds[0]), (1.0, thresholds[1])):
         assert network(np.array([[place, 0.3]]))[0, 0] == pytest.approx(threshold)
-    found = translation.compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
+    found = theorem2.compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
     assert (found["near"], found["far"]) == (pytest.approx(5.1), pytest.approx(0.9))
     assert not found["same_side"]
     assert not found["closer"]
@@ -301,16 +300,16 @@ def test_the_counterexample_to_theorem_2():
 
 def test_on_one_side_of_z_theorem_2_holds():
     """The path to the farther folded hyperplane crosses the nearer one."""
-    rows = translation.compare_pairs("leaky ReLU", (5,), 5)
+    rows = theorem2.compare_pairs("leaky ReLU", (5,), 5)
     assert rows["same_violated"].sum() == 0
     assert rows["same"].sum() > 50
     assert rows["other_violated"].sum() > 0
     counted = rows[["same", "same_empty", "other", "other_empty"]].sum(axis=1)
-    assert (counted == translation.PAIRS).all()
+    assert (counted == theorem2.PAIRS).all()
 
 
 def test_theorem_2_says_nothing_of_hyperplanes_that_no_input_reaches():
-    row = translation.counterexamples().set_index("kind").loc["no input on F and F'"]
+    row = theorem2.counterexamples().set_index("kind").loc["no input on F and F'"]
     assert row["same_side"]
     assert np.isinf([row["near"], row["far"]]).all()
     assert not row["closer"]
@@ -330,12 +329,12 @@ def test_distances_to_a_folded_line_of_zero_bias_are_those_to_a_cone(activation,
         points = generator.normal(size=(32, 2)) + 1
         network = draw_network(points, widths, SLOPES[activation], generator)
         weight = generator.normal(size=widths[-1])
-        plain = translation.without_normalization(network)
+        plain = theorem2.without_normalization(network)
         values = plain(circle) @ weight
         zero = angles[:-1][values[:-1] * values[1:] <= 0]
         between = np.subtract.outer(np.arctan2(*points.T[::-1]), zero)
         turn = np.abs((between + np.pi) % (2 * np.pi) - np.pi).min(1, initial=np.pi / 2)
-        found = translation.distances_with_zero_bias(plain, weight, points)
+        found = theorem2.distances_with_zero_bias(plain, weight, points)
         expected = np.linalg.norm(points, axis=1) * np.sin(turn)
         np.testing.assert_allclose(found, expected, atol=3e-3)
 

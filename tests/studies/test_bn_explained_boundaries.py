@@ -17,7 +17,7 @@ from bnrecon.studies.bn_explained.boundaries import (
     distance_between,
     distances_to,
 )
-from bnrecon.studies.bn_explained.boundary_jitter import (
+from bnrecon.studies.bn_explained.figure6 import (
     GROUPS,
     INITIAL,
     SAMPLES,

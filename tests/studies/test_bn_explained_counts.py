@@ -11,6 +11,18 @@ from bnrecon.data import DataSpec, load
 from bnrecon.partition import count_by_local_map, fold_distances
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained import figure3, figure4
+from bnrecon.studies.bn_explained.figure3 import (
+    CENTRE,
+    LAYERS,
+    RADIUS,
+    REACH,
+    compare_counts,
+    count_at_star,
+    count_on_grid,
+    draw_star,
+    grid,
+    turned,
+)
 from bnrecon.studies.bn_explained.figure4 import (
     PIXELS,
     RADII,
@@ -19,15 +31,7 @@ from bnrecon.studies.bn_explained.figure4 import (
     draw_points,
     measure_seed,
 )
-from bnrecon.studies.bn_explained.plane_counts import (
-    LAYERS,
-    RADIUS,
-    compare_counts,
-    count_at_star,
-    count_on_grid,
-)
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS, draw_layers
-from bnrecon.studies.bn_explained.star import CENTRE, REACH, draw_star, grid, turned
 
 # Figure 3
 

@@ -10,6 +10,15 @@ from scipy.spatial import Delaunay
 
 from bnrecon.partition import partition
 from bnrecon.studies.bn_explained import figure1, figure2, figure9
+from bnrecon.studies.bn_explained.figure2 import (
+    REACH,
+    UNIT,
+    adjusted,
+    check,
+    feature_slice,
+    folded_line,
+    own_line,
+)
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
 from bnrecon.studies.bn_explained.plane_networks import (
     SETTINGS,
@@ -21,15 +30,6 @@ from bnrecon.studies.bn_explained.plane_networks import (
     square,
 )
 from bnrecon.studies.bn_explained.small_networks import Layer, SmallNetwork
-from bnrecon.studies.bn_explained.translation_and_folding import (
-    REACH,
-    UNIT,
-    adjusted,
-    check,
-    feature_slice,
-    folded_line,
-    own_line,
-)
 
 
 def signs(layers, points):
@@ -292,7 +292,7 @@ def test_what_figure_2_reports_is_not_empty_and_can_fail(monkeypatch):
         changed.get_buffer("0.1.running_mean").add_(0.1)
         return changed
 
-    monkeypatch.setattr("bnrecon.studies.bn_explained.translation_and_folding.adjusted", moving)
+    monkeypatch.setattr("bnrecon.studies.bn_explained.figure2.adjusted", moving)
     wrong = check(0).iloc[0]
     assert wrong[["off_layer1", "layer1_moved", "off_layer1_sigma", "own_sigma"]].min() > 1e-3
 

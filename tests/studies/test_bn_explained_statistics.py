@@ -25,7 +25,7 @@ from bnrecon.studies.bn_explained.batch_statistics import (
     variance_of_mean,
     variance_of_variance,
 )
-from bnrecon.studies.bn_explained.independent_inputs import enumerate_batches
+from bnrecon.studies.bn_explained.proposition2 import enumerate_batches
 
 SKEW = np.array([0.0, 1.0, 5.0, 7.0, 8.5, 8.5, -20.0])
 

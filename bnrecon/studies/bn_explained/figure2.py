@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,18 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from torch import nn
 
-from bnrecon.partition import partition
+from bnrecon.partition import Folds, Slice, partition, rectangle, slice_along
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.plane_networks import draw_clusters, draw_layers, square
+from bnrecon.studies.bn_explained.plane_networks import (
+    distances,
+    draw_clusters,
+    draw_layers,
+    square,
+)
 from bnrecon.studies.bn_explained.plane_pictures import (
     draw_lines,
     draw_points,
@@ -22,22 +29,202 @@ from bnrecon.studies.bn_explained.plane_pictures import (
     picture_rows,
     point_rows,
 )
-from bnrecon.studies.bn_explained.translation_and_folding import (
-    REACH,
-    SHIFTS,
-    TOLERANCE,
-    UNIT,
-    WIDTHS,
-    adjusted,
-    check,
-    feature_slice,
-    folded_line,
-    own_line,
-)
 
+WIDTHS = (8, 8)
+UNIT = 0  # k, of layer 2
+SHIFTS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of mu_2,k, in sigma_2,k
+REACH = 3.0  # of the windows, in standard deviations of the data and about those of layer 1
+LONG = 1e-2  # facets that are shorter say little about directions
+TOLERANCE = 1e-7
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
 SHOWN = 3  # the network of the picture: of the first four, the one with the clearest folds
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of sigma_1,i
+
+
+def adjusted(
+    layers: nn.Sequential,
+    *,
+    shift: float = 0.0,
+    sigma1: float | np.ndarray = 1.0,
+    sigma2: float = 1.0,
+) -> nn.Sequential:
+    """A copy with other statistics.
+
+    Args:
+        layers: two layers with batch normalization.
+        shift: added to mu_2,k of the unit k.
+        sigma1: factors of layer 1's standard deviations, one number or (8,).
+        sigma2: factor of layer 2's standard deviations.
+    """
+    changed = copy.deepcopy(layers)
+    changed.get_buffer("1.1.running_mean")[UNIT] += shift
+    changed.get_buffer("0.1.running_var").mul_(torch.as_tensor(sigma1) ** 2)
+    changed.get_buffer("1.1.running_var").mul_(sigma2**2)
+    return changed
+
+
+def feature_slice(layers: nn.Sequential, points: np.ndarray) -> Slice:
+    """The plane of the first two principal components of layer 2's inputs, through their mean."""
+    with torch.no_grad():
+        features = layers[0](torch.from_numpy(points))
+    mean = features.mean(0)
+    directions = torch.linalg.svd(features - mean, full_matrices=False)[2][:2]
+    return slice_along(mean, directions, rectangle((-REACH, -REACH), (REACH, REACH)))
+
+
+def own_line(layers: nn.Sequential, plane: Slice) -> Folds:
+    """The unit's hyperplane in a slice of layer 2's input space."""
+    return partition(layers[1], plane).folds.of(0, UNIT)
+
+
+def folded_line(layers: nn.Sequential, plane: Slice) -> Folds:
+    """The unit's folded hyperplane in the input space."""
+    return partition(layers, plane).folds.of(1, UNIT)
+
+
+def _directions(folds: Folds) -> np.ndarray:
+    """Each segment's direction as an angle (S,) in [0, pi)."""
+    along = folds.ends[:, 1] - folds.ends[:, 0]
+    return np.arctan2(along[:, 1], along[:, 0]) % np.pi
+
+
+def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The angle between two directions, in [0, pi/2]."""
+    difference = np.abs(first - second) % np.pi
+    return np.minimum(difference, np.pi - difference)
+
+
+def _by_region(layers: nn.Sequential, folds: Folds) -> dict[bytes, tuple[float, float]]:
+    """Direction and length of the facet in each region of layer 1, by the signs of its units."""
+    middle = torch.from_numpy(folds.ends.mean(1))
+    with torch.no_grad():
+        signs = (layers[0](middle) > 0).numpy()
+    facets = zip(signs, _directions(folds), folds.lengths(), strict=True)
+    return {sign.tobytes(): (angle, length) for sign, angle, length in facets if length > LONG}
+
+
+def _turns(layers: nn.Sequential, first: Folds, second: Folds) -> np.ndarray:
+    """The angles by which facets differ in the regions where both have one."""
+    before, after = _by_region(layers, first), _by_region(layers, second)
+    shared = [(before[key][0], after[key][0]) for key in before.keys() & after.keys()]
+    return _apart(*np.array(shared).reshape(-1, 2).T)
+
+
+def _gap(first: Folds, second: Folds) -> float:
+    """How far the ends of either set of segments are from the other set."""
+    between = [
+        distances(there, here.ends.reshape(-1, 2))
+        for here, there in ((first, second), (second, first))
+    ]
+    return float(np.concatenate(between).max(initial=0.0))
+
+
+def _corners(folds: Folds, plane: Slice) -> np.ndarray:
+    """The ends of segments inside the window (n, 2)."""
+    ends = folds.ends.reshape(-1, 2)
+    low, high = plane.window.min(0), plane.window.max(0)
+    return ends[((ends > low + 1e-6) & (ends < high - 1e-6)).all(1)]
+
+
+def _pivots(folds: Folds, plane: Slice, lines: Folds) -> np.ndarray:
+    """The folds of a line on these lines of layer 1 (n, 2)."""
+    corners = _corners(folds, plane)
+    return corners[distances(lines, corners) < TOLERANCE]
+
+
+def check(seed: int) -> pd.DataFrame:
+    """One row: what changes in a random network when mu_2,k, sigma_1 or sigma_2 do.
+
+    Angles are in radians, lengths in standard deviations of the data.
+    """
+    points = draw_clusters(seed)
+    layers = draw_layers(WIDTHS, "BN", points, seed)
+    generator = np.random.Generator(np.random.Philox(key=(seed, 2)))
+    factors = 4.0 ** generator.uniform(-1, 1, WIDTHS[0])
+    plane = square((0.0, 0.0), REACH)
+    row = {"kind": "network", "seed": seed}
+    row |= _check_translation(layers, plane, points)
+    row |= _check_folding(layers, plane, factors)
+    return pd.DataFrame([row | _check_scale(layers, plane, factors)])
+
+
+def _check_translation(layers: nn.Sequential, plane: Slice, points: np.ndarray) -> dict[str, float]:
+    """Of the five values of mu_2,k: directions, gaps between the lines, and their corners."""
+    inputs = feature_slice(layers, points)
+    weight = layers.get_parameter("1.0.weight")[UNIT].detach()
+    deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
+    moved = [adjusted(layers, shift=shift * deviation) for shift in SHIFTS]
+    normal = (inputs.directions @ weight).numpy()
+    length = np.linalg.norm(normal)
+    angle = np.arctan2(normal[0], -normal[1]) % np.pi
+    lines = [own_line(network, inputs) for network in moved]
+    levels = [float((line.ends[0] @ normal / length).mean()) for line in lines if len(line)]
+    expected = [
+        shift * deviation / length for shift, line in zip(SHIFTS, lines, strict=True) if len(line)
+    ]
+    folded = [folded_line(network, plane) for network in moved]
+    turned = [_turns(layers, folded[2], other) for other in folded]
+    layer1 = partition(layers, plane).folds.of(0)
+    return {
+        "lines": len(levels),
+        "own_turned": float(max(_apart(_directions(line), angle).max(initial=0) for line in lines)),
+        "own_gap": float(np.abs(np.subtract(levels, expected)).max()),
+        "folded_pairs": int(sum(map(len, turned))) - len(turned[2]),
+        "folded_turned": float(np.concatenate(turned).max(initial=0)),
+        "speeds": _speeds(layers, folded[2]),
+        "off_layer1": max(_off(folds, plane, layer1) for folds in folded),
+    }
+
+
+def _speeds(layers: nn.Sequential, folds: Folds) -> float:
+    """The largest to the smallest shift of a facet for one change of mu_2,k: 1 / ||grad||."""
+    middle = torch.from_numpy(folds.ends.mean(1)).requires_grad_()
+    outputs = layers[0](middle) @ layers.get_parameter("1.0.weight")[UNIT]
+    sizes = torch.autograd.grad(outputs.sum(), middle)[0].norm(dim=1)
+    return float(sizes.max() / sizes.min())
+
+
+def _off(folds: Folds, plane: Slice, lines: Folds) -> float:
+    """How far the corners of a folded line are from layer 1's lines."""
+    return float(distances(lines, _corners(folds, plane)).max(initial=0.0))
+
+
+def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
+    """Of random factors of all sigma_1, and of one factor at a time."""
+    before, changed = partition(layers, plane).folds, adjusted(layers, sigma1=factors)
+    after = partition(changed, plane).folds
+    turned = _turns(layers, before.of(1, UNIT), after.of(1, UNIT))
+    pivots, moved = 0, 0.0
+    for unit in range(WIDTHS[0]):
+        one = np.where(np.arange(WIDTHS[0]) == unit, 4.0, 1.0)
+        folds, line = folded_line(adjusted(layers, sigma1=one), plane), before.of(0, unit)
+        here, there = (_pivots(part, plane, line) for part in (before.of(1, UNIT), folds))
+        pivots += len(np.unique(here.round(6), axis=0))
+        both = [distances(folds, here), distances(before.of(1, UNIT), there)]
+        moved = max(moved, float(np.concatenate(both).max(initial=0.0)))
+    return {
+        "layer1_moved": _gap(before.of(0), after.of(0)),
+        "regions": len(turned),
+        "turned": int((turned > TOLERANCE).sum()),
+        "median_turn": float(np.median(turned)) if len(turned) else 0.0,
+        "off_layer1_sigma": _off(after.of(1, UNIT), plane, before.of(0)),
+        "pivots": pivots,
+        "pivots_moved": moved,
+    }
+
+
+def _check_scale(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
+    """Of sigma_2, and of a common factor of sigma_1, which divides layer 2's inputs."""
+    before = partition(layers, plane).folds
+    scaled = partition(adjusted(layers, sigma2=3.0), plane).folds
+    mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
+    common = folded_line(adjusted(layers, sigma1=2.0), plane)
+    shifted = folded_line(adjusted(layers, shift=mean), plane)
+    return {
+        "own_sigma": _gap(before.of(1), scaled.of(1)),
+        "common": _gap(common, shifted),
+        "common_turned": float(_turns(layers, before.of(1, UNIT), common).max(initial=0.0)),
+    }
 
 
 def picture(seed: int) -> pd.DataFrame:

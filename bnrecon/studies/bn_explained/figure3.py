@@ -7,27 +7,33 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
+from bnrecon.partition import (
+    count_by_local_map,
+    count_by_sampling,
+    count_in_slice,
+    detection_probability,
+    fold_distances,
+    partition,
+)
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.plane_counts import (
-    DEPTH,
-    LAYERS,
-    RADIUS,
-    RIM,
-    SAMPLES,
-    compare_counts,
-    count_at_star,
-    count_on_grid,
-)
-from bnrecon.studies.bn_explained.plane_networks import SETTINGS
-from bnrecon.studies.bn_explained.star import REACH
+from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.studies.bn_explained.plane_networks import SETTINGS, draw_layers, square
 
+CENTRE = (1.0, 1.0)  # off the origin, where all folded hyperplanes of zero bias meet
+REACH = 2.5  # the window is [-REACH, REACH]²
+INNER = (3 - 5**0.5) / 2  # radius of the inner corners: the sides of a pentagram
+DEPTH = 11
+LAYERS = (1, 7, 11)
+RADIUS = 0.1
+RIM = 2.0  # beyond it a point of the window is on its rim, which the star does not reach
+SAMPLES = 256  # of a ball, where the paper's count is made
 EXCESS = 1.25  # a smaller ratio of counts is no focus
 Ratios = list[Interval | None]
 WIDTH = {"smoke": 64, "laptop": 1024, "paper": 1024}
@@ -35,6 +41,124 @@ SMALL = {"smoke": 6, "laptop": 32, "paper": 32}  # width at which the exact part
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 20}
 SIDE = {"smoke": 8, "laptop": 64, "paper": 128}
 CHECKED = {"smoke": 10, "laptop": 60, "paper": 200}  # points at which the counts are compared
+
+
+def draw_star(seed: int, count: int = 50) -> np.ndarray:
+    """Points (count, 2), uniform on the outline of a pentagram of radius 1 around ``CENTRE``.
+
+    >>> bool((np.linalg.norm(draw_star(0) - CENTRE, axis=1) <= 1).all())
+    True
+    """
+    corner = np.arange(11)
+    radius = np.where(corner % 2, INNER, 1.0)
+    angle = np.pi * (0.5 + corner / 5)
+    corners = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+    generator = np.random.Generator(np.random.Philox(key=(seed, 2)))
+    position = generator.uniform(0, 10, count)
+    side = position.astype(int)
+    along = (position - side)[:, None]
+    return CENTRE + (1 - along) * corners[side] + along * corners[side + 1]
+
+
+def turned(points: np.ndarray) -> np.ndarray:
+    """Points (n, 2) turned about the origin by 90, 180 and 270 degrees: (3 n, 2).
+
+    Where the law of a network's weights and biases is invariant under rotations and the network
+    does not know the points, as many folded hyperplanes pass by these as by the points themselves,
+    on average.
+    """
+    quarter = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    return np.concatenate([points @ np.linalg.matrix_power(quarter, k) for k in (1, 2, 3)])
+
+
+def grid(side: int) -> np.ndarray:
+    """Centres (side², 2) of the window's cells, row by row from below."""
+    line = REACH * ((2 * np.arange(side) + 1) / side - 1)
+    return np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)
+
+
+def _draw(width: int, setting: str, seed: int) -> torch.nn.Module:
+    layers: torch.nn.Module = draw_layers((width,) * DEPTH, setting, draw_star(seed), seed)
+    return layers
+
+
+def _count(network: torch.nn.Module, points: np.ndarray) -> np.ndarray:
+    """By the local affine map, at the layers of ``LAYERS``: (n, 3)."""
+    counts = count_by_local_map(network, torch.from_numpy(points), RADIUS)
+    return counts[:, [layer - 1 for layer in LAYERS]]
+
+
+def count_on_grid(setting: str, width: int, side: int, seed: int = 0) -> pd.DataFrame:
+    """One row per cell of the window (kind ``map``), and one per point of the star (``star``)."""
+    cells = pd.DataFrame(grid(side), columns=["x", "y"]).round(4)
+    counts = _count(_draw(width, setting, seed), grid(side))
+    for layer, of_layer in zip(LAYERS, counts.T, strict=True):
+        cells[f"layer_{layer}"] = of_layer
+    star = pd.DataFrame(draw_star(seed), columns=["x", "y"])
+    return pd.concat([cells.assign(kind="map"), star.assign(kind="star")]).assign(setting=setting)
+
+
+def count_at_star(width: int, side: int, seed: int) -> pd.DataFrame:
+    """One row per setting and layer: mean counts.
+
+    ``data``: at the star. ``turned``: at the star turned about the origin by 90, 180, 270 degrees.
+    ``window``: over the window, and its ``maximum``. ``rim``: over the window's rim. ``centred``:
+    at the star moved to the origin, which only BN would see. ``origin``: at the origin.
+    """
+    star, cells = draw_star(seed), grid(side)
+    rim = np.abs(cells).max(1) > RIM
+    rows = []
+    for setting in SETTINGS:
+        network = _draw(width, setting, seed)
+        window = _count(network, cells)
+        counts = {
+            "data": _count(network, star).mean(0),
+            "turned": _count(network, turned(star)).mean(0),
+            "window": window.mean(0),
+            "maximum": window.max(0),
+            "rim": window[rim].mean(0),
+            "centred": _count(network, star - star.mean(0)).mean(0),
+            "origin": _count(network, np.zeros((1, 2)))[0],
+        }
+        for index, layer in enumerate(LAYERS):
+            row = {"kind": "counts", "setting": setting, "seed": seed, "layer": layer}
+            row |= {"width": width, "side": side}
+            rows.append(row | {name: float(value[index]) for name, value in counts.items()})
+    return pd.DataFrame(rows)
+
+
+def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
+    """One row per setting and layer: counts summed over points, half of the star's, half anywhere.
+
+    ``local``: by the local affine map. ``sampled``: units that change sign among samples of the
+    ball, as in the paper. ``expected``: what sampling would find if the ball were not folded.
+    ``units``, ``facets``: of the exact partition. ``deviation``: sum of absolute differences of
+    ``local`` to ``units``, or to ``sampled``.
+    """
+    generator = np.random.Generator(np.random.Philox(key=(0, 3)))
+    anywhere = generator.uniform(-REACH, REACH, (points - points // 2, 2))
+    around = np.concatenate([draw_star(0)[: points // 2], anywhere])
+    inputs = torch.from_numpy(around)
+    rows = []
+    for setting in SETTINGS:
+        network = _draw(width, setting, 0)
+        distances = fold_distances(network, inputs)
+        sampled = count_by_sampling(network, inputs, RADIUS, samples=SAMPLES)
+        folds = partition(network, square((0, 0), REACH + RADIUS)).folds if exact else None
+        for layer in LAYERS:
+            near = distances[layer - 1].numpy()
+            local = (near <= RADIUS).sum(1)
+            seen = sampled[:, layer - 1]
+            row = {"kind": "comparison", "setting": setting, "layer": layer, "width": width}
+            row |= {"points": len(around), "local": int(local.sum()), "sampled": int(seen.sum())}
+            row["expected"] = float(detection_probability(near, RADIUS, 2, SAMPLES).sum())
+            if folds is not None:
+                of_layer = folds.of(layer - 1)
+                seen = count_in_slice(of_layer, around, RADIUS)
+                facets = count_in_slice(of_layer, around, RADIUS, facets=True)
+                row |= {"units": int(seen.sum()), "facets": int(facets.sum())}
+            rows.append(row | {"deviation": int(np.abs(local - seen).sum())})
+    return pd.DataFrame(rows)
 
 
 SIZE = {"width": WIDTH, "side": SIDE}
@@ -145,14 +269,10 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """The three conclusions of Section 3.3, and how the count is made."""
-    verdicts: dict[str, bool | str] = {}
-    numbers: dict[str, Any] = {}
-    for kind, conclude in (("counts", _conclude), ("comparison", _compare_ways)):
-        if (rows["kind"] == kind).any():
-            some, their_numbers = conclude(rows[rows["kind"] == kind])
-            verdicts |= some
-            numbers |= their_numbers
-    return verdicts, numbers
+    kinds = {"counts": _conclude, "comparison": _compare_ways}
+    return merge(
+        *(conclude(some) for k, conclude in kinds.items() if len(some := rows[rows["kind"] == k]))
+    )
 
 
 def _conclude(rows: pd.DataFrame) -> Decisions:

@@ -26,14 +26,13 @@ from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.options import refuse_compared
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS
 from bnrecon.targets.building import build_target
 
 TARGETS = ("zero_bias", "random_bias", "frozen_statistics")  # of the settings
 PIXELS = ("normalized", "from 0 to 1")
-KINDS = ("training", "Gaussian", "smooth")
 RADII = tuple(round(0.05 * number, 2) for number in range(1, 21))
 REFERENCE = 0.1
 SAMPLES, MANY = 256, 10**6  # of a ball: as drawn, and for what more of them would find
@@ -49,13 +48,13 @@ IMAGES = {"smoke": 4, "laptop": 40, "paper": 100}  # seeds vary more than images
 PROBES = {"smoke": 16, "laptop": 16, "paper": 64}
 CHECKED = {"smoke": 1, "laptop": 2, "paper": 4}
 EXCESS = 1.1  # a smaller ratio of counts is no focus
-NAMES = {
+NAMES = {  # of the kinds of images
     "training": "training images",
     "Gaussian": "Gaussian images",
     "smooth": "smooth random images",
 }
 ZERO, RANDOM, NORM = SETTINGS
-TRAINING, GAUSSIAN, SMOOTH = KINDS
+KINDS = TRAINING, GAUSSIAN, SMOOTH = tuple(NAMES)
 
 
 class TrainingImages:
@@ -310,12 +309,12 @@ def decide(rows: pd.DataFrame) -> Decisions:
         for zero, random, norm in shares[GAUSSIAN].values()
         for bound in (-_beyond(zero), -_beyond(random), _beyond(norm))
     ]
-    verdicts: dict[str, bool | str] = {
+    verdicts = {
         "Figure 4, left": intervals.decide(beyond[TRAINING]),
         "Figure 4, right": intervals.decide(-bound for bound in beyond[GAUSSIAN]),
         "Figure 4": intervals.decide(aligned),
     }
-    numbers: dict[str, Any] = {
+    numbers = {
         "gains": {kind: _list(of_kind) for kind, of_kind in gains.items()},
         "by_layer": _gain_by_layer(rows),
         "shares": {kind: _list(of_kind) for kind, of_kind in shares.items()},
@@ -324,12 +323,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
             for kind in (GAUSSIAN, SMOOTH)
         },
     }
-    if (rows["kind"] == "sampling").any():
-        for kind, check in (("probes", _check_probes), ("sampling", _check_sampling)):
-            some, their_numbers = check(rows[rows["kind"] == kind])
-            verdicts |= some
-            numbers |= their_numbers
-    return verdicts, numbers
+    checks = (_check_probes, _check_sampling) if (rows["kind"] == "sampling").any() else ()
+    return merge((verdicts, numbers), *(check(rows) for check in checks))
 
 
 def _ratios(
@@ -364,6 +359,7 @@ def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:
 
 def _check_probes(rows: pd.DataFrame) -> Decisions:
     """The count with estimated gradient norms against that with exact ones."""
+    rows = rows[rows["kind"] == "probes"]
     total, probes = rows["exact"].sum(), int(rows["probes"].iloc[0])
     ratio = rows["estimated"].sum() / total
     return {"Method of Figure 4": "open" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
@@ -377,7 +373,7 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
 
 def _check_sampling(rows: pd.DataFrame) -> Decisions:
     """Samples of the ball against the local map."""
-    near = rows[rows["radius"] == REFERENCE]
+    near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
     names = ("sampled", "expected", "expected_many")
     shares = {name: 100 * near[name].sum() / near["exact"].sum() for name in names}
     sizes = {"samples": SAMPLES, "many": MANY, "reference": REFERENCE}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,17 +13,17 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained.above_normalized import (
     ACTIVATIONS,
     share_of_equation_13,
     simulate_layer,
 )
-from bnrecon.studies.bn_explained.batch_statistics import biased
-from bnrecon.studies.bn_explained.independent_inputs import (
-    DISTRIBUTIONS,
-    enumerate_batches,
-    simulate,
+from bnrecon.studies.bn_explained.batch_statistics import (
+    biased,
+    measure_statistics,
+    variance_of_mean,
+    variance_of_variance,
 )
 
 BATCHES = {"smoke": (2, 16), "laptop": (2, 4, 16, 64, 256), "paper": (2, 4, 16, 64, 256)}
@@ -32,6 +32,72 @@ ENUMERATED = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 8), "paper": (2, 3, 4, 
 LAYER_BATCHES = {"smoke": (16,), "laptop": (4, 16, 64, 256), "paper": (4, 16, 64, 256)}
 LAYER_DRAWS = {"smoke": 2_000, "laptop": 10_000, "paper": 100_000}
 TICKS = (2, 4, 16, 64, 256)
+
+
+SIDE = 8  # entries of z
+
+# Draws of mean 0 and variance 1, and their excess kurtosis.
+DISTRIBUTIONS: dict[str, tuple[Callable[[np.random.Generator, tuple[int, ...]], np.ndarray], float]]
+DISTRIBUTIONS = {
+    "normal": (lambda generator, shape: generator.normal(size=shape), 0.0),
+    "uniform": (lambda generator, shape: 12**0.5 * (generator.random(shape) - 0.5), -1.2),
+    "Laplace": (lambda generator, shape: generator.laplace(scale=0.5**0.5, size=shape), 3.0),
+    "±1": (lambda generator, shape: 2.0 * generator.integers(2, size=shape) - 1, -2.0),
+}
+
+
+def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFrame:
+    """One row: measured variances of mu and sigma² over mini-batches, beside Eq. 13.
+
+    z has independent entries of variances rho, w is normal. ``_error`` is a standard error.
+
+    Args:
+        distribution: of z.
+        batch: B.
+        draws: mini-batches.
+        seed: of w, rho and z.
+    """
+    draw, kurtosis = DISTRIBUTIONS[distribution]
+    generator = np.random.Generator(np.random.Philox(seed))
+    weight, rho = generator.normal(size=SIDE), generator.random(SIDE) + 0.5
+    variance = float(weight**2 @ rho)
+    fourth = 3 * variance**2 + kurtosis * float(weight**4 @ rho**2)
+
+    def sample(count: int) -> np.ndarray:
+        return draw(generator, (count, batch, SIDE)) @ (weight * rho**0.5)
+
+    measured = measure_statistics(sample, batch, draws)
+    row = {"kind": "simulated", "distribution": distribution, "batch": batch, "draws": draws}
+    row |= {
+        "predicted_mean": variance_of_mean(variance, batch),
+        "bound_mean": float(np.linalg.norm(weight**2) * np.linalg.norm(rho)) / batch,
+        "predicted_variance": variance_of_variance(variance, fourth, batch),
+        "expected_share": 1.0,
+    }
+    return pd.DataFrame([row | measured]).drop(columns=["own_variance", "own_fourth"])
+
+
+def enumerate_batches(batch: int) -> pd.DataFrame:
+    """One row: all 2^B mini-batches of z = ±1 with w = 1, exact."""
+    outputs = np.array(list(itertools.product((-1.0, 1.0), repeat=batch)))
+    return pd.DataFrame(
+        [
+            {
+                "kind": "enumerated",
+                "distribution": "±1",
+                "batch": batch,
+                "draws": len(outputs),
+                "predicted_mean": variance_of_mean(1, batch),
+                "bound_mean": 1 / batch,
+                "predicted_variance": variance_of_variance(1, 1, batch),
+                "expected_share": 1.0,
+                "measured_mean": float(outputs.mean(1).var()),
+                "measured_variance": float(outputs.var(1).var()),
+                "mean_error": 0.0,
+                "variance_error": 0.0,
+            }
+        ]
+    )
 
 
 EXACT = sweep(enumerate_batches, "±1, B = {batch}, enumerated", {"batch": ENUMERATED})
@@ -148,17 +214,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Both formulas of Eq. 13 for independent inputs, and the setting that it is stated for."""
     ratios = _ratios(rows)
     layer = ratios["kind"].isin(("shared", "fixed"))
-    verdicts: dict[str, bool | str] = {}
-    numbers: dict[str, Any] = {}
-    if not layer.all():
-        verdicts, numbers = _decide_independent(ratios[~layer])
+    decisions = [] if layer.all() else [_decide_independent(ratios[~layer])]
     if (ratios["kind"] == "shared").any():
-        verdict, above = _decide_layer(ratios[layer])
-        verdicts, numbers = verdicts | {"setting": verdict}, numbers | above
-    return verdicts, numbers
+        decisions.append(_decide_layer(ratios[layer]))
+    return merge(*decisions)
 
 
-def _decide_independent(ratios: pd.DataFrame) -> tuple[dict[str, bool | str], dict[str, Any]]:
+def _decide_independent(ratios: pd.DataFrame) -> Decisions:
     mean, printed, repaired = (_agrees(ratios, name) for name in ("mean", "printed", "repaired"))
     below = (ratios["mean"] - 4 * ratios["mean_error"] <= ratios["bound"] + 1e-9).all()
     variance = "false as stated" if repaired.all() else "contradicted"
@@ -183,7 +245,7 @@ def _decide_independent(ratios: pd.DataFrame) -> tuple[dict[str, bool | str], di
     }, numbers
 
 
-def _decide_layer(ratios: pd.DataFrame) -> tuple[bool | str, dict[str, Any]]:
+def _decide_layer(ratios: pd.DataFrame) -> Decisions:
     """Where Eq. 13 fails above fixed statistics too, the simulation is in doubt."""
     shared, fixed = (ratios[ratios["kind"] == kind] for kind in ("shared", "fixed"))
     largest = shared["batch"].max()
@@ -200,7 +262,7 @@ def _decide_layer(ratios: pd.DataFrame) -> tuple[bool | str, dict[str, Any]]:
         "variances": _range(large["repaired"]),
     }
     holds = bool(_agrees(shared, "mean").all())
-    return holds if _agrees(fixed, "mean").all() else "open", numbers
+    return {"setting": holds if _agrees(fixed, "mean").all() else "open"}, numbers
 
 
 def _range(values: pd.Series) -> str:

@@ -15,16 +15,202 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
-from bnrecon.studies.bn_explained.translation import (
-    THRESHOLDS,
-    compare_pairs,
-    counterexamples,
-    opposite_sides,
+from bnrecon.studies.bn_explained.folded_lines import Pieces, affine_pieces, fold
+from bnrecon.studies.bn_explained.small_networks import (
+    SLOPES,
+    Layer,
+    SmallNetwork,
+    activate,
+    draw_network,
 )
 
+POINTS, PAIRS = 64, 32  # of a batch, and comparisons a network
+SIDES = ("same", "other")
+THRESHOLDS = 41  # of a scan over [-2 sigma, 2 sigma] around the batch mean
+CORNER = 0.1  # slope of the counterexample's leaky ReLU
+INPUT = (0.1, 0.0)  # x of the counterexamples
 WIDTHS = {"smoke": ((4,), (3, 2)), "laptop": ((8,), (5, 5)), "paper": ((8,), (5, 5), (4, 4, 4))}
 SEEDS = {"smoke": 3, "laptop": 40, "paper": 200}
+
+
+def compare_pair(
+    pieces: Pieces, weight: np.ndarray, x: np.ndarray, output: float, thresholds: np.ndarray
+) -> dict[str, bool | float]:
+    """The premise and the conclusion of Theorem 2 for one input and two thresholds.
+
+    Args:
+        pieces: of the layers before the unit.
+        weight: the unit's w (K,).
+        x: the input (2,).
+        output: <w, z(x)>.
+        thresholds: mu and mu', the nearer to the output first.
+
+    Returns:
+        ``same_side``: both hyperplanes lie on one side of z, or the first contains it.
+        ``empty``: there is no input on one of the folded hyperplanes.
+        ``closer``: the conclusion, d(x, F) < d(x, F').
+        ``near``, ``far``: these distances.
+    """
+    gaps = thresholds - output
+    near, far = (
+        float(fold(pieces, weight, threshold).distances(x[None])[0]) for threshold in thresholds
+    )
+    return {
+        "same_side": bool(gaps[0] * gaps[1] >= 0),
+        "empty": bool(np.isinf(max(near, far))),
+        "closer": near < far,
+        "near": near,
+        "far": far,
+    }
+
+
+def _draw_points(generator: np.random.Generator) -> np.ndarray:
+    """A batch of three clusters in the plane."""
+    centres = 2 * generator.normal(size=(3, 2))
+    return centres[generator.integers(3, size=POINTS)] + generator.normal(size=(POINTS, 2)) / 2
+
+
+def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.DataFrame:
+    """One row per random network: how often the conclusion fails where the premise holds.
+
+    ``same`` and ``other`` count pairs of hyperplanes on one side of z and on different sides, with
+    inputs on both folded hyperplanes; ``_violated`` those of them where the conclusion fails;
+    ``_empty`` pairs that are left out, as a folded hyperplane has no input.
+    ``on_line``: how far <w, z> is from mu at points of F, in sigma; ``on_point``: the distance of
+    inputs to the F whose threshold is their own output. Corollary 1 says that both are 0.
+    ``best_threshold``: of a scan, where the mean squared distance of the batch to F is smallest,
+    in sigma from the batch mean; ``loss_ratio``: that of the batch mean to the smallest;
+    ``nearer_than_zero``: whether it is smaller than with zero bias in all layers.
+    """
+    rows = []
+    for seed in range(seeds):
+        generator = np.random.Generator(np.random.Philox(seed))
+        points = _draw_points(generator)
+        network = draw_network(points, widths, SLOPES[activation], generator)
+        weight = generator.normal(size=widths[-1])
+        outputs, pieces = network(points) @ weight, affine_pieces(network)
+        mean, deviation = outputs.mean(), outputs.std()
+        counts = {f"{side}{what}": 0 for side in SIDES for what in ("", "_violated", "_empty")}
+        for number in range(PAIRS):
+            thresholds = mean + deviation * generator.normal(size=2)
+            thresholds = thresholds[np.argsort(np.abs(thresholds - outputs[number]))]
+            pair = compare_pair(pieces, weight, points[number], outputs[number], thresholds)
+            side = "same" if pair["same_side"] else "other"
+            counts[f"{side}_empty" if pair["empty"] else side] += 1
+            counts[f"{side}_violated"] += not (pair["empty"] or pair["closer"])
+        row: dict[str, Any] = {"kind": "random", "activation": activation}
+        row |= {"widths": " ".join(map(str, widths)), "seed": seed, **counts}
+        row |= _check_corollary(network, pieces, weight, points)
+        scan = _scan(pieces, weight, points, mean, deviation)
+        rows.append(row | scan | _compare_to_zero_bias(network, weight, points, scan["loss"]))
+    return pd.DataFrame(rows)
+
+
+def _check_corollary(
+    network: SmallNetwork, pieces: Pieces, weight: np.ndarray, points: np.ndarray
+) -> dict[str, float]:
+    """Both directions of Corollary 1."""
+    outputs = network(points) @ weight
+    segments = fold(pieces, weight, outputs.mean())
+    span = np.abs(points).max()
+    low, high = segments.low.clip(-span, span), segments.high.clip(-span, span)
+    kept = low < high
+    middle = ((low + high) / 2)[kept, None] * segments.direction[kept] + segments.origin[kept]
+    on_line = np.abs(network(middle) @ weight - outputs.mean()).max(initial=0) / outputs.std()
+    on_point = max(
+        float(fold(pieces, weight, output).distances(point[None])[0])
+        for output, point in zip(outputs[:8], points[:8], strict=True)
+        if _varies(network, weight, point)
+    )
+    return {"on_line": float(on_line), "on_point": on_point}
+
+
+def _varies(network: SmallNetwork, weight: np.ndarray, point: np.ndarray) -> bool:
+    """Whether the output is not constant around a point, as where all ReLUs are off.
+
+    There F is a region and not a line.
+    """
+    around = point + 1e-6 * np.array([[0, 0], [1, 0], [0, 1]])
+    return bool(np.ptp(network(around) @ weight) > 0)
+
+
+def _scan(
+    pieces: Pieces, weight: np.ndarray, points: np.ndarray, mean: float, deviation: float
+) -> dict[str, float | bool]:
+    """Mean squared distances of the batch to F at thresholds around the batch mean."""
+    shifts = np.linspace(-2, 2, THRESHOLDS)
+    losses = np.array(
+        [
+            np.square(fold(pieces, weight, mean + shift * deviation).distances(points)).mean()
+            for shift in shifts
+        ]
+    )
+    best, middle = int(losses.argmin()), losses[THRESHOLDS // 2]
+    return {
+        "best_threshold": float(shifts[best]),
+        "loss": float(middle),
+        "loss_ratio": float(middle / losses[best]),
+    }
+
+
+def _compare_to_zero_bias(
+    network: SmallNetwork, weight: np.ndarray, points: np.ndarray, loss: float
+) -> dict[str, bool]:
+    """The mean squared distance to F, with batch means, against that with zero bias."""
+    plain = without_normalization(network)
+    distances = distances_with_zero_bias(plain, weight, points)
+    return {
+        "nearer_than_zero": bool(loss < np.square(distances).mean()),
+        "zero_is_point": not len(fold(affine_pieces(plain), weight, 0.0).origin),
+    }
+
+
+def without_normalization(network: SmallNetwork) -> SmallNetwork:
+    """Eq. 1 with the same weights and zero bias in all layers (Sect. 3.3)."""
+    layers = (
+        Layer(layer.weight, 0 * layer.mean, np.ones_like(layer.deviation))
+        for layer in network.layers
+    )
+    return SmallNetwork(tuple(layers), network.slope)
+
+
+def distances_with_zero_bias(
+    plain: SmallNetwork, weight: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Distances (N,) of points to F = {x: <w, z(x)> = 0} of a network without biases.
+
+    F contains x = 0, and the regions where all ReLUs are off.
+    """
+    lines = fold(affine_pieces(plain), weight, 0.0).distances(points)
+    outside = np.minimum(lines, np.linalg.norm(points, axis=1))
+    return np.where(plain(points) @ weight == 0, 0, outside)
+
+
+def opposite_sides() -> tuple[SmallNetwork, np.ndarray, np.ndarray]:
+    """A network of one leaky ReLU, an input and thresholds (-1/2, 1) that violate Theorem 2.
+
+    Its batch statistics are those of the inputs (-1, 0) and (1, 0).
+    """
+    layer = Layer(np.array([[1.0, 0.0]]), np.zeros(1), np.ones(1))
+    return SmallNetwork((layer,), CORNER), np.array(INPUT), np.array([-0.5, 1.0])
+
+
+def counterexamples() -> pd.DataFrame:
+    """Two rows: hyperplanes on different sides of z, and one that no input reaches."""
+    rows = []
+    leaky, x, opposite = opposite_sides()
+    absolute = SmallNetwork(leaky.layers, -1.0)
+    cases = {
+        "different sides": (leaky, "leaky ReLU", opposite),
+        "no input on F and F'": (absolute, "absolute value", np.array([-0.5, -1.0])),
+    }
+    for name, (network, activation, thresholds) in cases.items():
+        output = float(network(x[None])[0, 0])
+        pair = compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
+        row = {"kind": name, "activation": activation, "widths": "1", "seed": 0}
+        near, far = np.abs(thresholds - output)
+        rows.append(row | pair | {"layer_near": near, "layer_far": far})
+    return pd.DataFrame(rows)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:

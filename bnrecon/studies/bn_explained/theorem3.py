@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
 from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
 from bnrecon.studies.bn_explained.small_networks import SLOPES, Layer, SmallNetwork, draw_network
@@ -198,22 +197,23 @@ def _at(rows: pd.DataFrame, activation: str, factor: float) -> pd.DataFrame:
 def decide(rows: pd.DataFrame) -> Decisions:
     """Eq. 24-26, and what the text says of small and large sigma."""
     random, swept = rows[rows["kind"] == "random"], rows[rows["kind"] == "sweep"]
-    verdicts: dict[str, bool | str] = {}
-    numbers: dict[str, Any] = {"limit": LIMIT, "small": SMALL, "large": LARGE}
+    decisions: list[Decisions] = [({}, {"limit": LIMIT, "small": SMALL, "large": LARGE})]
     if not random.empty:
-        errors = _errors(random)
-        wrong = int(((random["eq26"] - random["measured26"]).abs() > TOLERANCE).sum())
-        facets = max(errors["eq24"], errors["eq25"])
-        numbers |= {"facets": facets, "folds": len(random), "wrong": wrong}
-        numbers["repaired"] = errors["repaired"]
-        verdicts["Theorem 3, Eq. 24, 25"] = facets < TOLERANCE
-        verdicts["Theorem 3, Eq. 26"] = "false as stated" if wrong else True
+        decisions.append(_decide_formulas(random))
     if set(swept["activation"]) == set(SLOPES):
-        for change in (_decide_limits, _decide_leaky):
-            some, their_numbers = change(rows)
-            verdicts |= some
-            numbers |= their_numbers
-    return verdicts, numbers
+        decisions += [_decide_limits(rows), _decide_leaky(rows)]
+    return merge(*decisions)
+
+
+def _decide_formulas(random: pd.DataFrame) -> Decisions:
+    errors = _errors(random)
+    facets = max(errors["eq24"], errors["eq25"])
+    wrong = int(((random["eq26"] - random["measured26"]).abs() > TOLERANCE).sum())
+    numbers = {"facets": facets, "folds": len(random), "wrong": wrong}
+    return {
+        "Theorem 3, Eq. 24, 25": facets < TOLERANCE,
+        "Theorem 3, Eq. 26": "false as stated" if wrong else True,
+    }, numbers | {"repaired": errors["repaired"]}
 
 
 def _decide_limits(rows: pd.DataFrame) -> Decisions:
