@@ -71,16 +71,13 @@ def simulate_layer(activation: str, batch: int, draws: int, seed: int) -> pd.Dat
         Two rows: with the layer below normalized by the mini-batch's own statistics (``shared``),
         and by mean 0 and deviation 1 (``fixed``).
     """
-    share = share_of_equation_13(ACTIVATIONS[activation], batch)
-    shared = {"kind": "shared", "expected_share": share}
-    fixed = {"kind": "fixed", "expected_share": 1.0}
-    common = {"distribution": activation, "batch": batch, "draws": draws}
-    return pd.DataFrame(
-        [
-            row | common | _measure(activation, batch, draws, row["kind"] == "fixed", seed)
-            for row in (shared, fixed)
-        ]
-    )
+    shares = {"shared": share_of_equation_13(ACTIVATIONS[activation], batch), "fixed": 1.0}
+    rows = []
+    for kind, share in shares.items():
+        row = {"kind": kind, "expected_share": share, "distribution": activation}
+        row |= {"batch": batch, "draws": draws}
+        rows.append(row | _measure(activation, batch, draws, kind == "fixed", seed))
+    return pd.DataFrame(rows)
 
 
 def _measure(activation: str, batch: int, draws: int, fixed: bool, seed: int) -> dict[str, float]:
@@ -95,11 +92,11 @@ def _measure(activation: str, batch: int, draws: int, fixed: bool, seed: int) ->
             h /= np.sqrt(np.square(h).mean(1, keepdims=True))
         return activate(h, ACTIVATIONS[activation]) @ weight
 
-    found = measure_statistics(sample, batch, draws)
-    variance, fourth = found.pop("own_variance"), found.pop("own_fourth")
+    measured = measure_statistics(sample, batch, draws)
+    variance, fourth = measured.pop("own_variance"), measured.pop("own_fourth")
     # All entries of z have the same variance.
     bound = variance * WIDTH**0.5 * np.linalg.norm(weight**2) / np.sum(weight**2)
-    return found | {
+    return measured | {
         "predicted_mean": variance_of_mean(variance, batch),
         "bound_mean": float(bound) / batch,
         "predicted_variance": variance_of_variance(variance, fourth, batch),

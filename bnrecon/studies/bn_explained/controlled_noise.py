@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -24,6 +23,7 @@ from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained.measured_noise import (
+    SOURCES,
     STATISTICS,
     describe_factors,
     draw_factors,
@@ -42,81 +42,58 @@ NEAR = 0.1  # a measured factor of 1.05 to 1.25 counts as about 15%
 REGIME = 2.0  # percentage points: networks that reach the paper's accuracy up to this are alike
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a scale trains and measures.
-
-    ``factors`` are nominal ones of the variances, 1 without noise; ``draws`` mini-batches are
-    measured at the start of training.
-    """
-
-    data: tuple[str, ...]
-    factors: tuple[float, ...]
-    options: tuple[str, ...]
-    seeds: int
-    draws: int
-
-
-SETTINGS = {
-    "smoke": Setting(("digits",), (1, PRINTED), ("scale=smoke", "train.batch_size=128"), 2, 20),
-    "laptop": Setting(
-        ("cifar10", "cifar100"),
-        (1, PRINTED, 4),
-        (
-            "target.width=8",
-            "data.train_limit=10000",
-            "train.epochs=10",
-            "train.warmup_epochs=1",
-        ),
-        5,
-        250,
-    ),
-    "paper": Setting(
-        ("cifar10", "cifar100", "svhn"),
-        (1, PRINTED, 2, 4, 8),
-        ("target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
-        5,
-        1000,
-    ),
+DATA = {
+    "smoke": ("digits",),
+    "laptop": ("cifar10", "cifar100"),
+    "paper": ("cifar10", "cifar100", "svhn"),
 }
+# Nominal factors of the variances, 1 without noise.
+FACTORS = {"smoke": (1, PRINTED), "laptop": (1, PRINTED, 4), "paper": (1, PRINTED, 2, 4, 8)}
+OPTIONS = {
+    "smoke": ("scale=smoke", "train.batch_size=128"),
+    "laptop": (
+        *("target.width=8", "data.train_limit=10000"),
+        *("train.epochs=10", "train.warmup_epochs=1"),
+    ),
+    "paper": ("target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
+}
+SEEDS = {"smoke": 2, "laptop": 5, "paper": 5}
+DRAWS = {"smoke": 20, "laptop": 250, "paper": 1000}  # mini-batches that the noise is measured on
 
 
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
-    return ("target=resnet9", *SETTINGS[scale].options)
+    return ("target=resnet9", *OPTIONS[scale])
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each data set, noise and seed, and one per data set that measures the noise."""
     compared = {"data", "target.virtual_batch", "train.seed", "train.batch_size"}
     refuse_compared(options, compared)
-    setting = SETTINGS[scale]
+    runs = {data: (f"data={data}", *common_options(scale)) for data in DATA[scale]}
     trained = [
         Task(
             f"{data}, nominal factor {factor:g}, seed {seed}",
             train_with_noise,
             {"data": data, "factor": factor, "seed": seed},
             (
-                f"data={data}",
-                *common_options(scale),
+                *runs[data],
                 *([] if factor == 1 else [f"target.virtual_batch={BATCH / factor:.6g}"]),
                 f"train.seed={seed}",
                 *options,
             ),
         )
-        for seed, data, factor in itertools.product(
-            range(setting.seeds), setting.data, setting.factors
-        )
+        for seed, data, factor in itertools.product(range(SEEDS[scale]), runs, FACTORS[scale])
     ]
-    factors = [factor for factor in setting.factors if factor != 1]
+    factors = [factor for factor in FACTORS[scale] if factor != 1]
     measured = [
         Task(
             f"{data}, noise measured",
             measure_noise,
-            {"data": data, "factors": factors, "draws": setting.draws},
-            (f"data={data}", *common_options(scale), "train.seed=0", *options),
+            {"data": data, "factors": factors, "draws": DRAWS[scale]},
+            (*run, "train.seed=0", *options),
         )
-        for data in setting.data
+        for data, run in runs.items()
     ]
     return trained + measured
 
@@ -161,19 +138,11 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         of_data = trained[trained["data"] == data]
         noisy = of_data[of_data["factor"] == factor]
         factors = measured[(measured["data"] == data) & (measured["factor"] == factor)]
-        line: dict[str, Any] = {
-            "data": data,
-            "nominal factor (Eq. 13)": f"{factor:g}",
-            "V": f"{BATCH / factor:.4g}",
-        }
-        for statistic, symbol in STATISTICS.items():
-            title = f"var({symbol}), measured"
-            line[f"{title}, with noise"] = (
-                describe_factors(factors, "noise", statistic) if factor != 1 else ""
-            )
-            line[f"{title}, batches of V"] = (
-                describe_factors(factors, "batch", statistic) if factor != 1 else ""
-            )
+        line: dict[str, Any] = {"data": data, "nominal factor (Eq. 13)": f"{factor:g}"}
+        line["V"] = f"{BATCH / factor:.4g}"
+        for (statistic, symbol), source in itertools.product(STATISTICS.items(), SOURCES):
+            words = describe_factors(factors, source, statistic) if factor != 1 else ""
+            line[f"var({symbol}), measured, {SOURCES[source]}"] = words
         printed = REPORTED.get(data, {}) if factor in (1, PRINTED) else {}
         line["reported"] = printed.get("noise" if factor == PRINTED else "none", "")
         for column, title in (("accuracy", "test"), ("training_accuracy", "training")):
@@ -223,22 +192,18 @@ def _draw_accuracies(axes: Axes, trained: pd.DataFrame) -> None:
         beside = [factor * (1 + 0.02 * number) for factor in factors]
         means = [d.mean if d else float("nan") for d in changes]
         widths = [(d.half_width if d else None) or 0.0 for d in changes]
-        axes.errorbar(
-            beside, means, widths, marker="o", capsize=2, color=PALETTE[number], label=f"{data}"
-        )
-        printed = REPORTED.get(data)
-        if printed:
+        style: dict[str, Any] = {"color": PALETTE[number], "label": f"{data}"}
+        axes.errorbar(beside, means, widths, marker="o", capsize=2, **style)
+        if printed := REPORTED.get(data):
             gain = float(printed["noise"]) - float(printed["none"])
-            axes.plot(
-                [0.95 * PRINTED], [gain], "*", color=PALETTE[number], label=f"{data}, reported"
-            )
+            style["label"] = f"{data}, reported"
+            axes.plot([0.95 * PRINTED], [gain], "*", **style)
     axes.axhline(0, color="grey", linewidth=0.8, zorder=0)
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel="nominal factor of the variances")
+    axes.set_ylabel("change in test accuracy (points)")
     ticks = sorted(factor for factor in trained["factor"].unique() if factor != 1)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel("nominal factor of the variances")
-    axes.set_ylabel("change in test accuracy (points)")
     if axes.get_legend_handles_labels()[1]:
         axes.legend()
 

@@ -88,11 +88,7 @@ def measured_angles(fold: Fold) -> dict[str, float]:
         float(np.arctan2(abs(direction @ step), abs(direction @ across) * np.linalg.norm(step)))
         for direction in directions
     )
-    return {
-        "measured24": one,
-        "measured25": other,
-        "measured26": _angle(*directions),
-    }
+    return {"measured24": one, "measured25": other, "measured26": _angle(*directions)}
 
 
 def _null_space(rows: np.ndarray) -> np.ndarray:

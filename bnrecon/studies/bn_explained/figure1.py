@@ -39,6 +39,11 @@ OFFSETS = (0.0, 3.0)  # of the data's mean from the origin, in the data's standa
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 200}
 REACH = 30.0  # distances beyond it count as this
 SHOWN = {"seed": 0, "offset": 3.0, "reach": 4.0}  # the network and the window of the picture
+COLUMNS = [
+    *("data's mean", "network", "setting", "layer", "distance to the nearest line"),
+    *("lines through the hull", "regions in the hull", "of those in the window"),
+    *("distance, BN to this", "regions, BN to this"),
+]
 SAME = (0.0, 1)  # offset and layer: there mu = 0, and zero bias has the lines of BN
 
 
@@ -62,19 +67,11 @@ def measure(seed: int) -> pd.DataFrame:
             for layer in range(len(WIDTHS)):
                 upto = layers[: layer + 1]
                 gaps = distances(far.of(layer), points).clip(max=REACH)
-                rows.append(
-                    {
-                        "kind": "network",
-                        "seed": seed,
-                        "offset": offset,
-                        "setting": setting,
-                        "layer": layer + 1,
-                        "distance": float(np.median(gaps)),
-                        "lines": len(np.unique(near.of(layer).unit)),
-                        "regions": len(partition(upto, hull(points)).regions),
-                        "window": len(partition(upto, square(centre, 5.0)).regions),
-                    }
-                )
+                row = {"kind": "network", "seed": seed, "offset": offset, "setting": setting}
+                row |= {"layer": layer + 1, "distance": float(np.median(gaps))}
+                row |= {"lines": len(np.unique(near.of(layer).unit))}
+                row |= {"regions": len(partition(upto, hull(points)).regions)}
+                rows.append(row | {"window": len(partition(upto, square(centre, 5.0)).regions)})
     return pd.DataFrame(rows)
 
 
@@ -128,32 +125,35 @@ def _paired(rows: pd.DataFrame, column: str, setting: str) -> pd.Series:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per place of the data, setting and layer; then those of the wider layers."""
+    networks, wide = (rows[rows["kind"] == kind] for kind in ("network", "wide"))
     lines = []
-    networks = rows[rows["kind"] == "network"]
     for (offset, setting, layer), group in networks.groupby(
         ["offset", "setting", "layer"], sort=False
     ):
-        distance, regions = (
-            ""
-            if setting == "BN"
-            else f"{geometric_mean(_paired(rows, column, setting)[offset, layer]):.2f}"
-            for column in ("distance", "regions")
-        )
-        lines.append(
-            {
-                "data's mean": f"{offset:.0f} from the origin",
-                "network": f"{len(WIDTHS)} layers of {WIDTHS[0]}",
-                "setting": setting,
-                "layer": f"{layer:.0f}",
-                "distance to the nearest line": mean_interval(group["distance"].tolist()),
-                "lines through the hull": mean_interval(group["lines"].tolist()),
-                "regions in the hull": mean_interval(group["regions"].tolist()),
-                "of those in the window": f"{group['regions'].sum() / group['window'].sum():.0%}",
-                "distance, BN to this": distance,
-                "regions, BN to this": regions,
-            }
-        )
-    return pd.concat([pd.DataFrame(lines), _summarize_wide(rows)]).fillna("")
+        line = _line(group, f"{len(WIDTHS)} layers of {WIDTHS[0]}", layer)
+        line["distance to the nearest line"] = mean_interval(group["distance"].tolist())
+        line["of those in the window"] = f"{group['regions'].sum() / group['window'].sum():.0%}"
+        for column in ("distance", "regions") if setting != "BN" else ():
+            ratio = geometric_mean(_paired(rows, column, setting)[offset, layer])
+            line[f"{column}, BN to this"] = f"{ratio:.2f}"
+        lines.append(line)
+    for (offset, depth, width, setting), group in wide.groupby(
+        ["offset", "depth", "width", "setting"], sort=False
+    ):
+        line = _line(group, f"{depth:.0f} layer{'s' * (depth > 1)} of {width:.0f}", depth)
+        if setting != "BN":
+            ratio = geometric_mean(_ratios(rows)[offset, depth, width])
+            line["regions, BN to this"] = f"{ratio:.2f}"
+        lines.append(line)
+    return pd.DataFrame(lines, columns=COLUMNS).fillna("")
+
+
+def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
+    """What the lines of all networks have."""
+    line: dict[str, Any] = {"data's mean": f"{group['offset'].iloc[0]:.0f} from the origin"}
+    line |= {"network": network, "setting": group["setting"].iloc[0], "layer": f"{layer:.0f}"}
+    line["lines through the hull"] = mean_interval(group["lines"].tolist())
+    return line | {"regions in the hull": mean_interval(group["regions"].tolist())}
 
 
 def _ratios(rows: pd.DataFrame) -> pd.Series:
@@ -161,29 +161,6 @@ def _ratios(rows: pd.DataFrame) -> pd.Series:
     wide = rows[rows["kind"] == "wide"]
     table = wide.pivot_table("regions", ["offset", "depth", "width", "seed"], "setting")
     return table["BN"] / table["random bias"]
-
-
-def _summarize_wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per place of the data, depth, width and setting."""
-    lines, ratios = [], _ratios(rows)
-    keys = ["offset", "depth", "width", "setting"]
-    for (offset, depth, width, setting), group in rows[rows["kind"] == "wide"].groupby(
-        keys, sort=False
-    ):
-        lines.append(
-            {
-                "data's mean": f"{offset:.0f} from the origin",
-                "network": f"{depth:.0f} layer{'s' * (depth > 1)} of {width:.0f}",
-                "setting": setting,
-                "layer": f"{depth:.0f}",
-                "lines through the hull": mean_interval(group["lines"].tolist()),
-                "regions in the hull": mean_interval(group["regions"].tolist()),
-                "regions, BN to this": ""
-                if setting == "BN"
-                else f"{geometric_mean(ratios[offset, depth, width]):.2f}",
-            }
-        )
-    return pd.DataFrame(lines)
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
@@ -199,10 +176,10 @@ def draw(rows: pd.DataFrame) -> Figure:
     lines, points = (rows[rows["kind"] == kind] for kind in ("line", "point"))
     window = _window(SHOWN["offset"]).window
     for axes_row, setting in zip(grid, ("random bias", "BN"), strict=True):
-        own = lines[lines["setting"] == setting]
+        folds = lines[lines["setting"] == setting]
         for layer, axes in enumerate(axes_row, 1):
-            draw_lines(axes, own[own["layer"] < layer], linewidths=0.5)
-            draw_lines(axes, own[own["layer"] == layer], colors=PALETTE[0], linewidths=0.9)
+            draw_lines(axes, folds[folds["layer"] < layer], linewidths=0.5)
+            draw_lines(axes, folds[folds["layer"] == layer], colors=PALETTE[0], linewidths=0.9)
             draw_points(axes, points, window)
         axes_row[0].set_ylabel("with BN" if setting == "BN" else "without BN, random biases")
     for layer, axes in enumerate(grid[0], 1):

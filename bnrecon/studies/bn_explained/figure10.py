@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,36 +31,19 @@ STARTS = {
 BN = "frozen_statistics"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a scale trains, and how many training images select the learning rate."""
-
-    options: tuple[str, ...]
-    rates: tuple[float, ...]
-    validation: int
-    seeds: int
-
-
-SETTINGS = {
-    "smoke": Setting(("data=digits", "scale=smoke"), (0.01, 0.1), 64, 2),
-    "laptop": Setting(
-        ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),
-        (0.03, 0.1, 0.3),
-        5000,
-        3,
-    ),
-    "paper": Setting(
-        ("data=cifar100", "target.width=64", "train.epochs=50", "train.warmup_epochs=5"),
-        (0.003, 0.01, 0.03, 0.1, 0.3),
-        5000,
-        10,
-    ),
+OPTIONS = {
+    "smoke": ("data=digits", "scale=smoke"),
+    "laptop": ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),
+    "paper": ("data=cifar100", "target.width=64", "train.epochs=50", "train.warmup_epochs=5"),
 }
+RATES = {"smoke": (0.01, 0.1), "laptop": (0.03, 0.1, 0.3), "paper": (0.003, 0.01, 0.03, 0.1, 0.3)}
+VALIDATION = {"smoke": 64, "laptop": 5000, "paper": 5000}  # images that select the learning rate
+SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
 
 
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
-    return ("target=resnet9", *SETTINGS[scale].options, *NOT_AUGMENTED, "train.test_every=1")
+    return ("target=resnet9", *OPTIONS[scale], *NOT_AUGMENTED, "train.test_every=1")
 
 
 def at_rate(options: Sequence[str], rate: float, validation: int) -> tuple[str, ...]:
@@ -106,15 +88,10 @@ def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
     config = trained.about["config"]
     named = {"data": config["data"]["name"], "width": config["target"]["width"]}
     named |= {"batch_size": config["train"]["batch_size"], "images": trained.about["images"]}
+    named |= {"diverged": False, "seconds": trained.about["seconds"]}
     return [
-        {
-            "epoch": row["epoch"],
-            "accuracy": row["test_accuracy"],
-            "training_accuracy": row["accuracy"],
-            "diverged": False,
-            "seconds": trained.about["seconds"],
-            **named,
-        }
+        {"epoch": row["epoch"], "accuracy": row["test_accuracy"]}
+        | {"training_accuracy": row["accuracy"], **named}
         for row in trained.about["log"]
     ]
 
@@ -123,7 +100,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each start and learning rate, then one for each start and seed."""
     compared = {"target.initialization", "data.validation", "train.lr", "train.seed"}
     refuse_compared(options, compared)
-    setting = SETTINGS[scale]
+    rates, validation = RATES[scale], VALIDATION[scale]
     runs = {
         start: (*common_options(scale), f"target.initialization={start}", *options)
         for start in STARTS
@@ -133,23 +110,18 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
             f"{STARTS[start]}, rate {rate:g}, validation",
             train_at_rate,
             {"start": start, "rate": rate},
-            at_rate(runs[start], rate, setting.validation),
+            at_rate(runs[start], rate, validation),
         )
-        for start, rate in itertools.product(STARTS, setting.rates)
+        for start, rate in itertools.product(STARTS, rates)
     ]
     test = [
         Task(
             f"{STARTS[start]}, seed {seed}",
             train_at_best_rate,
-            {
-                "start": start,
-                "seed": seed,
-                "rates": list(setting.rates),
-                "validation": setting.validation,
-            },
+            {"start": start, "seed": seed, "rates": list(rates), "validation": validation},
             runs[start],
         )
-        for seed, start in itertools.product(range(setting.seeds), STARTS)
+        for seed, start in itertools.product(range(SEEDS[scale]), STARTS)
     ]
     return selection + test
 
@@ -168,8 +140,8 @@ def _final(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _validation(rows: pd.DataFrame, start: str) -> pd.DataFrame:
     """After the last epoch of each learning rate: validation accuracy and its standard error."""
-    part = rows[(rows["kind"] == "validation") & (rows["start"] == start)]
-    last = part.sort_values("epoch").groupby("rate").tail(1).sort_values("rate")
+    selection = rows[(rows["kind"] == "validation") & (rows["start"] == start)]
+    last = selection.sort_values("epoch").groupby("rate").tail(1).sort_values("rate")
     share = last["accuracy"] / 100
     return last.assign(error=100 * (share * (1 - share) / last["images"]) ** 0.5)
 
@@ -179,7 +151,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     final = _final(rows)
     lines = []
     for start, title in STARTS.items():
-        own = final[final["start"] == start]
+        tested = final[final["start"] == start]
         rates = _validation(rows, start)
         line: dict[str, Any] = {
             "initialization": title,
@@ -188,12 +160,12 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 for rate, accuracy, diverged in rates[["rate", "accuracy", "diverged"]].values
             ),
         }
-        if len(own):
+        if len(tested):
             line |= {
-                "rate": f"{own['rate'].iloc[0]:g}",
-                "test accuracy": mean_interval(list(own["accuracy"])),
-                "first half of the epochs": mean_interval(list(own["early"])),
-                "training accuracy": mean_interval(list(own["training_accuracy"])),
+                "rate": f"{tested['rate'].iloc[0]:g}",
+                "test accuracy": mean_interval(list(tested["accuracy"])),
+                "first half of the epochs": mean_interval(list(tested["early"])),
+                "training accuracy": mean_interval(list(tested["training_accuracy"])),
             }
             if start != BN:
                 line["frozen BN statistics minus it"] = describe(_gain(final, start))
@@ -227,30 +199,26 @@ def draw(rows: pd.DataFrame) -> Figure:
     test = rows[(rows["kind"] == "test") & ~rows["diverged"].astype(bool)]
     for number, (colour, (start, title)) in enumerate(zip(PALETTE, STARTS.items(), strict=False)):
         style: dict[str, Any] = {"color": colour, "marker": "os^Dv"[number], "markersize": 3}
-        own = test[test["start"] == start].groupby("epoch")["accuracy"]
-        if len(own):
-            by_epoch = [mean_interval(list(values)) for _, values in own]
+        epochs = test[test["start"] == start].groupby("epoch")["accuracy"]
+        if len(epochs):
+            by_epoch = [mean_interval(list(values)) for _, values in epochs]
             means = np.array([interval.mean for interval in by_epoch])
             widths = np.array([interval.half_width or 0.0 for interval in by_epoch])
-            left.plot(list(own.groups), means, label=title, **style)
+            left.plot(list(epochs.groups), means, label=title, **style)
             low, high = np.clip([means - widths, means + widths], 0, 100)
-            left.fill_between(list(own.groups), low, high, color=colour, alpha=0.15, linewidth=0)
+            left.fill_between(list(epochs.groups), low, high, color=colour, alpha=0.15, linewidth=0)
         rates = _validation(rows, start)
         rates = rates[~rates["diverged"].astype(bool)]
         right.errorbar(
             rates["rate"], rates["accuracy"], rates["error"], capsize=2, label=title, **style
         )
-    left.set_xlabel("epoch")
+    left.set(xlabel="epoch", ylabel="test accuracy (%)", title="a  trained at the selected rate")
     left.xaxis.get_major_locator().set_params(integer=True)
-    left.set_ylabel("test accuracy (%)")
-    left.set_title("a  trained at the selected rate")
-    right.set_xscale("log")
+    right.set(xscale="log", xlabel="learning rate", ylabel="validation accuracy (%)")
+    right.set_title("b  selection, seed 0")
     rates = sorted(rows.loc[rows["kind"] == "validation", "rate"].unique())
     right.set_xticks(rates, [f"{rate:g}" for rate in rates])
     right.minorticks_off()
-    right.set_xlabel("learning rate")
-    right.set_ylabel("validation accuracy (%)")
-    right.set_title("b  selection, seed 0")
     handles, labels = right.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3)
     return figure

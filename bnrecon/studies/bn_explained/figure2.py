@@ -198,7 +198,7 @@ def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> 
     for unit in range(WIDTHS[0]):
         one = np.where(np.arange(WIDTHS[0]) == unit, 4.0, 1.0)
         folds, line = folded_line(adjusted(layers, sigma1=one), plane), before.of(0, unit)
-        here, there = (_pivots(part, plane, line) for part in (before.of(1, UNIT), folds))
+        here, there = (_pivots(some, plane, line) for some in (before.of(1, UNIT), folds))
         pivots += len(np.unique(here.round(6), axis=0))
         both = [distances(folds, here), distances(before.of(1, UNIT), there)]
         moved = max(moved, float(np.concatenate(both).max(initial=0.0)))
@@ -231,11 +231,11 @@ def picture(seed: int) -> pd.DataFrame:
     """The lines of the three panels and the data; the unit i of panel c has the largest |w_2,k|."""
     points = draw_clusters(seed)
     layers = draw_layers(WIDTHS, "BN", points, seed)
-    plane, own = square((0.0, 0.0), REACH), feature_slice(layers, points)
+    plane, inputs = square((0.0, 0.0), REACH), feature_slice(layers, points)
     deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
     unit = int(layers.get_parameter("1.0.weight")[UNIT].abs().argmax())
     with torch.no_grad():
-        features = own.coordinates(layers[0](torch.from_numpy(points)))
+        features = inputs.coordinates(layers[0](torch.from_numpy(points)))
     first = partition(layers, plane).folds.of(0)
     rows = point_rows(features, panel="a")
     for panel in ("b", "c"):
@@ -243,7 +243,7 @@ def picture(seed: int) -> pd.DataFrame:
     rows += line_rows(first.of(0, unit), panel="c", role="varied")
     for shift in SHIFTS:
         moved = adjusted(layers, shift=shift * deviation)
-        rows += line_rows(own_line(moved, own), panel="a", role="unit", value=shift)
+        rows += line_rows(own_line(moved, inputs), panel="a", role="unit", value=shift)
         rows += line_rows(folded_line(moved, plane), panel="b", role="unit", value=shift)
     for factor in FACTORS:
         one = np.where(np.arange(WIDTHS[0]) == unit, factor, 1.0)
@@ -311,16 +311,16 @@ def draw(rows: pd.DataFrame) -> Figure:
     shifted, scaled = r"BN's $\mu_{2,k}$ plus … $\sigma_{2,k}$", r"BN's $\sigma_{1,i}$ times …"
     window = square((0.0, 0.0), REACH).window
     for axes, panel, title in zip(grid, "abc", titles, strict=True):
-        part = rows[rows["panel"] == panel]
-        draw_lines(axes, part[part["role"] == "layer 1"], linewidths=0.5)
-        draw_lines(axes, part[part["role"] == "varied"], colors="black", linestyles="--")
+        lines = rows[rows["panel"] == panel]
+        draw_lines(axes, lines[lines["role"] == "layer 1"], linewidths=0.5)
+        draw_lines(axes, lines[lines["role"] == "varied"], colors="black", linestyles="--")
         values = FACTORS if panel == "c" else SHIFTS
         for value, share in zip(values, np.linspace(0, 0.85, len(values)), strict=True):
-            own = part[(part["role"] == "unit") & (part["value"] == value)]
+            unit = lines[(lines["role"] == "unit") & (lines["value"] == value)]
             style = {"colors": [matplotlib.colormaps["viridis"](share)], "label": f"{value:g}"}
             is_measured = value == (1.0 if panel == "c" else 0.0)
-            draw_lines(axes, own, linewidths=1.8 if is_measured else 1.0, **style)
-        draw_points(axes, part[part["kind"] == "point"], window)
+            draw_lines(axes, unit, linewidths=1.8 if is_measured else 1.0, **style)
+        draw_points(axes, lines[lines["kind"] == "point"], window)
         axes.set_title(title)
         axes.legend(
             title=scaled if panel == "c" else shifted,

@@ -180,18 +180,18 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 
 def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataFrame:
-    own = rows[(rows["kind"] == kind) & (rows["setting"] == setting)]
-    return own[own["layer"] == layer] if len(own) else own
+    rows = rows[(rows["kind"] == kind) & (rows["setting"] == setting)]
+    return rows[rows["layer"] == layer] if len(rows) else rows
 
 
-def _ratio(own: pd.DataFrame, above: str, below: str) -> Interval | None:
+def _ratio(counts: pd.DataFrame, above: str, below: str) -> Interval | None:
     """Of two mean counts, paired by seed; ``None`` where nothing was counted below.
 
     The differences by seed are relative to the mean over seeds.
     """
-    if own[below].sum() == 0:
+    if counts[below].sum() == 0:
         return None
-    return mean_interval(list(1 + (own[above] - own[below]) / own[below].mean()))
+    return mean_interval(list(1 + (counts[above] - counts[below]) / counts[below].mean()))
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -200,20 +200,20 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for setting in SETTINGS:
         for layer in LAYERS:
             line = {"setting": setting, "layer": layer}
-            own = _select(rows, "counts", setting, layer)
-            if not own.empty:
-                line["mean count"] = f"{own['window'].mean():.1f}"
-                line["at the data, to mean"] = _shown(_ratio(own, "data", "window"))
-                line["at the data, to turned data"] = _shown(_ratio(own, "data", "turned"))
-                line["on the rim, to mean"] = _shown(_ratio(own, "rim", "window"))
+            counts = _select(rows, "counts", setting, layer)
+            if not counts.empty:
+                line["mean count"] = f"{counts['window'].mean():.1f}"
+                line["at the data, to mean"] = _shown(_ratio(counts, "data", "window"))
+                line["at the data, to turned data"] = _shown(_ratio(counts, "data", "turned"))
+                line["on the rim, to mean"] = _shown(_ratio(counts, "rim", "window"))
             line |= _agreement(_select(rows, "comparison", setting, layer))
             lines.append(line)
     return pd.DataFrame(lines).fillna("")
 
 
-def _agreement(own: pd.DataFrame) -> dict[str, str]:
+def _agreement(counts: pd.DataFrame) -> dict[str, str]:
     line = {}
-    for row in own.to_dict("records"):
+    for row in counts.to_dict("records"):
         local, width = row["local"], int(row["width"])
         line[f"local map to sampled, width {width}"] = _quotient(local, row["sampled"])
         if row.get("units", np.nan) >= 0:
@@ -244,10 +244,10 @@ def draw(rows: pd.DataFrame) -> Figure:
         axis.plot(star["x"], star["y"], "k.", markersize=2)
         axis.set_ylabel(setting)
         for panel, layer in zip(line, LAYERS, strict=True):
-            own = maps[maps["setting"] == setting].sort_values(["y", "x"])
-            side = round(len(own) ** 0.5)
+            counts = maps[maps["setting"] == setting].sort_values(["y", "x"])
+            side = round(len(counts) ** 0.5)
             if side:
-                counts = own[f"layer_{layer}"].to_numpy(float).reshape(side, side)
+                counts = counts[f"layer_{layer}"].to_numpy(float).reshape(side, side)
                 largest = counts.max()
                 panel.imshow(
                     counts / max(largest, 1),

@@ -216,9 +216,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 def _counts(rows: pd.DataFrame, pixels: str) -> pd.Series:
     """Mean counts at the reference radius by setting, kind of images and seed."""
-    own = rows[(rows["kind"] == "curve") & (rows["layer"] == 0) & (rows["pixels"] == pixels)]
-    own = own[own["radius"] == REFERENCE]
-    return own.set_index(["setting", "images", "seed"])["count"].sort_index()
+    curve = rows[(rows["kind"] == "curve") & (rows["layer"] == 0) & (rows["pixels"] == pixels)]
+    curve = curve[curve["radius"] == REFERENCE]
+    return curve.set_index(["setting", "images", "seed"])["count"].sort_index()
 
 
 def _ratio(counts: pd.Series, above: tuple[str, str], below: tuple[str, str]) -> GeometricMean:
@@ -265,9 +265,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     for line, name in zip(grid, pixels, strict=True):
         for axes, kind in zip(line, KINDS, strict=True):
             for setting, colour in zip(SETTINGS, PALETTE, strict=False):
-                own = curves[(curves["setting"] == setting) & (curves["images"] == kind)]
-                own = own[own["pixels"] == name]
-                means = [mean_interval(list(some)) for _, some in own.groupby("radius")["count"]]
+                curve = curves[(curves["setting"] == setting) & (curves["images"] == kind)]
+                curve = curve[curve["pixels"] == name]
+                means = [mean_interval(list(some)) for _, some in curve.groupby("radius")["count"]]
                 middle = np.array([interval.mean for interval in means]) / 1000
                 spread = np.array([interval.half_width or 0 for interval in means]) / 1000
                 dashes = "--" if setting == RANDOM else "-"  # it may hide zero bias
@@ -341,8 +341,8 @@ def _beyond(ratio: GeometricMean) -> Interval:
 
 def _gain_by_layer(rows: pd.DataFrame) -> str:
     """BN's mean count to that of zero bias at training images, by layer."""
-    own = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
-    means = own.groupby(["setting", "layer"])["count"].mean()
+    curve = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
+    means = curve.groupby(["setting", "layer"])["count"].mean()
     if means.empty:
         return ""
     gains = ", ".join(f"{value:.2f}" for value in means[NORM] / means[ZERO])
@@ -351,10 +351,10 @@ def _gain_by_layer(rows: pd.DataFrame) -> str:
 
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:
     """BN's share of training images to others, over those of zero and of random bias."""
-    own, *others = (
+    norm, *others = (
         counts[setting, TRAINING] / counts[setting, kind] for setting in (NORM, ZERO, RANDOM)
     )
-    return [geometric_mean(own / other) for other in others]
+    return [geometric_mean(norm / other) for other in others]
 
 
 def _check_probes(rows: pd.DataFrame) -> Decisions:

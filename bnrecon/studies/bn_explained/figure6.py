@@ -148,7 +148,7 @@ def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
     """
     data = two_moons(SAMPLES, seed)
     plane = _window(data[0])
-    points, labels = (part[:POINTS] for part in data)
+    points, labels = (values[:POINTS] for values in data)
     rows: list[dict] = [{"kind": "window", "path": _text(plane.window)}]
     for label in (0, 1):
         rows.append({"kind": "points", "label": label, "path": _text(points[labels == label])})
@@ -206,8 +206,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 def _by_seed(rows: pd.DataFrame, state: str, measure: str) -> pd.DataFrame:
     """A measure of the boundary (seeds, sizes), for the seeds that have it for both sizes."""
-    part = rows[(rows["kind"] == "jitter") & (rows["state"] == state)]
-    return part.pivot(index="seed", columns="batch", values=measure).dropna()
+    rows = rows[(rows["kind"] == "jitter") & (rows["state"] == state)]
+    return rows.pivot(index="seed", columns="batch", values=measure).dropna()
 
 
 def _ratio(rows: pd.DataFrame, state: str, measure: str) -> Interval:
@@ -218,8 +218,8 @@ def _ratio(rows: pd.DataFrame, state: str, measure: str) -> Interval:
 
 def _margins(rows: pd.DataFrame, state: str, measure: str = "nearest") -> pd.Series:
     """A margin by seed."""
-    part = rows[(rows["kind"] == "margins") & (rows["state"] == state)]
-    return part.set_index("seed")[measure].dropna()
+    rows = rows[(rows["kind"] == "margins") & (rows["state"] == state)]
+    return rows.set_index("seed")[measure].dropna()
 
 
 def _gain(

@@ -110,9 +110,9 @@ def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
         means, variances = drawn.mean(1), drawn.var(1)
         if kind == "controlled":
             means, variances = _add_noise(drawn, seed + unit)
-        found = {"mean": (means, means), "deviation": (np.sqrt(variances), variances)}
+        drawn_by = {"mean": (means, means), "deviation": (np.sqrt(variances), variances)}
         for statistic, (predicted, exact) in _predicted(kind, samples).items():
-            values, noisy = found[statistic]
+            values, noisy = drawn_by[statistic]
             density, edges = np.histogram(values, bins, density=True)
             squares = np.square(noisy - noisy.mean())
             row = {"unit": unit, "kind": kind, "statistic": statistic, "batch": _size(kind)}
@@ -128,13 +128,11 @@ def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per unit, kind and statistic: measured variance to Eq. 13, and to the exact one."""
-    found = rows.drop_duplicates(["unit", "kind", "statistic"])
-    return found.assign(
-        printed=found["variance"] / found["predicted"],
-        printed_error=found["error"] / found["predicted"],
-        repaired=found["variance"] / found["exact"],
-        repaired_error=found["error"] / found["exact"],
-    )
+    rows = rows.drop_duplicates(["unit", "kind", "statistic"])
+    for name, expected in (("printed", rows["predicted"]), ("repaired", rows["exact"])):
+        ratios = {name: rows["variance"] / expected, f"{name}_error": rows["error"] / expected}
+        rows = rows.assign(**ratios)
+    return rows
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -144,18 +142,16 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for unit in sorted(rows["unit"].unique()):
         for kind, title in KINDS.items():
             mean, deviation = (ratios.loc[(unit, kind, name)] for name in ("mean", "deviation"))
-            lines.append(
-                {
-                    "W z": f"N({MEANS[unit]}, {VARIANCES[unit]})",
-                    "statistics": title,
-                    "mean of μ": f"{mean['average']:.3f}",
-                    "mean of σ": f"{deviation['average']:.3f}",
-                    "var(μ) to Eq. 13": f"{mean['printed']:.3f}",
-                    "repaired": f"{mean['repaired']:.3f}",
-                    "var(σ²) to Eq. 13": f"{deviation['printed']:.3f}",
-                    "repaired, σ²": f"{deviation['repaired']:.3f}",
-                }
-            )
+            numbers = {
+                "mean of μ": mean["average"],
+                "mean of σ": deviation["average"],
+                "var(μ) to Eq. 13": mean["printed"],
+                "repaired": mean["repaired"],
+                "var(σ²) to Eq. 13": deviation["printed"],
+                "repaired, σ²": deviation["repaired"],
+            }
+            line = {"W z": f"N({MEANS[unit]}, {VARIANCES[unit]})", "statistics": title}
+            lines.append(line | {name: f"{value:.3f}" for name, value in numbers.items()})
     return pd.DataFrame(lines)
 
 
@@ -171,15 +167,15 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, grid = new_figure(2, len(units), (PAGE, 3.8), squeeze=False)
     for axes_row, statistic in zip(grid, ("mean", "deviation"), strict=True):
         for axes, unit in zip(axes_row, units, strict=True):
-            part = rows[(rows["unit"] == unit) & (rows["statistic"] == statistic)]
+            panel = rows[(rows["unit"] == unit) & (rows["statistic"] == statistic)]
             for kind, colour in COLOURS.items():
-                bars = part[part["kind"] == kind]
+                bars = panel[panel["kind"] == kind]
                 edges = [*bars["left"], bars["right"].iloc[-1]]
                 axes.stairs(bars["density"], edges, color=colour)
-            line = np.linspace(part["left"].min(), part["right"].max(), 300)
+            line = np.linspace(panel["left"].min(), panel["right"].max(), 300)
             axes.plot(line, _density(rows, unit, statistic, line), color=PALETTE[2])
-            axes.set_xlabel(f"{'μ' if statistic == 'mean' else 'σ'}, unit {unit + 1}")
-            axes.set_yticks([])
+            symbol = "μ" if statistic == "mean" else "σ"
+            axes.set(xlabel=f"{symbol}, unit {unit + 1}", yticks=[])
         axes_row[0].set_ylabel("density")
     handles = [*grid[0][0].patches, grid[0][0].lines[0]]
     labels = [*(KINDS[kind] for kind in COLOURS), "analytical"]
@@ -189,8 +185,8 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 def _density(rows: pd.DataFrame, unit: int, statistic: str, values: np.ndarray) -> np.ndarray:
     """Of mu: normal. Of sigma: sigma² is a scaled chi-square number of the exact variance."""
-    own = rows[(rows["unit"] == unit) & (rows["kind"] == "independent")]
-    mean, deviation = (own[own["statistic"] == name].iloc[0] for name in ("mean", "deviation"))
+    rows = rows[(rows["unit"] == unit) & (rows["kind"] == "independent")]
+    mean, deviation = (rows[rows["statistic"] == name].iloc[0] for name in ("mean", "deviation"))
     if statistic == "mean":
         return stats.norm.pdf(values, mean["average"], mean["exact"] ** 0.5)
     expected = (BATCH - 1) * mean["exact"]  # of sigma²

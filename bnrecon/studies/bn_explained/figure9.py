@@ -156,19 +156,13 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     networks = rows[rows["kind"] == "network"]
     for (state, layer), group in networks.groupby(["state", "layer"], sort=False):
-        lines.append(
-            {
-                "weights": state,
-                "layer": f"{layer:.0f}",
-                "Eq. 8, relative error": f"{group['eq8'].max():.0e}",
-                "rank correlation with the distance in the input space": mean_interval(
-                    group["rank"].tolist()
-                ),
-                "smallest": f"{group['rank'].min():.2f}",
-                "pairs in another order": f"{group['disordered'].mean():.0%}",
-                "spread of the ratio": f"{group['spread'].median():.1f}",
-            }
-        )
+        rank = mean_interval(group["rank"].tolist())
+        line = {"weights": state, "layer": f"{layer:.0f}"}
+        line["Eq. 8, relative error"] = f"{group['eq8'].max():.0e}"
+        line |= {"rank correlation with the distance in the input space": rank}
+        line["smallest"] = f"{group['rank'].min():.2f}"
+        line["pairs in another order"] = f"{group['disordered'].mean():.0%}"
+        lines.append(line | {"spread of the ratio": f"{group['spread'].median():.1f}"})
     return pd.DataFrame(lines)
 
 
@@ -191,9 +185,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     scatter = grid[2]
     for axes, layer, mark, colour in zip(grid, SHOWN, "ox", PALETTE, strict=False):
         # The best fitting hyperplanes on top.
-        own = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
+        folds = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
         errors = units[units["layer"] == layer]
-        shown = draw_lines(axes, own, linewidths=1.0, array=own["tls"], cmap=colours)
+        shown = draw_lines(axes, folds, linewidths=1.0, array=folds["tls"], cmap=colours)
         draw_points(axes, points, square((0.0, 0.0), REACH).window)
         axes.set_title("layer 1, hyperplanes" if layer == 1 else f"layer {layer}, folded")
         bar = axes.inset_axes((0, -0.08, 1, 0.04))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -144,30 +145,23 @@ def compare_absorptions(activation: str, signs: str, seeds: int) -> pd.DataFrame
 
 def _worst(rows: pd.DataFrame, name: str) -> float:
     """The largest difference in both modes; NaN where one of them is undefined."""
-    return float(
-        rows[[f"{name}_eval", f"{name}_train"]].max(axis=1, skipna=False).max(skipna=False)
-    )
-
-
-def _text(error: float) -> str:
-    return "undefined" if error != error else f"{error:.0e}"
+    return float(rows[[f"{name}_eval", f"{name}_train"]].max(skipna=False).max(skipna=False))
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per activation and signs."""
-    return pd.DataFrame(
-        [
-            {
-                "activation": activation,
-                "entries of γ": signs,
-                "difference, Eq. 28": _text(_worst(group, "printed")),
-                "difference, abs(γ) for γ": _text(_worst(group, "sizes")),
-                "difference, signs absorbed by W": _text(_worst(group, "signed")),
-                "networks": len(group),
-            }
-            for (activation, signs), group in rows.groupby(["activation", "signs"], sort=False)
-        ]
-    )
+    lines = []
+    for (activation, signs), group in rows.groupby(["activation", "signs"], sort=False):
+        line = {"activation": activation, "entries of γ": signs}
+        for name, title in (
+            ("printed", "difference, Eq. 28"),
+            ("sizes", "difference, abs(γ) for γ"),
+            ("signed", "difference, signs absorbed by W"),
+        ):
+            error = _worst(group, name)
+            line[title] = "undefined" if np.isnan(error) else f"{error:.0e}"
+        lines.append(line | {"networks": len(group)})
+    return pd.DataFrame(lines)
 
 
 def decide(rows: pd.DataFrame) -> Decisions:

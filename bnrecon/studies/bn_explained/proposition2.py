@@ -80,24 +80,12 @@ def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFra
 def enumerate_batches(batch: int) -> pd.DataFrame:
     """One row: all 2^B mini-batches of z = ±1 with w = 1, exact."""
     outputs = np.array(list(itertools.product((-1.0, 1.0), repeat=batch)))
-    return pd.DataFrame(
-        [
-            {
-                "kind": "enumerated",
-                "distribution": "±1",
-                "batch": batch,
-                "draws": len(outputs),
-                "predicted_mean": variance_of_mean(1, batch),
-                "bound_mean": 1 / batch,
-                "predicted_variance": variance_of_variance(1, 1, batch),
-                "expected_share": 1.0,
-                "measured_mean": float(outputs.mean(1).var()),
-                "measured_variance": float(outputs.var(1).var()),
-                "mean_error": 0.0,
-                "variance_error": 0.0,
-            }
-        ]
-    )
+    row = {"kind": "enumerated", "distribution": "±1", "batch": batch, "draws": len(outputs)}
+    row |= {"predicted_mean": variance_of_mean(1, batch), "bound_mean": 1 / batch}
+    row |= {"predicted_variance": variance_of_variance(1, 1, batch), "expected_share": 1.0}
+    row |= {"measured_mean": float(outputs.mean(1).var()), "mean_error": 0.0}
+    row |= {"measured_variance": float(outputs.var(1).var()), "variance_error": 0.0}
+    return pd.DataFrame([row])
 
 
 EXACT = sweep(enumerate_batches, "±1, B = {batch}, enumerated", {"batch": ENUMERATED})
@@ -137,10 +125,7 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-INPUTS = {
-    "shared": "{} above statistics of the mini-batch",
-    "fixed": "{} above fixed statistics",
-}
+INPUTS = {"shared": "{} above statistics of the mini-batch", "fixed": "{} above fixed statistics"}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -192,9 +177,9 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _points(axes: Axes, ratios: pd.DataFrame, name: str, step: float, *, marker: str = "o") -> None:
     """Points with bars of two standard errors; those of one B side by side, by ``step``."""
     groups = list(ratios.groupby("distribution", sort=False))
-    for place, ((label, group), colour) in enumerate(zip(groups, PALETTE, strict=False)):
+    for position, ((label, group), colour) in enumerate(zip(groups, PALETTE, strict=False)):
         axes.errorbar(
-            group["batch"] * step ** (place - (len(groups) - 1) / 2),
+            group["batch"] * step ** (position - (len(groups) - 1) / 2),
             group[name],
             2 * group[f"{name}_error"],
             fmt=marker,

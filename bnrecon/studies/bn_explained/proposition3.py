@@ -39,19 +39,9 @@ def counterexample() -> pd.DataFrame:
     points = np.array([[1.0, -1.0], [-1.0, 1.0]])
     h = (points - points.mean(0)) / points.std(0)
     outputs = np.where(h >= 0, h, SLOPE * h) @ np.ones(2)
-    return pd.DataFrame(
-        [
-            {
-                "kind": "counterexample",
-                "depth": 2,
-                "width": 2,
-                "batch": 2,
-                "networks": 1,
-                "one_sided": int(is_one_sided(outputs)),
-                "smallest_output": float(outputs.min()),
-            }
-        ]
-    )
+    row = {"kind": "counterexample", "depth": 2, "width": 2, "batch": 2, "networks": 1}
+    row |= {"one_sided": int(is_one_sided(outputs)), "smallest_output": float(outputs.min())}
+    return pd.DataFrame([row])
 
 
 def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.DataFrame:
@@ -107,8 +97,7 @@ def draw(rows: pd.DataFrame) -> Figure:
             share = 100 * group["one_sided"] / group["networks"]
             axes.plot(group["batch"], share, marker="o", color=colour, label=f"width {width}")
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("size B of the mini-batch")
-        axes.set_title(f"L = {depth}")
+        axes.set(xlabel="size B of the mini-batch", title=f"L = {depth}")
         if not random.empty:
             axes.legend()
     panels[0].set_ylabel("mini-batches on one side, %")

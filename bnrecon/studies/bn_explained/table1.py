@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -29,44 +28,30 @@ TARGETS = {"RESNET": "dropout_resnet", "CNN": "dropout_cnn"}
 NEGLIGIBLE = 1.0
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a scale trains."""
-
-    data: tuple[str, ...]
-    widths: tuple[int, int]  # of RESNET and CNN
-    options: tuple[str, ...]
-    seeds: int
-
-
-SETTINGS = {
-    "smoke": Setting(("digits",), (4, 6), ("scale=smoke",), 2),
-    "laptop": Setting(
-        ("cifar10", "cifar100"),
-        (8, 12),
-        ("data.train_limit=10000", "train.epochs=10", "train.warmup_epochs=1"),
-        3,
-    ),
-    "paper": Setting(
-        ("imagenette", "cifar10", "cifar100", "svhn"),
-        (64, 96),
-        ("train.epochs=100", "train.warmup_epochs=5"),
-        5,
-    ),
+DATA = {
+    "smoke": ("digits",),
+    "laptop": ("cifar10", "cifar100"),
+    "paper": ("imagenette", "cifar10", "cifar100", "svhn"),
 }
+WIDTHS = {"smoke": (4, 6), "laptop": (8, 12), "paper": (64, 96)}  # of RESNET and CNN
+OPTIONS = {
+    "smoke": ("scale=smoke",),
+    "laptop": ("data.train_limit=10000", "train.epochs=10", "train.warmup_epochs=1"),
+    "paper": ("train.epochs=100", "train.warmup_epochs=5"),
+}
+SEEDS = {"smoke": 2, "laptop": 3, "paper": 5}
 
 
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
-    return (*SETTINGS[scale].options, *NOT_AUGMENTED)
+    return (*OPTIONS[scale], *NOT_AUGMENTED)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each data set, network, kind of BatchNorm and seed."""
     refuse_compared(options, {"data", "target", "target.affine", "train.seed"})
-    setting = SETTINGS[scale]
-    widths = dict(zip(TARGETS, setting.widths, strict=True))
-    cells = itertools.product(range(setting.seeds), setting.data, TARGETS, (True, False))
+    widths = dict(zip(TARGETS, WIDTHS[scale], strict=True))
+    cells = itertools.product(range(SEEDS[scale]), DATA[scale], TARGETS, (True, False))
     return [
         Task(
             f"{network} on {data}, {'learned' if affine else 'fixed'} scales, seed {seed}",
@@ -101,8 +86,8 @@ def _measured(rows: pd.DataFrame, network: str, data: str) -> pd.DataFrame:
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per network and data set: those of the paper, then others that were run."""
     lines = []
-    own = [name for name in rows["data"].unique() if name not in REPORTED["RESNET"]]
-    for network, data in itertools.product(TARGETS, [*REPORTED["RESNET"], *own]):
+    more = [name for name in rows["data"].unique() if name not in REPORTED["RESNET"]]
+    for network, data in itertools.product(TARGETS, [*REPORTED["RESNET"], *more]):
         cell = _measured(rows, network, data)
         printed: dict[str, float] = REPORTED[network].get(data, {})
         line: dict[str, Any] = {"network": network, "data": data}
@@ -116,25 +101,18 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line["fixed - learned"] = describe(difference)
         lines.append(line)
     for network, printed in REPORTED["imagenet"].items():
-        lines.append(
-            {
-                "network": network,
-                "data": "imagenet",
-                "fixed, reported": f"{printed['fixed']:.2f}",
-                "fixed": "not measured",
-                "learned, reported": f"{printed['learned']:.2f}",
-                "learned": "not measured",
-                "fixed - learned, reported": f"{printed['fixed'] - printed['learned']:+.2f}",
-                "fixed - learned": "not measured",
-            }
-        )
+        gap = printed["fixed"] - printed["learned"]
+        line = {"network": network, "data": "imagenet", "fixed - learned, reported": f"{gap:+.2f}"}
+        line |= {f"{word}, reported": f"{printed[word]:.2f}" for word in ("fixed", "learned")}
+        words = ("fixed", "learned", "fixed - learned")
+        lines.append(line | dict.fromkeys(words, "not measured"))
     return pd.DataFrame(lines)
 
 
 def fill_caption(rows: pd.DataFrame) -> dict[str, str]:
     """What the caption names."""
     widths = rows.drop_duplicates("network").set_index("network")["width"]
-    listed = dict(zip(TARGETS, SETTINGS["paper"].widths, strict=True))
+    listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
     missing = ", ".join(name for name in REPORTED["RESNET"] if name not in set(rows["data"]))
     return {
         "sizes": ", ".join(

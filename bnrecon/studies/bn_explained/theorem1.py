@@ -79,22 +79,22 @@ def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFra
             batch = distribution(generator, (points, inputs))
             weight = generator.normal(size=(units, inputs))
             mean, deviation = batch_moments(batch, weight)
-            about = {"layer": f"random, {name}", "dimension": inputs, "points": points}
-            row = about | {"kind": "layer", "units": units, "seed": seed}
+            named = {"layer": f"random, {name}", "dimension": inputs, "points": points}
+            row = named | {"kind": "layer", "units": units, "seed": seed}
             rows.append(row | check_layer(batch, weight, mean, generator))
             if seed == 0:
                 other = (mean + deviation * generator.normal(size=units))[:COMPARED]
-                rows += _threshold_rows(about, "random", (batch, weight[:COMPARED]), other)
+                rows += _threshold_rows(named, "random", (batch, weight[:COMPARED]), other)
     return pd.DataFrame(rows)
 
 
 def _threshold_rows(
-    about: dict[str, Any], which: str, layer: tuple[np.ndarray, np.ndarray], values: np.ndarray
+    named: dict[str, Any], which: str, layer: tuple[np.ndarray, np.ndarray], values: np.ndarray
 ) -> list[dict[str, Any]]:
     """One row per unit of a layer (points, weight): a threshold's offset and L_k(t) / L_k(mu)."""
     compared = zip(*compare_thresholds(*layer, values), strict=True)
     return [
-        about | {"kind": "threshold", "threshold": which, "offset": offset, "loss_ratio": ratio}
+        named | {"kind": "threshold", "threshold": which, "offset": offset, "loss_ratio": ratio}
         for offset, ratio in compared
     ]
 
@@ -114,30 +114,30 @@ def check_trained(batches: Sequence[int], options: Sequence[str]) -> pd.DataFram
     for size in batches:
         images = next(iter(data.plain_train_batches(size, torch.device("cpu"), size)))
         for layer in find_normalized_layers(network, images):
-            about = {"layer": layer.name, "dimension": layer.points.shape[1]}
-            about |= {"points": len(layer.points), "images": size}
-            rows += _trained_rows(layer, about | {"accuracy": trained.about["accuracy"]})
+            named = {"layer": layer.name, "dimension": layer.points.shape[1]}
+            named |= {"points": len(layer.points), "images": size}
+            rows += _trained_rows(layer, named | {"accuracy": trained.about["accuracy"]})
     return pd.DataFrame(rows)
 
 
-def _trained_rows(layer: NormalizedLayer, about: dict[str, Any]) -> list[dict[str, Any]]:
+def _trained_rows(layer: NormalizedLayer, named: dict[str, Any]) -> list[dict[str, Any]]:
     alive = layer.batch_deviation > 0
     weight, mean, deviation = (
         values[alive] for values in (layer.weight, layer.batch_mean, layer.batch_deviation)
     )
-    maps = (layer.points @ weight.T).reshape(about["images"], -1, len(weight))
+    maps = (layer.points @ weight.T).reshape(named["images"], -1, len(weight))
     offsets = {
         "running_offset": (layer.stored_mean - layer.batch_mean)[alive] / deviation,
         "learned_offset": (layer.stored_threshold - layer.stored_mean)[alive] / deviation,
         "map_offset": (maps.mean(0) - mean) / deviation,
     }
-    row = about | {"kind": "layer", "units": len(weight), "seed": 0}
+    row = named | {"kind": "layer", "units": len(weight), "seed": 0}
     row |= {name: float(np.sqrt(np.square(offset).mean())) for name, offset in offsets.items()}
     generator = np.random.Generator(np.random.Philox(0))
     rows = [row | check_layer(layer.points, weight, mean, generator)]
     learned = layer.batch_mean + layer.stored_threshold - layer.stored_mean
     for which, threshold in (("running", layer.stored_mean), ("learned", learned)):
-        rows += _threshold_rows(about, which, (layer.points, weight), threshold[alive])
+        rows += _threshold_rows(named, which, (layer.points, weight), threshold[alive])
     return rows
 
 
@@ -174,10 +174,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         shown = {"color": colour, "label": label, "markersize": 3, "linewidth": 0}
         left.plot(units["offset"], units["loss_ratio"], "o", **shown)
         right.plot(units["offset"].abs(), units["loss_ratio"] - 1, "o", **shown)
-    left.set_xlabel("offset (t - μ) / σ")
-    left.set_ylabel("L(t) / L(μ)")
-    right.set_xlabel("size of the offset")
-    right.set_ylabel("L(t) / L(μ) - 1")
+    left.set(xlabel="offset (t - μ) / σ", ylabel="L(t) / L(μ)")
+    right.set(xlabel="size of the offset", ylabel="L(t) / L(μ) - 1")
     left.legend()
     return figure
 

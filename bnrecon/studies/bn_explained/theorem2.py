@@ -265,17 +265,15 @@ def draw(_rows: pd.DataFrame) -> Figure:
     inputs = np.linspace(-6, 2, 401)
     axes.plot(inputs, activate(inputs, network.slope), color="black", label="⟨w, z(x)⟩")
     for threshold, name, colour in zip(thresholds, ("", "'"), PALETTE, strict=False):
-        place = threshold if threshold > 0 else threshold / network.slope
-        label = f"μ{name} = {threshold:g}, F{name}: x = {place:g}"
+        zero = threshold if threshold > 0 else threshold / network.slope
+        label = f"μ{name} = {threshold:g}, F{name}: x = {zero:g}"
         axes.axhline(threshold, color=colour, linestyle=":")
-        axes.plot([place], [threshold], "o", color=colour, label=label)
+        axes.plot([zero], [threshold], "o", color=colour, label=label)
         side = np.sign(threshold - z)
-        _arrow(axes, (x, threshold), (place, threshold), colour, (0, 6 * side))
+        _arrow(axes, (x, threshold), (zero, threshold), colour, (0, 6 * side))
         _arrow(axes, (x, z), (x, threshold), colour, (-14 * side, 0))
     axes.plot([x], [z], "k*", label=f"input x = {x:g}")
-    axes.set_ylim(-1.0, 2.2)
-    axes.set_xlabel("input")
-    axes.set_ylabel("⟨w, z(x)⟩, layer 2")
+    axes.set(ylim=(-1.0, 2.2), xlabel="input", ylabel="⟨w, z(x)⟩, layer 2")
     axes.legend(loc="upper left")
     return figure
 

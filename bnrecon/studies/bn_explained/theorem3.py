@@ -170,17 +170,14 @@ def draw(rows: pd.DataFrame) -> Figure:
         left.plot(measured, random["eq26"], ".", color=PALETTE[3], label="Eq. 26 in print")
         left.plot(measured, random["repaired"], ".", color=PALETTE[0], label="repaired")
         left.legend()
-    left.set_xlabel("measured angle of the facets, rad")
-    left.set_ylabel("by formula, rad")
-    left.set_aspect("equal")
+    left.set(xlabel="measured angle of the facets, rad", ylabel="by formula, rad", aspect="equal")
     for (activation, group), colour in zip(
         swept.groupby("activation", sort=False), PALETTE, strict=False
     ):
         middle = group.groupby("factor")[["eq24", "eq25"]].median()
         right.semilogx(middle.index, middle["eq24"], color=colour, label=str(activation))
         right.semilogx(middle.index, middle["eq25"], "--", color=colour)
-    right.set_xlabel("factor of one unit's σ")
-    right.set_ylabel("angle to the unit's hyperplane, rad")
+    right.set(xlabel="factor of one unit's σ", ylabel="angle to the unit's hyperplane, rad")
     if not swept.empty:
         right.plot([], [], color="grey", label="unit on")
         right.plot([], [], "--", color="grey", label="unit off")

@@ -90,10 +90,10 @@ def check_layer(
     excess, better = 0.0, 0
     for _ in range(DISPLACEMENTS):
         other = mean + deviation * generator.normal(size=len(mean))
-        found = mean_squared_distances(points, weight, other)
+        loss = mean_squared_distances(points, weight, other)
         expected = np.square((other - mean) / norms)
-        excess = max(excess, float((np.abs(found - value - expected) / found).max()))
-        better += int((found < value).sum())
+        excess = max(excess, float((np.abs(loss - value - expected) / loss).max()))
+        better += int((loss < value).sum())
     centre = distances(points.mean(0, keepdims=True), weight, mean)[0]
     return {
         "minimizer_error": float((np.abs(solution - mean) / deviation).max()),
