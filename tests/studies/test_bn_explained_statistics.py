@@ -147,30 +147,23 @@ def rows_of(*frames):
     return pd.concat(frames, ignore_index=True)
 
 
-def setting(rows):
-    return next(
-        c for c in proposition2.PART.claims(rows) if c.where == "Beyond Proposition 2: its setting"
-    )
-
-
 def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alone():
     rows = simulate_layer("ReLU", 16, 2000, 0)
     shared, fixed = (rows[rows["kind"] == kind] for kind in ("shared", "fixed"))
-    assert setting(rows).verdict == "contradicted"
+    assert proposition2.decide(rows)[0]["setting"] is False
     both_off = rows_of(shared, shared.assign(kind="fixed"))  # the control fails, too
-    assert setting(both_off).verdict == "open"
+    assert proposition2.decide(both_off)[0]["setting"] == "open"
     swapped = fixed.assign(kind="shared", expected_share=1.0)
-    assert setting(rows_of(swapped, fixed)).verdict == "confirmed"
+    assert proposition2.decide(rows_of(swapped, fixed))[0]["setting"] is True
 
 
 def test_where_noise_hides_the_factor_a_setting_is_undecided():
     rows = enumerate_batches(2)
-    claim = proposition2.PART.claims(rows)[1]
-    assert claim.verdict == "false as stated"
-    assert "contradicted in 1 of 1 settings and undecided in 0" in claim.evidence
-    noisy = rows_of(rows, rows.assign(variance_error=1.0))
-    evidence = proposition2.PART.claims(noisy)[1].evidence
-    assert "contradicted in 1 of 2 settings and undecided in 1" in evidence
+    verdicts, numbers = proposition2.decide(rows)
+    assert verdicts["Proposition 2, Eq. 13, right"] == "false as stated"
+    assert (numbers["contradicted"], numbers["settings"], numbers["undecided"]) == (1, 1, 0)
+    numbers = proposition2.decide(rows_of(rows, rows.assign(variance_error=1.0)))[1]
+    assert (numbers["contradicted"], numbers["settings"], numbers["undecided"]) == (1, 2, 1)
 
 
 def test_a_variance_of_the_mean_above_the_bound_is_noticed():
