@@ -11,12 +11,6 @@ from scipy.stats import norm
 from torch import nn
 
 from bnrecon.studies.bn_explained import figure7, proposition2
-from bnrecon.studies.bn_explained.above_normalized import (
-    ACTIVATIONS,
-    geary,
-    share_of_equation_13,
-    simulate_layer,
-)
 from bnrecon.studies.bn_explained.batch_statistics import (
     biased,
     finite_population,
@@ -25,7 +19,13 @@ from bnrecon.studies.bn_explained.batch_statistics import (
     variance_of_mean,
     variance_of_variance,
 )
-from bnrecon.studies.bn_explained.proposition2 import enumerate_batches
+from bnrecon.studies.bn_explained.proposition2 import (
+    ACTIVATIONS,
+    enumerate_batches,
+    geary,
+    share_of_equation_13,
+    simulate_layer,
+)
 
 SKEW = np.array([0.0, 1.0, 5.0, 7.0, 8.5, 8.5, -20.0])
 

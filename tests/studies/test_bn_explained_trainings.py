@@ -8,9 +8,6 @@ import torch
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained import controlled_noise, figure10, table1
 from bnrecon.studies.bn_explained.measured_noise import _ratio, _statistics, measure_noise
-from bnrecon.studies.bn_explained.trained_networks import (
-    describe_training,
-)
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d, batch_noise
 
 TINY = ("data=digits", "scale=smoke", "device=cpu")
@@ -143,18 +140,6 @@ def test_the_printed_table_1_has_differences_above_a_point():
     assert verdicts["Table 1, as printed"] is False
     assert [numbers["cells"][name] for name in ("large", "n")] == [4, 8]
     assert [numbers["imagenet"][name] for name in ("large", "n")] == [3, 3]
-
-
-def test_a_caption_says_of_each_data_set_how_it_was_trained():
-    rows = pd.DataFrame(
-        [
-            TRAINED | {"data": "cifar10", "batch_size": 64},
-            TRAINED | {"data": "svhn", "batch_size": 64, "flip": False, "trained_on": 73_257},
-        ]
-    )
-    words = describe_training(rows)
-    assert words.startswith("4 epochs on 1,000 (cifar10), 73,257 (svhn) training images")
-    assert "crops and flips (cifar10), crops (svhn), batches of 64, SGD" in words
 
 
 def test_table1_says_what_is_not_measured():

@@ -211,9 +211,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("")
 
 
-def _agreement(counts: pd.DataFrame) -> dict[str, str]:
+def _agreement(compared: pd.DataFrame) -> dict[str, str]:
     line = {}
-    for row in counts.to_dict("records"):
+    for row in compared.to_dict("records"):
         local, width = row["local"], int(row["width"])
         line[f"local map to sampled, width {width}"] = _quotient(local, row["sampled"])
         if row.get("units", np.nan) >= 0:
@@ -244,10 +244,10 @@ def draw(rows: pd.DataFrame) -> Figure:
         axis.plot(star["x"], star["y"], "k.", markersize=2)
         axis.set_ylabel(setting)
         for panel, layer in zip(line, LAYERS, strict=True):
-            counts = maps[maps["setting"] == setting].sort_values(["y", "x"])
-            side = round(len(counts) ** 0.5)
+            cells = maps[maps["setting"] == setting].sort_values(["y", "x"])
+            side = round(len(cells) ** 0.5)
             if side:
-                counts = counts[f"layer_{layer}"].to_numpy(float).reshape(side, side)
+                counts = cells[f"layer_{layer}"].to_numpy(float).reshape(side, side)
                 largest = counts.max()
                 panel.imshow(
                     counts / max(largest, 1),

@@ -266,8 +266,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         for axes, kind in zip(line, KINDS, strict=True):
             for setting, colour in zip(SETTINGS, PALETTE, strict=False):
                 curve = curves[(curves["setting"] == setting) & (curves["images"] == kind)]
-                curve = curve[curve["pixels"] == name]
-                means = [mean_interval(list(some)) for _, some in curve.groupby("radius")["count"]]
+                counts = curve[curve["pixels"] == name].groupby("radius")["count"]
+                means = [mean_interval(list(some)) for _, some in counts]
                 middle = np.array([interval.mean for interval in means]) / 1000
                 spread = np.array([interval.half_width or 0 for interval in means]) / 1000
                 dashes = "--" if setting == RANDOM else "-"  # it may hide zero bias
@@ -341,8 +341,8 @@ def _beyond(ratio: GeometricMean) -> Interval:
 
 def _gain_by_layer(rows: pd.DataFrame) -> str:
     """BN's mean count to that of zero bias at training images, by layer."""
-    curve = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
-    means = curve.groupby(["setting", "layer"])["count"].mean()
+    curves = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
+    means = curves.groupby(["setting", "layer"])["count"].mean()
     if means.empty:
         return ""
     gains = ", ".join(f"{value:.2f}" for value in means[NORM] / means[ZERO])
