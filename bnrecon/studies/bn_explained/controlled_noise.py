@@ -40,8 +40,6 @@ BATCH = 128
 PRINTED = 1.15  # "increasing these variances about 15%"
 NEAR = 0.1  # a measured factor of 1.05 to 1.25 counts as about 15%
 REGIME = 2.0  # percentage points: networks that reach the paper's accuracy up to this are alike
-
-
 DATA = {
     "smoke": ("digits",),
     "laptop": ("cifar10", "cifar100"),
@@ -52,8 +50,10 @@ FACTORS = {"smoke": (1, PRINTED), "laptop": (1, PRINTED, 4), "paper": (1, PRINTE
 OPTIONS = {
     "smoke": ("scale=smoke", "train.batch_size=128"),
     "laptop": (
-        *("target.width=8", "data.train_limit=10000"),
-        *("train.epochs=10", "train.warmup_epochs=1"),
+        "target.width=8",
+        "data.train_limit=10000",
+        "train.epochs=10",
+        "train.warmup_epochs=1",
     ),
     "paper": ("target.width=64", "train.epochs=30", "train.warmup_epochs=5"),
 }

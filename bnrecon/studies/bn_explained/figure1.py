@@ -40,9 +40,16 @@ SEEDS = {"smoke": 2, "laptop": 20, "paper": 200}
 REACH = 30.0  # distances beyond it count as this
 SHOWN = {"seed": 0, "offset": 3.0, "reach": 4.0}  # the network and the window of the picture
 COLUMNS = [
-    *("data's mean", "network", "setting", "layer", "distance to the nearest line"),
-    *("lines through the hull", "regions in the hull", "of those in the window"),
-    *("distance, BN to this", "regions, BN to this"),
+    "data's mean",
+    "network",
+    "setting",
+    "layer",
+    "distance to the nearest line",
+    "lines through the hull",
+    "regions in the hull",
+    "of those in the window",
+    "distance, BN to this",
+    "regions, BN to this",
 ]
 SAME = (0.0, 1)  # offset and layer: there mu = 0, and zero bias has the lines of BN
 
@@ -284,4 +291,4 @@ def _enough(rows: pd.DataFrame) -> str:
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
-PART = part(__file__, TASKS, summarize, draw, decide, numbers=fill_caption)
+PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)

@@ -29,8 +29,6 @@ STARTS = {
     "frozen_scale": "frozen BN scale",
 }
 BN = "frozen_statistics"
-
-
 OPTIONS = {
     "smoke": ("data=digits", "scale=smoke"),
     "laptop": ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),

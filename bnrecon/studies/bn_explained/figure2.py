@@ -350,4 +350,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, {"largest": largest, "total": total, "median": checked[["speeds", "median_turn"]].median()}
 
 
-PART = part(__file__, tasks, summarize, draw, decide, numbers=fill_caption)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

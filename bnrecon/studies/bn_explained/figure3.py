@@ -342,4 +342,4 @@ def _shown(ratio: Interval | None) -> str:
     return f"{ratio}" if ratio else "none counted"
 
 
-PART = part(__file__, tasks, summarize, draw, decide, numbers=fill_caption)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

@@ -237,4 +237,4 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
     ]
 
 
-PART = part(__file__, tasks, summarize, draw, decide, numbers=fill_caption)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

@@ -225,4 +225,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
-PART = part(__file__, TASKS, summarize, draw, decide, numbers=fill_caption)
+PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)

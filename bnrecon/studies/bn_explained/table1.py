@@ -26,8 +26,6 @@ TARGETS = {"RESNET": "dropout_resnet", "CNN": "dropout_cnn"}
 # Percentage points: what "very little impact" is taken to mean. Two accuracies of 85% on
 # 10,000 test images differ by less than 1.96 sqrt(2 * 0.85 * 0.15 / 10^4) = 0.0099 by chance (95%).
 NEGLIGIBLE = 1.0
-
-
 DATA = {
     "smoke": ("digits",),
     "laptop": ("cifar10", "cifar100"),
@@ -152,4 +150,4 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }, numbers
 
 
-PART = part(__file__, tasks, summarize, decide=decide, numbers=fill_caption, options=common_options)
+PART = part(__file__, tasks, summarize, None, decide, fill_caption, options=common_options)
