@@ -84,9 +84,9 @@ def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
     except Diverged:
         return [{"epoch": 1, "accuracy": 0.0, "training_accuracy": 0.0, "diverged": True}]
     config = trained.about["config"]
-    named = {"data": config["data"]["name"], "width": config["target"]["width"]}
+    named = {"diverged": False, "seconds": trained.about["seconds"]}
+    named |= {"data": config["data"]["name"], "width": config["target"]["width"]}
     named |= {"batch_size": config["train"]["batch_size"], "images": trained.about["images"]}
-    named |= {"diverged": False, "seconds": trained.about["seconds"]}
     return [
         {"epoch": row["epoch"], "accuracy": row["test_accuracy"]}
         | {"training_accuracy": row["accuracy"], **named}

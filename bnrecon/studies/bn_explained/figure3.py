@@ -270,9 +270,8 @@ def draw(rows: pd.DataFrame) -> Figure:
 def decide(rows: pd.DataFrame) -> Decisions:
     """The three conclusions of Section 3.3, and how the count is made."""
     kinds = {"counts": _conclude, "comparison": _compare_ways}
-    return merge(
-        *(conclude(some) for k, conclude in kinds.items() if len(some := rows[rows["kind"] == k]))
-    )
+    finished = [(conclude, rows[rows["kind"] == kind]) for kind, conclude in kinds.items()]
+    return merge(*(conclude(some) for conclude, some in finished if len(some)))
 
 
 def _conclude(rows: pd.DataFrame) -> Decisions:

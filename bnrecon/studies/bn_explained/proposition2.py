@@ -80,9 +80,9 @@ def enumerate_batches(batch: int) -> pd.DataFrame:
     row = {"kind": "enumerated", "distribution": "±1", "batch": batch, "draws": len(outputs)}
     row |= {"predicted_mean": variance_of_mean(1, batch), "bound_mean": 1 / batch}
     row |= {"predicted_variance": variance_of_variance(1, 1, batch), "expected_share": 1.0}
-    row |= {"measured_mean": float(outputs.mean(1).var()), "mean_error": 0.0}
-    row |= {"measured_variance": float(outputs.var(1).var()), "variance_error": 0.0}
-    return pd.DataFrame([row])
+    row |= {"measured_mean": float(outputs.mean(1).var())}
+    row |= {"measured_variance": float(outputs.var(1).var())}
+    return pd.DataFrame([row | {"mean_error": 0.0, "variance_error": 0.0}])
 
 
 def geary(batch: int) -> tuple[float, float]:

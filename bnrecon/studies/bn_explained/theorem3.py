@@ -255,9 +255,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             lines.append(line | {title: f"{middle[name]:.3f}" for title, name in ANGLES.items()})
     for row in rows[rows["kind"] == "spread"].itertuples():
         name = f"σ/‖w‖ on digits: {row.smallest:.2f} to {row.largest:.2f} of its median"
-        lines.append(
-            {"activation": name, "inputs D": f"{row.inputs:.0f}", "units": f"{row.units:.0f}"}
-        )
+        line = {"activation": name, "inputs D": f"{row.inputs:.0f}"}
+        lines.append(line | {"units": f"{row.units:.0f}"})
     return pd.DataFrame(lines).fillna("")
 
 
