@@ -57,11 +57,11 @@ bench: setup
 
 MINUTES ?= 9
 gpu-slice: setup
-	$(BIN)/python scripts/gpu_slice.py --minutes $(MINUTES) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(ARCHIVE),--archive $(ARCHIVE))
+	$(BIN)/python scripts/gpu/gpu_slice.py --minutes $(MINUTES) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(ARCHIVE),--archive $(ARCHIVE))
 
 OUT ?= build/gpu
 gpu-pack: setup
-	$(BIN)/python scripts/pack_for_gpu.py --out $(OUT) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(RESULTS),--results $(RESULTS)) $(PACK)
+	$(BIN)/python scripts/gpu/pack_for_gpu.py --out $(OUT) $(if $(DATA),--data $(DATA)) $(if $(PIECES),--pieces $(PIECES)) $(if $(RESULTS),--results $(RESULTS)) $(PACK)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -6,15 +6,25 @@ measured, as JSON, in its last line.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["in_process", "measure_missing", "memory_status"]
+import torch
+
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.features import LayerShape, choose_width, draw
+from bnrecon.runtime import files, provenance
+from bnrecon.solvers import SolverSpec, solve
+
+ROW = {"help": argparse.SUPPRESS}  # the option for the processes that a script starts
 
 
 def in_process(script: str, row: object, threads: int | None = None) -> dict:
@@ -52,43 +62,27 @@ def measure_missing(
     A row that only has a note, on why it was not measured, is tried again. One whose process fails
     is told of and left out.
     """
-    from bnrecon.runtime import files
-
-    rows = [] if path is None else _read_rows(path)
+    rows = []
+    if path is not None and path.exists():
+        try:
+            rows = files.read_json(path)["rows"]
+        except ValueError as error:
+            files.quarantine(path, error)
     for about in wanted:
         same = [row for row in rows if about.items() <= row.items()]
         if same and not fresh and not any("note" in r and "seconds" not in r for r in same):
             continue
+        origin = {"commit": provenance.commit(), "date": datetime.date.today().isoformat()}
         try:
-            found = about | measure(about) | _provenance()
+            measured = about | measure(about) | origin
         except subprocess.CalledProcessError as error:
             name = " ".join(map(str, about.values()))
             print(f"{name}: failed with exit code {error.returncode}", file=sys.stderr, flush=True)
             continue
-        rows = [row for row in rows if row not in same] + [found]
+        rows = [row for row in rows if row not in same] + [measured]
         if path is not None:
             files.write_json(path, {"rows": rows})
     return rows
-
-
-def _provenance() -> dict:
-    """What code measured a row, and on which day."""
-    from bnrecon.runtime import provenance
-
-    return {"commit": provenance.commit(), "date": datetime.date.today().isoformat()}
-
-
-def _read_rows(path: Path) -> list[dict]:
-    """The rows that were measured before; a damaged file is set aside."""
-    from bnrecon.runtime import files
-
-    if not path.exists():
-        return []
-    try:
-        return files.read_json(path)["rows"]
-    except ValueError as error:
-        files.quarantine(path, error)
-        return []
 
 
 def memory_status(name: str) -> int:
@@ -97,3 +91,30 @@ def memory_status(name: str) -> int:
         if line.startswith(name):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"no {name} in /proc/self/status")
+
+
+def square_layer(width: int) -> tuple[LayerShape, int]:
+    """The shape of a layer of 3x3, c0 = c2 = width, and 1.5 n features."""
+    shape = LayerShape(width, width, (3, 3))
+    return shape, choose_width("sign", shape, 1.5)
+
+
+def solve_random(features: str, width: int, storage: str) -> dict:
+    """Draw the features of a square layer and solve it for a random target, timed."""
+    shape, count = square_layer(width)
+    torch.manual_seed(0)
+    weight = torch.randn(width, width, 3, 3, dtype=torch.float64)
+    target = TargetLayer("layer", weight, torch.zeros(width))
+    started, spent = time.perf_counter(), time.process_time()
+    pair = draw(features, shape, count, 0, 0, storage=storage)
+    system = layer_system(target, pair, torch.device("cpu"), orthogonal=False)
+    report = solve(system, SolverSpec("matrix_free")).report
+    return {
+        "n": shape.equations,
+        "c1": count,
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": time.process_time() - spent,
+        "iterations": report.iterations,
+        "residual": report.relative_residual,
+        "products": report.precision,
+    }

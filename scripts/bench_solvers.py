@@ -16,127 +16,219 @@ outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import json
 import math
+import statistics
+import subprocess
+import sys
+import time
 from pathlib import Path
 
-from bench_rows import in_process, measure_missing
+import command_line
+import torch
+from bench_rows import ROW, in_process, measure_missing, memory_status
+from bench_solvers_methods import METHODS, products, registered
+from bench_solvers_report import report
 
-ROW = str(Path(__file__).with_name("bench_solvers_row.py"))  # measures one row
+import bnrecon
+from bnrecon.construction.residual import layer_system
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.features import LayerShape, draw
+from bnrecon.runtime import hardware
+from bnrecon.runtime.units import format_bytes
+from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers.solving import relative_residual
+from bnrecon.targets.register import build
+
 SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole", "contention")
+KEY = ("section", "method", "width", "oversampling")
+PRODUCTS = ("int8", "bfloat16", "float32")  # of which the bare products are timed
+DENSE = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}  # bytes an entry
 
 
 def plan(quick: bool) -> list[dict]:
     """The rows to measure: section, method, width of the layer (c0 = c2, 3x3), oversampling."""
     width, small = (16, 8) if quick else (64, 32)
-    rows = [
-        {"section": "products", "method": name, "width": width, "oversampling": 1.5}
-        for name in ("float64", "float32", "bfloat16")
+    iterative = ("matrix_free", "matrix_free float32", "matrix_free sign", "minimum_norm")
+    iterative += ("plain CGLS float64", "scipy lsmr float64")
+    frontier = (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007, 1.005)
+    keys = [
+        *(("products", name, width, 1.5) for name in ("float64", "float32", "bfloat16")),
+        *(("oversampled", name, width, 1.5) for name in iterative),
+        *(("square", name, small, 1.0) for name in ("refined", "lu", *DENSE, "lu_lbfgs")),
+        *(("square", name, width, 1.0) for name in ("refined", *DENSE, "lu_lbfgs")),
+        *(("square", name, width, "minimum") for name in ("refined", "lu_lbfgs")),
+        *(("frontier", "matrix_free", width, oversampling) for oversampling in frontier),
+        *(
+            ("scaling", "matrix_free", side, 1.5)
+            for side in ((8, 12, 16) if quick else (16, 32, 64, 96, 128))
+        ),
+        ("whole", "auto", width, 1.5),
+        ("whole", "auto sign", width, 1.5),
+        ("whole", "auto", width, 1.035),
+        *(("contention", name, small // 2, 1.5) for name in ("alone", "beside another process")),
     ]
-    methods = (
-        "matrix_free",
-        "matrix_free float32",
-        "matrix_free sign",
-        "minimum_norm",
-        "plain CGLS float64",
-        "scipy lsmr float64",
-    )
-    rows += [
-        {"section": "oversampled", "method": name, "width": width, "oversampling": 1.5}
-        for name in methods
-    ]
-    solve = ("torch.linalg.solve float32", "torch.linalg.solve float64")
-    for method in ("refined", "lu", *solve, "lu_lbfgs"):
-        rows.append({"section": "square", "method": method, "width": small, "oversampling": 1.0})
-    for method in ("refined", *solve, "lu_lbfgs"):
-        rows.append({"section": "square", "method": method, "width": width, "oversampling": 1.0})
-    for method in ("refined", "lu_lbfgs"):
-        rows.append(
-            {"section": "square", "method": method, "width": width, "oversampling": "minimum"}
-        )
-    for oversampling in (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007, 1.005):
-        rows.append(
-            {
-                "section": "frontier",
-                "method": "matrix_free",
-                "width": width,
-                "oversampling": oversampling,
-            }
-        )
-    for side in (8, 12, 16) if quick else (16, 32, 64, 96, 128):
-        rows.append(
-            {"section": "scaling", "method": "matrix_free", "width": side, "oversampling": 1.5}
-        )
-    for method, oversampling in (("auto", 1.5), ("auto sign", 1.5), ("auto", 1.035)):
-        rows.append(
-            {"section": "whole", "method": method, "width": width, "oversampling": oversampling}
-        )
-    for method in ("alone", "beside another process"):
-        rows.append(
-            {"section": "contention", "method": method, "width": small // 2, "oversampling": 1.5}
-        )
-    return rows
-
-
-def key(row: dict) -> tuple:
-    """What identifies a row."""
-    return row["section"], row["method"], row["width"], row["oversampling"]
+    return [dict(zip(KEY, key, strict=True)) for key in keys]
 
 
 def main() -> None:
     """Measure what is missing, then write the table."""
-    args = read_arguments()
-    import torch
-    from bench_solvers_report import report
-
-    on_gpu = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
-    folder = Path(args.outputs) / ("quick" if args.quick else "") / ("cuda" if on_gpu else "cpu")
-    rows = measured(args, folder / "bench.json")
-    command = " ".join(["python scripts/bench_solvers.py", *(["--quick"] if args.quick else [])])
-    print(report(rows, folder, command))
-
-
-def read_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = {"quick": False, "fresh": False, "device": "auto"}
+    parser = command_line.parser(
+        __doc__, "sections*", **options, outputs=Path("outputs/solvers"), row=ROW
     )
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--outputs", default="outputs/solvers")
     args = parser.parse_args()
-    if unknown := set(args.sections) - set(SECTIONS):
-        parser.error(
-            f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}"
-        )
-    return args
-
-
-def measured(args: argparse.Namespace, path: Path) -> list[dict]:
-    """The rows of ``path``, what it lacks of the sections being measured; all in order."""
+    if args.row:
+        print(json.dumps(measure(json.loads(args.row))))
+        return
+    command_line.require(parser, "section", args.sections, SECTIONS)
+    kind = hardware.resolve_device(args.device).type
+    folder = args.outputs / ("quick" if args.quick else "") / kind
     order = plan(args.quick)
     wanted = [row for row in order if not args.sections or row["section"] in args.sections]
-    rows = measure_missing(path, wanted, lambda row: measure(row, args.device), args.fresh)
-    place = {key(row): number for number, row in enumerate(order)}
-    return sorted((row for row in rows if key(row) in place), key=lambda row: place[key(row)])
+
+    def started(row: dict) -> dict:
+        print(f"{row['section']} {row['method']}, width {row['width']}", flush=True)
+        measured = in_process(__file__, row | {"device": args.device})
+        seconds, residual = (measured.get(name, math.nan) for name in ("seconds", "residual"))
+        print(f"   {seconds:.3g} s, {residual:.1e}, {measured.get('note', '')}", flush=True)
+        return measured
+
+    rows = measure_missing(folder / "bench.json", wanted, started, args.fresh)
+    places = {tuple(row.values()): number for number, row in enumerate(order)}
+    keyed = [(places.get(tuple(row[name] for name in KEY)), row) for row in rows]
+    rows = [row for place, row in sorted(k for k in keyed if k[0] is not None)]
+    print(report(rows, folder, f"python scripts/bench_solvers.py{' --quick' * args.quick}"))
 
 
-def measure(row: dict, device: str) -> dict:
-    """Measure a row in a process of its own."""
-    print(
-        f"{row['section']:<12} {row['method']:<28} width {row['width']:<4} "
-        f"c1/n {row['oversampling']}",
-        flush=True,
+def measure(row: dict) -> dict:
+    """Measure one row and return it filled in."""
+    device = hardware.resolve_device(row["device"])
+    row |= {"device": hardware.describe_device(device), "torch": torch.__version__}
+    if row["section"] in ("whole", "contention"):
+        return row | (whole if row["section"] == "whole" else contention)(row, device)
+    system = measured_system(row, device)
+    row |= {"n": system.operator.shape[0], "c1": system.operator.shape[1]}
+    if row["section"] == "products":
+        return row | products(system, row["method"])
+    needed = DENSE.get(row["method"], 0) * row["n"] * row["c1"]
+    if needed > 0.95 * (free := hardware.available_memory(device)):
+        return row | {"note": f"not run: {format_bytes(needed)} needed, {format_bytes(free)} free"}
+    x, told = timed_solve(row, system, device)
+    row["residual"] = residual(row, system, x)
+    if row["section"] == "oversampled" and told.get("arithmetic") in PRODUCTS:
+        # Right after: machines are not equally fast all the time.
+        row["bare"] = products(system, told["arithmetic"])["seconds"]
+    return row | told
+
+
+def measured_system(row: dict, device):
+    """The system of a row's layer: a standard normal target, features from seed 0."""
+    shape = LayerShape(row["width"], row["width"], (3, 3))
+    generator = torch.Generator().manual_seed(0)
+    size = (shape.outputs, shape.inputs, *shape.kernel)
+    weight = torch.randn(size, dtype=torch.float64, generator=generator)
+    if row["oversampling"] == "minimum":
+        c1 = shape.minimum_width
+    else:
+        c1 = math.ceil(round(row["oversampling"] * shape.equations, 6))
+    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
+    features = draw(features_of(row), shape, c1, 0, 0)
+    return layer_system(target, features, device, orthogonal=False)
+
+
+def features_of(row: dict) -> str:
+    """The distribution of a row's features, the last word of its method if it is not he_normal."""
+    return "sign" if row["method"].endswith(" sign") else "he_normal"
+
+
+def timed_solve(row: dict, system, device) -> tuple:
+    """Solve; put seconds and peak memory into the row, return x and what the solver tells."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        small = {"section": "square", "method": "lu", "width": 4, "oversampling": 1.0}
+        for name in ("lu", "matrix_free"):  # loads the libraries, which takes seconds once
+            registered(measured_system(small, device), name)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # peak memory is counted anew
+        before = memory_status("VmRSS")
+    started = time.perf_counter()
+    x, told = METHODS.get(row["method"], registered)(system, row["method"])
+    if on_gpu:
+        torch.cuda.synchronize()
+    row["seconds"] = time.perf_counter() - started
+    peak = torch.cuda.max_memory_allocated() if on_gpu else memory_status("VmHWM")
+    row["memory"] = peak - before
+    return x, told
+
+
+def residual(row: dict, system, x) -> float:
+    """The relative residual; at the minimum width ‖W' - W‖ / ‖W‖ with both scales."""
+    if row["oversampling"] != "minimum":
+        return relative_residual(system, x)
+    scales, wanted = system.scales(x), system.weight.cpu()
+    table = system.matrix.matvec(scales.inner).reshape(len(wanted), -1)
+    reached = (table * scales.outer[:, None]).cpu()
+    return float((reached - wanted).norm() / wanted.norm())
+
+
+def rebuild_untrained(row: dict, device, times: int) -> tuple[list[float], dict, list]:
+    """Rebuild a VGG18 with its initial weights: the time does not depend on their values."""
+    torch.manual_seed(0)
+    options = {"width": row["width"], "groups": [2, 3, 4, 4, 4], "activation": "relu"}
+    model, seconds = build("vgg", (3, 32, 32), 10, **options).to(device).eval(), []
+    for _ in range(times):
+        started = time.perf_counter()
+        rebuilt = bnrecon.reconstruct(model, features_of(row), oversampling=row["oversampling"])
+        seconds.append(time.perf_counter() - started)
+    return (
+        seconds,
+        {
+            "n": max(layer.equations for layer in rebuilt.layers),
+            "c1": max(layer.width for layer in rebuilt.layers),
+            "seconds": statistics.median(seconds),
+            "iterations": sum(layer.iterations for layer in rebuilt.layers),
+            "residual": max(layer.relative_error for layer in rebuilt.layers),
+        },
+        rebuilt.layers,
     )
-    found = in_process(ROW, row | {"device": device})
-    print(
-        f"   {found.get('seconds', math.nan):.3g} s, "
-        f"residual {found.get('residual', math.nan):.1e}, {found.get('note', '')}",
-        flush=True,
+
+
+def contention(row: dict, device) -> dict:
+    """A small network as a whole, three times, alone or while another process uses every core.
+
+    Products so small are slow where their threads wait for one that has to wait for a core.
+    """
+    with contextlib.ExitStack() as stack:
+        if row["method"] != "alone":
+            code = "import torch; a = torch.randn(2048, 2048); print(1, flush=True)"
+            line = [sys.executable, "-c", f"{code}\nwhile True: a @ a"]
+            process = stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE))
+            stack.callback(process.kill)
+            process.stdout.readline()
+        seconds, told, layers = rebuild_untrained(row, device, 3)
+    note = f"{len(layers)} layers; median of {', '.join(f'{s:.2g}' for s in seconds)}"
+    return told | {"note": note}
+
+
+def whole(row: dict, device) -> dict:
+    """A whole network, beside the bare products of its largest layers."""
+    (seconds,), told, layers = rebuild_untrained(row, device, 1)
+    largest = sum(layer.equations == told["n"] for layer in layers)
+    # Right after: machines are not equally fast all the time.
+    pair = products(measured_system(row | {"method": "auto"}, device), "bfloat16")["seconds"]
+    iterations = expected_iterations(row["oversampling"], 1e-10)
+    solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in layers})
+    note = (
+        f"{len(layers)} layers, {sum(layer.seconds for layer in layers):.1f} s of them solving; "
+        f"{seconds / (largest * iterations * pair):.2f} times the bare bfloat16 products of "
+        f"{iterations:.0f} iterations in each of the {largest} layers of this n "
+        f"({1e3 * pair:.1f} ms a pair); largest layer error; {', '.join(solvers)}"
     )
-    return found
+    return told | {"note": note}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Each solver and its alternatives on one system, for `bench_solvers_row.py`.
+"""Each solver and its alternatives on one system, for `bench_solvers.py`.
 
 Every method returns x and what it tells of itself: iterations, precision, a note.
 """

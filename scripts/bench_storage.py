@@ -31,14 +31,30 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest import mock
 
-from bench_rows import in_process, measure_missing, memory_status
+import command_line
+import pandas as pd
+import torch
+from bench_rows import (
+    ROW,
+    in_process,
+    measure_missing,
+    memory_status,
+    solve_random,
+    square_layer,
+)
 
-if TYPE_CHECKING:
-    from bnrecon.features import LayerShape
-    from bnrecon.runtime.precision import Precision
+from bnrecon.features import LayerShape, draw
+from bnrecon.features.matrix import feature_operator
+from bnrecon.features.register import DISTRIBUTIONS
+from bnrecon.operators import signs
+from bnrecon.operators.integers import IntegerProducts
+from bnrecon.reporting import tables
+from bnrecon.runtime import files
+from bnrecon.runtime import precision as precisions
+from bnrecon.runtime.units import format_bytes
+from bnrecon.solvers import iterative
 
 SECTIONS = ("products", "solves")
 PRECISIONS = ("int8", "bfloat16", "float32", "float64")
@@ -46,14 +62,6 @@ LARGEST_SLICE = 65_536  # features of which products are measured
 LARGEST_SOLVE = 255  # wider layers take a quarter of an hour and more
 ROUNDS = 9
 DRAWN = "regenerate, bits drawn in each product"
-
-
-def shape_of(width: int):
-    """The layer's shape, and its number of features."""
-    from bnrecon.features import LayerShape, choose_width
-
-    shape = LayerShape(width, width, (3, 3))
-    return shape, choose_width("sign", shape)
 
 
 def storages_of(features: str) -> tuple[str, ...]:
@@ -68,11 +76,7 @@ def compared(features: str) -> tuple[str, ...]:
 
 def time_products(name: str, width: int, precision: str) -> dict:
     """Medians of one pair of products, for each storage in turn."""
-    import torch
-
-    from bnrecon.runtime import precision as precisions
-
-    shape, features = shape_of(width)
+    shape, features = square_layer(width)
     part = features if width < 256 else LARGEST_SLICE
     wanted = getattr(precisions, precision.upper())
     operators = {
@@ -88,22 +92,12 @@ def time_products(name: str, width: int, precision: str) -> dict:
             operator.rmatvec(y)
             for clock, read in clocks.items():
                 times[storage, clock].append(read() - before[clock])
-    found = {
-        f"{storage} {clock}": statistics.median(each) for (storage, clock), each in times.items()
-    }
-    return {"n": shape.equations, "c1": features, "measured": part} | found
+    medians = {f"{key} {clock}": statistics.median(each) for (key, clock), each in times.items()}
+    return {"n": shape.equations, "c1": features, "measured": part} | medians
 
 
-def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted: Precision):
+def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted):
     """M in a precision, with features that are stored in it or made in each product."""
-    import torch
-
-    from bnrecon.features import draw
-    from bnrecon.features.matrix import feature_operator
-    from bnrecon.operators import signs
-    from bnrecon.operators.integers import IntegerProducts
-    from bnrecon.runtime import precision as precisions
-
     with mock.patch.object(signs, "HELD_BYTES", 0 if storage == DRAWN else signs.HELD_BYTES):
         pair = draw(name, shape, part, 0, 0, storage=storage.partition(",")[0])
         operator = feature_operator(pair, torch.float64, torch.device("cpu"))
@@ -112,22 +106,10 @@ def operator_of(name: str, shape: LayerShape, part: int, storage: str, wanted: P
         return operator if wanted is precisions.FLOAT64 else operator.to(wanted)
 
 
-def solve(name: str, width: int, storage: str, precision: str | None = None) -> dict:
+def time_solve(name: str, width: int, storage: str, precision: str | None = None) -> dict:
     """Solve one layer; seconds, iterations, residual and peak memory."""
-    import torch
-
-    from bnrecon.construction.residual import layer_system
-    from bnrecon.construction.two_layer import TargetLayer
-    from bnrecon.features import draw
-    from bnrecon.solvers import SolverSpec, iterative
-    from bnrecon.solvers import solve as solve_system
-
-    shape, features = shape_of(width)
     if precision not in (None, "int8"):
         iterative.has_fast_int8 = lambda _: False
-    torch.manual_seed(0)
-    weight = torch.randn(shape.outputs, shape.inputs, *shape.kernel, dtype=torch.float64)
-    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
     before, peak = memory_status("RssAnon"), [0]
 
     def watch() -> None:
@@ -136,26 +118,16 @@ def solve(name: str, width: int, storage: str, precision: str | None = None) -> 
             time.sleep(0.01)
 
     threading.Thread(target=watch, daemon=True).start()
-    started, spent = time.perf_counter(), time.process_time()
-    pair = draw(name, shape, features, 0, 0, storage=storage)
-    system = layer_system(target, pair, torch.device("cpu"), orthogonal=False)
-    report = solve_system(system, SolverSpec("matrix_free")).report
-    return {
-        "n": shape.equations,
-        "wall": time.perf_counter() - started,
-        "cpu": time.process_time() - spent,
-        "iterations": report.iterations,
-        "products": report.precision,
-        "residual": report.relative_residual,
-        "memory": peak[0] - before,
-    }
+    row = solve_random(name, width, storage)
+    spent = {"wall": row.pop("seconds"), "cpu": row.pop("processor_seconds")}
+    return row | spent | {"memory": peak[0] - before}
 
 
 def measure(about: dict) -> dict:
     """Measure one row in a process of its own, on one thread."""
-    found = in_process(__file__, tuple(about.values()), threads=1)
+    measured = in_process(__file__, tuple(about.values()), threads=1)
     print(" | ".join(map(str, about.values())), "measured", file=sys.stderr, flush=True)
-    return found
+    return measured
 
 
 def products_lines(row: dict) -> Iterable[dict]:
@@ -180,8 +152,6 @@ def products_lines(row: dict) -> Iterable[dict]:
 
 def solves_lines(row: dict) -> Iterable[dict]:
     """A row of solves in words."""
-    from bnrecon.runtime.units import format_bytes
-
     yield {
         "features": row["features"],
         "width": row["width"],
@@ -196,7 +166,7 @@ def solves_lines(row: dict) -> Iterable[dict]:
     }
 
 
-def wanted(section: str, args: argparse.Namespace) -> list[dict]:
+def wanted_rows(section: str, args: argparse.Namespace) -> list[dict]:
     """What is asked for of a section."""
     rows = []
     for name, width in itertools.product(args.features, args.widths):
@@ -213,79 +183,48 @@ def wanted(section: str, args: argparse.Namespace) -> list[dict]:
 
 def report(section: str, rows: list[dict], outputs: Path | None) -> str:
     """All rows as a table, written with the commands that measure them."""
-    import pandas as pd
-
-    from bnrecon.reporting import tables
-    from bnrecon.runtime import files
-
     lines = {"products": products_lines, "solves": solves_lines}[section]
     rows = sorted(rows, key=lambda r: (r["features"], r["width"], r.get("precision", "")))
     table = tables.markdown(pd.DataFrame([line for row in rows for line in lines(row)]))
+    commands = []
+    for name in dict.fromkeys(row["features"] for row in rows):
+        words = [f"python scripts/bench_storage.py {section} --features {name}"]
+        for field in ("width", *(["precision"] if section == "products" else [])):
+            of_name = (row for row in rows if row["features"] == name and field in row)
+            words += [f"--{field}s", *dict.fromkeys(str(row[field]) for row in of_name)]
+        commands.append(f"`{' '.join(words)}`")
     if outputs is not None:
-        about = f"One thread of {os.cpu_count()}. Commands: {'; '.join(commands(section, rows))}."
+        about = f"One thread of {os.cpu_count()}. Commands: {'; '.join(commands)}."
         files.write_text(outputs / f"{section}.md", f"{table}\n\n{about}\n")
     return table
 
 
-def commands(section: str, rows: list[dict]) -> list[str]:
-    """The command for the rows of each distribution."""
-    found, chosen = [], section == "products"
-    for name in dict.fromkeys(row["features"] for row in rows):
-        words = ["python scripts/bench_storage.py", section, "--features", name]
-        own = [row for row in rows if row["features"] == name]
-        options = {"--widths": "width"} | ({"--precisions": "precision"} if chosen else {})
-        for option, field in options.items():
-            values = dict.fromkeys(str(row[field]) for row in own if field in row)
-            words += [option, *values] if values else []
-        found.append(f"`{' '.join(words)}`")
-    return found
-
-
 def main() -> None:
     """Measure what is asked for."""
-    args = read_arguments()
+    lists = {"features": ["sign", "he_normal"], "widths": [64, 128, 256]}
+    lists |= {"precisions": ["bfloat16", "float64"]}
+    parser = command_line.parser(
+        __doc__, "sections*", **lists, outputs={"type": Path}, fresh=False, row=ROW
+    )
+    args = parser.parse_args()
     if args.row:
         section, *about = json.loads(args.row)
-        print(json.dumps({"products": time_products, "solves": solve}[section](*about)))
+        print(json.dumps({"products": time_products, "solves": time_solve}[section](*about)))
         return
-    for section in args.sections:
-        path = None if args.outputs is None else args.outputs / f"{section}.json"
-        rows = measure_missing(path, wanted(section, args), measure, args.fresh)
-        if section == "solves" and max(args.widths) > LARGEST_SOLVE:
-            print(f"solves: no widths above {LARGEST_SOLVE}", file=sys.stderr)
-        if rows:
-            print(report(section, rows, args.outputs), "\n")
-
-
-def read_arguments() -> argparse.Namespace:
-    """The command line; ``--row`` is for the processes that this script starts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("--features", nargs="+", default=["sign", "he_normal"])
-    parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256])
-    parser.add_argument("--precisions", nargs="+", default=["bfloat16", "float64"])
-    parser.add_argument("--outputs", type=Path, help="a folder for rows and tables")
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    from bnrecon.features.register import DISTRIBUTIONS
-
-    if unknown := sorted(set(args.features) - set(DISTRIBUTIONS)):
-        parser.error(
-            f"no such features: {', '.join(unknown)}; there are {', '.join(DISTRIBUTIONS)}"
-        )
-    if unknown := sorted(set(args.sections) - set(SECTIONS)):
-        parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
-    if unknown := sorted(set(args.precisions) - set(PRECISIONS)):
-        parser.error(f"no such precision: {', '.join(unknown)}; there are {', '.join(PRECISIONS)}")
+    command_line.require(parser, "features", args.features, DISTRIBUTIONS)
+    command_line.require(parser, "section", args.sections, SECTIONS)
+    command_line.require(parser, "precision", args.precisions, PRECISIONS)
     if "int8" in args.precisions and set(args.features) != {"sign"}:
         parser.error("--precisions int8 is for --features sign")
     if "solves" in args.sections and min(args.widths) > LARGEST_SOLVE:
         parser.error(f"--widths: layers wider than {LARGEST_SOLVE} are not solved")
-    args.sections = args.sections or list(SECTIONS)
-    return args
+    for section in args.sections or SECTIONS:
+        path = None if args.outputs is None else args.outputs / f"{section}.json"
+        rows = measure_missing(path, wanted_rows(section, args), measure, args.fresh)
+        if section == "solves" and max(args.widths) > LARGEST_SOLVE:
+            print(f"solves: no widths above {LARGEST_SOLVE}", file=sys.stderr)
+        if rows:
+            print(report(section, rows, args.outputs), "\n")
 
 
 if __name__ == "__main__":

@@ -18,64 +18,62 @@ cost_curve.{json,md,png,svg} in --outputs.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
 import statistics
 import sys
 import time
 from pathlib import Path
 
-from bench_rows import in_process, measure_missing, memory_status
+import command_line
+import pandas as pd
+import torch
+from bench_rows import ROW, in_process, measure_missing, memory_status, solve_random
 
-WIDTHS = (16, 32, 64, 128)
+from bnrecon.reporting import figures, tables
+from bnrecon.reporting.result import RunResult
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.units import format_bytes
+
 LARGEST_LU = 9_216  # in seconds and half a GB; 36,864 takes a quarter of an hour and 12 GB
 OVERSAMPLING = 1.5
 
 
 def main() -> int:
     """Measure what is missing, read the run, write table and figure."""
-    args = read_arguments()
+    args = command_line.parser(
+        __doc__,
+        widths=[16, 32, 64, 128],
+        lu=[576, 2_304, LARGEST_LU],
+        run={"type": Path, "help": "folder of a run with features=sign"},
+        threads=1,
+        fresh=False,
+        outputs=Path("outputs/solvers/cost_curve"),
+        row=ROW,
+    ).parse_args()
     if args.row:
         name, size = json.loads(args.row)
-        row = {"layer": rebuild_layer, "LU": factorize}[name](size)
+        row = solve_random("sign", size, "regenerate") if name == "layer" else factorize(size)
         print(json.dumps(row | {"peak_memory": memory_status("VmHWM")}))
         return 0
-    from bnrecon.runtime import files
-    from bnrecon.runtime.errors import UserError
-
     path = args.outputs / "cost_curve.json"
     sizes = [("layer", width) for width in args.widths] + [("LU", n) for n in args.lu]
     wanted = [{"name": name, "size": size, "threads": args.threads} for name, size in sizes]
     rows = measure_missing(path, wanted, measure, args.fresh)
     try:
-        found = run_rows(args.run) if args.run else []
+        if args.run:
+            rows = [row for row in rows if row["name"] != "run"] + run_rows(args.run)
+            files.write_json(path, {"rows": rows})
     except UserError as error:
         print(f"cost_curve: {error}", file=sys.stderr)
         return 2
-    if found:
-        rows = [row for row in rows if row["name"] != "run"] + found
-        files.write_json(path, {"rows": rows})
     rows = [row for row in rows if row.get("threads", args.threads) == args.threads]
     if not rows:
         print("cost_curve: no rows; give --widths, --lu or --run", file=sys.stderr)
         return 2
     print(write_report(sorted(rows, key=lambda row: (row["name"], row["n"])), args.outputs))
     return 0
-
-
-def read_arguments() -> argparse.Namespace:
-    """The command line; ``--row`` is for the processes that this script starts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
-    parser.add_argument("--lu", nargs="*", type=int, default=(576, 2_304, LARGEST_LU), metavar="N")
-    parser.add_argument("--run", type=Path, help="folder of a run with features=sign")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--outputs", type=Path, default=Path("outputs/solvers/cost_curve"))
-    parser.add_argument("--row", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 def measure(about: dict) -> dict:
@@ -85,75 +83,35 @@ def measure(about: dict) -> dict:
     return row
 
 
-def rebuild_layer(width: int) -> dict:
-    """Draw the features of a layer and solve it."""
-    import torch
-
-    from bnrecon.construction.residual import layer_system
-    from bnrecon.construction.two_layer import TargetLayer
-    from bnrecon.features import LayerShape, choose_width, draw
-    from bnrecon.solvers import SolverSpec, solve
-
-    shape = LayerShape(width, width, (3, 3))
-    features = choose_width("sign", shape, OVERSAMPLING)
-    torch.manual_seed(0)
-    weight = torch.randn(width, width, 3, 3, dtype=torch.float64)
-    target = TargetLayer("layer", weight, torch.zeros(width))
-    started, spent = time.perf_counter(), time.process_time()
-    pair = draw("sign", shape, features, 0, 0, storage="regenerate")
-    system = layer_system(target, pair, torch.device("cpu"), orthogonal=False)
-    report = solve(system, SolverSpec("matrix_free")).report
-    return {
-        "n": shape.equations,
-        "c1": features,
-        "seconds": time.perf_counter() - started,
-        "processor_seconds": time.process_time() - spent,
-        "iterations": report.iterations,
-        "residual": report.relative_residual,
-        "products": report.precision,
-    }
-
-
 def factorize(n: int) -> dict:
     """Factorize a random matrix, its memory being touched before."""
-    import torch
-
     torch.manual_seed(0)
     matrix = torch.randn(n, n, dtype=torch.float64)
     started, spent = time.perf_counter(), time.process_time()
     torch.linalg.lu_factor(matrix)
-    return {
-        "n": n,
-        "seconds": time.perf_counter() - started,
-        "processor_seconds": time.process_time() - spent,
-    }
+    seconds, processor = time.perf_counter() - started, time.process_time() - spent
+    return {"n": n, "seconds": seconds, "processor_seconds": processor}
 
 
 def run_rows(folder: Path) -> list[dict]:
     """The median of the layers of each size of a run, finished or at work."""
-    from bnrecon.reporting.result import RunResult
-    from bnrecon.runtime import files
-    from bnrecon.runtime.errors import UserError
-
     result = files.read_if_valid(folder / "result.json", RunResult.read)
     if result is not None:
-        layers = [layer for seed in result.seeds for layer in seed.layers]
-        found = [
+        layers = [
             (each.equations, each.width, each.seconds, each.iterations, each.residual)
-            for each in layers
+            for seed in result.seeds
+            for each in seed.layers
         ]
     else:
         require_oversampling(folder)
         paths = sorted(folder.glob("seed-*/layer-*.safetensors"))
         read = [files.read_if_valid(path, solved_layer) for path in paths]
-        found = [layer for layer in read if layer is not None]  # others ended, or are damaged
-    if not found:
+        layers = [layer for layer in read if layer is not None]  # others ended, or are damaged
+    if not layers:
         raise UserError(f"--run {folder}: holds no result and no solved layer")
     rows = []
-    for size in sorted({(n, width) for n, width, *_ in found}):
-        same = [values for n, width, *values in found if (n, width) == size]
-        seconds, iterations, residuals = zip(*same, strict=True)
-        n, width = size
+    for (n, width), same in itertools.groupby(sorted(layers), key=lambda layer: layer[:2]):
+        _, _, seconds, iterations, residuals = zip(*same, strict=True)
         rows.append(
             {
                 "name": "run",
@@ -172,42 +130,24 @@ def run_rows(folder: Path) -> list[dict]:
 
 def require_oversampling(folder: Path) -> None:
     """Raise ``UserError`` where a run at work has not 1.5 n features sign: nothing tells n."""
-    from bnrecon.runtime.errors import UserError
-
     config = folder / "config.json"
     if config.exists():
-        given = json.loads(config.read_text(encoding="utf-8"))["features"]
-        usual = given["oversampling"] in (None, OVERSAMPLING) and given["excess"] is None
-        if given["name"] != "sign" or not usual:
+        features = json.loads(config.read_text(encoding="utf-8"))["features"]
+        usual = features["oversampling"] in (None, OVERSAMPLING) and features["excess"] is None
+        if features["name"] != "sign" or not usual:
             raise UserError(f"--run {folder}: not of 1.5 n features sign; wait for its end")
 
 
 def solved_layer(path: Path) -> tuple[int, int, float, int, float]:
-    """What a run of 1.5 n features tells of a layer until its end.
-
-    Equations, features, seconds, iterations and residual.
-    """
-    from bnrecon.runtime import files
-
-    tensors, about = files.read_tensors(path)
-    report, features = about["report"], len(tensors["scale"])
-    return (
-        round(features / OVERSAMPLING),
-        features,
-        report["seconds"],
-        report["iterations"],
-        report["relative_residual"],
-    )
+    """Equations, features, seconds, iterations and residual of a layer of a run at work."""
+    tensors, metadata = files.read_tensors(path)
+    report, features = metadata["report"], len(tensors["scale"])
+    told = (report[name] for name in ("seconds", "iterations", "relative_residual"))
+    return (round(features / OVERSAMPLING), features, *told)
 
 
 def write_report(rows: list[dict], folder: Path) -> str:
     """Write the table and the figure; the table."""
-    import pandas as pd
-
-    from bnrecon.reporting import figures, tables
-    from bnrecon.runtime import files
-    from bnrecon.runtime.units import format_bytes
-
     names = {"layer": "a layer", "LU": "LU, float64"}
     frame = pd.DataFrame(
         {
@@ -251,11 +191,10 @@ def command_of(rows: list[dict]) -> str:
 
 def draw(rows: list[dict]):
     """Both curves, logarithmic; what was not measured is dashed."""
-    from bnrecon.reporting import figures
-
-    layers = sorted((row["n"], row["seconds"]) for row in rows if row["name"] == "layer")
-    from_run = sorted((row["n"], row["seconds"]) for row in rows if row["name"] == "run")
-    dense = sorted((row["n"], row["seconds"]) for row in rows if row["name"] == "LU")
+    layers, from_run, dense = (
+        sorted((row["n"], row["seconds"]) for row in rows if row["name"] == name)
+        for name in ("layer", "run", "LU")
+    )
     with figures.style():
         figure, axes = figures.new_figure(size=(figures.PAGE, 4))
         blue, red = figures.PALETTE[0], figures.PALETTE[3]

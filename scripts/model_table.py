@@ -18,7 +18,6 @@ float64, so that a difference of outputs is one of the reconstruction.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -30,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import command_line
 import torch
 from small_models import CLASSES, SMALLER, Small, build
 from torch import nn
@@ -227,107 +227,85 @@ def _alike(rows: dict[str, dict]) -> list[str]:
     return ["", f"Made small, these are one network each: {'; '.join(alike)}."] if alike else []
 
 
+PAGE = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+LARGE = f"""\
+Too large for this table is a layer of more than {LARGEST:,} weights; its statistics and
+scales alone would take 48 bytes a weight.
+
+"""
+MADE_SMALL = """\
+## How they were made small
+
+| class | size | image |
+|---|---|---:|
+"""
+
+
 def page(library: Library, rows: dict[str, dict]) -> str:
     """docs/models.md, or the page of another library."""
-    entries = rows.values()
+    rows, entries = dict(sorted(rows.items())), rows.values()
     used = {f"torch {entry['torch']}, {library.name} {entry['version']}" for entry in entries}
-    versions, threads = "; ".join(sorted(used)), max(entry["threads"] for entry in entries)
     computed = all(each.name in entry for entry in entries for each in FEATURES)
-    missing = "" if computed else " *not computed*: this was not run; the command above does it."
-    option = "" if library is TORCHVISION else f" --{library.name}"
-    errors = [
-        entry[features.name]["layer_error"]
-        for entry in rows.values()
-        for features in FEATURES
-        if "layer_error" in entry.get(features.name, {})
-    ]
-    lines = [
-        "# Models" if library is TORCHVISION else f"# Models of {library.name}",
-        "",
-        library.words,
-        f"in float64. Made by `python scripts/model_table.py{option}`, then `--write`",
-        f"({versions}, {threads} thread on a machine",
-        "that others used at the same time).",
-        "",
-        "- *layers*: convolutions, linear layers and projections of attention in the network;",
-        "  *rebuilt*: those that are source layers in the result. The others are left as they are,",
-        "  for the [reasons below](#layers-left-as-they-are).",
-        "- *difference*: the largest difference of two logits, relative to the largest logit.",
-        f"  Each layer is within {max(errors, default=0.0):.0e} of its target; larger differences",
-        f"  of outputs are these errors, amplified by a deep network.{_not_converged(rows)}",
-        "- *seconds*: planning, statistics of four images, drawing, solving, assembling, checking.",
-        "- With `id_cond` the solution is known in closed form. With `he_normal` at 1.5 features",
-        "  an equation layers are solved, smallest first, until 6e10 operations are spent; the",
-        f"  others stay as they are.{missing}",
-        "",
-        "| model | layers | `id_cond` rebuilt | difference | seconds | `he_normal` rebuilt "
-        "| difference | seconds |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name in sorted(rows):
-        entry = rows[name]
+    told = [entry.get(features.name, {}) for entry in entries for features in FEATURES]
+    lines, reasons = [], {}
+    for name, entry in rows.items():
         cells = [name, str(entry.get("id_cond", {}).get("layers", ""))]
         cells += [cell for features in FEATURES for cell in _cells(entry.get(features.name))]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += _alike(rows)
-    lines += ["", "## Layers left as they are", "", "| reason | models (layers) |", "|---|---|"]
-    reasons: dict[str, list[str]] = {}
-    for name in sorted(rows):
-        for reason, count in rows[name].get("id_cond", {}).get("kept", {}).items():
+        for reason, count in entry.get("id_cond", {}).get("kept", {}).items():
             reasons.setdefault(reason, []).append(f"{name} ({count})")
-    lines += [f"| {reason} | {', '.join(where)} |" for reason, where in sorted(reasons.items())]
-    lines.append("")
-    if TOO_LARGE in reasons:
-        lines += [
-            f"Too large for this table is a layer of more than {LARGEST:,} weights; its "
-            "statistics and",
-            "scales alone would take 48 bytes a weight.",
-            "",
-        ]
-    if library is TORCHVISION:
-        used = sorted({entry["class"] for entry in rows.values()} & set(SMALLER))
-        lines += ["## How they were made small", "", "| class | size | image |", "|---|---|---:|"]
-        lines += [
-            f"| {kind} | {SMALLER[kind].words} | {SMALLER[kind].side} x {SMALLER[kind].side} |"
-            for kind in used
-        ]
-        lines.append("")
-    lines += [
-        "BatchNorm's statistics are those of one batch in training mode, its scales and shifts are",
-        "random. Weights that are zero or nearly so at the start (a head of a vision transformer,",
-        "ConvNeXt's layer scale) are drawn anew.",
-    ]
-    return "\n".join(lines) + "\n"
+    kinds = sorted({entry["class"] for entry in entries} & set(SMALLER))
+    small = "".join(
+        f"| {kind} | {SMALLER[kind].words} | {SMALLER[kind].side} x {SMALLER[kind].side} |\n"
+        for kind in kinds
+    )
+    return PAGE.format(
+        of_library="" if library is TORCHVISION else f" of {library.name}",
+        words=library.words,
+        option="" if library is TORCHVISION else f" --{library.name}",
+        versions="; ".join(sorted(used)),
+        threads=max(entry["threads"] for entry in entries),
+        largest=max((each["layer_error"] for each in told if "layer_error" in each), default=0.0),
+        not_converged=_not_converged(rows),
+        missing="" if computed else " *not computed*: this was not run; the command above does it.",
+        lines="\n".join(lines + _alike(rows)),
+        reasons="\n".join(
+            f"| {why} | {', '.join(names)} |" for why, names in sorted(reasons.items())
+        ),
+        too_large=LARGE if TOO_LARGE in reasons else "",
+        small=f"{MADE_SMALL}{small}\n" if library is TORCHVISION else "",
+    )
 
 
 def main() -> int:
     """Compute what is missing, or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=Path, metavar="FILE")
-    parser.add_argument("--only", nargs="+", metavar="NAME")
-    parser.add_argument("--operations", type=float, default=6e10, metavar="COUNT")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--timm", action="store_true", help="ten models of timm instead")
-    parser.add_argument("--write", action="store_true", help="write the page")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    library = TEN_OF_TIMM if arguments.timm else TORCHVISION
-    file = arguments.rows or ROOT / "outputs/models" / f"{library.name}.jsonl"
-    if arguments.write:
-        rows = read_rows(file)
-        if not rows:
-            print(f"{file}: no model in it; run without --write first", file=sys.stderr)
-            return 2
-        files.write_text(library.page, page(library, rows))
-        return 0
-    if unknown := set(arguments.only or ()) - set(library.models):
+    args = command_line.parser(
+        __doc__,
+        rows={"type": Path},
+        only=[],
+        operations=6e10,
+        threads=1,
+        timm=False,
+        write=False,
+    ).parse_args()
+    torch.set_num_threads(args.threads)
+    library = TEN_OF_TIMM if args.timm else TORCHVISION
+    file = args.rows or ROOT / "outputs/models" / f"{library.name}.jsonl"
+    problem = None
+    if args.write and not (rows := read_rows(file)):
+        problem = f"{file}: no model in it; run without --write first"
+    elif unknown := set(args.only) - set(library.models):
         names = ", ".join(sorted(unknown))
-        print(f"--only: not among the models of {library.name}: {names}", file=sys.stderr)
+        problem = f"--only: not among the models of {library.name}: {names}"
+    elif args.timm and not args.write and importlib.util.find_spec("timm") is None:
+        problem = "timm is not installed: pip install timm"
+    if problem is not None:
+        print(problem, file=sys.stderr)
         return 2
-    if arguments.timm and importlib.util.find_spec("timm") is None:
-        print("timm is not installed: pip install timm", file=sys.stderr)
-        return 2
-    compute(library, arguments.only or library.models, file, arguments.operations)
+    if args.write:
+        files.write_text(library.page, page(library, rows))
+    else:
+        compute(library, args.only or library.models, file, args.operations)
     return 0
 
 

@@ -11,12 +11,13 @@ folders) the weights and the log. Then the tables and figures are written from w
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import shlex
 import shutil
 import sys
 from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import command_line
 
 from bnrecon.config.composition import FOLDERS
 from bnrecon.reporting.result import RunResult
@@ -29,15 +30,9 @@ from bnrecon.studies import registry
 
 def main(arguments: list[str] | None = None) -> int:
     """Copy, then write the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("source", type=Path, metavar="FROM")
-    parser.add_argument("--study", default="burkholz2024")
-    parser.add_argument("--scale", default="laptop")
-    parser.add_argument("--to", type=Path, default=Path("outputs"))
-    parser.add_argument("--targets", nargs="*", default=[])
-    args = parser.parse_args(arguments)
+    options = {"study": "burkholz2024", "scale": "laptop", "to": Path("outputs"), "targets": []}
+    args = command_line.parser(__doc__, "source", **options).parse_args(arguments)
+    args.source = Path(args.source)
     study = registry.find(args.study)
     made = read(args.study, [f"scale={args.scale}", f"outputs={args.source}"])
     brought = bring(study, made, args.to)

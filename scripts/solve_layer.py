@@ -15,32 +15,43 @@ row that is there is not measured again (--fresh does so). Results: layers.{json
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bench_rows import in_process, measure_missing, memory_status
+import command_line
+import pandas as pd
+import torch
+from bench_rows import ROW, in_process, measure_missing, memory_status
+from torchvision import models
 
-if TYPE_CHECKING:
-    from bnrecon import Plan
+import bnrecon
+from bnrecon.reporting import tables
+from bnrecon.run.layer_checkpoint import LayerCheckpoint
+from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.units import format_bytes
 
 IMAGES = 2
 
 
 def main() -> int:
     """Measure the layer unless it is there, and write the table of all that are."""
-    args = read_arguments()
+    options = {"features": "sign", "threads": 1, "fresh": False}
+    parser = command_line.parser(
+        __doc__, "names*", **options, outputs=Path("outputs/solvers/layers"), row=ROW
+    )
+    args = parser.parse_args()
     if args.row:
         about, outputs = json.loads(args.row)
         print(json.dumps(rebuild(about, Path(outputs))))
         return 0
-    from bnrecon.runtime.errors import UserError
-
-    about = {name: getattr(args, name) for name in ("model", "layer", "features", "threads")}
+    if len(args.names) != 2:
+        parser.error("give a model of torchvision and one of its layers")
+    model, layer = args.names
+    about = {"model": model, "layer": layer, "features": args.features, "threads": args.threads}
     try:
         plan_one(about)
     except UserError as error:
@@ -56,32 +67,8 @@ def main() -> int:
     return 0 if any(about.items() <= row.items() for row in rows) else 1
 
 
-def read_arguments() -> argparse.Namespace:
-    """The command line; ``--row`` is for the process that this script starts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", nargs="?", help="its name in torchvision.models")
-    parser.add_argument("layer", nargs="?", help="its name in the model, as layer4.0.conv1")
-    parser.add_argument("--features", default="sign")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--outputs", type=Path, default=Path("outputs/solvers/layers"))
-    parser.add_argument("--row", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if not args.row and args.layer is None:
-        parser.error("give a model of torchvision and one of its layers")
-    return args
-
-
-def plan_one(about: dict) -> Plan:
+def plan_one(about: dict) -> bnrecon.Plan:
     """A plan of this layer alone; ``UserError`` where there is no such model or layer."""
-    import torch
-    from torchvision import models
-
-    import bnrecon
-    from bnrecon.runtime.errors import UserError
-
     if about["model"] not in models.list_models(models):
         raise UserError(f"{about['model']}: no classification model of torchvision")
     torch.manual_seed(0)
@@ -97,11 +84,6 @@ def plan_one(about: dict) -> Plan:
 
 def rebuild(about: dict, outputs: Path) -> dict:
     """Solve the layer, put it into the model, and compare logits."""
-    import torch
-
-    import bnrecon
-    from bnrecon.run.layer_checkpoint import LayerCheckpoint
-
     plan = plan_one(about)
     layer = plan.layers[0]
     images = torch.randn(IMAGES, 3, 224, 224, generator=torch.Generator().manual_seed(0))
@@ -136,12 +118,6 @@ def rebuild(about: dict, outputs: Path) -> dict:
 
 def write_table(rows: list[dict], outputs: Path) -> str:
     """All rows as Markdown, with the commands that measure them."""
-    import pandas as pd
-
-    from bnrecon.reporting import tables
-    from bnrecon.runtime import files
-    from bnrecon.runtime.units import format_bytes
-
     rows = sorted(rows, key=lambda row: (row["n"], row["model"], row["layer"], row["features"]))
     table = tables.markdown(
         pd.DataFrame(
@@ -153,7 +129,8 @@ def write_table(rows: list[dict], outputs: Path) -> str:
                 "c1": f"{row['c1']:,}",
                 "threads": row["threads"],
                 "seconds": f"{row['seconds']:,.3g}",
-                "processor": format_seconds(row["processor_seconds"]),
+                # Nothing where another process spent a part
+                "processor": f"{row['processor_seconds']:,.3g}" if row["processor_seconds"] else "",
                 "iterations": row["iterations"],
                 "products": row["products"],
                 "residual": f"{row['residual']:.1e}",
@@ -172,11 +149,6 @@ largest of {IMAGES} random images, and the largest change when this layer alone 
 Commands: {"; ".join(command(row) for row in rows)}."""
     files.write_text(outputs / "layers.md", f"{table}\n\n{text}\n")
     return table
-
-
-def format_seconds(seconds: float | None) -> str:
-    """Three digits; nothing where a part was spent by another process."""
-    return "" if seconds is None else f"{seconds:,.3g}"
 
 
 def command(row: dict) -> str:

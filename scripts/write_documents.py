@@ -8,9 +8,10 @@ With --check nothing is written: the exit code is 1 where a page differs from th
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+
+import command_line
 
 from bnrecon.reproduction.document import document
 from bnrecon.runtime import files
@@ -21,11 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the pages, or compare them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="compare only")
-    check = parser.parse_args(arguments).check
+    check = command_line.parser(__doc__, check=False).parse_args(arguments).check
     outdated = []
     for name in registry.STUDIES:
         path = ROOT / "docs" / "reproduction" / f"{name}.md"

@@ -28,6 +28,7 @@ PAGES = sorted(
         ROOT / "CHANGELOG.md",
         ROOT / "outputs/README.md",
         ROOT / "outputs/main_job/README.md",
+        ROOT / "scripts/gpu/README.md",
         *(ROOT / "docs").glob("**/*.md"),
     }
 )

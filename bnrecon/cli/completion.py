@@ -21,7 +21,7 @@ from typing import Any
 
 from bnrecon.cli import cluster, compare, exit_codes, export, listing, output, status
 from bnrecon.cli.parser import Parser
-from bnrecon.runtime import tracker_libraries
+from bnrecon.runtime import extras
 
 __all__ = ["add_commands", "complete"]
 
@@ -217,7 +217,7 @@ def _taken(command: str, before: Sequence[str]) -> _Taken:
         case "export" if before:
             return _Taken(_stored(before, "runs", "targets"), export.OPTIONS, folders=True)
         case "export":
-            return _Taken(tracker_libraries.NAMES)
+            return _Taken(extras.TRACKERS)
         case "completion":
             return _Taken(SCRIPTS)
     return _Taken(of_runs=True)

@@ -24,7 +24,7 @@ SETTINGS = """settings, written NAME=VALUE:
   tracker_folder=null       where the tracker writes; null: the folder "trackers" in the outputs
   tracker_project=bnrecon   project of trackio and wandb
 
-What was sent before, also by a run with tracker=NAME, is not sent again.
+What a tracker has of a run is replaced.
 wandb writes to files alone (wandb sync uploads them), unless WANDB_MODE says otherwise."""
 
 
@@ -48,41 +48,25 @@ def _export(given: argparse.Namespace) -> int:
         given.parser.print_help()
         return exit_codes.MISTAKE
     config, words = _read(given.words)
-    from bnrecon.reporting.trackers import export, registry
+    from bnrecon.reporting.trackers.export import export, find_finished
     from bnrecon.runtime.interruption import finish_loading
-    from bnrecon.runtime.tracking import Trackers
 
     finish_loading()
-
-    opened: dict[Path, Trackers] = {}
-
-    def trackers(item: export.Finished) -> Trackers:
-        folder = config.tracking_folder
-        if config.tracker_folder is None and item.outputs is not None:
-            folder = item.outputs / "trackers"
-        if folder not in opened:
-            opened[folder] = registry.make_trackers(
-                config.tracker, folder, config.tracker_project, at_once=False
-            )
-        return opened[folder]
-
-    found = export.find_finished(words, Path(config.outputs))
-    sent = export.export(found, trackers)
-    views = [view for used in opened.values() for view in used.views]
-    output.write("\n".join([sent.text(), *views]))
-    return exit_codes.FAILED if sent.problems else exit_codes.DONE
+    lines, problems = export(find_finished(words, Path(config.outputs)), config)
+    output.write("\n".join(lines))
+    return exit_codes.FAILED if problems else exit_codes.DONE
 
 
 def _read(given: list[str]) -> tuple[RunConfig, list[str]]:
     """The configuration of the trackers, and the words that name runs."""
     from bnrecon.config import composition
-    from bnrecon.runtime.tracker_libraries import NAMES, require_libraries
+    from bnrecon.runtime.extras import TRACKERS, require_trackers
 
     tracker, *rest = given
     words, options = split(rest, OPTIONS)
-    if "=" in tracker or not set(tracker.split(",")) <= set(NAMES):
-        raise UserError(f"export {tracker}: {nearest(tracker, NAMES)}")
+    if "=" in tracker or not set(tracker.split(",")) <= set(TRACKERS):
+        raise UserError(f"export {tracker}: {nearest(tracker, TRACKERS)}")
     chosen = [f"{name}={value}" for name, value in options.items()]
     config = composition.compose([f"tracker={tracker}", *chosen])
-    require_libraries(config.tracker)
+    require_trackers(config.tracker)
     return config, words

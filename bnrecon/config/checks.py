@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bnrecon.config.schema import RunConfig
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.extras import require_trackers
 from bnrecon.runtime.options import check_folder, check_utf8
-from bnrecon.runtime.tracker_libraries import require_libraries
 from bnrecon.runtime.units import format_bytes
 
 __all__ = ["check_machine", "require_folder"]
@@ -52,7 +52,7 @@ def check_machine(config: RunConfig) -> None:
     """Raise ``UserError`` for what is missing: a GPU, memory, a compiler, a tracker's library."""
     from bnrecon.runtime import hardware  # loads torch, which help and completion do without
 
-    require_libraries(config.tracker)
+    require_trackers(config.tracker)
     device = hardware.resolve_device(config.device)
     free, needed = hardware.available_memory(device), config.target.training_bytes()
     if needed > free:

@@ -10,8 +10,8 @@ from hydra.core.config_store import ConfigStore
 from bnrecon.data.spec import DataSpec
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.runtime.errors import UserError
+from bnrecon.runtime.extras import TRACKERS
 from bnrecon.runtime.options import check_fields, check_utf8, option
-from bnrecon.runtime.tracker_libraries import NAMES as TRACKERS
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.targets.spec import (
     CustomTarget,

@@ -1,4 +1,4 @@
-"""Archives of results: from the machine that computed them to another one, and nothing else.
+"""Taking in archives of results that another machine computed, and nothing else.
 
 An archive is a zip file of what a study stores below its outputs folder: trained targets, runs,
 tasks, benchmarks, and the state of what was interrupted. It holds JSON, safetensors, CSV and text.
@@ -10,13 +10,11 @@ as they are 92%. What is in an archive is checked before anything of it is writt
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import tempfile
 import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +23,10 @@ import numpy as np
 
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError, first_line, shorten
-from bnrecon.runtime.provenance import commit
 
-__all__ = ["Exported", "Imported", "export_results", "import_results"]
+__all__ = ["FINISHED", "KINDS", "MANIFEST", "Imported", "import_results", "kind_of", "transpose"]
 
 MANIFEST = "archive.json"
-LIMIT = 16 * 2**20 - 2**16  # bytes of an archive: below 16 MiB
 LARGEST = 2**30  # bytes of all files of an archive, unpacked
 NAME = r"[^\W_][\w .,=+-]*"
 
@@ -46,15 +42,6 @@ KINDS = {
     "solved layers": rf"runs/{NAME}/seed-\d+/(layer|unfinished)-{NAME}\.safetensors",
 }
 FINISHED = ("targets", "runs")
-STATE = ("seeds", "interrupted trainings", "solved layers")  # of use until there is a result
-
-
-@dataclass(frozen=True)
-class Exported:
-    """The files that an archive was made of, and those that it had no room for."""
-
-    files: tuple[str, ...]
-    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -90,90 +77,14 @@ def kind_of(name: str) -> str | None:
     return next((kind for kind in KINDS if re.fullmatch(KINDS[kind], name)), None)
 
 
-def export_results(
-    outputs: Path, archive: Path, limit: int | None = LIMIT, sent: Path | None = None
-) -> Exported:
-    """Write results that no archive had before, as many as there is room for.
-
-    Args:
-        outputs: the folder of runs, targets and studies.
-        archive: the file that is written, in whole or not at all.
-        limit: the bytes that it may have; ``None`` for any number.
-        sent: the file that remembers what earlier archives had; what is left out of this one is
-            not in it, and so goes to the next.
-    """
-    before = _read_sent(sent)
-    packed: dict[str, bytes] = {}
-    digests: dict[str, str] = {}
-    left_out: list[str] = []
-    size = 4096
-    for group in _groups(outputs):
-        read = {name: (outputs / name).read_bytes() for name in group}
-        found = {name: hashlib.sha256(content).hexdigest() for name, content in read.items()}
-        if all(before.get(name) == digest for name, digest in found.items()):
-            continue
-        needed = sum(map(_packed_size, read, read.values()))
-        if limit is not None and size + needed > limit:
-            left_out += group
-            continue
-        size += needed
-        packed |= read
-        digests |= found
-    _write_archive(archive, packed, digests, left_out)
-    if sent is not None:
-        files.write_text(sent, json.dumps(before | digests, indent=1))
-    return Exported(tuple(packed), tuple(left_out))
-
-
-def _read_sent(sent: Path | None) -> dict[str, str]:
-    if sent is None:
-        return {}
-    try:
-        return json.loads(sent.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:  # everything is packed again
-        files.quarantine(sent, error)
-        return {}
-
-
-def _groups(outputs: Path) -> Iterator[list[str]]:
-    """The results below a folder, those together that are of use together, targets first."""
-    found: dict[str, dict[Path, list[str]]] = {kind: {} for kind in KINDS}
-    for path in sorted(outputs.glob("**/*")):
-        name = path.relative_to(outputs)
-        kind = kind_of(name.as_posix())
-        if kind is None or not path.is_file() or path.is_symlink():
-            continue
-        own = outputs / name.parts[0] / name.parts[1]
-        done = (own / "target.json").exists() or (own / "result.json").exists()
-        if kind in (STATE if done else FINISHED):
-            continue
-        # A target's files are of use together, a task is of use alone.
-        key = path.parent if kind in (*FINISHED, "benchmarks") else path
-        found[kind].setdefault(key, []).append(name.as_posix())
-    for groups in found.values():
-        yield from groups.values()
-
-
-def _packed_size(name: str, content: bytes) -> int:
-    """The bytes that a file takes in an archive, its entries in the lists included."""
-    return len(zlib.compress(_stored(name, content))) + 3 * len(name) + 300
-
-
-def _stored(name: str, content: bytes) -> bytes:
-    """A file as it is put into the archive: weights as planes of bytes."""
-    return _transpose(content, 4) if name.endswith(".safetensors") else content
-
-
 def _restored(name: str, stored: bytes) -> bytes:
-    return _transpose(stored, len(stored) // 4) if name.endswith(".safetensors") else stored
+    return transpose(stored, len(stored) // 4) if name.endswith(".safetensors") else stored
 
 
-def _transpose(content: bytes, columns: int) -> bytes:
+def transpose(content: bytes, columns: int) -> bytes:
     """Bytes read by rows of ``columns`` and written by columns; up to three at the end stay.
 
-    >>> _transpose(b"abcdABCDx", 4), _transpose(_transpose(b"abcdABCDx", 4), 2)
+    >>> transpose(b"abcdABCDx", 4), transpose(transpose(b"abcdABCDx", 4), 2)
     (b'aAbBcCdDx', b'abcdABCDx')
     """
     whole = len(content) // 4 * 4
@@ -181,18 +92,6 @@ def _transpose(content: bytes, columns: int) -> bytes:
         return content
     planes = np.frombuffer(content[:whole], np.uint8).reshape(-1, columns).T
     return planes.tobytes() + content[whole:]
-
-
-def _write_archive(
-    archive: Path, packed: Mapping[str, bytes], digests: Mapping[str, str], left_out: list[str]
-) -> None:
-    about = {"commit": commit(), "files": digests, "left_out": left_out}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr(MANIFEST, json.dumps(about, indent=1))
-        for name, content in packed.items():
-            file.writestr(name, _stored(name, content))
-    files.write_bytes(archive, buffer.getvalue())
 
 
 def import_results(archive: Path, outputs: Path, study: str) -> Imported:
@@ -203,7 +102,7 @@ def import_results(archive: Path, outputs: Path, study: str) -> Imported:
     further on.
 
     Args:
-        archive: what ``export_results`` wrote.
+        archive: what ``scripts/gpu/pack_results.py`` wrote.
         outputs: the folder of runs, targets and studies.
         study: the study whose tasks it may hold.
 

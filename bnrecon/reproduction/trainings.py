@@ -12,7 +12,7 @@ from torch import nn
 from bnrecon.config import composition
 from bnrecon.data import Images, load
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reporting.trackers.registry import open_trackers
+from bnrecon.reporting.trackers.adapters import open_trackers
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.options import option_name, refuse_compared

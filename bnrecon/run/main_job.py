@@ -25,8 +25,8 @@ from bnrecon.reporting.result import (
     TargetSummary,
 )
 from bnrecon.reporting.run_tables import run_text, table_files
+from bnrecon.reporting.trackers.adapters import open_trackers
 from bnrecon.reporting.trackers.events import log_run, tracked_options
-from bnrecon.reporting.trackers.registry import open_trackers
 from bnrecon.run import finished as finished_run
 from bnrecon.run.announcement import announce
 from bnrecon.run.naming import USER_IMAGES, run_folder

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+from collections.abc import Iterable
 
-__all__ = ["install_command"]
+from bnrecon.runtime.errors import UserError
+
+__all__ = ["TRACKERS", "install_command", "require_trackers"]
+
+TRACKERS = ("tensorboard", "trackio", "wandb")  # each the name of a library and of its extra
 
 
 def install_command(extra: str) -> str:
@@ -21,3 +27,11 @@ def install_command(extra: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         return f"pip install -e '.[{extra}]' in its source folder"
     return f"pip install 'bnrecon[{extra}]'"
+
+
+def require_trackers(names: Iterable[str]) -> None:
+    """Raise ``UserError`` where a tracker's library is missing; none is imported."""
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of this name, as wandb leaves one
+            raise UserError(f"tracker={name}: {name} is not installed; {install_command(name)}")

@@ -11,13 +11,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from bnrecon.runtime.bound_values import IndescribableError, ValueDescriber
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, nearest
-from bnrecon.runtime.source_files import PACKAGE, UserSources
 
 __all__ = ["Registered", "attribute_errors", "unregistered"]
 
 logger = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).absolute().parent.parent
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 def unregistered(option: str, name: object, names: Iterable[str]) -> UserError:
@@ -40,21 +41,20 @@ class Registered:
     Args:
         what: what is registered, as messages name it.
         function: what is called.
-        version: replaces the fingerprint of the code; change it when the results change.
+        version: replaces the hash of the module's source; change it when the results change.
 
     >>> Registered("features he_normal", len).user_defined
     True
     """
 
     def __init__(self, what: str, function: Callable, version: str | None = None) -> None:
-        caller = sys._getframe(2)  # what called the decorator
-        file = Path(caller.f_code.co_filename).absolute()
+        file = Path(sys._getframe(2).f_code.co_filename).absolute()  # what called the decorator
         self.what, self.function, self.version = what, function, version
         self.user_defined = not file.is_relative_to(PACKAGE)
-        self._sources = UserSources(file)
-        # Now, while the files are those that were imported
-        if self.user_defined and version is None:
-            self._sources.add_module(caller.f_globals, file)
+        self._home = file if file.parent.name in INSTALLED else file.parent
+        self._source: bytes | None = None
+        if self.user_defined and version is None and file.is_file():
+            self._source = file.read_bytes()  # now, while it is what was imported
 
     def warn_of_replacing(self, former: Registered | None) -> None:
         """Warn where what was under the name is bnrecon's own and this is a user's."""
@@ -62,24 +62,22 @@ class Registered:
             logger.warning("%s is bnrecon's own name; yours takes its place", self.what)
 
     def is_user_code(self, filename: str) -> bool:
-        """Whether a line of a traceback is the user's code."""
-        return not filename.startswith("<frozen ") and self._sources.is_user_code(filename)
+        """Whether a line of a traceback lies in the registering module's folder or below."""
+        path = Path(filename)
+        if path.is_relative_to(PACKAGE) or not path.is_relative_to(self._home):
+            return False
+        return INSTALLED.isdisjoint(path.relative_to(self._home).parts)  # an environment in it
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
-        """A hash of what the function computes, ten hexadecimal digits; ``None`` for bnrecon's own.
+        """What tells its results apart, ten hexadecimal digits; ``None`` for bnrecon's own.
 
-        It covers the source files of the module that registered the function, and of the user's
-        modules that it imports, directly or not, as they were at that time; a changed comment is a
-        change. It covers the values bound to the function too: arguments of a ``partial``,
-        variables of the functions around it, defaults, the state of a callable object. Code without
-        a file (typed in) counts as compiled, with everything that it names.
-
-        Installed packages, files and environment variables that the code reads, and modules
-        imported by a computed name do not count. With a ``version``, that is all that counts.
+        A hash of the source of the module that registered the function, as it was at that time (a
+        changed comment is a change), or of ``version``. What that module imports or reads does not
+        count.
 
         Raises:
-            UserError: a bound value cannot be compared between processes, such as a lock.
+            UserError: the code was typed in and lies in no file, and there is no version.
 
         >>> len(Registered("features mine", len, version="2").fingerprint)
         10
@@ -87,18 +85,15 @@ class Registered:
         if not self.user_defined:
             return None
         if self.version is not None:
-            content = f"version {self.version}"
+            content = f"version {self.version}".encode("utf-8", "surrogatepass")
+        elif self._source is not None:
+            content = self._source
         else:
-            try:
-                described = ValueDescriber(self._sources).describe(self.function)
-            except IndescribableError as error:
-                raise UserError(
-                    f"{self.what}: its code holds {error}, which cannot be compared between "
-                    'processes; register it with version="1", and change the version when what it '
-                    "computes changes"
-                ) from None
-            content = repr((described, sorted(self._sources.digests.items())))
-        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+            raise UserError(
+                f"{self.what}: its code lies in no file, so that results cannot be told apart; "
+                'register it with version="1", and change the version when what it computes changes'
+            )
+        return hashlib.sha256(content).hexdigest()[:10]
 
 
 @contextlib.contextmanager
@@ -118,7 +113,7 @@ def attribute_errors(registered: Registered) -> Iterator[None]:
         if not registered.user_defined or "out of memory" in str(error):
             raise
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if registered.is_user_code(frame.filename)]
-        where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+        lines = [frame for frame in frames if registered.is_user_code(frame.filename)]
+        where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines else ""
         first = " ".join((str(error).splitlines() or [""])[0].split())[:300]
         raise UserError(f"{registered.what}: {type(error).__name__}: {first}{where}") from None

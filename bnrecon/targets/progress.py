@@ -13,11 +13,12 @@ __all__ = ["log_epoch", "log_training"]
 def log_epoch(tracked: TrackedRun, row: Mapping[str, float]) -> None:
     """Log a row of the trainer's log."""
     values = {name: value for name, value in row.items() if name != "epoch"}
-    tracked.epoch(int(row["epoch"]), values)
+    tracked.log("epoch", int(row["epoch"]), values)
 
 
 def log_training(tracked: TrackedRun, about: Mapping[str, Any]) -> None:
     """Log all of a finished training, as ``target.json`` has it."""
     for row in about["log"]:
         log_epoch(tracked, row)
-    tracked.result({name: about[name] for name in ("accuracy", "images", "seconds")})
+    values = {name: about[name] for name in ("accuracy", "images", "seconds")}
+    tracked.log("result", 0, values)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pack_results
 import pytest
 import torch
+from pack_results import LIMIT, export_results
 from places import OUTPUTS, RESULTS
 
-from bnrecon.reproduction.archive import LIMIT, MANIFEST, export_results, import_results
+from bnrecon.reproduction.archive import MANIFEST, import_results
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError
 
@@ -81,28 +82,28 @@ def test_results_come_home_byte_for_byte_and_nothing_else_does(outputs, archive,
 
 def test_what_has_no_room_is_left_for_the_next_archive(outputs, tmp_path):
     sent, came = tmp_path / "sent.json", []
-    whole = export_results(outputs, tmp_path / "all.zip")
+    whole, _ = export_results(outputs, tmp_path / "all.zip")
     for number in range(3):
         path = tmp_path / f"{number}.zip"
         limit = (tmp_path / "all.zip").stat().st_size - 2000
-        packed = export_results(outputs, path, limit, sent)
+        packed, left_out = export_results(outputs, path, limit, sent)
         assert path.stat().st_size <= limit
-        came.append(packed.files)
+        came.append(packed)
         if number == 0:
-            assert packed.left_out
-            assert {*packed.files, *packed.left_out} == set(whole.files)
+            assert left_out
+            assert {*packed, *left_out} == set(whole)
         import_results(path, tmp_path / "home", STUDY)
-    assert came[2] == ()
-    assert sorted([*came[0], *came[1]]) == sorted(whole.files)
+    assert came[2] == []
+    assert sorted([*came[0], *came[1]]) == sorted(whole)
     assert contents(tmp_path / "home") == results(outputs)
 
 
 def test_a_file_that_changed_is_packed_again_and_the_others_are_not(outputs, tmp_path):
     sent = tmp_path / "sent.json"
     save_checkpoint(outputs, 1)
-    assert CHECKPOINT in export_results(outputs, tmp_path / "1.zip", sent=sent).files
+    assert CHECKPOINT in export_results(outputs, tmp_path / "1.zip", sent=sent)[0]
     save_checkpoint(outputs, 2)
-    assert export_results(outputs, tmp_path / "2.zip", sent=sent).files == (CHECKPOINT,)
+    assert export_results(outputs, tmp_path / "2.zip", sent=sent)[0] == [CHECKPOINT]
 
 
 def test_eight_targets_of_width_64_fit_into_one_archive(tmp_path):
@@ -116,9 +117,9 @@ def test_eight_targets_of_width_64_fit_into_one_archive(tmp_path):
 
 def test_state_of_an_interrupted_training_travels_until_it_is_trained(outputs, tmp_path):
     save_checkpoint(outputs, 7)
-    assert CHECKPOINT in export_results(outputs, tmp_path / "1.zip").files
+    assert CHECKPOINT in export_results(outputs, tmp_path / "1.zip")[0]
     shutil.copyfile(outputs / TARGET / "target.json", (outputs / CHECKPOINT).parent / "target.json")
-    assert CHECKPOINT not in export_results(outputs, tmp_path / "2.zip").files
+    assert CHECKPOINT not in export_results(outputs, tmp_path / "2.zip")[0]
 
 
 @pytest.mark.parametrize(("here", "after"), [(3, 7), (7, 7), (9, 9)])
@@ -161,7 +162,7 @@ def test_a_file_that_differs_is_named_and_kept(command, archive, tmp_path):
 @pytest.mark.parametrize("name", ["digits-my net-0123456789", "digits-größer-0123456789"])
 def test_names_that_a_user_gives_travel_too(outputs, tmp_path, name):
     shutil.copytree(outputs / TARGET, outputs / "targets" / name)
-    packed = export_results(outputs, tmp_path / "results.zip").files
+    packed = export_results(outputs, tmp_path / "results.zip")[0]
     assert f"targets/{name}/target.json" in packed
     came = import_results(tmp_path / "results.zip", tmp_path / "home", STUDY)
     assert f"targets/{name}/target.safetensors" in came.new

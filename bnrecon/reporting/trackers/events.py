@@ -27,15 +27,12 @@ def tracked_options(config: RunConfig | Mapping[str, Any]) -> dict[str, Plain]:
 
 def log_layer(tracked: TrackedRun, seed: int, number: int, report: SolverReport) -> None:
     """Log how well a layer was solved, ``number`` counting from 1."""
-    tracked.layer(
-        seed,
-        number,
-        {
-            "residual": report.relative_residual,
-            "iterations": report.iterations,
-            "seconds": report.seconds,
-        },
-    )
+    values = {
+        f"residual/seed-{seed}": report.relative_residual,
+        f"iterations/seed-{seed}": report.iterations,
+        f"seconds/seed-{seed}": report.seconds,
+    }
+    tracked.log("layer", number, values)
 
 
 def log_seed(tracked: TrackedRun, record: SeedResult, target_accuracy: float) -> None:
@@ -43,7 +40,7 @@ def log_seed(tracked: TrackedRun, record: SeedResult, target_accuracy: float) ->
     for number, layer in enumerate(record.layers, start=1):
         log_layer(tracked, record.seed, number, layer.solution)
     for number, layer in enumerate(record.layers, start=1):
-        tracked.layer_error(record.seed, number, {"relative_error": layer.relative_error})
+        tracked.log("layer", number, {f"relative_error/seed-{record.seed}": layer.relative_error})
     values = {
         "accuracy": record.accuracy,
         "loss": target_accuracy - record.accuracy,
@@ -54,17 +51,17 @@ def log_seed(tracked: TrackedRun, record: SeedResult, target_accuracy: float) ->
     }
     if record.predictions is not None:
         values["predictions_that_differ"] = record.predictions.differ
-    tracked.seed(record.seed, values)
+    tracked.log("seed", record.seed, values)
 
 
 def log_run(tracked: TrackedRun, result: RunResult) -> None:
-    """Log everything of a finished run; what was sent while it worked is passed over."""
+    """Log everything of a finished run; what was logged while it worked is passed over."""
     for record in result.seeds:
         log_seed(tracked, record, result.target.accuracy)
-    accuracy, loss = result.accuracy, result.loss
+    accuracy = result.accuracy
     values = {
         "accuracy": accuracy.mean,
-        "loss": loss.mean,
+        "loss": result.loss.mean,
         "target_accuracy": result.target.accuracy,
         "seeds": len(result.seeds),
         "largest_layer_error": max(layer.relative_error for layer in result.layers),
@@ -74,4 +71,4 @@ def log_run(tracked: TrackedRun, result: RunResult) -> None:
     }
     if accuracy.half_width is not None:
         values["accuracy_half_width"] = accuracy.half_width
-    tracked.result(values)
+    tracked.log("result", 0, values)

@@ -1,15 +1,16 @@
-"""Sending what was run before to a tracker: results of runs, and trainings of targets."""
+"""Sending what was run before to trackers: results of runs, and trainings of targets."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from tqdm import tqdm
 
+from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.trackers.adapters import make_trackers
 from bnrecon.reporting.trackers.events import log_run, tracked_options
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError, nearest
@@ -17,53 +18,15 @@ from bnrecon.runtime.tracking import Trackers
 from bnrecon.targets.progress import log_training
 from bnrecon.targets.store import METADATA
 
-__all__ = ["Exported", "Finished", "export", "find_finished"]
+__all__ = ["export", "find_finished"]
 
 logger = logging.getLogger(__name__)
 
 FILES = {"runs": "result.json", "targets": "target.json"}
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run or a target by its file, and the outputs folder that holds it, if one does."""
-
-    kind: str  # runs or targets
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """What trackers call it."""
-        return f"{self.kind}/{self.path.parent.name}"
-
-    @property
-    def outputs(self) -> Path | None:
-        """The outputs folder; ``None`` for a folder that was copied elsewhere."""
-        above = self.path.parent.parent
-        return above.parent if above.name == self.kind else None
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What an export has done: numbers of runs and targets, of entries, and what was left out."""
-
-    runs: int
-    targets: int
-    added: int
-    known: int
-    problems: list[str]
-
-    def text(self) -> str:
-        """One line about what was sent."""
-        sent = f"{_count(self.runs, 'run')} and {_count(self.targets, 'target')}"
-        if not self.added:
-            return f"{sent}: nothing new, all {self.known:,} entries were sent before"
-        before = f", {self.known:,} were sent before" if self.known else ""
-        return f"{sent}: {_count(self.added, 'entry', 'entries')} sent{before}"
-
-
-def find_finished(words: Iterable[str], outputs: Path) -> list[Finished]:
-    """The finished runs and targets that words name; all of ``outputs`` where there are no words.
+def find_finished(words: Iterable[str], outputs: Path) -> list[Path]:
+    """The files of the finished runs and targets that words name; all where there are no words.
 
     Args:
         words: outputs folders, or their runs or targets, or names of these in ``outputs``.
@@ -72,79 +35,83 @@ def find_finished(words: Iterable[str], outputs: Path) -> list[Finished]:
     Raises:
         UserError: a word names nothing that is finished.
     """
-    found: dict[Path, Finished] = {}
-    for word in list(words) or [str(outputs)]:
-        for item in _named(word, outputs):
-            found[item.path.resolve()] = item
-    return list(found.values())
+    paths = [path for word in list(words) or [str(outputs)] for path in _named(word, outputs)]
+    return list({path.resolve(): path for path in paths}.values())
 
 
-def _named(word: str, outputs: Path) -> list[Finished]:
-    places = [Path(word), *(outputs / kind / word for kind in FILES)]
-    place = next((place for place in places if word and place.exists()), None)
-    if place is None:
-        names = [p.name for kind in FILES for p in (outputs / kind).glob("[!.]*")]
+def _named(word: str, outputs: Path) -> list[Path]:
+    folders = [Path(word), *(outputs / kind / word for kind in FILES)]
+    folder = next((folder for folder in folders if word and folder.exists()), None)
+    if folder is None:
+        names = [path.name for kind in FILES for path in (outputs / kind).glob("[!.]*")]
         hint = f"{nearest(word, names)}; " if 0 < len(names) <= 20 else ""
         raise UserError(
             f"{word!r}: no such folder, and no run or target in {outputs}; {hint}give an outputs "
             "folder, or the folder or name of a run or target"
         )
-    if not place.is_dir():
+    if not folder.is_dir():
         raise UserError(f"{word}: a file; give the folder of a run or target, or an outputs folder")
-    for kind, name in FILES.items():
-        if (place / name).exists() or (place / name).is_symlink():
-            return [Finished(kind, place / name)]
-    folders = [(kind, place if place.name == kind else place / kind) for kind in FILES]
-    found = [Finished(kind, path) for kind, at in folders for path in _files(at, FILES[kind])]
-    if not found:
-        raise UserError(
-            f"{word}: no finished run or target in this folder; make one with: "
-            f"bnrecon run outputs={word}"
-        )
-    return found
+    for pattern in ("{file}", "*/{file}", "{kind}/*/{file}"):
+        patterns = [pattern.format(kind=kind, file=file) for kind, file in FILES.items()]
+        if paths := [path for pattern in patterns for path in sorted(folder.glob(pattern))]:
+            return paths
+    raise UserError(
+        f"{word}: no finished run or target in this folder; make one with: "
+        f"bnrecon run outputs={word}"
+    )
 
 
-def _files(folder: Path, name: str) -> Iterator[Path]:
-    yield from sorted(folder.glob(f"*/{name}"))
+def export(paths: Iterable[Path], config: RunConfig) -> tuple[list[str], list[str]]:
+    """Send runs and targets to the trackers of a configuration, in place of what these have.
 
-
-def export(found: Iterable[Finished], trackers: Callable[[Finished], Trackers]) -> Exported:
-    """Send runs and targets to trackers. A file that cannot be read is named and left out.
+    A file that cannot be read is named and left out.
 
     Args:
-        found: what to send.
-        trackers: where each is sent to.
+        paths: the files of what is to be sent; those of an outputs folder go to its ``trackers``.
+        config: the trackers, and where they write if not there.
+
+    Returns:
+        What was sent and how to look at it, a line each; and what went wrong.
     """
-    counts, problems, used = {"runs": 0, "targets": 0}, [], set()
-    for item in tqdm(list(found), desc="exporting", disable=None):
-        own = trackers(item)
-        used.add(own)
+    counts, problems = dict.fromkeys(FILES, 0), []
+    opened: dict[Path, Trackers] = {}
+    for path in tqdm(list(paths), desc="exporting", disable=None):
+        kind = next(kind for kind, file in FILES.items() if file == path.name)
+        folder = config.tracking_folder
+        if config.tracker_folder is None and path.parent.parent.name == kind:
+            folder = path.parent.parent.parent / "trackers"
+        if folder not in opened:
+            names = tuple(config.tracker)
+            opened[folder] = make_trackers(names, folder, config.tracker_project, whole=True)
         try:
-            _send(item, own)
+            _send(kind, path, opened[folder])
+            counts[kind] += 1
         except (files.Damaged, FileNotFoundError) as error:
             problems.append(str(error))
             logger.warning("left out: %s", error)
-            continue
-        if own.failed:
+        if opened[folder].failed:
             break
-        counts[item.kind] += 1
-    problems += [f"{name} failed: {why}" for own in used for name, why in own.failed.items()]
-    added, known = (sum(getattr(own, what) for own in used) for what in ("added", "known"))
-    return Exported(counts["runs"], counts["targets"], added, known, problems)
+    for trackers in opened.values():
+        problems += [f"{name} failed: {why}" for name, why in trackers.failed.items()]
+    what = [_count(counts["runs"], "run"), _count(counts["targets"], "target")]
+    sent = sum(trackers.sent for trackers in opened.values())
+    views = [view for trackers in opened.values() for view in trackers.views]
+    return [f"{' and '.join(what)}: {_count(sent, 'row')} sent", *views], problems
 
 
-def _send(item: Finished, trackers: Trackers) -> None:
-    if item.kind == "runs":
-        result = RunResult.read(item.path)
-        with trackers.track(item.name, tracked_options(result.config)) as tracked:
+def _send(kind: str, path: Path, trackers: Trackers) -> None:
+    name = f"{kind}/{path.parent.name}"
+    if kind == "runs":
+        result = RunResult.read(path)
+        with trackers.track(name, tracked_options(result.config)) as tracked:
             log_run(tracked, result)
         return
-    about = files.read_json(item.path)
-    if not set(about) >= METADATA:
-        raise files.Damaged(f"{item.path} was written by another version of bnrecon")
-    with trackers.track(item.name, about["config"]) as tracked:
-        log_training(tracked, about)
+    metadata = files.read_json(path)
+    if not set(metadata) >= METADATA:
+        raise files.Damaged(f"{path} was written by another version of bnrecon")
+    with trackers.track(name, metadata["config"]) as tracked:
+        log_training(tracked, metadata)
 
 
-def _count(number: int, what: str, several: str | None = None) -> str:
-    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

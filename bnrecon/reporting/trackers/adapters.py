@@ -1,0 +1,215 @@
+"""TensorBoard, trackio and wandb: what each makes of a run's rows. None is imported before."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import re
+import shlex
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bnrecon.config.schema import RunConfig
+from bnrecon.runtime.environment import environment
+from bnrecon.runtime.extras import require_trackers
+from bnrecon.runtime.tracking import NO_TRACKERS, Log, Plain, Trackers
+
+__all__ = ["make_trackers", "open_trackers"]
+
+TRACKIO = "TRACKIO_DIR"  # the variable that names trackio's folder
+PAUSE = 5.0  # seconds between two sessions of trackio, each of which takes a tenth or two
+AXES = ("epoch", "layer", "seed")  # in wandb, each of its own numbers
+WRITE_EVERY = 1.0  # seconds; wandb's 15 would be lost by a killed process
+
+
+def open_trackers(config: RunConfig) -> Trackers:
+    """The trackers of ``tracker=``; one that has failed stays left out in this process.
+
+    Raises:
+        UserError: a library is missing.
+    """
+    if not config.tracker:
+        return NO_TRACKERS
+    return _opened(tuple(config.tracker), config.tracking_folder, config.tracker_project)
+
+
+def make_trackers(
+    names: Sequence[str], folder: Path, project: str, whole: bool = False
+) -> Trackers:
+    """Trackers by name; see ``Trackers`` for ``whole``.
+
+    Raises:
+        UserError: a library is missing.
+    """
+    require_trackers(names)
+    known = {"tensorboard": _tensorboard, "trackio": _trackio, "wandb": _wandb}
+    views = {
+        "tensorboard": f"tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}",
+        "trackio": f"{TRACKIO}={shlex.quote(str(_trackio_folder(folder)))} trackio show --project "
+        f"{shlex.quote(project)}",
+        "wandb": f"wandb sync {shlex.quote(str(folder.absolute() / 'wandb'))}/offline-run-*",
+    }
+    if _wandb_mode() != "offline":
+        views["wandb"] = f"wandb's project {project} (WANDB_MODE={_wandb_mode()})"
+    openers = {name: functools.partial(known[name], folder, project) for name in names}
+    return Trackers(openers, folder, [views[name] for name in names], whole)
+
+
+_opened = functools.lru_cache(make_trackers)
+
+
+@contextlib.contextmanager
+def _tensorboard(
+    folder: Path,
+    project: str,  # noqa: ARG001 (TensorBoard knows none)
+    run: str,
+    config: Mapping[str, Plain],
+    anew: bool,
+) -> Iterator[Log]:
+    """Event files in ``FOLDER/tensorboard/runs/NAME``; a run that goes on has several."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    path = folder / "tensorboard" / run
+    if anew and path.exists():
+        shutil.rmtree(path)
+    writer = SummaryWriter(str(path), flush_secs=5)
+    if anew:
+        rows = "".join(f"| {name} | {value} |\n" for name, value in config.items())
+        writer.add_text("config", f"| option | value |\n|---|---|\n{rows}")
+
+    def log(_row: int, kind: str, step: int, values: Mapping[str, float]) -> None:
+        if kind == "result":  # a row of the tab "HParams" too
+            writer.add_hparams(dict(config), dict(values), run_name=".")
+        else:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+
+    yield log
+    writer.close()
+
+
+@contextlib.contextmanager
+def _trackio(
+    folder: Path, project: str, run: str, config: Mapping[str, Plain], anew: bool
+) -> Iterator[Log]:
+    """The database of ``FOLDER/trackio``, or of the folder that ``TRACKIO_DIR`` names.
+
+    trackio writes from a thread, of which only the end can be waited for: rows are therefore handed
+    over in sessions that are opened and finished at once.
+    """
+    group, name = run.split("/", 1)
+    library = _import_trackio(_trackio_folder(folder))
+    options = {"project": project, "group": group, "name": name, "config": dict(config)}
+    waiting: list[tuple[int, dict[str, float]]] = []
+    due = 0.0
+    if anew:
+        with contextlib.suppress(ValueError):  # there is no such project yet
+            for entry in library.Api().runs(project):
+                if entry.name == name:
+                    entry.delete()
+
+    def log(_row: int, _kind: str, step: int, values: Mapping[str, float]) -> None:
+        nonlocal due
+        waiting.append((step, dict(values)))
+        if time.monotonic() >= due:
+            _write_trackio(library, options, waiting)
+            due = time.monotonic() + PAUSE
+
+    yield log
+    if waiting:
+        _write_trackio(library, options, waiting)
+
+
+def _write_trackio(
+    library: ModuleType, options: Mapping[str, Any], rows: list[tuple[int, dict[str, float]]]
+) -> None:
+    """Write rows in one session, and empty their list.
+
+    Raises:
+        RuntimeError: trackio warns of something; it raises nothing itself when it loses data.
+    """
+    plain = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("always")
+        session = library.init(**options, **plain)
+        for step, values in rows:
+            session.log(values, step=step)
+        library.finish()
+    rows.clear()
+    for warning in caught:
+        if "trackio" in str(warning.message):
+            raise RuntimeError(str(warning.message))
+
+
+def _trackio_folder(folder: Path) -> Path:
+    return Path(os.environ.get(TRACKIO) or folder / "trackio").absolute()
+
+
+def _import_trackio(folder: Path) -> ModuleType:
+    """The library, which reads its folder from the environment when it is imported."""
+    with environment(**{TRACKIO: str(folder)}), contextlib.redirect_stdout(io.StringIO()):
+        import trackio
+        from trackio.utils import TRACKIO_DIR
+    if folder != TRACKIO_DIR:
+        raise RuntimeError(f"in one process trackio has one folder, and that is {TRACKIO_DIR}")
+    return trackio
+
+
+@contextlib.contextmanager
+def _wandb(
+    folder: Path, project: str, run: str, config: Mapping[str, Plain], anew: bool
+) -> Iterator[Log]:
+    """Files in ``FOLDER/wandb``, or a server: what is uploaded is up to ``WANDB_MODE``."""
+    if _wandb_mode() == "offline":  # read when wandb is imported, which reports its own errors
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import wandb
+
+    with tempfile.TemporaryDirectory(dir=folder):
+        pass  # raises where wandb would silently write to another folder
+    group, name = run.split("/", 1)
+    identity = re.sub(r"[^\w.-]", "_", name)[-128:]
+    if anew:
+        for path in (folder / "wandb").glob(f"offline-run-*-{identity}"):
+            shutil.rmtree(path)
+    session = wandb.init(
+        project=project,
+        name=name,
+        id=identity,
+        group=group,
+        config=dict(config),
+        dir=str(folder.absolute()),
+        mode=_wandb_mode(),
+        resume=None if anew else "allow",  # None: a server overwrites what it has
+        reinit="create_new",
+        save_code=False,
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            x_disable_stats=True,
+            x_transaction_log_flush_interval=WRITE_EVERY,
+        ),
+    )
+    for axis in AXES:
+        session.define_metric(f"{axis}/*", step_metric=axis)
+
+    def log(row: int, kind: str, step: int, values: Mapping[str, float]) -> None:
+        if kind == "result":
+            session.summary.update(dict(values))
+        else:  # a row that is sent again has the same step
+            session.log({kind: step, **values}, step=row, commit=True)
+
+    yield log
+    session.finish()
+
+
+def _wandb_mode() -> Any:
+    """What wandb does with a run; wandb checks it."""
+    return os.environ.get("WANDB_MODE") or "offline"
