@@ -45,7 +45,7 @@ def targets(words: list[str]) -> list[tuple[str, ...]]:
     for part in engine.plan(registry.find(words[0]), request):
         for work in part.work:
             if isinstance(work, RunWork):
-                found.setdefault(target_key(work.config), work.row.overrides)
+                found.setdefault(target_key(work.config), work.overrides)
     return list(found.values())
 
 

@@ -16,12 +16,9 @@ from bnrecon.reporting.figures import image, style
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import commands, engine
 from bnrecon.reproduction.experiment import Experiment
-from bnrecon.reproduction.grids import grids
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.run_table import Cell, RunTable
 from bnrecon.reproduction.study import SCALES, Study, read_reported
 from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key
-from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
@@ -32,6 +29,9 @@ from bnrecon.studies.burkholz2024 import (
     table2,
     thresholds,
 )
+from bnrecon.studies.burkholz2024.run_tables.grids import grids
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, RowWork
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 STUDY = registry.find("burkholz2024")
 PARTS = {name: STUDY.part(name) for name in STUDY.parts}
@@ -176,12 +176,12 @@ def test_the_grids_of_table_1_say_how_they_were_rebuilt():
 
 
 def test_a_width_chooses_the_rows_of_its_targets():
-    names = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
+    names = {RowWork.of("", row).key for row in rows_of()}
     for width, count in (("16", 48), ("32", 54), ("64", 9)):
         chosen = rows_of(f"target.width={width}")
         assert len(chosen) == count
         for row in chosen[::7]:
-            assert RunWork("", row, composition.compose(row.overrides)).key in names
+            assert RowWork.of("", row).key in names
     assert len(rows_of("target.width=8")) == 48
     assert len(rows_of("train.seed=7")) == 105
     (target,) = {row.labels["target"] for row in rows_of("train.epochs=5", "target.width=64")}
@@ -214,7 +214,7 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     def found(*options):
         rows = PARTS["pooling"].rows("laptop", options)
         configs = [composition.compose(row.overrides) for row in rows]
-        keys = [RunWork("", *both).key for both in zip(rows, configs, strict=True)]
+        keys = [RowWork.of("", row).key for row in rows]
         targets = [
             (c.target.width, c.train.epochs, c.train.seed, tuple(c.target.groups)) for c in configs
         ]
@@ -235,7 +235,7 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     (smoke, *_) = PARTS["pooling"].rows("smoke", ())
     epochs = composition.compose(smoke.overrides).train.epochs
     assert smoke.labels["epochs"] == str(epochs)
-    table1 = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
+    table1 = {RowWork.of("", row).key for row in rows_of()}
     assert set(keys[::2]) <= table1  # the first plan's targets are rebuilt once, for both tables
 
 

@@ -10,10 +10,10 @@ from places import OUTPUTS
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.document import claims_of
-from bnrecon.reproduction.run_table import Cell, Row
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import epsilon, excess
 from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 
 CLAIMS = reconstruction_claims("Table 1")
 TARGETS = ("relu", "leaky_relu", "tanh", "sigmoid")

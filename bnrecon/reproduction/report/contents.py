@@ -25,10 +25,8 @@ from bnrecon.reproduction.report import errata, provenance, text
 from bnrecon.reproduction.report.figures import VectorFigures
 from bnrecon.reproduction.report.html_table import html_table
 from bnrecon.reproduction.report.runs import Runs, read_runs
-from bnrecon.reproduction.report.verdicts import Comparison, Verdict, claims_of, comparison_of
+from bnrecon.reproduction.report.verdicts import Verdict, claims_of
 from bnrecon.reproduction.request import StudyRequest
-from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.run_table import Cell
 from bnrecon.reproduction.study import Study
 
 __all__ = ["Paper", "Part", "Report", "gather"]
@@ -49,8 +47,6 @@ class Part:
         origin: where the numbers come from, in a sentence.
         origins: the same for each task or run.
         verdicts: the claims that it decides.
-        comparison: its runs beside the paper's.
-        missing: the commands of rows that are not run.
     """
 
     anchor: str
@@ -61,8 +57,6 @@ class Part:
     origin: str
     origins: provenance.Origins
     verdicts: Sequence[Verdict]
-    comparison: Comparison | None
-    missing: Sequence[str]
 
     @property
     def incomplete(self) -> bool:
@@ -153,12 +147,6 @@ def _part(page: Page, figures: VectorFigures, anchors: dict[str, str]) -> Part:
         " ".join(block.text for block in page.blocks if isinstance(block, Origin)),
         provenance.origins_of(page),
         claims_of(page, anchor),
-        comparison_of(page, anchor),
-        [
-            command_of(cell)
-            for cell in page.results
-            if isinstance(cell, Cell) and cell.result is None
-        ],
     )
 
 

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Claim
-from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
+from bnrecon.studies.burkholz2024.run_tables.row import Cell
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 __all__ = ["PART"]
 

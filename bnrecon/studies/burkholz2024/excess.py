@@ -10,10 +10,11 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.intervals import decide_within
-from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
 from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.verdicts import EQUIVALENT
 from bnrecon.studies.burkholz2024.loss_axes import draw_losses
+from bnrecon.studies.burkholz2024.run_tables.row import Cell
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
+from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT
 
 __all__ = ["PART"]
 

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE
-from bnrecon.reproduction.run_table import Cell
 from bnrecon.studies.burkholz2024.reconstruction_grid import NAMES
+from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
 __all__ = ["draw"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from bnrecon.reproduction.run_table import Cell
+from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
 __all__ = ["draw_losses"]
 

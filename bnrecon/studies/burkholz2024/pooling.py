@@ -10,7 +10,8 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.options import option_name, refuse_compared
-from bnrecon.reproduction.run_table import Cell, Row, RunTable
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 __all__ = ["PART"]
 

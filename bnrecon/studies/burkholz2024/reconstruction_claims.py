@@ -8,9 +8,9 @@ from statistics import mean
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.intervals import decide, decide_within, geometric_mean
-from bnrecon.reproduction.row_numbers import predicted_otherwise
-from bnrecon.reproduction.run_table import Cell
-from bnrecon.reproduction.verdicts import EQUIVALENT
+from bnrecon.studies.burkholz2024.run_tables.row import Cell
+from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
+from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT
 
 __all__ = ["reconstruction_claims"]
 

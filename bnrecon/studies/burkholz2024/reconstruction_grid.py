@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnrecon.reproduction.options import option_name, refuse_compared
-from bnrecon.reproduction.run_table import Grid, Reported, Row
+from bnrecon.studies.burkholz2024.run_tables.row import Grid, Row
+from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported
 
 __all__ = [
     "CAPTION",

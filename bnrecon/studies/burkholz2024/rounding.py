@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.run_table import RunTable, list_rows
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 __all__ = ["PART"]
 

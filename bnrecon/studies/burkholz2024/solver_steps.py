@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.options import option_name, refuse_compared
-from bnrecon.reproduction.run_table import Cell, Row, RunTable
 from bnrecon.studies.burkholz2024.reconstruction_grid import WAYS, Targets, of_205_epochs
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 __all__ = ["PART"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import read_reported
 from bnrecon.studies.burkholz2024.grid_figure import draw
 from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
 from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, GRID, reconstruction_rows
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 __all__ = ["PART"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.run_table import Reported, RunTable, list_rows
 from bnrecon.reproduction.study import read_reported
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
+from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported
 
 __all__ = ["PART"]
 

@@ -11,12 +11,11 @@ import pandas as pd
 from bnrecon.reporting.result import Predictions, RunResult, SeedResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval, mcnemar_below
-from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.verdicts import SIGNIFICANT, against_target
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
+from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
 
 if TYPE_CHECKING:
-    from bnrecon.reproduction.run_table import Cell
+    from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
 __all__ = [
     "FORMATS",
@@ -78,7 +77,7 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
     """What a row's run found."""
     result, reported = cell.result, cell.row.reported
     if result is None:
-        return {TARGET: "not run", "command": command_of(cell)}
+        return {TARGET: cell.against_target, "command": cell.command}
     line: dict[str, Any] = {
         "accuracy: target": result.target.accuracy,
         "accuracy: rebuilt": result.accuracy,
@@ -97,10 +96,10 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
     }
     if result.outside_linear_region:
         line["values outside the linear range"] = result.outside_linear_region
-    line[TARGET] = against_target(result.loss, [seed.predictions for seed in result.seeds])
+    line[TARGET] = cell.against_target
     if reported is not None:
         line[PAPER] = cell.against_paper
-    return line | {"run": cell.folder.name, "command": command_of(cell)}
+    return line | {"run": cell.folder.name, "command": cell.command}
 
 
 def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:

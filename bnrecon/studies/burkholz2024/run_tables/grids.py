@@ -9,7 +9,8 @@ import pandas as pd
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import evaluated_on
-from bnrecon.reproduction.row_numbers import (
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid
+from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
     at_limit,
     mcnemar_p,
     oversampling,
@@ -17,8 +18,7 @@ from bnrecon.reproduction.row_numbers import (
     smallest_reserve,
     without_empty,
 )
-from bnrecon.reproduction.run_table import Cell, Grid
-from bnrecon.reproduction.verdicts import RESERVE, against_target, counted
+from bnrecon.studies.burkholz2024.run_tables.verdicts import RESERVE, counted
 
 __all__ = ["FORMATS", "grids", "overview"]
 
@@ -145,13 +145,7 @@ def _line(cells: Sequence[Cell]) -> dict[str, Any]:
         "most iterations": max(result.iterations for _, result in done) or None,
         "layers at the LBFGS limit": f"{sum(limits)} of {len(layers)}" if limits else None,
         "features redrawn": sum(result.redrawn for _, result in done) or None,
-        TARGET: counted(
-            (
-                against_target(result.loss, [seed.predictions for seed in result.seeds])
-                for _, result in done
-            ),
-            "; ",
-        ),
+        TARGET: counted((cell.against_target for cell, _ in done), "; "),
         PAPER: counted((cell.against_paper for cell, _ in done), "; "),
     }
 
