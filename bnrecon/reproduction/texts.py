@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Decisions", "Statement", "Text", "part", "read_text"]
 
-# By name of a claim its verdict, and the numbers that caption and evidence name.
-Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
+# By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
+# each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
+Decisions = (
+    tuple[Mapping[str, bool | str], Mapping[str, Any]]
+    | list[tuple[str, bool | str, Mapping[str, Any]]]
+)
 WORDS = {True: "confirmed", False: "contradicted"}
 
 
@@ -56,7 +60,8 @@ class Statement:
         """
         word = verdict if isinstance(verdict, str) else WORDS[bool(verdict)]
         evidence = self.evidence.format(**numbers)
-        return Claim(self.where, self.statement.format(**numbers), word, evidence)
+        where, statement = (text.format(**numbers) for text in (self.where, self.statement))
+        return Claim(where, statement, word, evidence)
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,13 @@ class Text:
     statements: Mapping[str, Statement]
 
     def claims(self, decisions: Decisions) -> list[Claim]:
-        """The claims that are decided, in the order of the file.
+        """The claims that are decided, in the order of the file or of the decisions' list.
 
         Raises:
             ValueError: a decision is about a claim that the file does not have.
         """
+        if isinstance(decisions, list):
+            return [self.claims(({name: word}, numbers))[0] for name, word, numbers in decisions]
         verdicts, numbers = decisions
         if unknown := verdicts.keys() - self.statements.keys():
             raise ValueError(f"{self.where}: its text has no claim named {sorted(unknown)}")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE
-from bnrecon.studies.burkholz2024.reconstruction_grid import NAMES
+from bnrecon.studies.burkholz2024.reconstruction import NAMES
 from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
 __all__ = ["draw"]
