@@ -72,13 +72,17 @@ class Text:
         where: the part's place in the paper.
         title: what is shown.
         caption: with ``{names}`` for numbers.
-        statements: the claims, by name.
+        statements: the claims by name, and sentences that a caption may have.
     """
 
     where: str
     title: str
     caption: str
     statements: Mapping[str, Statement]
+
+    def sentence(self, name: str, **numbers: Any) -> str:
+        """What stands below a heading that is no claim: a sentence that not all captions have."""
+        return self.statements[name].statement.format(**numbers)
 
     def claims(self, decisions: Decisions) -> list[Claim]:
         """The claims that are decided, in the order of the file or of the decisions' list.

@@ -25,7 +25,7 @@ from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import (
     deeper,
     nonlinear,
-    reconstruction_grid,
+    reconstruction,
     table2,
     thresholds,
 )
@@ -111,7 +111,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
         "minimum": ("auto", "minimum"),
         "exact": ("auto", None),
     }
-    assert STUDY.solvers == tuple(reconstruction_grid.WAYS) == tuple(wanted)
+    assert STUDY.solvers == tuple(reconstruction.WAYS) == tuple(wanted)
     for name, data, count in (("table1", "cifar10", 111), ("table2", "cifar100", 52)):
         rows = PARTS[name].rows("laptop", ())
         assert len(rows) == count
@@ -129,7 +129,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
                 row.labels["target"],
                 config.features.name,
             )
-            assert row.labels["rebuilt by"] == reconstruction_grid.NAMES[way]
+            assert row.labels["rebuilt by"] == reconstruction.NAMES[way]
             assert row.labels["target width"] == str(config.target.width)
             assert config.source_images == (64 if way == "exact" else 256)
             ways.setdefault(cell, []).append(way)
@@ -170,9 +170,9 @@ def test_the_grids_of_table_1_say_how_they_were_rebuilt():
         "target width 4, bnrecon, n - c2 + 1 features",
         "target width 4, bnrecon, 1.5 n features",
     ]
-    assert list(grids(cells, reconstruction_grid.GRID)) == names
+    assert list(grids(cells, reconstruction.GRID)) == names
     cells[1] = dataclasses.replace(cells[1], result=None)
-    assert list(grids(cells, reconstruction_grid.GRID)) == [names[0], names[2]]
+    assert list(grids(cells, reconstruction.GRID)) == [names[0], names[2]]
 
 
 def test_a_width_chooses_the_rows_of_its_targets():
@@ -307,7 +307,7 @@ def shipped_rows(name):
 
 
 def verdicts(part, rows):
-    return [claim.verdict for claim in part.claims(rows)]
+    return [claim.verdict for claim in part.PART.claims(rows)]
 
 
 def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
@@ -341,15 +341,15 @@ def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
 
 def test_what_captions_say_is_computed_from_the_rows():
     rows = shipped_rows("deeper")
-    said = deeper.caption(rows)
+    said = deeper.PART.caption_for(rows)
     assert "Counterexamples to the theorem: " in said
     assert "10x3, linear, c_(L-1) = c0 < c2 (L = 3)" in said.partition("Counterexamples")[2]
     assert "10x3, linear (L = 3)" not in said
     reached = rows.assign(rebuilt=rows["draws"], reachable_dimensions=rows["n"])
-    assert "Counterexamples" not in deeper.caption(reached)
-    assert "open" not in deeper.caption(reached)
+    assert "Counterexamples" not in deeper.PART.caption_for(reached)
+    assert "open" not in deeper.PART.caption_for(reached)
     rows = shipped_rows("nonlinear")
-    said = nonlinear.caption(rows)
+    said = nonlinear.PART.caption_for(rows)
     assert "sigmoid in float64 below 1e-04 and for sigmoid in float32 below 1e+02" in said
     assert "tanh in" not in said
-    assert "grows again" not in nonlinear.caption(rows.assign(error=rows["epsilon"]))
+    assert "grows again" not in nonlinear.PART.caption_for(rows.assign(error=rows["epsilon"]))

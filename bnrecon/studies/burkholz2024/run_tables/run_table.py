@@ -188,7 +188,7 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
 
 
 def _reading(name: str) -> str:
-    return READING.statements[name].statement.format(**LIMITS)
+    return READING.sentence(name, **LIMITS)
 
 
 def _comparison(done: Sequence[Cell], total: int) -> Comparison:
