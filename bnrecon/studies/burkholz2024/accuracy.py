@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -33,12 +33,7 @@ from bnrecon.solvers.dense import corrected, factorize
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.power_laws import exponents, written
-from bnrecon.studies.burkholz2024.single_layers import (
-    STAGES,
-    TARGETS,
-    SingleLayer,
-    single_layer,
-)
+from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, SingleLayer, single_layer
 
 LU, LBFGS, LBFGS_IN_FLOAT64, REFINED = "LU", "LU, LBFGS", "LU, LBFGS in float64", "refined"
 DEFAULTS = "LU, LBFGS with PyTorch's settings"
@@ -58,7 +53,8 @@ LAYERS = {"smoke": STAGES[:2], "laptop": STAGES, "paper": STAGES}
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Two tasks for each size and seed, small sizes first: PyTorch's settings have their own."""
     refuse_compared(options, {"target.width"})
-    limits = {"limit": LIMITS[scale]}
+    by_defaults = ", PyTorch's settings", measure_defaults, dict[str, int]()
+    kinds = (("", measure, {"limit": LIMITS[scale]}), by_defaults)
     return [
         Task(
             f"width {width}, seed {seed}{name}",
@@ -68,10 +64,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
             reads_target=True,
         )
         for width in WIDTHS[scale]
-        for name, function, arguments in (
-            ("", measure, limits),
-            (", PyTorch's settings", measure_defaults, {}),
-        )
+        for name, function, arguments in kinds
         for seed, layer in enumerate(LAYERS[scale])
     ]
 
@@ -101,7 +94,8 @@ def measure_defaults(layer: str, seed: int, options: Sequence[str]) -> pd.DataFr
     """
     single = single_layer(layer, seed, None, options)
     labels = {"layer": layer, "seed": seed, "limit": PYTORCHS.iterations}
-    rows = _rows(single, _with_defaults(single.system), labels).set_index("step")
+    solutions = _solutions(single.system, SolverSpec("lu_lbfgs_defaults"))
+    rows = _rows(single, solutions, labels).set_index("step")
     return rows.loc[[DEFAULTS]].assign(lu_error=rows.loc[LU, "error"]).reset_index()
 
 
@@ -121,41 +115,32 @@ def _rows(single: SingleLayer, solutions: Solutions, labels: Mapping[str, Any]) 
     return pd.DataFrame(rows)
 
 
-def _with_defaults(system: System) -> Solutions:
-    """The float32 LU, and what LBFGS with PyTorch's settings makes of it."""
-    operator, rhs = system.operator.to(FLOAT32), system.rhs.float()
-    with exact_float32():
-        started = time.perf_counter()
-        start = torch.linalg.lu_solve(*factorize(operator.dense()), rhs[:, None])[:, 0]
-        yield LU, Answer(start, 0), time.perf_counter() - started
-        started = time.perf_counter()
-        spec = SolverSpec("lu_lbfgs_defaults")
-        answer = minimize(operator.matvec, operator.rmatvec, rhs, start, spec, PYTORCHS)
-        yield DEFAULTS, answer, time.perf_counter() - started
-
-
 def _solutions(system: System, spec: SolverSpec) -> Solutions:
     """Step, solution and seconds of one float32 LU, in place, and of what starts from it.
 
     The LU's solution is that of ``torch.linalg.solve``, bit for bit, in half the memory.
     """
     operator, rhs = system.operator.to(FLOAT32), system.rhs.float()
+    products, exact = (operator.matvec, operator.rmatvec), system.operator
     with exact_float32():
         started = time.perf_counter()
         factors = factorize(operator.dense())
         start = torch.linalg.lu_solve(*factors, rhs[:, None])[:, 0]
         yield LU, Answer(start, 0), time.perf_counter() - started
-        started = time.perf_counter()
-        answer = minimize(operator.matvec, operator.rmatvec, rhs, start, spec)
-        yield LBFGS, answer, time.perf_counter() - started
-        started = time.perf_counter()
+        if spec.name == "lu_lbfgs_defaults":
+            yield _timed(DEFAULTS, lambda: minimize(*products, rhs, start, spec, PYTORCHS))
+            return
+        yield _timed(LBFGS, lambda: minimize(*products, rhs, start, spec))
         if len(rhs) <= SMALL:
-            exact = system.operator
-            answer = minimize(exact.matvec, exact.rmatvec, system.rhs, start.double(), spec)
-            yield LBFGS_IN_FLOAT64, answer, time.perf_counter() - started
-            started = time.perf_counter()
-        answer = corrected(system, SolverSpec("refined"), factors)
-        yield REFINED, answer, time.perf_counter() - started
+            products, rhs, start = (exact.matvec, exact.rmatvec), system.rhs, start.double()
+            yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
+        yield _timed(REFINED, lambda: corrected(system, SolverSpec("refined"), factors))
+
+
+def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:
+    started = time.perf_counter()
+    answer = solve()
+    return step, answer, time.perf_counter() - started
 
 
 def _spectrum(system: System) -> dict[str, float]:
@@ -336,9 +321,5 @@ def _sizes(rows: pd.DataFrame) -> str:
     return ", ".join(f"{n:,}" for n in sorted(rows["n"].unique()))
 
 
-FORMATS = {
-    "error in float64": ".1e",
-    "error in the float32 network": ".1e",
-    "cancellation": ".0e",
-}
+FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e", "cancellation": ".0e"}
 PART = part(__file__, tasks, summary, draw, judge, describe, options=no_overrides, formats=FORMATS)

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from scipy import stats
 
 from bnrecon.construction.deep import (
     balanced_widths,
@@ -22,6 +21,7 @@ from bnrecon.construction.deep import (
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part, read_text
+from bnrecon.studies.burkholz2024.draws import count_rebuilt, draw_shares
 
 SUCCESS = 1e-8  # relative error up to which a target counts as rebuilt
 BEYOND = (-1, 0, 1, 2, 4, 8)  # total width minus n + L - 1
@@ -128,8 +128,6 @@ def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
 
 def _rate(setting: Setting, beyond: int, widths: tuple[int, ...], draws: int) -> dict[str, Any]:
     errors = [_error(setting, widths, seed) for seed in range(draws)]
-    successes = sum(error <= SUCCESS for error in errors)
-    interval = stats.binomtest(successes, draws).proportion_ci(0.95)
     return {
         "target": setting.name,
         "layers": setting.layers,
@@ -137,11 +135,7 @@ def _rate(setting: Setting, beyond: int, widths: tuple[int, ...], draws: int) ->
         "widths": ", ".join(map(str, widths)),
         "beyond": beyond,
         "reachable_dimensions": generic_rank(draw_deep(setting.inputs, setting.taps, widths, 0)),
-        "rebuilt": successes,
-        "draws": draws,
-        "low": interval.low,
-        "high": interval.high,
-        "median_error": float(torch.tensor(errors).median()),
+        **count_rebuilt(errors, SUCCESS),
         "starts": STARTS,
     }
 
@@ -222,19 +216,10 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.set_visible(False)
     for letter, axes, name in zip("abcdefgh", grid.flat, names, strict=False):
         for layers, points in rows[rows["target"] == name].groupby("layers"):
-            share = points["rebuilt"] / points["draws"]
-            low, high = share - points["low"], points["high"] - share
-            axes.errorbar(
-                points["beyond"] - 1 + 0.15 * (layers - 3),  # side by side where they agree
-                share,
-                [low.clip(lower=0), high.clip(lower=0)],
-                marker=MARKERS.get(layers),
-                markersize=3,
-                linewidth=1,
-                capsize=2,
-                color=COLOURS.get(layers),
-                label=f"L = {layers}",
-            )
+            style: dict[str, Any] = {"marker": MARKERS.get(layers), "color": COLOURS.get(layers)}
+            style |= {"markersize": 3, "linewidth": 1, "label": f"L = {layers}"}
+            places = points["beyond"] - 1 + 0.15 * (layers - 3)  # side by side where they agree
+            draw_shares(axes, places, points, **style)
         title = name.replace(", ", ",\n")
         axes.set_title(f"({letter}) {title}")
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.texts import Decisions
-from bnrecon.studies.burkholz2024.run_tables.row import Cell
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 
 EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
@@ -19,7 +19,7 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     """Does a network keep L times what each of its L layers keeps? Decided where layers do."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
     finished = [cell for cell in smooth if cell.result is not None]
-    kept = [cell for cell in finished if cell.result is not None and not cell.result.unconverged]
+    kept = [cell for cell in finished if cell.result and not cell.result.unconverged]
     shares = [_share_of_bound(cell) for cell in kept]
     if not shares:
         return []
@@ -49,11 +49,11 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         return None
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
     for activation, colour in zip(EPSILONS, PALETTE, strict=False):
-        part = [cell for cell in smooth if cell.config.features.activation == activation]
-        if not part:
+        chosen = [cell for cell in smooth if cell.config.features.activation == activation]
+        if not chosen:
             continue
-        results = [cell.result for cell in part if cell.result is not None]
-        epsilons = [cell.config.features.epsilon for cell in part if cell.result is not None]
+        results = results_of(chosen)
+        epsilons = [cell.config.features.epsilon for cell in chosen if cell.result is not None]
         counts = [result.predictions.differ if result.predictions else nan for result in results]
         left.plot(epsilons, counts, marker="o", color=colour, label=activation)
         differences = [result.evaluation.largest_difference_to_target for result in results]
@@ -64,7 +64,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     left.set_ylim(-0.5, 2 * max(left.get_ylim()[1], 500))
     left.set_ylabel("test images predicted otherwise")
     right.set_ylabel("largest difference of a logit")
-    seeds_of = {len(cell.result.seeds) for cell in smooth if cell.result is not None}
+    seeds_of = {len(result.seeds) for result in results_of(smooth)}
     several = "s" if max(seeds_of, default=0) > 1 else ""
     count = " or ".join(map(str, sorted(seeds_of)))
     seeds = f"width {smooth[0].config.target.width}, {count} source seed{several}"
@@ -88,11 +88,11 @@ PART = run_table(
         {
             "relu": ("features.activation=relu",),
             **{
-                f"{activation}, {epsilon}": (
-                    f"features.activation={activation}",
+                f"{name}, {epsilon}": (
+                    f"features.activation={name}",
                     f"features.epsilon={float(epsilon):g}",
                 )
-                for activation, epsilons in EPSILONS.items()
+                for name, epsilons in EPSILONS.items()
                 for epsilon in epsilons
             },
         },

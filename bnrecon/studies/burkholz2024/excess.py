@@ -11,8 +11,7 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.intervals import decide_within
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions
-from bnrecon.studies.burkholz2024.loss_axes import draw_losses
-from bnrecon.studies.burkholz2024.run_tables.row import Cell
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
 from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT
 
@@ -28,9 +27,9 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     if not finished:
         return []
     losses = [None if cell.result is None else cell.result.loss for cell in above]
-    results = [cell.result for cell in above if cell.result is not None]
+    results = results_of(above)
     layers = [layer for result in results for layer in result.layers]
-    few_results = [cell.result for cell in finished if cell.result is not None]
+    few_results = results_of(finished)
     few_losses = [result.loss for result in few_results]
     largest = max(layer.equations for result in few_results for layer in result.layers)
     whole = len(finished) == len(few) and largest == N
@@ -66,27 +65,22 @@ def _spell(results: Sequence[RunResult]) -> str:
 def draw(cells: Sequence[Cell]) -> Figure:
     """Loss of accuracy and layer errors against the excess of features."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
+    results = results_of(cells)
     excess = [_excess(cell) for cell in cells]
-    draw_losses(left, excess, cells, "LBFGS", PALETTE[0])
-    errors = [
-        sorted(layer.relative_error for layer in cell.result.layers)
-        for cell in cells
-        if cell.result is not None
-    ]
-    right.semilogy(
-        excess, [row[-1] for row in errors], marker="o", color=PALETTE[0], label="worst layer"
-    )
-    right.semilogy(
-        excess,
-        [row[len(row) // 2] for row in errors],
-        marker=".",
-        linestyle="--",
-        color=PALETTE[0],
-        label="median layer",
-    )
+    losses = [result.loss for result in results]
+    means, halves = zip(*((loss.mean, loss.half_width or 0) for loss in losses), strict=True)
+    style = {"marker": "o", "color": PALETTE[0]}
+    left.errorbar(excess, means, halves, capsize=3, label="LBFGS", **style)
+    left.axhline(0, color="grey", linewidth=1, linestyle=":")
+    left.set_ylabel("target minus rebuilt accuracy, points\n(below 0: rebuilt is better)")
+    errors = [sorted(layer.relative_error for layer in result.layers) for result in results]
+    worst, median = [row[-1] for row in errors], [row[len(row) // 2] for row in errors]
+    right.semilogy(excess, worst, label="worst layer", **style)
+    style = {"marker": ".", "linestyle": "--", "color": PALETTE[0]}
+    right.semilogy(excess, median, label="median layer", **style)
     right.set_ylabel("relative error of a layer")
-    n = max(layer.equations for cell in cells if cell.result for layer in cell.result.layers)
-    seeds = max(len(cell.result.seeds) for cell in cells if cell.result)
+    n = max(layer.equations for result in results for layer in result.layers)
+    seeds = max(len(result.seeds) for result in results)
     left.set_title(f"(a) {seeds} source seeds, 95% intervals")
     right.set_title("(b)")
     for axes in (left, right):

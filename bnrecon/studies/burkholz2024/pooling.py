@@ -46,10 +46,7 @@ TARGETS: Mapping[str, Sequence[Trained]] = {
     ),
     "paper": (Trained("64", "paper"),),
 }
-PLANS: Mapping[str, tuple[str, ...]] = {
-    "2, 3, 4, 4, 4": (),
-    "4, 4, 4, 5": (f"{GROUPS}=[4,4,4,5]",),
-}
+PLANS: Mapping[str, tuple[str, ...]] = {"2, 3, 4, 4, 4": (), "4, 4, 4, 5": (f"{GROUPS}=[4,4,4,5]",)}
 
 
 def _rows(scale: str, options: Sequence[str]) -> list[Row]:

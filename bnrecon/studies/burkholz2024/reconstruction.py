@@ -203,7 +203,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
 
 def _losses(name: str, cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Whether all mean losses are about 0."""
-    losses = [None if cell.result is None else cell.result.loss for cell in cells]
+    losses = [cell.result.loss if cell.result else None for cell in cells]
     finished = [loss for loss in losses if loss is not None]
     if not finished:
         return
@@ -211,7 +211,7 @@ def _losses(name: str, cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[s
     networks = sum(loss.n for loss in finished)
     several = networks > len(finished)
     numbers = {
-        "otherwise": predicted_otherwise([cell for cell in cells if cell.result is not None]),
+        "otherwise": predicted_otherwise([cell for cell in cells if cell.result]),
         "what": "mean losses with the ends of their intervals" if several else "losses",
         "least": min(ends),
         "most": max(ends),

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.burkholz2024.draws import draw_shares
 from bnrecon.studies.burkholz2024.width_threshold import SETTINGS, Setting, success_rates
 
 DRAWS = {"smoke": 3, "laptop": 50, "paper": 200}
@@ -65,17 +66,8 @@ def draw(rows: pd.DataFrame) -> Figure:
             points = of_kernels[of_kernels["target"] == target].sort_values("c1")
             if points.empty:
                 continue
-            share = points["rebuilt"] / points["draws"]
-            low, high = share - points["low"], points["high"] - share
-            axes.errorbar(
-                points["beyond_minimum"],
-                share,
-                [low.clip(lower=0), high.clip(lower=0)],
-                marker=marker,
-                color=colour,
-                capsize=2,
-                label=target,
-            )
+            style = {"marker": marker, "color": colour, "label": target}
+            draw_shares(axes, points["beyond_minimum"], points, **style)
         first = of_kernels.iloc[0]
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
         axes.axvline(first["n"] - first["minimum_width"], color="grey", linewidth=1, linestyle="--")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,10 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.options import option_name
 from bnrecon.reproduction.work import RunWork
-from bnrecon.studies.burkholz2024.run_tables.verdicts import (
-    Reported,
-    against_paper,
-    against_target,
-)
+from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, against_paper, against_target
 from bnrecon.targets.location import own_folder
 
-__all__ = ["Cell", "Grid", "Row", "RowWork"]
+__all__ = ["Cell", "Grid", "Row", "RowWork", "results_of"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +91,11 @@ class Cell:
         if self.result is not None:
             overrides += _machine(self.config, self.result)
         return shlex.join(("bnrecon", "run", *overrides))
+
+
+def results_of(cells: Iterable[Cell]) -> list[RunResult]:
+    """Those of the cells that are finished."""
+    return [cell.result for cell in cells if cell.result is not None]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from bnrecon.reproduction.page import (
 from bnrecon.reproduction.part import PartRequest
 from bnrecon.reproduction.texts import Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers
-from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork, results_of
 from bnrecon.studies.burkholz2024.run_tables.verdicts import (
     EQUIVALENT,
     RESERVE,
@@ -208,7 +208,7 @@ def _compared(done: Sequence[Cell]) -> str:
     printed = {
         (cell.config.data.name, cell.config.features.name, cell.row.reported) for cell in cells
     }
-    alone = sum(len(cell.result.seeds) == 1 for cell in cells if cell.result)
+    alone = sum(len(result.seeds) == 1 for result in results_of(cells))
     single = f"; rows of one seed: {alone}" if alone else ""
     rows = "1 row is" if len(cells) == 1 else f"{len(cells)} rows are"
     many = "" if len(printed) == 1 else "es"
@@ -244,7 +244,7 @@ def _latex_grids(cells: Sequence[Cell], grid: Grid, caption: str, heading: Headi
 
 def _origin(cells: Sequence[Cell]) -> str:
     """Where the numbers come from: commits, devices, data, time."""
-    results = [cell.result for cell in cells if cell.result is not None]
+    results = results_of(cells)
     training = {result.target.folder: result.target.seconds for result in results}
     solving = sum(result.seconds for result in results)
     return (
