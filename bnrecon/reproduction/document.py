@@ -10,6 +10,7 @@ from pathlib import Path
 from bnrecon.reproduction.experiment import VERDICTS, Claim
 from bnrecon.reproduction.part import PartRequest
 from bnrecon.reproduction.study import Study
+from bnrecon.runtime import files
 
 __all__ = ["claims_of", "document"]
 
@@ -27,12 +28,18 @@ def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
         study: the paper.
         outputs: the folder that holds ``runs``, and a folder of the study's name with ``tasks``.
         scale: the scale of the results.
+
+    Raises:
+        Damaged: a result cannot be read.
     """
     folder, options = outputs / study.name, (f"outputs={outputs}",)
     claims: list[Claim] = []
     for name in study.parts:
         part = study.part(name)
         work = part.plan_work(PartRequest(name, scale, options, folder, folder))
+        for item in work:
+            if (damage := item.damage()) is not None:
+                raise files.Damaged(damage)
         claims += part.decide_claims(work)
     return claims
 

@@ -188,11 +188,11 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def describe(rows: pd.DataFrame) -> dict[str, Any]:
     """How ill-conditioned the systems are, and what each step contributes."""
-    known = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
-    condition, smallest = known["condition"], known["smallest_singular_value"]
+    small = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
+    condition, smallest = small["condition"], small["smallest_singular_value"]
     words = TEXT.sentence(
         "condition",
-        sizes=" and ".join(f"{n:,}" for n in sorted(known["n"].unique())),
+        sizes=" and ".join(f"{n:,}" for n in sorted(small["n"].unique())),
         condition=(condition.min(), condition.max()),
         smallest=(smallest.min(), smallest.max()),
     )
@@ -202,14 +202,14 @@ def describe(rows: pd.DataFrame) -> dict[str, Any]:
         "ended": _ended(rows, LBFGS),
         "ended_in_float64": _ended(rows, LBFGS_IN_FLOAT64),
         "systems": rows.groupby("n")["seed"].nunique().max(),
-        "condition": f" {words}" if len(known) else "",
+        "condition": f" {words}" if len(small) else "",
         "shares": ", ".join(f"{_share(rows[rows['n'] == n]):.2g} at n = {n:,}" for n in sizes),
     }
 
 
 def _ended(rows: pd.DataFrame, step: str) -> str:
-    own = rows[rows["step"] == step]
-    return f"{int((~own['at_limit'].astype(bool)).sum())} of {len(own)} systems"
+    of_step = rows[rows["step"] == step]
+    return f"{int((~of_step['at_limit'].astype(bool)).sum())} of {len(of_step)} systems"
 
 
 def _share(rows: pd.DataFrame) -> float:
@@ -223,12 +223,14 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, both = new_figure(1, 2, (PAGE, 3.3))
     panels = {"error": "in float64, as solved", "assembled_error": "in the float32 network"}
     for letter, axes, (column, title) in zip("ab", both, panels.items(), strict=True):
-        for place, (step, colour) in enumerate(COLOURS.items()):
-            own = rows[rows["step"] == step]
-            means = own.groupby("n")[column].apply(geometric_mean)
-            beside = 1.06 ** (place - 2)  # so that intervals do not cover each other
+        for number, (step, colour) in enumerate(COLOURS.items()):
+            of_step = rows[rows["step"] == step]
+            means = of_step.groupby("n")[column].apply(geometric_mean)
+            beside = 1.06 ** (number - 2)  # so that intervals do not cover each other
             _plot(axes, list(beside * means.index), list(means), step, colour)
-            axes.plot(beside * own["n"], own[column], ".", color=colour, markersize=3, alpha=0.5)
+            axes.plot(
+                beside * of_step["n"], of_step[column], ".", color=colour, markersize=3, alpha=0.5
+            )
         axes.set_xscale("log")
         axes.set_yscale("log")
         sizes = sorted(rows["n"].unique())
@@ -267,11 +269,11 @@ Decision: TypeAlias = tuple[str, str, Mapping[str, Any]]
 
 
 def _accumulation(rows: pd.DataFrame) -> Decision:
-    own = rows[rows["step"] == LU]
-    slopes = exponents(own, "n", "error")
+    of_step = rows[rows["step"] == LU]
+    slopes = exponents(of_step, "n", "error")
     if not slopes:
         return "accumulation, one size", "open", {}
-    numbers = {"slopes": written(slopes), "sizes": _sizes(own)}
+    numbers = {"slopes": written(slopes), "sizes": _sizes(of_step)}
     return "accumulation", decide([mean_interval(slopes)]), numbers
 
 
@@ -307,13 +309,13 @@ def _growth(rows: pd.DataFrame) -> Decision:
     """Extrapolated, which cannot contradict what the paper says of measured accuracies."""
     small, large = PAPERS_SIZES
     numbers: dict[str, Any] = {"limit": GROWTH, "small": small, "large": large}
-    own = rows[rows["step"] == LBFGS]
-    slopes = exponents(own, "n", "assembled_error")
+    of_step = rows[rows["step"] == LBFGS]
+    slopes = exponents(of_step, "n", "assembled_error")
     if not slopes:
         return "growth, one size", "open", numbers
     growth = geometric_mean((large / small) ** slope for slope in slopes)
     below = decide([math.log(GROWTH) - growth.logarithm])
-    numbers |= {"growth": growth, "sizes": _sizes(own), "seeds": len(slopes)}
+    numbers |= {"growth": growth, "sizes": _sizes(of_step), "seeds": len(slopes)}
     return "growth", "confirmed" if below == "confirmed" else "open", numbers
 
 

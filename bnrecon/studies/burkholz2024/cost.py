@@ -46,23 +46,14 @@ def count(width: int) -> pd.DataFrame:
     convolutions = [module for module in target.modules() if isinstance(module, torch.nn.Conv2d)]
     sides = [layer.out for layer in positions.values()][: len(convolutions)]
     largest = max(out * m.out_channels for m, out in zip(convolutions, sides, strict=True))
-    operations = estimate.multiply_adds(target, positions)
-    rows = [
-        {
-            "network": "target",
-            "trainable": parameter_count(target),
-            "frozen": 0,
-            "operations": operations,
-            "map_bytes": 4 * largest,
-        }
-    ]
+    counts = {"trainable": parameter_count(target), "frozen": 0}
+    counts |= {"operations": estimate.multiply_adds(target, positions), "map_bytes": 4 * largest}
+    rows: list[dict[str, Any]] = [{"network": "target", **counts}]
     for name, options in WIDTHS.items():
-        layers = [
-            PlannedLayer(
-                layer, choose_width(FEATURES.name, layer.target.shape, **options), number, FEATURES
-            )
-            for number, layer in enumerate(find_layers(target).layers)
-        ]
+        layers = []
+        for number, layer in enumerate(find_layers(target).layers):
+            chosen = choose_width(FEATURES.name, layer.target.shape, **options)
+            layers.append(PlannedLayer(layer, chosen, number, FEATURES))
         rows.append({"network": f"source, c1 = {name}", **_count_source(layers, positions)})
     rows[1]["convolutions_trainable"] = minimum_width_count(target)
     return pd.DataFrame(rows)
@@ -71,15 +62,10 @@ def count(width: int) -> pd.DataFrame:
 def _count_source(
     layers: list[PlannedLayer], positions: Mapping[str, estimate.Positions]
 ) -> dict[str, int]:
-    shapes = [layer.found.target.shape for layer in layers]
+    sized = [(layer.found.target.shape, layer.width) for layer in layers]
     return {
-        "trainable": sum(
-            layer.width + 2 * shape.outputs for layer, shape in zip(layers, shapes, strict=True)
-        ),
-        "frozen": sum(
-            shape.feature_bytes(layer.width) // 4
-            for layer, shape in zip(layers, shapes, strict=True)
-        ),
+        "trainable": sum(width + 2 * shape.outputs for shape, width in sized),
+        "frozen": sum(shape.feature_bytes(width) // 4 for shape, width in sized),
         "operations": estimate.source_flops(Plan(layers, []), positions) // 2,
         "map_bytes": max(4 * layer.width * positions[layer.name].inside for layer in layers),
     }
@@ -92,6 +78,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for _, row in rows.iterrows():
         is_target = row["network"] == "target"
         weights = 4 * (row["trainable"] + row["frozen"])
+        times = row["operations"] / target["operations"]
         lines.append(
             {
                 "network": row["network"],
@@ -100,9 +87,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "weights, float32": f"{weights / 1e6:,.1f} MB",
                 "operations": f"{row['operations'] / 1e9:,.2f} G",
                 "largest map": f"{row['map_bytes'] / 1e6:,.2f} MB",
-                "operations / target's": ""
-                if is_target
-                else f"{row['operations'] / target['operations']:,.0f}",
+                "operations / target's": "" if is_target else f"{times:,.0f}",
             }
         )
     return pd.DataFrame(lines)

@@ -153,9 +153,9 @@ class _Ends(NamedTuple):
         numbers: dict[str, Any] = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS}
         ends = {"few": shares.min(), "many": shares.max()}
         solves = {name: rows[rows["share"] == end] for name, end in ends.items()}
-        for name, own in solves.items():
-            numbers[f"stopped_{name}"] = f"{int(own['at_limit'].sum())} of {len(own)}"
-            numbers[f"steps_{name}"] = ", ".join(f"{n:,}" for n in sorted(own["iterations"]))
+        for name, solved in solves.items():
+            numbers[f"stopped_{name}"] = f"{int(solved['at_limit'].sum())} of {len(solved)}"
+            numbers[f"steps_{name}"] = ", ".join(f"{n:,}" for n in sorted(solved["iterations"]))
         return cls(solves["few"], solves["many"], numbers | ends)
 
 

@@ -92,24 +92,17 @@ def draw(rows: pd.DataFrame) -> Figure:
         middle = errors_by_layer.apply(lambda values: geometric_mean(values).mean).to_numpy()
         low = middle - errors_by_layer.min().to_numpy()
         high = errors_by_layer.max().to_numpy() - middle
-        axes.errorbar(
-            range(len(names)),
-            middle,
-            np.stack([low, high]).clip(min=0),
-            marker="o",
-            capsize=3,
-            color=colour,
-            label=solver,
-        )
+        ends = np.stack([low, high]).clip(min=0)
+        style = {"marker": "o", "capsize": 3, "color": colour, "label": solver}
+        axes.errorbar(range(len(names)), middle, ends, **style)
     axes.set_yscale("log")
     sizes = f"n = {rows['n'].min():,} to {rows['n'].max():,} equations"
     axes.set_title(f"{sizes}, he_normal, c1 = n - c2 + 1")
     labels = [name.removeprefix("features.") for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
     seeds = rows["seed"].nunique()
-    axes.set_ylabel(
-        f"relative error of the rebuilt weight\n(geometric mean, range over {seeds} seeds)"
-    )
+    spread = f"(geometric mean, range over {seeds} seeds)"
+    axes.set_ylabel(f"relative error of the rebuilt weight\n{spread}")
     axes.legend()
     return figure
 

@@ -71,7 +71,7 @@ def _errors_of_layer(
     dtype = PRECISIONS[precision]
     alone, x = _module_of(layer, dtype), testing.to(dtype)
     solutions: dict[str, Solution] = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     with torch.inference_mode(), exact_float32():
         wanted = alone(x)
     for activation in (*EXACT, *SMOOTH):
@@ -80,23 +80,15 @@ def _errors_of_layer(
             plan = plan_layers(alone, spec)
             if not solutions:
                 solutions = {planned.name: solve_layer(planned) for planned in plan.layers}
-                moments = gather(
-                    alone, [planned.found for planned in plan.layers], [training.to(dtype)]
-                )
+                layers = [planned.found for planned in plan.layers]
+                moments = gather(alone, layers, [training.to(dtype)])
             source: Any = assemble(plan, solutions, moments).network
             with torch.inference_mode(), exact_float32():
                 error = float((source(x) - wanted).abs().max())
-            rows.append(
-                {
-                    "layer": layer.name,
-                    "activation": activation,
-                    "epsilon": epsilon,
-                    "precision": precision,
-                    "error": error,
-                    "largest_output": float(wanted.abs().max()),
-                    "outside": source.outside,
-                }
-            )
+            row = {"layer": layer.name, "activation": activation, "epsilon": epsilon}
+            row |= {"precision": precision, "error": error}
+            row["largest_output"] = float(wanted.abs().max())
+            rows.append(row | {"outside": source.outside})
     return rows
 
 

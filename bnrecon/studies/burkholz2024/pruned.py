@@ -102,8 +102,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     targets = rows["activation"].unique()
     lines = []
     for method, label in LABELS.items():
-        own = rows[rows["method"] == method]
-        for share, group in own.groupby("share", sort=False):
+        kept = rows[rows["method"] == method]
+        for share, group in kept.groupby("share", sort=False):
             drawn = 1.0 if method == WEIGHTS else OVERSAMPLING  # c1 / n
             by_target = group.groupby("activation", sort=False)
             losses = {name: loss_of(of_target) for name, of_target in by_target}
@@ -180,8 +180,8 @@ def _against_derived(rows: pd.DataFrame) -> str:
     """By how much measured median errors differ from those derived."""
     spans = []
     for method, (error, exact) in DERIVED.items():
-        own = rows[(rows["method"] == method) & (rows["share"] < exact - 1e-6)]
-        means = own.groupby(["activation", "share"])["median_error"].mean()
+        partial = rows[(rows["method"] == method) & (rows["share"] < exact - 1e-6)]
+        means = partial.groupby(["activation", "share"])["median_error"].mean()
         ratios = [mean / error(float(str(share))) for (_, share), mean in means.items()]
         if ratios:
             spans.append(f"{min(ratios):.2f} to {max(ratios):.2f} ({LABELS[method]})")
@@ -330,8 +330,8 @@ def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
     by_target = means[means["median_error"] > EXACT].groupby("activation", sort=False)
     for name, of_target in by_target:
         colour = TARGET_COLOURS[str(name)]
-        for method, own in of_target.groupby("method"):
-            points = own.groupby("share")[["median_error", "loss"]].mean()
+        for method, of_method in of_target.groupby("method"):
+            points = of_method.groupby("share")[["median_error", "loss"]].mean()
             axes.plot(*points.to_numpy().T, linestyle="", **_style(str(method)) | {"color": colour})
         axes.plot([], [], linewidth=4, color=colour, label=name)  # a method has each shape
     _scale_losses(axes)

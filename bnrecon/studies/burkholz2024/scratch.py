@@ -187,8 +187,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
             "test accuracy": mean_interval(list(group["accuracy"])),
         }
         for name, heading in SHARES.items():
-            known = not group[name].isna().all()
-            line[heading] = mean_interval(list(group[name])) if known else None
+            measured = not group[name].isna().all()
+            line[heading] = mean_interval(list(group[name])) if measured else None
         lines.append(line | {"seconds": group["seconds"].mean()})
     return pd.DataFrame(lines)
 
@@ -272,11 +272,11 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> None:
     places = list(accuracies.groupby(["inner", "excess"], sort=False))
     for (start, label), colour, side in zip(STARTS.items(), PALETTE, (-ASIDE, ASIDE), strict=False):
-        for place, (_, own) in enumerate(places):
-            values = own[start].dropna()
+        for number, (_, of_setting) in enumerate(places):
+            values = of_setting[start].dropna()
             if values.empty:
                 continue
-            value, at = mean_interval(list(values)), place + side
+            value, at = mean_interval(list(values)), number + side
             axes.plot([at] * len(values), values, "x", color=colour, markersize=3, alpha=0.6)
             name = f"scales start {'at ' if label == '1' else ''}{label}"
             axes.errorbar(

@@ -77,32 +77,17 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
 
 def _draw_target(left: Axes, right: Axes, done: Sequence[tuple[Cell, RunResult]]) -> None:
     results = [result for _, result in done]
-    places = range(len(results))
+    lines = range(len(results))
     losses = [result.loss for result in results]
-    left.errorbar(
-        [loss.mean for loss in losses],
-        places,
-        xerr=[loss.half_width or 0 for loss in losses],
-        fmt="o",
-        capsize=3,
-    )
+    bars = [loss.half_width or 0 for loss in losses]
+    left.errorbar([loss.mean for loss in losses], lines, xerr=bars, fmt="o", capsize=3)
     left.axvline(0, color="grey", linewidth=1, linestyle=":")
-    left.set_yticks(places, [cell.row.labels["solver and width"] for cell, _ in done])
+    left.set_yticks(lines, [cell.row.labels["solver and width"] for cell, _ in done])
     left.invert_yaxis()
-    right.plot(
-        [result.largest_assembled_error for result in results],
-        places,
-        "s",
-        color=PALETTE[3],
-        label="in the float32 network",
-    )
-    right.plot(
-        [max(layer.relative_error for layer in result.layers) for result in results],
-        places,
-        "o",
-        color=PALETTE[0],
-        label="in float64, as solved",
-    )
+    assembled = [result.largest_assembled_error for result in results]
+    solved = [max(layer.relative_error for layer in result.layers) for result in results]
+    right.plot(assembled, lines, "s", color=PALETTE[3], label="in the float32 network")
+    right.plot(solved, lines, "o", color=PALETTE[0], label="in float64, as solved")
     right.set_xscale("log")
 
 
