@@ -15,12 +15,15 @@ The file ``theorem1.md`` beside ``theorem1.py``::
     ## Remark 1 #width
     A second statement. Its name is what stands behind the #, else the place itself.
     > Evidence.
+
+    ## #width, one size
+    > Other evidence for the statement before, as where too little was computed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +35,7 @@ from bnrecon.reproduction.experiment import Claim, Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decisions", "Statement", "Text", "part", "read_text"]
+__all__ = ["Decision", "Decisions", "Statement", "Text", "part", "read_text"]
 
 # By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
 # each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
@@ -40,6 +43,7 @@ Decisions = (
     tuple[Mapping[str, bool | str], Mapping[str, Any]]
     | list[tuple[str, bool | str, Mapping[str, Any]]]
 )
+Decision = tuple[str, bool | str, Mapping[str, Any]]  # one of such a list
 WORDS = {True: "confirmed", False: "contradicted"}
 
 
@@ -113,17 +117,24 @@ def read_text(module: str) -> Text:
     if opening or len(parts) != 2:
         raise ValueError(f"{path}: it must begin with front matter between two lines of ---")
     caption, *sections = re.split(r"^## ", parts[1], flags=re.MULTILINE)
-    statements = dict(map(_statement, sections))
+    statements = _statements(sections)
     if len(statements) < len(sections):
         raise ValueError(f"{path}: two claims have one name; write ## Place #name")
     return Text(**yaml.safe_load(parts[0]), caption=_joined(caption), statements=statements)
 
 
-def _statement(section: str) -> tuple[str, Statement]:
-    heading, _, body = section.partition("\n")
-    statement, _, evidence = body.partition("\n>")
-    where, _, name = heading.strip().partition(" #")
-    return name or where, Statement(where, _joined(statement), _joined(evidence))
+def _statements(sections: Iterable[str]) -> dict[str, Statement]:
+    statements: dict[str, Statement] = {}
+    before = Statement("", "", "")
+    for section in sections:
+        heading, _, body = section.partition("\n")
+        statement, _, evidence = f"\n{body}".partition("\n>")
+        where, _, name = f" {heading.strip()}".partition(" #")
+        where = where.strip()
+        words = _joined(statement) or before.statement
+        before = Statement(where or before.where, words, _joined(evidence))
+        statements[name or where] = before
+    return statements
 
 
 def _joined(text: str) -> str:

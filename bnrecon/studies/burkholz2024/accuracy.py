@@ -25,7 +25,7 @@ from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import GeometricMean, decide, geometric_mean
 from bnrecon.reproduction.options import refuse_compared
-from bnrecon.reproduction.texts import Decisions, part, read_text
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer
@@ -263,9 +263,6 @@ def _plot(
 def judge(rows: pd.DataFrame) -> Decisions:
     """Does LU get worse with size, does LBFGS help, and does the rest grow?"""
     return [_accumulation(rows), *_reductions(rows), *_by_defaults(rows), _growth(rows)]
-
-
-Decision: TypeAlias = tuple[str, str, Mapping[str, Any]]
 
 
 def _accumulation(rows: pd.DataFrame) -> Decision:

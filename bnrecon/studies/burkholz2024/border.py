@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -14,8 +15,8 @@ from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.system import Scales
 from bnrecon.reproduction.experiment import no_overrides
-from bnrecon.reproduction.intervals import geometric_mean
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
+from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 
 SHAPE = LayerShape(4, 4, (3, 3))
@@ -27,6 +28,7 @@ BEFORE = "zeros, before the first layer"
 BETWEEN = "zeros, between the layers"
 REPAIRED = "φ(b), between the layers"
 EXACT = ("relu", "leaky_relu")  # without an error, whatever ε
+PLACES = {"inside": "inside", "at the border": "border"}
 NO_ERROR = 1e-9  # of the largest output, in float64
 
 
@@ -103,14 +105,13 @@ def _source(built: Trained, name: str, padding: str) -> torch.Tensor:
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each activation and padding."""
-    lines = []
-    for (activation, padding), group in rows.groupby(["activation", "padding"], sort=False):
-        line = {"activation": activation, "padded with": padding, "draws": len(group)}
-        for column, where in (("inside", "inside"), ("border", "at the border")):
-            relative = geometric_mean(group[column] / group["output"], floor=1e-16)
-            line[f"largest error, {where}"] = relative
-        lines.append(line)
-    return pd.DataFrame(lines)
+
+    def relative(column: str) -> Callable[[pd.DataFrame], GeometricMean]:
+        return lambda group: geometric_mean(group[column] / group["output"], floor=1e-16)
+
+    columns: dict[str, Any] = {"activation": "activation", "padded with": "padding", "draws": len}
+    columns |= {f"largest error, {name}": relative(of) for name, of in PLACES.items()}
+    return table(rows, ["activation", "padding"], False, **columns)
 
 
 def judge(rows: pd.DataFrame) -> Decisions:

@@ -14,7 +14,8 @@ from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide, geometric_mean, paired_difference
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.sweeps import table
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
@@ -87,23 +88,29 @@ def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per size and share."""
-    lines = []
-    for (n, excess), group in rows.groupby(["n", "excess"]):
-        share = group["share"].iloc[0]
-        steps = sorted(group["iterations"])
-        lines.append(
-            {
-                "n": n,
-                "c1 - n": excess,
-                "share of n": "minimum width" if pd.isna(share) else f"{share:g}%",
-                "layers": len(group),
-                "error in float64": geometric_mean(group["error"]),
-                "error in the float32 network": geometric_mean(group["assembled_error"]),
-                "iterations": ", ".join(f"{step:,}" for step in steps),
-                "stopped by the limit": f"{int(group['at_limit'].sum())} of {len(group)}",
-            }
-        )
-    return pd.DataFrame(lines)
+    columns: dict[str, Any] = {
+        "n": "n",
+        "c1 - n": "excess",
+        "share of n": lambda group: _percent(group["share"].iloc[0]),
+        "layers": len,
+        "error in float64": lambda group: geometric_mean(group["error"]),
+        "error in the float32 network": lambda group: geometric_mean(group["assembled_error"]),
+        "iterations": _steps,
+        "stopped by the limit": _stopped,
+    }
+    return table(rows, ["n", "excess"], **columns)
+
+
+def _percent(share: float) -> str:
+    return "minimum width" if pd.isna(share) else f"{share:g}%"
+
+
+def _steps(rows: pd.DataFrame) -> str:
+    return ", ".join(f"{steps:,}" for steps in sorted(rows["iterations"]))
+
+
+def _stopped(rows: pd.DataFrame) -> str:
+    return f"{int(rows['at_limit'].sum())} of {len(rows)}"
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -154,12 +161,11 @@ class _Ends(NamedTuple):
         ends = {"few": shares.min(), "many": shares.max()}
         solves = {name: rows[rows["share"] == end] for name, end in ends.items()}
         for name, solved in solves.items():
-            numbers[f"stopped_{name}"] = f"{int(solved['at_limit'].sum())} of {len(solved)}"
-            numbers[f"steps_{name}"] = ", ".join(f"{n:,}" for n in sorted(solved["iterations"]))
+            numbers |= {f"stopped_{name}": _stopped(solved), f"steps_{name}": _steps(solved)}
         return cls(solves["few"], solves["many"], numbers | ends)
 
 
-def _more_accurate(ends: _Ends, sizes: int) -> tuple[str, str, dict[str, Any]]:
+def _more_accurate(ends: _Ends, sizes: int) -> Decision:
     """Whether the error is smaller at the largest share than at the smallest, paired by seed."""
     few, many, numbers = ends
     errors = pd.merge(few, many, on="seed")
@@ -172,7 +178,7 @@ def _more_accurate(ends: _Ends, sizes: int) -> tuple[str, str, dict[str, Any]]:
     return "accurate", decide([factor.logarithm]), numbers
 
 
-def _faster(ends: _Ends) -> tuple[str, str, dict[str, Any]]:
+def _faster(ends: _Ends) -> Decision:
     """Whether the largest share needs fewer iterations than the smallest one, paired by seed.
 
     A solve that the limit stopped needs at least as many as the limit: the differences, and so

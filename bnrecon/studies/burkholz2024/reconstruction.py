@@ -10,7 +10,7 @@ from typing import Any
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.intervals import decide, decide_within, geometric_mean
 from bnrecon.reproduction.options import option_name, refuse_compared
-from bnrecon.reproduction.texts import Decisions, read_text
+from bnrecon.reproduction.texts import Decision, Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
 from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, Reported
@@ -183,7 +183,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
         table: as "Table 1".
         cells: of the table, finished or not.
     """
-    decisions: list[tuple[str, bool | str, Mapping[str, Any]]] = []
+    decisions: list[Decision] = []
     for width in dict.fromkeys(cell.row.labels["target width"] for cell in cells):
         same = [cell for cell in cells if cell.row.labels["target width"] == width]
         paper, minimum, exact = (
@@ -191,7 +191,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
         )
         common = {"table": table, "width": width, "per": PER, "equivalent": EQUIVALENT}
         decisions += [
-            (name, verdict, numbers | common)
+            (name, verdict, {**numbers, **common})
             for name, verdict, numbers in (
                 *_losses("enough", minimum),
                 *_variations(paper, minimum),
@@ -201,7 +201,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
     return decisions
 
 
-def _losses(name: str, cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _losses(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
     """Whether all mean losses are about 0."""
     losses = [cell.result.loss if cell.result else None for cell in cells]
     finished = [loss for loss in losses if loss is not None]
@@ -222,9 +222,7 @@ def _losses(name: str, cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[s
     yield name, decide_within(losses, EQUIVALENT), numbers
 
 
-def _variations(
-    paper: Sequence[Cell], minimum: Sequence[Cell]
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _variations(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
     """Paired by cell, since both have the same features, and averaged by target.
 
     Cells of one target share its errors, and are not independent.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import torch
 import torch.nn.functional as F
 
 from bnrecon.construction.residual_blocks import residual_blocks
 from bnrecon.reproduction.experiment import no_overrides
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decisions, part
 
 SHAPES = ((8, 8, 3), (16, 16, 1), (8, 4, 3))  # c2, c0 and the kernel's side
@@ -33,6 +35,9 @@ def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
         One row for each draw, number of blocks and content of the output channels before: the
         largest error of the state (x, W x), its largest entry, the scales, and the widest block.
     """
+    common: dict[str, Any] = {"target": f"{outputs}x{inputs}, {side}x{side}"}
+    common |= {"equations": outputs * inputs * side**2}
+    common |= {"counted": (inputs + outputs) ** 2 / (inputs * outputs)}
     rows = []
     for seed in range(seeds):
         generator = torch.Generator().manual_seed(seed)
@@ -49,43 +54,29 @@ def measure(outputs: int, inputs: int, side: int, seeds: int) -> pd.DataFrame:
                 reached = start
                 for block in blocks:
                     reached = block(reached)
-                rows.append(
-                    {
-                        "target": f"{outputs}x{inputs}, {side}x{side}",
-                        "equations": target.numel(),
-                        "counted": (inputs + outputs) ** 2 / (inputs * outputs),
-                        "seed": seed,
-                        "before": before,
-                        "blocks": count,
-                        "widest": max(len(block.inner) for block in blocks),
-                        "scales": sum(block.scales for block in blocks),
-                        "error": float((reached - wanted).abs().max()),
-                        "largest": float(wanted.abs().max()),
-                    }
-                )
+                row = common | {"seed": seed, "before": before, "blocks": count}
+                row["widest"] = max(len(block.inner) for block in blocks)
+                row["scales"] = sum(block.scales for block in blocks)
+                row["error"] = float((reached - wanted).abs().max())
+                rows.append(row | {"largest": float(wanted.abs().max())})
     return pd.DataFrame(rows)
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each target, content before and number of blocks."""
-    lines = []
-    for (target, before, blocks), group in rows.groupby(["target", "before", "blocks"], sort=False):
-        first = group.iloc[0]
-        lines.append(
-            {
-                "target": target,
-                "n": first["equations"],
-                "output channels before": before,
-                "blocks": blocks,
-                "widest layer": first["widest"],
-                "scales": first["scales"],
-                "over two layers": times_two_layers(group).iloc[0],
-                "(c0 + c2)² / (c0 c2)": first["counted"],
-                "largest error": (group["error"] / group["largest"]).max(),
-                "draws": len(group),
-            }
-        )
-    return pd.DataFrame(lines)
+    columns: dict[str, Any] = {
+        "target": "target",
+        "n": "equations",
+        "output channels before": "before",
+        "blocks": "blocks",
+        "widest layer": "widest",
+        "scales": "scales",
+        "over two layers": lambda group: times_two_layers(group).iloc[0],
+        "(c0 + c2)² / (c0 c2)": "counted",
+        "largest error": lambda group: (group["error"] / group["largest"]).max(),
+        "draws": len,
+    }
+    return table(rows, ["target", "before", "blocks"], False, **columns)
 
 
 def times_two_layers(rows: pd.DataFrame) -> pd.Series:
