@@ -26,11 +26,12 @@ def sweep(
         function: makes a task's rows.
         name: of a task, with the values' names in braces.
         over: by argument, or by arguments that vary together, the values that it takes: those of
-            each scale, or of all scales. The last one changes fastest.
+            each scale, or of all scales; a number stands for those below it. The last one changes
+            fastest.
         fixed: by argument its one value, of each scale or of all.
 
     >>> settings = {"smoke": [(2, 1)], "laptop": [(2, 1), (4, 3)]}
-    >>> over = {("width", "rank"): settings, "seed": (0,)}
+    >>> over = {("width", "rank"): settings, "seed": 1}
     >>> tasks = sweep(lambda width, rank, seed: None, "width {width}", over)
     >>> [(task.name, task.arguments["rank"]) for task in tasks("laptop", ())]
     [('width 2', 1), ('width 4', 3)]
@@ -38,7 +39,7 @@ def sweep(
 
     def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
         same = {argument: _at(values, scale) for argument, values in (fixed or {}).items()}
-        axes = [[_named(names, value) for value in _at(over[names], scale)] for names in over]
+        axes = [[_named(names, value) for value in _values(over[names], scale)] for names in over]
         points = (dict(itertools.chain(*point)) for point in itertools.product(*axes))
         return [Task(name.format(**point), function, point | same) for point in points]
 
@@ -47,6 +48,11 @@ def sweep(
 
 def _at(values: Any, scale: str) -> Any:
     return values[scale] if isinstance(values, Mapping) else values
+
+
+def _values(values: Any, scale: str) -> Sequence[Any]:
+    chosen = _at(values, scale)
+    return range(chosen) if isinstance(chosen, int) else chosen
 
 
 def _named(names: str | tuple[str, ...], value: Any) -> list[tuple[str, Any]]:
