@@ -7,13 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from bnrecon.config import composition
-from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
-from bnrecon.reproduction.page import is_of_claims
-from bnrecon.reproduction.run_table import RunTable
+from bnrecon.reproduction.experiment import VERDICTS, Claim
+from bnrecon.reproduction.part import PartRequest
 from bnrecon.reproduction.study import Study
-from bnrecon.reproduction.task_store import TaskResult, concatenate, task_path
-from bnrecon.reproduction.work import RunWork
+from bnrecon.runtime import files
 
 __all__ = ["claims_of", "document"]
 
@@ -31,32 +28,20 @@ def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
         study: the paper.
         outputs: the folder that holds ``runs``, and a folder of the study's name with ``tasks``.
         scale: the scale of the results.
+
+    Raises:
+        Damaged: a result cannot be read.
     """
-    found: list[Claim] = []
+    folder, options = outputs / study.name, (f"outputs={outputs}",)
+    claims: list[Claim] = []
     for name in study.parts:
         part = study.part(name)
-        if isinstance(part, Experiment) and part.claims is not None:
-            if files := _task_files(outputs / study.name, name, part, scale):
-                found += part.claims(concatenate(TaskResult.read(file) for file in files))
-        elif isinstance(part, RunTable) and part.claims is not None:
-            options = (f"outputs={outputs}",)
-            rows = ((row, (*row.overrides, *options)) for row in part.rows(scale, ()))
-            runs = [RunWork(name, row, composition.compose(words)) for row, words in rows]
-            found += part.claims([run.cell() for run in runs])
-    return found
-
-
-def _task_files(folder: Path, name: str, part: Experiment, scale: str) -> list[Path]:
-    """The results that are there: those of the part's tasks in their order, then any others.
-
-    Claims then list their evidence in the order that the page of the part has.
-    """
-    there = set((folder / "tasks" / f"{name}-{scale}").glob("*.json"))
-    if not there:
-        return []
-    planned = [task_path(folder, name, scale, task) for task in part.tasks(scale, ())]
-    known = [path for path in planned if path in there]
-    return [*known, *sorted(there.difference(known))]
+        work = part.plan_work(PartRequest(name, scale, options, folder, folder))
+        for item in work:
+            if (damage := item.damage()) is not None:
+                raise files.Damaged(damage)
+        claims += part.decide_claims(work)
+    return claims
 
 
 def document(
@@ -108,7 +93,14 @@ def _paragraphs(page: Path) -> list[str]:
     if not page.exists():
         return []
     paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    return [text for text in paragraphs if not is_of_claims(text)]
+    return [text for text in paragraphs if not _is_of_claims(text)]
+
+
+def _is_of_claims(paragraph: str) -> bool:
+    """Whether a paragraph of a written page is one of ``Claims``."""
+    return paragraph.startswith("- ") and any(
+        f" **{verdict.capitalize()}**: " in paragraph for verdict in VERDICTS
+    )
 
 
 def _unfinished(page: Path) -> str | None:

@@ -17,11 +17,10 @@ from bnrecon.data import DataSpec, load
 from bnrecon.reproduction import progress
 from bnrecon.reproduction.executors import Executor
 from bnrecon.reproduction.executors.local_processes import process_log
-from bnrecon.reproduction.experiment import Experiment
 from bnrecon.reproduction.options import result_options
 from bnrecon.reproduction.outcome import Started
+from bnrecon.reproduction.part import Part, PartRequest
 from bnrecon.reproduction.request import StudyRequest
-from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.shared_targets import shared_targets
 from bnrecon.reproduction.study import SCALES, Study
 from bnrecon.reproduction.work import RunWork, TaskWork, Work
@@ -29,7 +28,7 @@ from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.units import format_duration
 
-__all__ = ["ExperimentPlan", "Records", "TablePlan", "compute_missing", "plan"]
+__all__ = ["PartPlan", "Records", "compute_missing", "plan"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,24 +70,15 @@ class Records:
 
 
 @dataclass(frozen=True)
-class ExperimentPlan:
-    """An experiment with its tasks."""
+class PartPlan:
+    """A part with its work."""
 
     name: str
-    part: Experiment
-    work: tuple[TaskWork, ...]
+    part: Part
+    work: tuple[RunWork | TaskWork, ...]
 
 
-@dataclass(frozen=True)
-class TablePlan:
-    """A table of runs with its runs."""
-
-    name: str
-    part: RunTable
-    work: tuple[RunWork, ...]
-
-
-def plan(study: Study, request: StudyRequest) -> list[ExperimentPlan | TablePlan]:
+def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
     """The requested parts with their work; nothing is computed.
 
     Raises:
@@ -106,9 +96,9 @@ def plan(study: Study, request: StudyRequest) -> list[ExperimentPlan | TablePlan
     solvers = [name for name in study.solvers if name in request.parts]
     planned = [_plan_part(study, name, request, solvers, threads) for name in named or study.parts]
     if solvers and not named:
-        planned = [part for part in planned if isinstance(part, TablePlan) and part.work]
-    takes_options = (isinstance(p, TablePlan) or p.part.options is not None for p in planned)
-    if (changing := result_options(request.options)) and not any(takes_options):
+        planned = [part for part in planned if part.work]
+    takes_options = any(planned_part.part.takes_options for planned_part in planned)
+    if (changing := result_options(request.options)) and not takes_options:
         of = ", ".join(named) or study.name
         raise UserError(f"{changing[0]}: {of} has no run that an option could change")
     return planned
@@ -120,20 +110,16 @@ def _plan_part(
     request: StudyRequest,
     solvers: Sequence[str],
     threads: int | None,
-) -> ExperimentPlan | TablePlan:
+) -> PartPlan:
     part = study.part(name)
-    if isinstance(part, RunTable):
-        rows = part.rows(request.scale, request.options)
-        compares = any(row.labels.get("solver") in study.solvers for row in rows)
-        if solvers and (compares or name not in request.parts):
-            rows = [row for row in rows if row.labels.get("solver") in solvers]
-        runs = (RunWork(name, row, composition.compose(row.overrides)) for row in rows)
-        return TablePlan(name, part, tuple(runs))
-    tasks = (
-        TaskWork(name, request.scale, task, request.folder, request.shipped, threads)
-        for task in part.tasks(request.scale, request.options)
+    asked = PartRequest(
+        name, request.scale, request.options, request.folder, request.shipped, threads
     )
-    return ExperimentPlan(name, part, tuple(tasks))
+    work = part.plan_work(asked)
+    compares = any(item.solver in study.solvers for item in work)
+    if solvers and (compares or name not in request.parts):
+        work = [item for item in work if item.solver in solvers]
+    return PartPlan(name, part, tuple(work))
 
 
 def compute_missing(work: Sequence[Work], executor: Executor, records: Records) -> None:

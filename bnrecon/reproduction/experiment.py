@@ -6,6 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bnrecon.reporting import figures, tables
+from bnrecon.reporting.latex import latex
+from bnrecon.reproduction.page import (
+    Block,
+    Claims,
+    Heading,
+    Origin,
+    Page,
+    Table,
+    Text,
+    device_name,
+    listed,
+    listed_commits,
+)
+from bnrecon.reproduction.part import PartRequest
+from bnrecon.reproduction.task_store import TaskResult, concatenate
+from bnrecon.reproduction.work import TaskWork
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -106,6 +124,75 @@ class Experiment:
     def caption_for(self, rows: pd.DataFrame) -> str:
         """The caption, computed from the rows where it depends on them."""
         return self.caption if isinstance(self.caption, str) else self.caption(rows)
+
+    @property
+    def takes_options(self) -> bool:
+        """Whether it has runs that the user's options reach."""
+        return self.options is not None
+
+    def plan_work(self, request: PartRequest) -> list[TaskWork]:
+        """Its tasks."""
+        folders = request.folder, request.shipped
+        return [
+            TaskWork(request.name, request.scale, task, *folders, request.threads)
+            for task in self.tasks(request.scale, request.options)
+        ]
+
+    def decide_claims(self, work: Sequence[TaskWork]) -> list[Claim]:
+        """The statements that the finished tasks decide."""
+        done = _finished(work)
+        return self._claims(concatenate(done)) if done else []
+
+    def _claims(self, rows: pd.DataFrame) -> list[Claim]:
+        return [] if self.claims is None else list(self.claims(rows))
+
+    def make_page(self, heading: Heading, work: Sequence[TaskWork]) -> Page:
+        """The page of the finished tasks."""
+        done = _finished(work)
+        names = {result.task for result in done}
+        lacking = [item.task.name for item in work if item.task.name not in names]
+        progress = f"{len(done)} of {len(work)} tasks finished"
+        if not done:
+            return Page(heading, progress, [Text("Not run.")], lacking=lacking)
+        rows = concatenate(done)
+        summary, caption = self.summary(rows), self.caption_for(rows)
+        overrides = " ".join(self.options(heading.scale)) if self.options else ""
+        blocks: list[Block] = [
+            Table(summary, self.formats),
+            Text(caption),
+            Claims(tuple(self._claims(rows))),
+            Text(f"Trained with `{overrides}`." if overrides else ""),
+            Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),
+            Origin(_origin(done)),
+        ]
+        with figures.style():
+            figure = None if self.draw is None else self.draw(rows)
+        title = f"{heading.title}; {progress}. {caption}"
+        return Page(
+            heading,
+            progress,
+            blocks,
+            tables.csv(rows.assign(task=[result.task for result in done for _ in result.rows])),
+            latex(summary, self.formats, caption=title, label=heading.label),
+            figure,
+            done,
+            lacking,
+        )
+
+
+def _finished(work: Sequence[TaskWork]) -> list[TaskResult]:
+    return [result for item in work if (result := item.result()) is not None]
+
+
+def _origin(done: Sequence[TaskResult]) -> str:
+    """Where the rows come from: commits, machines, time."""
+    seconds = round(sum(result.seconds for result in done)) or "less than 1"
+    return (
+        f"{listed_commits(result.commit for result in done)}; "
+        f"{listed(device_name(result.machine) for result in done)}; "
+        f"{seconds} s of computing, without "
+        "trainings that were interrupted or already stored."
+    )
 
 
 def no_overrides(_scale: str) -> tuple[str, ...]:

@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bnrecon.reporting import tables
-from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment
-from bnrecon.reproduction.run_table import Cell, RunTable
-from bnrecon.reproduction.task_store import TaskResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from bnrecon.reporting.result import RunResult
+    from bnrecon.reproduction.experiment import Claim
+    from bnrecon.reproduction.part import Part
+    from bnrecon.reproduction.task_store import TaskResult
 
 __all__ = [
     "Beside",
     "Block",
     "Claims",
+    "Comparison",
+    "FinishedRun",
     "Heading",
     "NotRun",
     "Origin",
@@ -29,7 +33,6 @@ __all__ = [
     "Table",
     "Text",
     "device_name",
-    "is_of_claims",
     "listed",
     "listed_commits",
 ]
@@ -92,13 +95,6 @@ class Claims:
         )
 
 
-def is_of_claims(paragraph: str) -> bool:
-    """Whether a paragraph of a written page is one of ``Claims``."""
-    return paragraph.startswith("- ") and any(
-        f" **{verdict.capitalize()}**: " in paragraph for verdict in VERDICTS
-    )
-
-
 @dataclass(frozen=True)
 class NotRun:
     """The commands of rows that are not run."""
@@ -116,6 +112,31 @@ Block = Text | Table | Claims | NotRun
 
 
 @dataclass(frozen=True)
+class FinishedRun:
+    """A run of the main job: its name on the page, its folder's, and what computes it again."""
+
+    name: str
+    folder: str
+    result: RunResult
+    command: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many runs are finished, and how often each verdict came out.
+
+    Args:
+        runs: as "3 of 5".
+        target: the verdicts against the targets.
+        reported: those against what the paper reports; empty where it reports nothing.
+    """
+
+    runs: str
+    target: str
+    reported: str
+
+
+@dataclass(frozen=True)
 class Page:
     """What a part looks like for a reader; without ``csv`` nothing of it is finished.
 
@@ -126,8 +147,10 @@ class Page:
         csv: all numbers.
         latex: the table for a paper.
         figure: the figure, where one is drawn.
-        results: the tasks that are finished, or all rows of a table of runs.
-        lacking: the tasks or rows that are not, by name.
+        results: the tasks or runs that are finished.
+        lacking: the tasks or runs that are not, by name.
+        commands: what computes each of those, where a command does it alone.
+        comparison: of its runs with their targets and the paper.
         problem: why it cannot be shown, in one line; then it has nothing else.
     """
 
@@ -137,8 +160,10 @@ class Page:
     csv: str = ""
     latex: str = ""
     figure: Figure | None = None
-    results: Sequence[TaskResult] | Sequence[Cell] = ()
+    results: Sequence[TaskResult] | Sequence[FinishedRun] = ()
     lacking: Sequence[str] = ()
+    commands: Sequence[str] = ()
+    comparison: Comparison | None = None
     problem: str = ""
 
     @property
@@ -171,7 +196,7 @@ class Heading:
     study: str
     paper: str
     name: str
-    part: Experiment | RunTable
+    part: Part
     scale: str
     options: Sequence[str]
     command: str

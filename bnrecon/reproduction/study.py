@@ -13,8 +13,7 @@ import yaml
 from bnrecon.runtime.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from bnrecon.reproduction.experiment import Experiment
-    from bnrecon.reproduction.run_table import RunTable
+    from bnrecon.reproduction.part import Part
 
 __all__ = ["SCALES", "Study", "read_reported"]
 
@@ -32,8 +31,8 @@ class Study:
         paper: the paper as it is cited.
         parts: names of its tables and experiments, in the order of the paper. Each is a module of
             the study's folder that binds ``PART``.
-        solvers: names that select the rows of one solver in the tables of runs, where a table
-            compares solvers.
+        solvers: names that select the rows of one solver where a part's runs compare
+            solvers.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Study:
     parts: tuple[str, ...]
     solvers: tuple[str, ...] = ()
 
-    def part(self, name: str) -> Experiment | RunTable:
+    def part(self, name: str) -> Part:
         """Import a part.
 
         Raises:

@@ -8,15 +8,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bnrecon.config import composition
-from bnrecon.reproduction.experiment import Task
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files
 from bnrecon.runtime.digests import content_key, json_values
+
+if TYPE_CHECKING:
+    from bnrecon.reproduction.experiment import Task
 
 __all__ = ["TaskResult", "concatenate", "task_key", "task_path"]
 

@@ -15,12 +15,15 @@ The file ``theorem1.md`` beside ``theorem1.py``::
     ## Remark 1 #width
     A second statement. Its name is what stands behind the #, else the place itself.
     > Evidence.
+
+    ## #width, one size
+    > Other evidence for the statement before, as where too little was computed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +35,15 @@ from bnrecon.reproduction.experiment import Claim, Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decisions", "Statement", "Text", "merge", "part", "read_text"]
+__all__ = ["Decision", "Decisions", "Statement", "Text", "merge", "part", "read_text"]
 
-# By name of a claim its verdict, and the numbers that caption and evidence name.
-Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
+# By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
+# each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
+Decisions = (
+    tuple[Mapping[str, bool | str], Mapping[str, Any]]
+    | list[tuple[str, bool | str, Mapping[str, Any]]]
+)
+Decision = tuple[str, bool | str, Mapping[str, Any]]  # one of such a list
 WORDS = {True: "confirmed", False: "contradicted"}
 
 
@@ -56,7 +64,8 @@ class Statement:
         """
         word = verdict if isinstance(verdict, str) else WORDS[bool(verdict)]
         evidence = self.evidence.format(**numbers)
-        return Claim(self.where, self.statement.format(**numbers), word, evidence)
+        where, statement = (text.format(**numbers) for text in (self.where, self.statement))
+        return Claim(where, statement, word, evidence)
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Text:
         where: the part's place in the paper.
         title: what is shown.
         caption: with ``{names}`` for numbers.
-        statements: the claims, by name.
+        statements: the claims by name, and sentences that a caption may have.
     """
 
     where: str
@@ -75,12 +84,18 @@ class Text:
     caption: str
     statements: Mapping[str, Statement]
 
+    def sentence(self, name: str, **numbers: Any) -> str:
+        """What stands below a heading that is no claim: a sentence that not all captions have."""
+        return self.statements[name].statement.format(**numbers)
+
     def claims(self, decisions: Decisions) -> list[Claim]:
-        """The claims that are decided, in the order of the file.
+        """The claims that are decided, in the order of the file or of the decisions' list.
 
         Raises:
             ValueError: a decision is about a claim that the file does not have.
         """
+        if isinstance(decisions, list):
+            return [self.claims(({name: word}, numbers))[0] for name, word, numbers in decisions]
         verdicts, numbers = decisions
         if unknown := verdicts.keys() - self.statements.keys():
             raise ValueError(f"{self.where}: its text has no claim named {sorted(unknown)}")
@@ -99,9 +114,11 @@ def merge(*decisions: Decisions) -> Decisions:
     """
     verdicts: dict[str, bool | str] = {}
     numbers: dict[str, Any] = {}
-    for some, named in decisions:
-        verdicts |= some
-        numbers |= named
+    for piece in decisions:
+        if isinstance(piece, list):
+            raise TypeError("decisions that come one by one are joined as lists are")
+        verdicts |= piece[0]
+        numbers |= piece[1]
     return verdicts, numbers
 
 
@@ -116,17 +133,24 @@ def read_text(module: str) -> Text:
     if opening or len(parts) != 2:
         raise ValueError(f"{path}: it must begin with front matter between two lines of ---")
     caption, *sections = re.split(r"^## ", parts[1], flags=re.MULTILINE)
-    statements = dict(map(_statement, sections))
+    statements = _statements(sections)
     if len(statements) < len(sections):
         raise ValueError(f"{path}: two claims have one name; write ## Place #name")
     return Text(**yaml.safe_load(parts[0]), caption=_joined(caption), statements=statements)
 
 
-def _statement(section: str) -> tuple[str, Statement]:
-    heading, _, body = section.partition("\n")
-    statement, _, evidence = body.partition("\n>")
-    where, _, name = heading.strip().partition(" #")
-    return name or where, Statement(where, _joined(statement), _joined(evidence))
+def _statements(sections: Iterable[str]) -> dict[str, Statement]:
+    statements: dict[str, Statement] = {}
+    before = Statement("", "", "")
+    for section in sections:
+        heading, _, body = section.partition("\n")
+        statement, _, evidence = f"\n{body}".partition("\n>")
+        where, _, name = f" {heading.strip()}".partition(" #")
+        where = where.strip()
+        words = _joined(statement) or before.statement
+        before = Statement(where or before.where, words, _joined(evidence))
+        statements[name or where] = before
+    return statements
 
 
 def _joined(text: str) -> str:

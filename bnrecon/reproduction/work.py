@@ -6,23 +6,24 @@ import contextlib
 import functools
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.data import DataSpec
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.run_table import Cell, Row
 from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
 from bnrecon.run import finished, main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import files, hardware
 from bnrecon.runtime.provenance import commit
 from bnrecon.runtime.shipped import is_packaged, shipped_outputs
+
+if TYPE_CHECKING:
+    from bnrecon.reproduction.experiment import Task
 
 __all__ = ["RunWork", "TaskWork", "Work"]
 
@@ -69,10 +70,19 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class RunWork:
-    """A run of the main job, stored in its folder's ``result.json``."""
+    """A run of the main job, stored in its folder's ``result.json``.
+
+    Args:
+        part: the part of the study.
+        labels: by heading, what tells the run from the others of its part; ``"solver"`` is what a
+            study's solvers select by.
+        overrides: of the run.
+        config: which they compose.
+    """
 
     part: str
-    row: Row
+    labels: Mapping[str, str]
+    overrides: tuple[str, ...]
     config: RunConfig
 
     @functools.cached_property
@@ -87,13 +97,18 @@ class RunWork:
 
     @property
     def label(self) -> str:
-        """The part and the row."""
-        return " ".join((self.part, *filter(None, self.row.labels.values())))
+        """The part and what tells the run from others."""
+        return " ".join((self.part, *filter(None, self.labels.values())))
+
+    @property
+    def solver(self) -> str | None:
+        """What a study's solvers select by."""
+        return self.labels.get("solver")
 
     @property
     def command(self) -> str:
         """The main job's command."""
-        return shlex.join(("bnrecon", "run", *self.row.overrides))
+        return shlex.join(("bnrecon", "run", *self.overrides))
 
     @property
     def data(self) -> DataSpec | None:
@@ -117,10 +132,6 @@ class RunWork:
         with contextlib.suppress(FileNotFoundError, files.Damaged):
             return finished.read(self.path, self.config)
         return None
-
-    def cell(self) -> Cell:
-        """The row with its result."""
-        return Cell(self.row, self.config, self.folder, self.result())
 
     def is_finished(self) -> bool:
         """Whether there is a result."""
@@ -163,6 +174,7 @@ class TaskWork:
     folder: Path
     shipped: Path
     threads: int | None = None
+    solver: ClassVar[None] = None  # no study's solver selects tasks
 
     @property
     def part(self) -> str:

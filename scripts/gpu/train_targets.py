@@ -52,7 +52,7 @@ def main() -> int:
     planned = engine.plan(registry.find(args.study), read(args.study, args.words))
     targets: dict[str, tuple[str, ...]] = {}
     for work in (work for part in planned for work in part.work if isinstance(work, RunWork)):
-        targets.setdefault(target_key(work.config), work.row.overrides)
+        targets.setdefault(target_key(work.config), work.overrides)
     running: set[subprocess.Popen] = set()
     stopped = threading.Event()
 

@@ -11,9 +11,9 @@ from made_tasks import task_work
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.commands import run_study, tables_of
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.run_table import RunTable, list_rows
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable, list_rows
 
 NAMES = ("first", "second", "7", "1e3")
 

@@ -12,11 +12,11 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.commands import run_study, tables_of
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.run_table import Row, RunTable
-from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
 from bnrecon.runtime import shipped
+from bnrecon.studies.burkholz2024.run_tables.row import Row, RowWork
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 NAMES = ("first", "second", "third")
 SHIPPED = "Shipped with bnrecon, not computed here: "
@@ -108,7 +108,7 @@ def test_what_does_not_ship_is_computed_and_what_is_damaged_too(study, counted, 
 
 
 def test_a_run_ships_and_ones_own_wins(packaged):
-    work = RunWork("table", Row({"target": "digits"}, RUN), composition.compose(RUN))
+    work = RowWork.of("table", Row({"target": "digits"}, RUN))
     main_job.run(work.config)
     own = run_folder(work.config)
     assert not work.is_shipped()

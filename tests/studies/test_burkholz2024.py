@@ -16,22 +16,22 @@ from bnrecon.reporting.figures import image, style
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import commands, engine
 from bnrecon.reproduction.experiment import Experiment
-from bnrecon.reproduction.grids import grids
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.run_table import Cell, RunTable
 from bnrecon.reproduction.study import SCALES, Study, read_reported
 from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key
-from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import (
     deeper,
     nonlinear,
-    reconstruction_grid,
+    reconstruction,
     table2,
     thresholds,
 )
+from bnrecon.studies.burkholz2024.run_tables.grids import grids
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, RowWork
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 STUDY = registry.find("burkholz2024")
 PARTS = {name: STUDY.part(name) for name in STUDY.parts}
@@ -111,7 +111,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
         "minimum": ("auto", "minimum"),
         "exact": ("auto", None),
     }
-    assert STUDY.solvers == tuple(reconstruction_grid.WAYS) == tuple(wanted)
+    assert STUDY.solvers == tuple(reconstruction.WAYS) == tuple(wanted)
     for name, data, count in (("table1", "cifar10", 111), ("table2", "cifar100", 52)):
         rows = PARTS[name].rows("laptop", ())
         assert len(rows) == count
@@ -129,7 +129,7 @@ def test_tables_1_and_2_rebuild_the_same_targets_in_every_way():
                 row.labels["target"],
                 config.features.name,
             )
-            assert row.labels["rebuilt by"] == reconstruction_grid.NAMES[way]
+            assert row.labels["rebuilt by"] == reconstruction.NAMES[way]
             assert row.labels["target width"] == str(config.target.width)
             assert config.source_images == (64 if way == "exact" else 256)
             ways.setdefault(cell, []).append(way)
@@ -170,18 +170,18 @@ def test_the_grids_of_table_1_say_how_they_were_rebuilt():
         "target width 4, bnrecon, n - c2 + 1 features",
         "target width 4, bnrecon, 1.5 n features",
     ]
-    assert list(grids(cells, reconstruction_grid.GRID)) == names
+    assert list(grids(cells, reconstruction.GRID)) == names
     cells[1] = dataclasses.replace(cells[1], result=None)
-    assert list(grids(cells, reconstruction_grid.GRID)) == [names[0], names[2]]
+    assert list(grids(cells, reconstruction.GRID)) == [names[0], names[2]]
 
 
 def test_a_width_chooses_the_rows_of_its_targets():
-    names = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
+    names = {RowWork.of("", row).key for row in rows_of()}
     for width, count in (("16", 48), ("32", 54), ("64", 9)):
         chosen = rows_of(f"target.width={width}")
         assert len(chosen) == count
         for row in chosen[::7]:
-            assert RunWork("", row, composition.compose(row.overrides)).key in names
+            assert RowWork.of("", row).key in names
     assert len(rows_of("target.width=8")) == 48
     assert len(rows_of("train.seed=7")) == 105
     (target,) = {row.labels["target"] for row in rows_of("train.epochs=5", "target.width=64")}
@@ -214,7 +214,7 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     def found(*options):
         rows = PARTS["pooling"].rows("laptop", options)
         configs = [composition.compose(row.overrides) for row in rows]
-        keys = [RunWork("", *both).key for both in zip(rows, configs, strict=True)]
+        keys = [RowWork.of("", row).key for row in rows]
         targets = [
             (c.target.width, c.train.epochs, c.train.seed, tuple(c.target.groups)) for c in configs
         ]
@@ -235,7 +235,7 @@ def test_plans_of_pooling_are_compared_by_width_and_training_seed():
     (smoke, *_) = PARTS["pooling"].rows("smoke", ())
     epochs = composition.compose(smoke.overrides).train.epochs
     assert smoke.labels["epochs"] == str(epochs)
-    table1 = {RunWork("", row, composition.compose(row.overrides)).key for row in rows_of()}
+    table1 = {RowWork.of("", row).key for row in rows_of()}
     assert set(keys[::2]) <= table1  # the first plan's targets are rebuilt once, for both tables
 
 
@@ -307,7 +307,7 @@ def shipped_rows(name):
 
 
 def verdicts(part, rows):
-    return [claim.verdict for claim in part.claims(rows)]
+    return [claim.verdict for claim in part.PART.claims(rows)]
 
 
 def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
@@ -341,15 +341,15 @@ def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
 
 def test_what_captions_say_is_computed_from_the_rows():
     rows = shipped_rows("deeper")
-    said = deeper.caption(rows)
+    said = deeper.PART.caption_for(rows)
     assert "Counterexamples to the theorem: " in said
     assert "10x3, linear, c_(L-1) = c0 < c2 (L = 3)" in said.partition("Counterexamples")[2]
     assert "10x3, linear (L = 3)" not in said
     reached = rows.assign(rebuilt=rows["draws"], reachable_dimensions=rows["n"])
-    assert "Counterexamples" not in deeper.caption(reached)
-    assert "open" not in deeper.caption(reached)
+    assert "Counterexamples" not in deeper.PART.caption_for(reached)
+    assert "open" not in deeper.PART.caption_for(reached)
     rows = shipped_rows("nonlinear")
-    said = nonlinear.caption(rows)
+    said = nonlinear.PART.caption_for(rows)
     assert "sigmoid in float64 below 1e-04 and for sigmoid in float32 below 1e+02" in said
     assert "tanh in" not in said
-    assert "grows again" not in nonlinear.caption(rows.assign(error=rows["epsilon"]))
+    assert "grows again" not in nonlinear.PART.caption_for(rows.assign(error=rows["epsilon"]))

@@ -19,8 +19,6 @@ from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import lbfgs
 from bnrecon.studies.burkholz2024 import (
     accuracy,
-    accuracy_claims,
-    accuracy_steps,
     excess,
     excess_layers,
     power_laws,
@@ -59,7 +57,7 @@ def composed(first, second, scales):
 
 
 def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
-    rows = accuracy_steps.measure(LAYER, SEED, 60, ()).set_index("step")
+    rows = accuracy.measure(LAYER, SEED, 60, ()).set_index("step")
     part = single_layers.single_layer(LAYER, SEED, None, ())
     single = part.system.operator.to(FLOAT32).dense()
     x = torch.linalg.solve(single, part.system.rhs.float())
@@ -79,7 +77,7 @@ def test_the_first_step_is_torch_linalg_solve_in_float32(layer):
 
 def test_in_the_float32_network_the_exact_solution_has_roundings_error(layer):
     """Rounding scales alone costs less than u per term, 2^-24 of the cancellation in all."""
-    refined = accuracy_steps.measure(LAYER, SEED, 60, ()).set_index("step").loc["refined"]
+    refined = accuracy.measure(LAYER, SEED, 60, ()).set_index("step").loc["refined"]
     part = single_layers.single_layer(LAYER, SEED, None, ())
     first, second = pair(141)
     scales = part.system.scales(torch.linalg.solve(part.system.operator.dense(), part.system.rhs))
@@ -121,15 +119,15 @@ def growing(power):
     ("power", "verdict"), [(1.0, "confirmed"), (0.0, "open"), (-1.0, "contradicted")]
 )
 def test_whether_lu_accumulates_errors_is_decided_by_the_slope(power, verdict):
-    claim = accuracy_claims.claims(growing(power))[0]
+    claim = accuracy.PART.claims(growing(power))[0]
     assert claim.verdict == verdict
     assert f"p = {power + 1e-9:.2f} ± 0.23 (seeds: 3)" in claim.evidence.replace("-0.00", "0.00")
 
 
 def test_pytorchs_settings_leave_the_lu_where_it_is(layer):
-    (row,) = accuracy_steps.measure_defaults(LAYER, SEED, ()).to_dict("records")
-    lu = accuracy_steps.measure(LAYER, SEED, 60, ()).set_index("step").loc["LU"]
-    assert row["step"] == accuracy_steps.DEFAULTS
+    (row,) = accuracy.measure_defaults(LAYER, SEED, ()).to_dict("records")
+    lu = accuracy.measure(LAYER, SEED, 60, ()).set_index("step").loc["LU"]
+    assert row["step"] == accuracy.DEFAULTS
     assert row["lu_error"] == pytest.approx(lu["error"], rel=1e-6)
     assert row["error"] == pytest.approx(lu["error"], rel=0.1)
     assert row["iterations"] <= 1
@@ -141,18 +139,18 @@ def test_pytorchs_settings_leave_the_lu_where_it_is(layer):
 )
 def test_whether_pytorchs_settings_reduce_the_error_is_decided_by_a_half(factor, verdict):
     both = growing(1.0)
-    rows = both[both["step"] == "LU"].assign(step=accuracy_steps.DEFAULTS, lu_error=both["error"])
+    rows = both[both["step"] == "LU"].assign(step=accuracy.DEFAULTS, lu_error=both["error"])
     rows["error"] /= [factor * (1 + noise) for noise in NOISE] * 3
-    own = accuracy_claims.claims(pd.concat([both, rows]))[4:7]
+    own = accuracy.PART.claims(pd.concat([both, rows]))[4:7]
     assert [claim.verdict for claim in own] == [verdict] * 3
-    assert len(accuracy_claims.claims(both)) == 5  # not measured: nothing to say
+    assert len(accuracy.PART.claims(both)) == 5  # not measured: nothing to say
 
 
 def test_sizes_of_one_seed_are_no_repetitions():
     """A seed's straight line over ten sizes has no spread, and decides nothing."""
     sizes = [100 * 2**k for k in range(10)]
     rows = made(lambda _: {n: [1e-6 * n] for n in sizes})
-    accumulation, *reductions, growth = accuracy_claims.claims(rows)
+    accumulation, *reductions, growth = accuracy.PART.claims(rows)
     assert {claim.verdict for claim in (accumulation, *reductions, growth)} == {"open"}
     assert "p = 1.00 (seeds: 1)" in accumulation.evidence
     assert " to " not in growth.evidence.split("grows by")[1].split("extrapolated")[0]
@@ -166,7 +164,7 @@ def test_slopes_of_seeds_that_disagree_leave_the_claim_open():
     own = rows[rows["step"] == "LU"]
     pooled = stats.linregress(np.log(own["n"]), np.log(own["error"]))
     assert pooled.slope > stats.t.ppf(0.975, 28) * pooled.stderr
-    assert accuracy_claims.claims(rows)[0].verdict == "open"
+    assert accuracy.PART.claims(rows)[0].verdict == "open"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,7 @@ def test_whether_lbfgs_helps_is_decided_system_by_system(factors, verdict):
     """Systems that differ by a factor of 1,000 do not hide a factor of 10 in each."""
     size = np.array([1e-6, 1e-3, 1e-4])[: len(factors)]
     rows = made(lambda step: {100: size / (1 if step == "LU" else np.array(factors))})
-    claim = accuracy_claims.claims(rows)[1]
+    claim = accuracy.PART.claims(rows)[1]
     assert claim.verdict == verdict
     assert "n = 100)" in claim.statement
 
@@ -190,7 +188,7 @@ def test_whether_lbfgs_helps_is_decided_system_by_system(factors, verdict):
 @pytest.mark.parametrize(("power", "verdict"), [(0.1, "confirmed"), (2.0, "open"), (0.8, "open")])
 def test_growth_to_the_papers_larger_target_is_extrapolated(power, verdict):
     """From 36,864 to 90,000 equations n grows by 2.44, its 0.8th power by 2.04."""
-    claim = accuracy_claims.claims(growing(power))[-1]
+    claim = accuracy.PART.claims(growing(power))[-1]
     assert claim.verdict == verdict
     assert f"grows by {2.4414**power:.2f} (" in claim.evidence
 
@@ -198,7 +196,7 @@ def test_growth_to_the_papers_larger_target_is_extrapolated(power, verdict):
 @pytest.mark.parametrize("part", [accuracy, excess_layers])
 def test_a_page_of_one_task_has_a_table_a_figure_and_open_claims(part, layer):
     arguments = {"share": 20.0} if part is excess_layers else {"limit": 10}
-    measure = excess_layers.measure if part is excess_layers else accuracy_steps.measure
+    measure = excess_layers.measure if part is excess_layers else accuracy.measure
     rows = measure(layer=LAYER, seed=SEED, options=(), **arguments)
     assert len(part.PART.summary(rows)) == rows.get("step", pd.Series([0])).nunique()
     assert part.PART.caption_for(rows)
@@ -260,14 +258,14 @@ def solves(power, limited=()):
     ("power", "verdict"), [(-1.0, "confirmed"), (1.0, "contradicted"), (0.0, "open")]
 )
 def test_whether_more_features_help_lbfgs_is_decided_at_each_size(power, verdict):
-    claims = excess_layers.claims(solves(power))
+    claims = excess_layers.PART.claims(solves(power))
     assert [claim.verdict for claim in claims] == [verdict] * 4
     assert ["n = 100,000" in claim.statement for claim in claims] == [False, True] * 2
 
 
 def test_a_size_with_one_seed_is_open():
     rows = solves(-1.0)
-    claims = excess_layers.claims(rows[(rows["n"] == 10_000) | (rows["seed"] == 0)])
+    claims = excess_layers.PART.claims(rows[(rows["n"] == 10_000) | (rows["seed"] == 0)])
     assert [claim.verdict for claim in claims] == ["confirmed", "open"] * 2
     assert (
         "is 27.7 times that with 2% (geometric mean of 1 paired by seed; sizes"
@@ -277,19 +275,21 @@ def test_a_size_with_one_seed_is_open():
 
 def test_iterations_that_the_limit_cut_are_lower_bounds():
     """They may confirm that fewer are needed, and never contradict it."""
-    claim = excess_layers.claims(solves(-1.0, limited=(0.05, 0.2)))[2]
+    claim = excess_layers.PART.claims(solves(-1.0, limited=(0.05, 0.2)))[2]
     assert claim.verdict == "confirmed"
     assert "at least 2,000, 2,000, 2,000 with 0.05% (3 of 3 stopped by the limit)" in claim.evidence
     whole = solves(-1.0)
-    assert excess_layers.claims(whole)[2].verdict == "confirmed"
-    cut = excess_layers.claims(solves(-1.0, (0.05, 2.0)))[2]
+    assert excess_layers.PART.claims(whole)[2].verdict == "confirmed"
+    cut = excess_layers.PART.claims(solves(-1.0, (0.05, 2.0)))[2]
     assert (cut.verdict, cut.evidence[:18]) == ("open", "at the largest sha")
-    single = excess_layers.claims(whole[whole["share"] == 1.0])
-    assert {(one.verdict, one.evidence) for one in single} == {("open", excess_layers.SINGLE)}
+    single = excess_layers.PART.claims(whole[whole["share"] == 1.0])
+    assert {(one.verdict, one.evidence) for one in single} == {
+        ("open", "only one share was computed.")
+    }
     later = whole.assign(iterations=5000 - whole["iterations"])
-    assert excess_layers.claims(later)[2].verdict == "contradicted"
+    assert excess_layers.PART.claims(later)[2].verdict == "contradicted"
     limited = later.assign(at_limit=later["share"] == 0.05)
-    assert excess_layers.claims(limited)[2].verdict == "open"
+    assert excess_layers.PART.claims(limited)[2].verdict == "open"
 
 
 def test_the_papers_bounds_count_from_the_minimum_width():

@@ -17,6 +17,7 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.pruning import prune
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024 import pruned
+from bnrecon.studies.burkholz2024.pruned import TARGETS
 from bnrecon.studies.burkholz2024.pruned_limits import (
     least_error,
     magnitude_error,
@@ -24,7 +25,6 @@ from bnrecon.studies.burkholz2024.pruned_limits import (
     refit_error,
 )
 from bnrecon.studies.burkholz2024.pruned_networks import rebuild
-from bnrecon.studies.burkholz2024.pruned_settings import TARGETS
 
 SMOKE = TARGETS["smoke"]["relu"]
 
@@ -128,12 +128,12 @@ def test_a_single_finished_task_is_summarized_and_drawn(method, tmp_path):
     np.testing.assert_allclose(rows["kept_over_n"], [0.9, 0.6], atol=0.01)
     assert (rows["median_error"] < rows["largest_error"]).all()
     assert rows["median_error"].is_monotonic_increasing
-    table = pruned.summary(rows)
+    table = pruned.PART.summary(rows)
     assert len(table) == 2
-    assert "64 images a row" in pruned.caption(rows)
-    assert "(vgg_small on digits; relu " in pruned.caption(rows)
+    assert "64 images a row" in pruned.PART.caption_for(rows)
+    assert "(vgg_small on digits; relu " in pruned.PART.caption_for(rows)
     with style():
-        assert image(pruned.draw(rows), "png")[1:4] == b"PNG"
+        assert image(pruned.PART.draw(rows), "png")[1:4] == b"PNG"
 
 
 def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
@@ -144,12 +144,12 @@ def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
             finished("weights", {0.9: 0.01, 0.8: 0.2}, seeds=1),
         ]
     )
-    before, _, answer = pruned.caption(rows).rpartition("Smallest share")
+    before, _, answer = pruned.PART.caption_for(rows).rpartition("Smallest share")
     assert "seed by seed: relu from 90.00 ± 0.00 (n=3): -0.10 ± 0.00 (n=3) by least L1" in before
     assert "least L1 norm, refit 1 n [0.9 n] (relu)" in answer
     assert "random, refit none (relu);" in answer
     assert answer.endswith("the target's own weights 0.9 n (relu).")
-    table = pruned.summary(rows).set_index(["kept by", "kept / n"])["loss at most 0.1"]
+    table = pruned.PART.summary(rows).set_index(["kept by", "kept / n"])["loss at most 0.1"]
     assert table["least L1 norm, refit"].to_dict() == {
         1.0: "yes",
         0.9: "open",
@@ -161,22 +161,24 @@ def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
 
 def test_one_seed_or_scattered_ones_decide_nothing():
     rows = finished("refit", {0.9: 0.05}, seeds=1)
-    assert pruned.summary(rows)["loss at most 0.1"].tolist() == ["open"]
-    assert "magnitude, refit none [0.9 n] (relu)" in pruned.caption(rows)
+    assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["open"]
+    assert "magnitude, refit none [0.9 n] (relu)" in pruned.PART.caption_for(rows)
     rows = finished("refit", {0.9: 0.05})
     rows["accuracy"] -= [0.0, 0.0, 3.0]
-    assert pruned.summary(rows)["loss at most 0.1"].tolist() == ["open"]
+    assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["open"]
 
 
 def test_measured_errors_are_compared_with_those_derived():
     rows = finished("random", {1.0: 0.0, 0.9: 0.1, 0.5: 0.1})
     rows["median_error"] = 0.5
-    written = pruned.caption(rows)
+    written = pruned.PART.caption_for(rows)
     assert "Median errors are these times 0.71 to 1.58 (random, refit). " in written
 
 
 def test_without_a_small_loss_the_answer_says_so():
-    assert pruned.caption(finished("refit", {0.9: 5.0})).endswith("magnitude, refit none (relu).")
+    assert pruned.PART.caption_for(finished("refit", {0.9: 5.0})).endswith(
+        "magnitude, refit none (relu)."
+    )
 
 
 def test_targets_of_several_activations_are_told_apart():
@@ -193,19 +195,19 @@ def test_targets_of_several_activations_are_told_apart():
         TaskResult("pruned", "laptop", "", "", tuple(frame.to_dict("records")), "", "", 0.0)
         for frame in first + added
     )
-    table = pruned.summary(rows).set_index(["kept by", "kept / n"])
+    table = pruned.PART.summary(rows).set_index(["kept by", "kept / n"])
     line = table.loc[("least L1 norm, refit", 0.8)]
     assert line["loss at most 0.1"] == "yes: tanh; no: relu"
     assert (round(line["loss, relu"].mean, 3), round(line["loss, tanh"].mean, 3)) == (0.301, 0.051)
     assert line["images predicted otherwise"] == "18 of 60,000"
     assert table.loc[("magnitude, refit", 0.9), "loss at most 0.1"] == "no"
     assert table.loc[("random, refit", 1.0), "loss at most 0.1"] == "yes: relu"
-    written = pruned.caption(rows)
+    written = pruned.PART.caption_for(rows)
     assert "(vgg18 on cifar10; relu 90.00%, tanh 90.00%)" in written
     assert "random, refit 1 n (relu); magnitude, refit 1 n (every target)" in written
     assert written.endswith("least L1 norm, refit 0.9 n (relu), 0.8 n (tanh).")
     with style():
-        assert len(pruned.draw(rows).axes) == 4
+        assert len(pruned.PART.draw(rows).axes) == 4
 
 
 def test_tasks_name_the_activation_but_of_the_first_and_refuse_another():

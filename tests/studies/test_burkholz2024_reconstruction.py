@@ -10,12 +10,11 @@ from places import RESULTS
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.document import claims_of
-from bnrecon.reproduction.run_table import Cell, Row
 from bnrecon.studies import registry
-from bnrecon.studies.burkholz2024 import epsilon, excess
-from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
+from bnrecon.studies.burkholz2024 import epsilon, excess, table1
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
 
-CLAIMS = reconstruction_claims("Table 1")
+CLAIMS = table1.PART.claims
 TARGETS = ("relu", "leaky_relu", "tanh", "sigmoid")
 
 

@@ -26,10 +26,8 @@ from bnrecon.reproduction.report import errata, provenance, text
 from bnrecon.reproduction.report.figures import VectorFigures
 from bnrecon.reproduction.report.html_table import html_table
 from bnrecon.reproduction.report.runs import Runs, read_runs
-from bnrecon.reproduction.report.verdicts import Comparison, Verdict, claims_of, comparison_of
+from bnrecon.reproduction.report.verdicts import Verdict, claims_of
 from bnrecon.reproduction.request import StudyRequest
-from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.run_table import Cell
 from bnrecon.reproduction.study import Study
 
 __all__ = ["Paper", "Part", "Report", "gather"]
@@ -50,8 +48,6 @@ class Part:
         origin: where the numbers come from, in a sentence.
         origins: the same for each task or run.
         verdicts: the claims that it decides.
-        comparison: its runs beside the paper's.
-        missing: the commands of rows that are not run.
     """
 
     anchor: str
@@ -62,8 +58,6 @@ class Part:
     origin: str
     origins: provenance.Origins
     verdicts: Sequence[Verdict]
-    comparison: Comparison | None
-    missing: Sequence[str]
 
     @property
     def incomplete(self) -> bool:
@@ -158,12 +152,6 @@ def _part(
         " ".join(block.text for block in page.blocks if isinstance(block, Origin)),
         provenance.origins_of(page),
         claims_of(page, anchor),
-        comparison_of(page, anchor),
-        [
-            command_of(cell)
-            for cell in page.results
-            if isinstance(cell, Cell) and cell.result is None
-        ],
     )
 
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.page import Page, device_name, listed
-from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.run_table import Cell
+from bnrecon.reproduction.page import FinishedRun, Page, device_name, listed
 from bnrecon.reproduction.task_store import TaskResult
 from bnrecon.runtime.units import format_duration
 
@@ -37,16 +35,18 @@ class Origins:
 
 def origins_of(page: Page) -> Origins:
     """A record for each finished task or run of a page."""
-    tasks, cells = _parted(page)
+    tasks, runs = _tasks(page), _runs(page)
     if tasks:
         return Origins(TASKS, tuple(map(_of_task, tasks)))
-    records = (_of_run(cell, cell.result) for cell in cells if cell.result is not None)
-    return Origins(RUNS, tuple(records)) if cells else Origins()
+    return Origins(RUNS, tuple(map(_of_run, runs))) if runs else Origins()
 
 
-def _parted(page: Page) -> tuple[list[TaskResult], list[Cell]]:
-    tasks = [found for found in page.results if isinstance(found, TaskResult)]
-    return tasks, [found for found in page.results if isinstance(found, Cell)]
+def _tasks(page: Page) -> list[TaskResult]:
+    return [result for result in page.results if isinstance(result, TaskResult)]
+
+
+def _runs(page: Page) -> list[FinishedRun]:
+    return [result for result in page.results if isinstance(result, FinishedRun)]
 
 
 def _of_task(task: TaskResult) -> Record:
@@ -54,11 +54,12 @@ def _of_task(task: TaskResult) -> Record:
     return Record((task.task, task.commit, device_name(task.machine), seconds, task.key))
 
 
-def _of_run(cell: Cell, result: RunResult) -> Record:
+def _of_run(run: FinishedRun) -> Record:
+    result = run.result
     return Record(
         (
-            cell.name,
-            cell.folder.name,
+            run.name,
+            run.folder,
             result.commit or "installed",
             device_name(result.device),
             result.data.checksum[:DIGITS],
@@ -67,15 +68,14 @@ def _of_run(cell: Cell, result: RunResult) -> Record:
             f"{result.seconds:.1f}",
             f"{result.target.seconds:.0f}",
         ),
-        command_of(cell),
+        run.command,
     )
 
 
 def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
     """What all results of a paper share or differ by, as terms with their values."""
-    tasks = [task for page in pages for task in _parted(page)[0]]
-    cells = [cell for page in pages for cell in _parted(page)[1]]
-    runs = list({cell.folder: cell.result for cell in cells if cell.result is not None}.values())
+    tasks = [task for page in pages for task in _tasks(page)]
+    runs = list({run.folder: run.result for page in pages for run in _runs(page)}.values())
     training = {run.target.folder: run.target.seconds for run in runs}
     seconds = sum(task.seconds for task in tasks) + sum(run.seconds for run in runs)
     seconds += sum(training.values())  # a training that was shared counts once

@@ -8,31 +8,41 @@ float32 as the network does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.system import Scales, System
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Experiment, Task, no_overrides
-from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reproduction.experiment import Task, no_overrides
+from bnrecon.reproduction.intervals import GeometricMean, decide, geometric_mean
 from bnrecon.reproduction.options import refuse_compared
-from bnrecon.solvers.lbfgs import MAX_ITERATIONS
-from bnrecon.studies.burkholz2024.accuracy_claims import claims
-from bnrecon.studies.burkholz2024.accuracy_steps import (
-    LBFGS,
-    LBFGS_IN_FLOAT64,
-    LU,
-    REFINED,
-    STEPS,
-    measure,
-    measure_defaults,
-)
-from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.precision import FLOAT32
+from bnrecon.solvers.base import Answer
+from bnrecon.solvers.dense import corrected, factorize
+from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize
+from bnrecon.solvers.spec import SolverSpec
+from bnrecon.studies.burkholz2024.power_laws import exponents, written
+from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, SingleLayer, single_layer
 
-__all__ = ["PART"]
-
+LU, LBFGS, LBFGS_IN_FLOAT64, REFINED = "LU", "LU, LBFGS", "LU, LBFGS in float64", "refined"
+DEFAULTS = "LU, LBFGS with PyTorch's settings"
+STEPS = (LU, DEFAULTS, LBFGS, LBFGS_IN_FLOAT64, REFINED)
+Solutions: TypeAlias = Iterator[tuple[str, Answer, float]]  # step, solution, seconds
+SMALL = 2304  # equations up to which there are singular values, and LBFGS in float64
+PAPERS_SIZES = (36_864, 90_000)  # equations of a layer of the targets of width 64 and 100
+GROWTH = 2.0  # of the weight error between these two
+TEXT = read_text(__file__)
 COLOURS = dict(zip(STEPS, (PALETTE[1], PALETTE[2], *PALETTE[3:5], PALETTE[0]), strict=True))
 WIDTHS = {"smoke": (4, 6), "laptop": (16, 32, 64), "paper": (16, 32, 64)}
 # A seed's layer, so that a size has as many independent systems as seeds.
@@ -43,7 +53,8 @@ LAYERS = {"smoke": STAGES[:2], "laptop": STAGES, "paper": STAGES}
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Two tasks for each size and seed, small sizes first: PyTorch's settings have their own."""
     refuse_compared(options, {"target.width"})
-    limits = {"limit": LIMITS[scale]}
+    by_defaults = ", PyTorch's settings", measure_defaults, dict[str, int]()
+    kinds = (("", measure, {"limit": LIMITS[scale]}), by_defaults)
     return [
         Task(
             f"width {width}, seed {seed}{name}",
@@ -53,12 +64,103 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
             reads_target=True,
         )
         for width in WIDTHS[scale]
-        for name, function, arguments in (
-            ("", measure, limits),
-            (", PyTorch's settings", measure_defaults, {}),
-        )
+        for name, function, arguments in kinds
         for seed, layer in enumerate(LAYERS[scale])
     ]
+
+
+def measure(layer: str, seed: int, limit: int, options: Sequence[str]) -> pd.DataFrame:
+    """A row for each step of the solution of one layer's system.
+
+    ``error`` is ‖W' - W‖ / ‖W‖ composed in float64, ``assembled_error`` composed in float32,
+    ``cancellation`` ‖outer ∘ |M| |inner|‖ / ‖W‖, by which float32 multiplies its rounding at worst.
+
+    Args:
+        layer: its name in the target.
+        seed: of the he_normal features, of minimum width.
+        limit: iterations of LBFGS, at most.
+        options: overrides of the run whose target is rebuilt.
+    """
+    single = single_layer(layer, seed, None, options)
+    solutions = _solutions(single.system, SolverSpec("lu_lbfgs", max_iterations=limit))
+    return _rows(single, solutions, {"layer": layer, "seed": seed, "limit": limit})
+
+
+def measure_defaults(layer: str, seed: int, options: Sequence[str]) -> pd.DataFrame:
+    """The row of one more step: LBFGS with PyTorch's settings, on the mean squared error.
+
+    ``lu_error`` is the error of the LU that it starts from. The other arguments and columns are
+    those of ``measure``.
+    """
+    single = single_layer(layer, seed, None, options)
+    labels = {"layer": layer, "seed": seed, "limit": PYTORCHS.iterations}
+    solutions = _solutions(single.system, SolverSpec("lu_lbfgs_defaults"))
+    rows = _rows(single, solutions, labels).set_index("step")
+    return rows.loc[[DEFAULTS]].assign(lu_error=rows.loc[LU, "error"]).reset_index()
+
+
+def _rows(single: SingleLayer, solutions: Solutions, labels: Mapping[str, Any]) -> pd.DataFrame:
+    shape, system = single.target.shape, single.system
+    common = {"n": shape.equations, "width": shape.minimum_width, **labels, **_spectrum(system)}
+    rows = []
+    for step, answer, seconds in solutions:
+        scales = system.scales(answer.x.double())
+        error, assembled = single.errors(scales)
+        rows.append(
+            common
+            | {"step": step, "error": error, "assembled_error": assembled}
+            | {"cancellation": _cancellation(system, scales)}
+            | {"iterations": answer.iterations, "at_limit": answer.at_limit, "seconds": seconds}
+        )
+    return pd.DataFrame(rows)
+
+
+def _solutions(system: System, spec: SolverSpec) -> Solutions:
+    """Step, solution and seconds of one float32 LU, in place, and of what starts from it.
+
+    The LU's solution is that of ``torch.linalg.solve``, bit for bit, in half the memory.
+    """
+    operator, rhs = system.operator.to(FLOAT32), system.rhs.float()
+    products, exact = (operator.matvec, operator.rmatvec), system.operator
+    with exact_float32():
+        started = time.perf_counter()
+        factors = factorize(operator.dense())
+        start = torch.linalg.lu_solve(*factors, rhs[:, None])[:, 0]
+        yield LU, Answer(start, 0), time.perf_counter() - started
+        if spec.name == "lu_lbfgs_defaults":
+            yield _timed(DEFAULTS, lambda: minimize(*products, rhs, start, spec, PYTORCHS))
+            return
+        yield _timed(LBFGS, lambda: minimize(*products, rhs, start, spec))
+        if len(rhs) <= SMALL:
+            products, rhs, start = (exact.matvec, exact.rmatvec), system.rhs, start.double()
+            yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
+        yield _timed(REFINED, lambda: corrected(system, SolverSpec("refined"), factors))
+
+
+def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:
+    started = time.perf_counter()
+    answer = solve()
+    return step, answer, time.perf_counter() - started
+
+
+def _spectrum(system: System) -> dict[str, float]:
+    """Condition and smallest singular value of a small system; not a number for others."""
+    if system.operator.shape[0] > SMALL:
+        return {"condition": float("nan"), "smallest_singular_value": float("nan")}
+    values = torch.linalg.svdvals(system.operator.dense())
+    smallest = float(values[-1])
+    return {"condition": float(values[0]) / smallest, "smallest_singular_value": smallest}
+
+
+def _cancellation(system: System, scales: Scales) -> float:
+    matrix = system.matrix
+    if not isinstance(matrix, KhatriRao):
+        raise TypeError("the features have a pattern")
+    sizes = KhatriRao(matrix.transposed.abs(), matrix.first.abs(), matrix.precision).matvec(
+        scales.inner.abs()
+    )
+    table = sizes.reshape(len(scales.outer), -1) * scales.outer.abs()[:, None]
+    return float(table.norm() / system.weight.norm())
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -84,52 +186,30 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """What is shown, how ill-conditioned the systems are, and what each step contributes."""
-    count = rows.groupby("n")["seed"].nunique().max()
-    known = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
-    condition = ""
-    if len(known):
-        condition = (
-            f" At n = {_listed(known['n'].unique())} the condition number is "
-            f"{known['condition'].min():.0e} to {known['condition'].max():.0e}, the smallest "
-            f"singular value {known['smallest_singular_value'].min():.0e} to "
-            f"{known['smallest_singular_value'].max():.0e}."
-        )
-    shares = [
-        f"{_share(rows[rows['n'] == n]):.2g} at n = {n:,}" for n in sorted(rows["n"].unique())
-    ]
-    return (
-        "Relative error ‖W' - W‖ / ‖W‖ of a layer that is rebuilt at minimum width from he_normal "
-        "features. LU: torch.linalg.solve in float32. LU, LBFGS: the paper's solver, from that "
-        f"solution, at most {rows['limit'].max():,} iterations; it "
-        f"ended by itself in {_ended(rows, LBFGS)}. The paper prints no settings of LBFGS. These "
-        "are bnrecon's: strong Wolfe line search, tolerances of 1e-12 and 1e-15, and the squared "
-        "error in units of the right-hand side's, so that float32 alone ends it. With PyTorch's "
-        "settings: the mean squared error, as the paper has it, and nothing else said: lr 1, no "
-        "line search, 20 iterations, tolerances of 1e-7 (gradient) and 1e-9 (step). LU, LBFGS in "
-        "float64: bnrecon's settings with products in float64, for the smallest systems only; it "
-        "ended by itself in "
-        f"{_ended(rows, LBFGS_IN_FLOAT64)}. Refined: the LU's factors, corrected in float64 by "
-        "GMRES. Error in float64: the weight is composed in float64, so that the error is the "
-        "solution's. Error in the float32 network: scales rounded to float32, weight composed in "
-        "float32. Cancellation: ‖outer ∘ |M| |inner|‖ / ‖W‖. Geometric means, with 95% Student-t "
-        f"intervals of the logarithms in brackets, over up to {count} systems a size: a 3x3 layer "
-        "of each stage of the trained relu targets, with a features seed of its own. "
-        "Claims are decided with three systems or seeds or more."
-        f"{condition} Share of float32 itself: the error of the refined solution in the "
-        "float32 network, divided by that of the paper's solution there: "
-        f"{', '.join(shares)} (ratio of geometric means)."
+def describe(rows: pd.DataFrame) -> dict[str, Any]:
+    """How ill-conditioned the systems are, and what each step contributes."""
+    small = rows.drop_duplicates(["n", "seed"]).dropna(subset=["condition"])
+    condition, smallest = small["condition"], small["smallest_singular_value"]
+    words = TEXT.sentence(
+        "condition",
+        sizes=" and ".join(f"{n:,}" for n in sorted(small["n"].unique())),
+        condition=(condition.min(), condition.max()),
+        smallest=(smallest.min(), smallest.max()),
     )
+    sizes = sorted(rows["n"].unique())
+    return {
+        "limit": rows["limit"].max(),
+        "ended": _ended(rows, LBFGS),
+        "ended_in_float64": _ended(rows, LBFGS_IN_FLOAT64),
+        "systems": rows.groupby("n")["seed"].nunique().max(),
+        "condition": f" {words}" if len(small) else "",
+        "shares": ", ".join(f"{_share(rows[rows['n'] == n]):.2g} at n = {n:,}" for n in sizes),
+    }
 
 
 def _ended(rows: pd.DataFrame, step: str) -> str:
-    own = rows[rows["step"] == step]
-    return f"{int((~own['at_limit'].astype(bool)).sum())} of {len(own)} systems"
-
-
-def _listed(sizes: Sequence[int]) -> str:
-    return " and ".join(f"{n:,}" for n in sorted(sizes))
+    of_step = rows[rows["step"] == step]
+    return f"{int((~of_step['at_limit'].astype(bool)).sum())} of {len(of_step)} systems"
 
 
 def _share(rows: pd.DataFrame) -> float:
@@ -143,12 +223,14 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, both = new_figure(1, 2, (PAGE, 3.3))
     panels = {"error": "in float64, as solved", "assembled_error": "in the float32 network"}
     for letter, axes, (column, title) in zip("ab", both, panels.items(), strict=True):
-        for place, (step, colour) in enumerate(COLOURS.items()):
-            own = rows[rows["step"] == step]
-            means = own.groupby("n")[column].apply(geometric_mean)
-            beside = 1.06 ** (place - 2)  # so that intervals do not cover each other
+        for number, (step, colour) in enumerate(COLOURS.items()):
+            of_step = rows[rows["step"] == step]
+            means = of_step.groupby("n")[column].apply(geometric_mean)
+            beside = 1.06 ** (number - 2)  # so that intervals do not cover each other
             _plot(axes, list(beside * means.index), list(means), step, colour)
-            axes.plot(beside * own["n"], own[column], ".", color=colour, markersize=3, alpha=0.5)
+            axes.plot(
+                beside * of_step["n"], of_step[column], ".", color=colour, markersize=3, alpha=0.5
+            )
         axes.set_xscale("log")
         axes.set_yscale("log")
         sizes = sorted(rows["n"].unique())
@@ -178,18 +260,65 @@ def _plot(
     axes.errorbar(sizes, middle, [below, above], marker="o", capsize=3, color=colour, label=label)
 
 
-PART = Experiment(
-    "Sect. 3.1",
-    "Why the paper's solver loses accuracy: LU, LBFGS and float32 by size",
-    tasks,
-    summary,
-    caption,
-    draw,
-    options=no_overrides,
-    formats={
-        "error in float64": ".1e",
-        "error in the float32 network": ".1e",
-        "cancellation": ".0e",
-    },
-    claims=claims,
-)
+def judge(rows: pd.DataFrame) -> Decisions:
+    """Does LU get worse with size, does LBFGS help, and does the rest grow?"""
+    return [_accumulation(rows), *_reductions(rows), *_by_defaults(rows), _growth(rows)]
+
+
+def _accumulation(rows: pd.DataFrame) -> Decision:
+    of_step = rows[rows["step"] == LU]
+    slopes = exponents(of_step, "n", "error")
+    if not slopes:
+        return "accumulation, one size", "open", {}
+    numbers = {"slopes": written(slopes), "sizes": _sizes(of_step)}
+    return "accumulation", decide([mean_interval(slopes)]), numbers
+
+
+def _reductions(rows: pd.DataFrame) -> list[Decision]:
+    """One claim a size. Paired: both errors are of the same system."""
+    errors = rows.pivot_table(index=["n", "seed"], columns="step", values="error")
+    factors = {
+        n: geometric_mean(group[LU] / group[LBFGS]) for n, group in errors.groupby(level="n")
+    }
+    common = {"sizes": len(factors)}
+    return [
+        ("reduction", decide([factor.logarithm]), common | _factor(n, factor))
+        for n, factor in factors.items()
+    ]
+
+
+def _by_defaults(rows: pd.DataFrame) -> list[Decision]:
+    """One claim a size: do the settings that the paper's words name reduce the error, too?"""
+    decisions: list[Decision] = []
+    for n, group in rows[rows["step"] == DEFAULTS].groupby("n"):
+        factor = geometric_mean(group["lu_error"] / group["error"])
+        verdict = decide([factor.logarithm - math.log(2)])
+        numbers = _factor(n, factor) | {"steps": group["iterations"].max()}
+        decisions.append(("defaults", verdict, numbers))
+    return decisions
+
+
+def _factor(n: int, factor: GeometricMean) -> dict[str, Any]:
+    return {"n": n, "factor": factor, "systems": factor.logarithm.n}
+
+
+def _growth(rows: pd.DataFrame) -> Decision:
+    """Extrapolated, which cannot contradict what the paper says of measured accuracies."""
+    small, large = PAPERS_SIZES
+    numbers: dict[str, Any] = {"limit": GROWTH, "small": small, "large": large}
+    of_step = rows[rows["step"] == LBFGS]
+    slopes = exponents(of_step, "n", "assembled_error")
+    if not slopes:
+        return "growth, one size", "open", numbers
+    growth = geometric_mean((large / small) ** slope for slope in slopes)
+    below = decide([math.log(GROWTH) - growth.logarithm])
+    numbers |= {"growth": growth, "sizes": _sizes(of_step), "seeds": len(slopes)}
+    return "growth", "confirmed" if below == "confirmed" else "open", numbers
+
+
+def _sizes(rows: pd.DataFrame) -> str:
+    return ", ".join(f"{n:,}" for n in sorted(rows["n"].unique()))
+
+
+FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e", "cancellation": ".0e"}
+PART = part(__file__, tasks, summary, draw, judge, describe, options=no_overrides, formats=FORMATS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -14,10 +14,10 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
 from bnrecon.operators.system import Scales
-from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
-from bnrecon.reproduction.intervals import geometric_mean
-
-__all__ = ["BEFORE", "BETWEEN", "PART", "REPAIRED", "errors"]
+from bnrecon.reproduction.experiment import no_overrides
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
+from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.texts import Decisions, part
 
 SHAPE = LayerShape(4, 4, (3, 3))
 SIDE, IMAGES = 12, 8
@@ -28,6 +28,7 @@ BEFORE = "zeros, before the first layer"
 BETWEEN = "zeros, between the layers"
 REPAIRED = "φ(b), between the layers"
 EXACT = ("relu", "leaky_relu")  # without an error, whatever ε
+PLACES = {"inside": "inside", "at the border": "border"}
 NO_ERROR = 1e-9  # of the largest output, in float64
 
 
@@ -38,11 +39,6 @@ class Trained(NamedTuple):
     gamma: torch.Tensor
     images: torch.Tensor
     wanted: torch.Tensor
-
-
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """One task for each draw."""
-    return [Task(f"seed {seed}", errors, {"seed": seed}) for seed in SEEDS[scale]]
 
 
 def errors(seed: int) -> pd.DataFrame:
@@ -109,52 +105,29 @@ def _source(built: Trained, name: str, padding: str) -> torch.Tensor:
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each activation and padding."""
-    lines = []
-    for (activation, padding), group in rows.groupby(["activation", "padding"], sort=False):
-        line = {"activation": activation, "padded with": padding, "draws": len(group)}
-        for place in ("inside", "border"):
-            found = geometric_mean(group[place] / group["output"], floor=1e-16)
-            line[f"largest error, {'at the border' if place == 'border' else place}"] = found
-        lines.append(line)
-    return pd.DataFrame(lines)
+
+    def relative(column: str) -> Callable[[pd.DataFrame], GeometricMean]:
+        return lambda group: geometric_mean(group[column] / group["output"], floor=1e-16)
+
+    columns: dict[str, Any] = {"activation": "activation", "padded with": "padding", "draws": len}
+    columns |= {f"largest error, {name}": relative(of) for name, of in PLACES.items()}
+    return table(rows, ["activation", "padding"], False, **columns)
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Does the theorem's source match the target in whole images, padded as one may read it?"""
     bound = (NO_ERROR * rows["output"]).where(rows["activation"].isin(EXACT), EPSILON)
     within = (rows[["inside", "border"]].max(axis=1) <= bound).groupby(rows["padding"]).all()
     relative = rows["border"] / rows["output"]
-    shifted = rows["activation"] != "tanh"
-    between = relative[shifted & (rows["padding"] == BETWEEN)]
-    others = relative[rows["padding"] != BETWEEN]
-    return [
-        Claim(
-            "Theorem 2.4, at the border",
-            "|S(x) - C(x)| ≤ ε with inputs 'suitably padded with zeros' (Sect. 2.1); which "
-            "layer's, is not said. Read here as: those of the first source layer, for both "
-            "kernels.",
-            "confirmed" if within[BEFORE] else "contradicted",
-            f"The largest error at the border is then at most {others.max():.1g} times the largest "
-            f"output (draws: {rows['seed'].nunique()}), also with φ(b) between the layers in place "
-            f"of zeros. With zeros between the layers it is {between.min():,.0f} to "
-            f"{between.max():,.0f} times for relu, leaky_relu and sigmoid: these give a constant b "
-            "or 1/2 inside the image and 0 in the padding, and the second shift takes the constant "
-            "off everywhere (erratum 34). tanh has b = 0 and no constant.",
-        )
-    ]
+    between = relative[(rows["activation"] != "tanh") & (rows["padding"] == BETWEEN)]
+    return {"Theorem 2.4, at the border": bool(within[BEFORE])}, {
+        "others": relative[rows["padding"] != BETWEEN].max(),
+        "draws": rows["seed"].nunique(),
+        "least": between.min(),
+        "most": between.max(),
+    }
 
 
-PART = Experiment(
-    "Theorem 2.4",
-    "A nonlinear first layer and where zeros are padded",
-    tasks,
-    summary,
-    f"A random layer (c0 = c2 = {SHAPE.inputs}, 3x3) rebuilt from n he_normal features with an "
-    f"activation φ(v h + b) after the first layer, ε = {EPSILON:g} for tanh and sigmoid, on "
-    f"{IMAGES} images of {SIDE}x{SIDE} with entries in [-1, 1], in float64. Errors are largest "
-    "differences from the target's outputs over its largest output: geometric means over draws "
-    "with 95% Student-t intervals of the logarithms.",
-    options=no_overrides,
-    formats={"largest error, inside": ".1e", "largest error, at the border": ".1e"},
-    claims=claims,
-)
+TASKS = sweep(errors, "seed {seed}", {"seed": SEEDS})
+FORMATS = {"largest error, inside": ".1e", "largest error, at the border": ".1e"}
+PART = part(__file__, TASKS, summary, decide=judge, options=no_overrides, formats=FORMATS)

@@ -12,12 +12,11 @@ from bnrecon.features.register import choose_width
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.texts import part
 from bnrecon.run import estimate
 from bnrecon.targets.models import minimum_width_count, parameter_count, vgg
-
-__all__ = ["PART"]
 
 REPORTED = read_reported(__package__)["cost"]
 IMAGE = (3, 32, 32)
@@ -43,46 +42,32 @@ def count(width: int) -> pd.DataFrame:
     one image in float32, ``convolutions_trainable`` the trainable parameters of the convolutions.
     """
     target = vgg(IMAGE, 10, width, [2, 3, 4, 4, 4], "relu").eval()
-    places = estimate.pixels(target, IMAGE)
+    positions = estimate.pixels(target, IMAGE)
     convolutions = [module for module in target.modules() if isinstance(module, torch.nn.Conv2d)]
-    sides = [places[name].out for name in places][: len(convolutions)]
+    sides = [layer.out for layer in positions.values()][: len(convolutions)]
     largest = max(out * m.out_channels for m, out in zip(convolutions, sides, strict=True))
-    operations = estimate.multiply_adds(target, places)
-    rows = [
-        {
-            "network": "target",
-            "trainable": parameter_count(target),
-            "frozen": 0,
-            "operations": operations,
-            "map_bytes": 4 * largest,
-        }
-    ]
+    counts = {"trainable": parameter_count(target), "frozen": 0}
+    counts |= {"operations": estimate.multiply_adds(target, positions), "map_bytes": 4 * largest}
+    rows: list[dict[str, Any]] = [{"network": "target", **counts}]
     for name, options in WIDTHS.items():
-        layers = [
-            PlannedLayer(
-                found, choose_width(FEATURES.name, found.target.shape, **options), number, FEATURES
-            )
-            for number, found in enumerate(find_layers(target).layers)
-        ]
-        rows.append({"network": f"source, c1 = {name}", **_count_source(layers, places)})
+        layers = []
+        for number, layer in enumerate(find_layers(target).layers):
+            chosen = choose_width(FEATURES.name, layer.target.shape, **options)
+            layers.append(PlannedLayer(layer, chosen, number, FEATURES))
+        rows.append({"network": f"source, c1 = {name}", **_count_source(layers, positions)})
     rows[1]["convolutions_trainable"] = minimum_width_count(target)
     return pd.DataFrame(rows)
 
 
 def _count_source(
-    layers: list[PlannedLayer], places: Mapping[str, estimate.Positions]
+    layers: list[PlannedLayer], positions: Mapping[str, estimate.Positions]
 ) -> dict[str, int]:
-    shapes = [layer.found.target.shape for layer in layers]
+    sized = [(layer.found.target.shape, layer.width) for layer in layers]
     return {
-        "trainable": sum(
-            layer.width + 2 * shape.outputs for layer, shape in zip(layers, shapes, strict=True)
-        ),
-        "frozen": sum(
-            shape.feature_bytes(layer.width) // 4
-            for layer, shape in zip(layers, shapes, strict=True)
-        ),
-        "operations": estimate.source_flops(Plan(layers, []), places) // 2,
-        "map_bytes": max(4 * layer.width * places[layer.name].inside for layer in layers),
+        "trainable": sum(width + 2 * shape.outputs for shape, width in sized),
+        "frozen": sum(shape.feature_bytes(width) // 4 for shape, width in sized),
+        "operations": estimate.source_flops(Plan(layers, []), positions) // 2,
+        "map_bytes": max(4 * layer.width * positions[layer.name].inside for layer in layers),
     }
 
 
@@ -93,6 +78,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for _, row in rows.iterrows():
         is_target = row["network"] == "target"
         weights = 4 * (row["trainable"] + row["frozen"])
+        times = row["operations"] / target["operations"]
         lines.append(
             {
                 "network": row["network"],
@@ -101,16 +87,14 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "weights, float32": f"{weights / 1e6:,.1f} MB",
                 "operations": f"{row['operations'] / 1e9:,.2f} G",
                 "largest map": f"{row['map_bytes'] / 1e6:,.2f} MB",
-                "operations / target's": ""
-                if is_target
-                else f"{row['operations'] / target['operations']:,.0f}",
+                "operations / target's": "" if is_target else f"{times:,.0f}",
             }
         )
     return pd.DataFrame(lines)
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """What is counted, and what the paper's count of parameters agrees with."""
+def describe(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the paper's count of parameters agrees with."""
     reported = REPORTED["target_parameters"]
     counted = int(rows["convolutions_trainable"].dropna().iloc[0])
     agreement = (
@@ -118,20 +102,7 @@ def caption(rows: pd.DataFrame) -> str:
         if counted == reported
         else f"is neither that nor what the convolutions have at minimum width, {counted:,}"
     )
-    return (
-        "Trainable: inner scales, second scales and second shifts of all layers, as in the network "
-        "that is built (behind a linear first layer the second shifts take over the inner ones). "
-        f"The paper gives {reported:,} as the number of the target's "
-        f"parameters; it {agreement}. Frozen weights come back from a seed: a saved source holds "
-        "the normalization alone. Operations: multiply-adds of one image. Largest map: of one "
-        "image in float32, which the source computes in chunks."
-    )
+    return {"reported": reported, "agreement": agreement}
 
 
-PART = Experiment(
-    "Sect. 3.2",
-    f"What the source costs beside its target (VGG18 of width {WIDTH} on CIFAR-10)",
-    tasks,
-    summary,
-    caption,
-)
+PART = part(__file__, tasks, summary, numbers=describe)

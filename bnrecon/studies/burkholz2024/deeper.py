@@ -3,28 +3,94 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
+import torch
 from matplotlib.figure import Figure
 
+from bnrecon.construction.deep import (
+    balanced_widths,
+    draw_deep,
+    generic_rank,
+    least_total_width,
+    solve_deep,
+)
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.burkholz2024.deeper_sources import (
-    BEYOND,
-    SETTINGS,
-    SUCCESS,
-    Setting,
-    success_rates,
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decisions, part, read_text
+from bnrecon.studies.burkholz2024.draws import count_rebuilt, draw_shares
+
+SUCCESS = 1e-8  # relative error up to which a target counts as rebuilt
+BEYOND = (-1, 0, 1, 2, 4, 8)  # total width minus n + L - 1
+
+NARROW = {"": "", "first": ", c_1 < c0 k²", "last": ", c_(L-1) = c0 < c2"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A target layer and the depth of its source.
+
+    Args:
+        outputs: c2 of the target.
+        inputs: c0 of the target.
+        taps: k² of its kernel.
+        layers: L, the depth of the source.
+        narrow: a counterexample within the theorem's (i) to (iii): ``"first"`` lets c_1 fall below
+            c0 k², ``"last"`` gives the last hidden layer c0 channels, fewer than c2.
+    """
+
+    outputs: int
+    inputs: int
+    taps: int
+    layers: int
+    narrow: str = ""
+
+    @property
+    def name(self) -> str:
+        """As tables call it."""
+        side = round(self.taps**0.5)
+        kind = "linear" if self.taps == 1 else f"{side}x{side} kernel first"
+        return f"{self.outputs}x{self.inputs}, {kind}{NARROW[self.narrow]}"
+
+    @property
+    def equations(self) -> int:
+        """N = c2 c0 k²."""
+        return self.outputs * self.inputs * self.taps
+
+    def widths(self, beyond: int) -> tuple[int, ...]:
+        """The layers' widths, of total n + L - 1 + ``beyond``."""
+        total = least_total_width(self.equations, self.layers) + beyond
+        fan_in = self.inputs * self.taps
+        if self.narrow == "last":
+            hidden = balanced_widths(total - self.outputs, self.inputs, self.layers - 1, fan_in)
+            return (*hidden, self.outputs)
+        least = 1 if self.narrow else fan_in
+        return balanced_widths(total, self.outputs, self.layers, least)
+
+    def is_low_rank(self, widths: tuple[int, ...]) -> bool:
+        """Whether a layer is so narrow that the product has a lower rank than the target."""
+        return min(widths) < min(self.outputs, self.inputs * self.taps)
+
+
+SETTINGS = (
+    *(Setting(4, 4, 1, layers) for layers in (2, 3, 4)),
+    *(Setting(3, 2, 9, layers) for layers in (2, 3, 4)),
+    *(Setting(4, 3, 9, layers) for layers in (2, 3, 4)),
+    Setting(2, 2, 9, 4),
+    Setting(2, 2, 9, 4, narrow="first"),
+    Setting(10, 3, 1, 3),
+    Setting(10, 3, 1, 3, narrow="last"),
 )
 
-__all__ = ["PART"]
 
 DRAWS = {"smoke": 2, "laptop": 20, "paper": 100}
+STARTS = 8  # of the search, per draw
 COLOURS = dict(zip((2, 3, 4), PALETTE, strict=False))
 MARKERS = {2: "o", 3: "s", 4: "^"}
+TEXT = read_text(__file__)
 
 
 def tasks(scale: str, _: Sequence[str]) -> list[Task]:
@@ -40,8 +106,47 @@ def tasks(scale: str, _: Sequence[str]) -> list[Task]:
 
 
 def rates(setting: dict[str, Any], draws: int) -> pd.DataFrame:
-    """The share of draws that are rebuilt, by total width."""
-    return success_rates(Setting(**setting), draws)
+    """The share of draws rebuilt by ``solve_deep``, for total widths around n + L - 1.
+
+    Args:
+        setting: the target layer and the depth of its source, as ``Setting`` has them.
+        draws: targets and sources per total width.
+
+    Returns:
+        One row per total width; ``low`` and ``high`` are the exact 95% interval of the share.
+    """
+    layer = Setting(**setting)
+    tried = [(beyond, layer.widths(beyond)) for beyond in BEYOND]
+    return pd.DataFrame(
+        [
+            _rate(layer, beyond, widths, draws)
+            for beyond, widths in tried
+            if not layer.is_low_rank(widths)
+        ]
+    )
+
+
+def _rate(setting: Setting, beyond: int, widths: tuple[int, ...], draws: int) -> dict[str, Any]:
+    errors = [_error(setting, widths, seed) for seed in range(draws)]
+    return {
+        "target": setting.name,
+        "layers": setting.layers,
+        "n": setting.equations,
+        "widths": ", ".join(map(str, widths)),
+        "beyond": beyond,
+        "reachable_dimensions": generic_rank(draw_deep(setting.inputs, setting.taps, widths, 0)),
+        **count_rebuilt(errors, SUCCESS),
+        "starts": STARTS,
+    }
+
+
+def _error(setting: Setting, widths: tuple[int, ...], seed: int) -> float:
+    """The relative error of one draw, the best of all starts."""
+    generator = torch.Generator().manual_seed(10_000 + seed)
+    shape = (setting.outputs, setting.inputs * setting.taps)
+    target = torch.randn(shape, generator=generator, dtype=torch.float64)
+    weights = draw_deep(setting.inputs, setting.taps, widths, seed)
+    return solve_deep(target, weights, STARTS, seed=seed).relative_error
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -53,67 +158,34 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         line["widths at n + L"] = at["widths"]
         line["reachable dimensions at n + L"] = f"{at['reachable_dimensions']} of {at['n']}"
         for beyond in BEYOND:
-            found = group[group["beyond"] == beyond]
+            counts = group.loc[group["beyond"] == beyond, ["rebuilt", "draws"]].to_numpy()
             offset = f" + L {'-' if beyond < 1 else '+'} {abs(beyond - 1)}".replace(" + 0", "")
-            line[f"n{offset}"] = (
-                "" if found.empty else f"{found['rebuilt'].iloc[0]} of {found['draws'].iloc[0]}"
-            )
+            line[f"n{offset}"] = "{} of {}".format(*counts[0]) if len(counts) else ""
         lines.append(line)
     return pd.DataFrame(lines)
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """What was computed, and what the rows at total width n + L say about the theorem."""
-    text = (
-        "Random targets, He-normal weights; the first kernel covers the target's, the others are "
-        "1x1. Levenberg-Marquardt from random starts in float64; rebuilt means a relative error of "
-        f"at most {SUCCESS:.0e}. Reachable dimensions: rank of the Jacobian at random scales; "
-        "where it is below n, almost no target is reached."
-    )
-    return " ".join([text, *_failing_searches(rows), *_open_settings(rows), *_refutations(rows)])
+def describe(rows: pd.DataFrame) -> dict[str, str]:
+    """What the rows at total width n + L say about the theorem, and the failures of the search."""
+    notes = []
+    # Where Theorem 2.2 gives the solution: two layers, total n + 1.
+    two = rows[(rows["layers"] == 2) & (rows["beyond"] == 0)]
+    draws, failures = int(two["draws"].sum()), int((two["draws"] - two["rebuilt"]).sum())
+    if failures:
+        notes.append(TEXT.sentence("failing search", failures=failures, draws=draws))
+    at = rows[rows["beyond"] == 1]
+    full = at[at["reachable_dimensions"] >= at["n"]]
+    few = full[full["rebuilt"] < full["draws"] / 2]
+    if not few.empty:
+        notes.append(TEXT.sentence("open settings", names=_names(few)))
+    if not (counterexamples := _counterexamples(rows)).empty:
+        notes.append(TEXT.sentence("counterexamples", names=_names(counterexamples)))
+    return {"notes": "".join(f" {note}" for note in notes)}
 
 
 def _names(rows: pd.DataFrame) -> str:
     names = rows["target"] + " (L = " + rows["layers"].astype(str) + ")"
     return "; ".join(names.drop_duplicates())
-
-
-def _failing_searches(rows: pd.DataFrame) -> list[str]:
-    """Failures of the search where Theorem 2.2 gives the solution: two layers, total n + 1."""
-    two = rows[(rows["layers"] == 2) & (rows["beyond"] == 0)]
-    failures = int((two["draws"] - two["rebuilt"]).sum())
-    if not failures:
-        return []
-    return [
-        f"At L = 2 and n + 1, Theorem 2.2 gives the solution: the {failures} failures of "
-        f"{int(two['draws'].sum())} draws there are the search's."
-    ]
-
-
-def _open_settings(rows: pd.DataFrame) -> list[str]:
-    """Settings where all dimensions are reachable at n + L and yet the search finds few."""
-    at = rows[rows["beyond"] == 1]
-    full = at[at["reachable_dimensions"] >= at["n"]]
-    few = full[full["rebuilt"] < full["draws"] / 2]
-    if few.empty:
-        return []
-    return [
-        "All n dimensions are reachable at n + L, and yet the search rebuilds less than half of "
-        f"the draws, for: {_names(few)}. Whether solutions exist there is open."
-    ]
-
-
-def _refutations(rows: pd.DataFrame) -> list[str]:
-    """Settings within the theorem's conditions where fewer than n dimensions are reachable."""
-    counterexamples = _counterexamples(rows)
-    if counterexamples.empty:
-        return []
-    return [
-        f"Counterexamples to the theorem: {_names(counterexamples)}. They meet its conditions "
-        "(total width n + L, c_l >= c0 in every layer, as (iii) is read), and no draw is rebuilt: "
-        "up to the last scales, a target's rows have to lie in the first layer's row space and its "
-        "columns in the last layer's column space."
-    ]
 
 
 def _counterexamples(rows: pd.DataFrame) -> pd.DataFrame:
@@ -122,29 +194,17 @@ def _counterexamples(rows: pd.DataFrame) -> pd.DataFrame:
     return at[(at["reachable_dimensions"] < at["n"]) & (at["rebuilt"] == 0)]
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """The theorem, at its total width."""
-    at, counterexamples = rows[rows["beyond"] == 1], _counterexamples(rows)
-    most = at[at["rebuilt"] > at["draws"] / 2]
-    evidence = (
-        f"at total width n + L most draws are rebuilt in {len(most)} of {len(at)} settings of a "
-        "target and a depth"
-    )
-    if len(counterexamples):
-        evidence += (
-            f"; {len(counterexamples)} settings that meet the conditions reach fewer than n "
-            "dimensions (erratum 4)"
-        )
-    verdict = "confirmed" if 0 < len(most) == len(at) else "open"
-    return [
-        Claim(
-            "Theorem 2.5",
-            "L random layers of at least c0 channels each (as (iii) is read), n + L in sum, "
-            "represent a target with high probability.",
-            "false as stated" if len(counterexamples) else verdict,
-            f"{evidence}.",
-        )
-    ]
+    at, refuting = rows[rows["beyond"] == 1], len(_counterexamples(rows))
+    most = int((at["rebuilt"] > at["draws"] / 2).sum())
+    note = f"; {refuting} settings that meet the conditions reach fewer than n dimensions"
+    verdict = "confirmed" if 0 < most == len(at) else "open"
+    return {"Theorem 2.5": "false as stated" if refuting else verdict}, {
+        "most": most,
+        "settings": len(at),
+        "counterexamples": f"{note} (erratum 4)" if refuting else "",
+    }
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -155,21 +215,11 @@ def draw(rows: pd.DataFrame) -> Figure:
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
     for letter, axes, name in zip("abcdefgh", grid.flat, names, strict=False):
-        part = rows[rows["target"] == name]
-        for layers, points in part.groupby("layers"):
-            share = points["rebuilt"] / points["draws"]
-            low, high = share - points["low"], points["high"] - share
-            axes.errorbar(
-                points["beyond"] - 1 + 0.15 * (layers - 3),  # side by side where they agree
-                share,
-                [low.clip(lower=0), high.clip(lower=0)],
-                marker=MARKERS.get(layers),
-                markersize=3,
-                linewidth=1,
-                capsize=2,
-                color=COLOURS.get(layers),
-                label=f"L = {layers}",
-            )
+        for layers, points in rows[rows["target"] == name].groupby("layers"):
+            style: dict[str, Any] = {"marker": MARKERS.get(layers), "color": COLOURS.get(layers)}
+            style |= {"markersize": 3, "linewidth": 1, "label": f"L = {layers}"}
+            places = points["beyond"] - 1 + 0.15 * (layers - 3)  # side by side where they agree
+            draw_shares(axes, places, points, **style)
         title = name.replace(", ", ",\n")
         axes.set_title(f"({letter}) {title}")
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
@@ -178,33 +228,19 @@ def draw(rows: pd.DataFrame) -> Figure:
         axes.tick_params(labelbottom=True)
     for row in grid:
         row[0].set_ylabel("share of draws rebuilt")
-    handles = dict(_labelled(grid.flat))
+    handles = {
+        label: handle
+        for axes in grid.flat
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     draws = " or ".join(map(str, sorted(set(rows["draws"]))))
     figure.legend(
-        handles.values(),
-        handles.keys(),
+        [handles[label] for label in sorted(handles)],
+        sorted(handles),
         title=f"{draws} draws a point,\n95% intervals; dotted:\nn + L (Theorem 2.5)",
         loc="lower right",
     )
     return figure
 
 
-def _labelled(panels: Iterable[Axes]) -> list[tuple[str, Any]]:
-    """Labels with their handles, in alphabetical order."""
-    found = [
-        (label, handle)
-        for axes in panels
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    ]
-    return sorted(found, key=lambda pair: pair[0])
-
-
-PART = Experiment(
-    "Theorem 2.5",
-    "Deeper sources: draws rebuilt against the total width",
-    tasks,
-    summary,
-    caption,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summary, draw, judge, describe)

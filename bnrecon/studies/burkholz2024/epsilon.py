@@ -8,38 +8,30 @@ from math import nan
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim
-from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
-
-__all__ = ["PART"]
+from bnrecon.reproduction.texts import Decisions
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
+from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 
 EPSILONS = {"tanh": ("1", "1e-2"), "sigmoid": ("100", "10", "1", "1e-1")}
 
 
-def claims(cells: Sequence[Cell]) -> list[Claim]:
+def judge(cells: Sequence[Cell]) -> Decisions:
     """Does a network keep L times what each of its L layers keeps? Decided where layers do."""
     smooth = [cell for cell in cells if cell.config.features.activation in EPSILONS]
-    found = [cell for cell in smooth if cell.result is not None]
-    kept = [cell for cell in found if cell.result is not None and not cell.result.unconverged]
+    finished = [cell for cell in smooth if cell.result is not None]
+    kept = [cell for cell in finished if cell.result and not cell.result.unconverged]
     shares = [_share_of_bound(cell) for cell in kept]
     if not shares:
         return []
     within = all(share <= 1 for share in shares)  # a NaN is not
-    holds = "confirmed" if len(found) == len(smooth) else "open"
-    others = len(found) - len(kept)
-    return [
-        Claim(
-            "Sect. 2.4",
-            "'As long as each layer inflicts an error of maximally O(ε/L), where L is the depth of "
-            "the network, (...) the overall approximation error can be bounded below ε > 0.' Read "
-            "here as: layers with an error of ε' each change no logit by more than L ε'.",
-            holds if within else "contradicted",
-            f"in the {len(kept)} networks whose layers all keep their ε' in float32, logits of "
-            f"test images differ by {', '.join(f'{share:.1%}' for share in shares)} of L ε' at "
-            f"most{f'; {others} with other layers do not decide' if others else ''}. The ε' of a "
-            "layer bounds its worst case.",
-        )
-    ]
+    holds = "confirmed" if len(finished) == len(smooth) else "open"
+    others = len(finished) - len(kept)
+    numbers = {
+        "kept": len(kept),
+        "shares": ", ".join(f"{share:.1%}" for share in shares),
+        "others": f"; {others} with other layers do not decide" if others else "",
+    }
+    return {"Sect. 2.4": holds if within else "contradicted"}, numbers
 
 
 def _share_of_bound(cell: Cell) -> float:
@@ -57,11 +49,11 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         return None
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
     for activation, colour in zip(EPSILONS, PALETTE, strict=False):
-        part = [cell for cell in smooth if cell.config.features.activation == activation]
-        if not part:
+        chosen = [cell for cell in smooth if cell.config.features.activation == activation]
+        if not chosen:
             continue
-        results = [cell.result for cell in part if cell.result is not None]
-        epsilons = [cell.config.features.epsilon for cell in part if cell.result is not None]
+        results = results_of(chosen)
+        epsilons = [cell.config.features.epsilon for cell in chosen if cell.result is not None]
         counts = [result.predictions.differ if result.predictions else nan for result in results]
         left.plot(epsilons, counts, marker="o", color=colour, label=activation)
         differences = [result.evaluation.largest_difference_to_target for result in results]
@@ -72,7 +64,7 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     left.set_ylim(-0.5, 2 * max(left.get_ylim()[1], 500))
     left.set_ylabel("test images predicted otherwise")
     right.set_ylabel("largest difference of a logit")
-    seeds_of = {len(cell.result.seeds) for cell in smooth if cell.result is not None}
+    seeds_of = {len(result.seeds) for result in results_of(smooth)}
     several = "s" if max(seeds_of, default=0) > 1 else ""
     count = " or ".join(map(str, sorted(seeds_of)))
     seeds = f"width {smooth[0].config.target.width}, {count} source seed{several}"
@@ -83,9 +75,8 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
     return figure
 
 
-PART = RunTable(
-    "Theorem 2.4",
-    "Whole networks with a nonlinear first layer",
+PART = run_table(
+    __file__,
     list_rows(
         "activation, epsilon of a layer",
         ("target=vgg18", "data=cifar10", "features=he_normal", "solver=auto", "seeds=[0]"),
@@ -97,16 +88,15 @@ PART = RunTable(
         {
             "relu": ("features.activation=relu",),
             **{
-                f"{activation}, {epsilon}": (
-                    f"features.activation={activation}",
+                f"{name}, {epsilon}": (
+                    f"features.activation={name}",
                     f"features.epsilon={float(epsilon):g}",
                 )
-                for activation, epsilons in EPSILONS.items()
+                for name, epsilons in EPSILONS.items()
                 for epsilon in epsilons
             },
         },
     ),
-    "All test images go through the real source network. One source seed.",
     draw,
-    claims=claims,
+    decide=judge,
 )

@@ -8,58 +8,52 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.intervals import decide_within
-from bnrecon.reproduction.run_table import Cell, RunTable, list_rows
 from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.verdicts import EQUIVALENT
-from bnrecon.studies.burkholz2024.loss_axes import draw_losses
-
-__all__ = ["PART"]
+from bnrecon.reproduction.texts import Decisions
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
+from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT
 
 REPORTED = read_reported(__package__)["excess"]
-N, MINIMUM, LESS_THAN = REPORTED["n"], REPORTED["minimum_width"], REPORTED["parameters"]
-BEYOND = [MINIMUM + extra - N for extra in LESS_THAN]
+N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
 
 
-def claims(cells: Sequence[Cell]) -> list[Claim]:
+def judge(cells: Sequence[Cell]) -> Decisions:
     """What adding some features gains; open while the widths are not the paper's."""
-    few = [cell for cell in cells if 0 < (cell.config.features.excess or 0) <= LESS_THAN[1]]
-    found = [cell for cell in few if cell.result is not None]
-    if not found:
+    above = [cell for cell in cells if _excess(cell) > 0]
+    few = [cell for cell in above if _excess(cell) <= LESS_THAN[1]]
+    finished = [cell for cell in few if cell.result is not None]
+    if not finished:
         return []
-    largest = max(layer.equations for cell in found if cell.result for layer in cell.result.layers)
-    losses = [cell.result.loss for cell in found if cell.result is not None]
-    whole = len(found) == len(few)
-    above = [cell for cell in cells if (cell.config.features.excess or 0) > 0]
-    results = [cell.result for cell in above if cell.result is not None]
-    errors = [layer.relative_error for result in results for layer in result.layers]
-    return [
-        Claim(
-            "Sect. 3.1",
-            "'Solving an overparameterized linear system with LBFGS that focuses on solving γ1 and "
-            "fixes γ2 to almost arbitrary values reduces the approximation error greatly and "
-            "enables near perfect reconstruction.' Read here as: with more features than n the "
-            f"loss is within ±{EQUIVALENT} points (here n = {largest:,}).",
-            decide_within(
-                [None if cell.result is None else cell.result.loss for cell in above], EQUIVALENT
-            ),
-            f"LBFGS alone, γ2 = 1: {len(results)} of {len(above)} widths from c1 - n = "
-            f"{above[0].config.features.excess} on; errors of a layer at most "
-            f"{max(errors):.1e}; {_spell(results)}.",
-        ),
-        Claim(
-            "Sect. 3.2",
-            f'If the width exceeds the minimum "by less than {LESS_THAN[0]} or {LESS_THAN[1]} '
-            'parameters per layer, we do not observe any performance degradation" with LBFGS '
-            f"alone (n = {N:,} in print). Read here as: the loss is within ±{EQUIVALENT} points.",
-            decide_within(losses, EQUIVALENT) if whole and largest == N else "open",
-            f"with {', '.join(str(cell.config.features.excess) for cell in found)} features more "
-            f"than n, n = {largest:,} at most: "
-            f"{_spell([cell.result for cell in found if cell.result is not None])}. "
-            "Part excess_layers has the errors of single layers with the paper's shares of n.",
-        ),
-    ]
+    losses = [None if cell.result is None else cell.result.loss for cell in above]
+    results = results_of(above)
+    layers = [layer for result in results for layer in result.layers]
+    few_results = results_of(finished)
+    few_losses = [result.loss for result in few_results]
+    largest = max(layer.equations for result in few_results for layer in result.layers)
+    whole = len(finished) == len(few) and largest == N
+    verdicts = {
+        "Sect. 3.1": decide_within(losses, EQUIVALENT),
+        "Sect. 3.2": decide_within(few_losses, EQUIVALENT) if whole else "open",
+    }
+    return verdicts, {
+        "equivalent": EQUIVALENT,
+        "n": largest,
+        "printed": N,
+        "less": LESS_THAN,
+        "finished": len(results),
+        "widths": len(above),
+        "first": _excess(above[0]),
+        "worst": max(layer.relative_error for layer in layers),
+        "losses": _spell(results),
+        "few": ", ".join(str(_excess(cell)) for cell in finished),
+        "few_losses": _spell(few_results),
+    }
+
+
+def _excess(cell: Cell) -> int:
+    return cell.config.features.excess or 0
 
 
 def _spell(results: Sequence[RunResult]) -> str:
@@ -71,27 +65,22 @@ def _spell(results: Sequence[RunResult]) -> str:
 def draw(cells: Sequence[Cell]) -> Figure:
     """Loss of accuracy and layer errors against the excess of features."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.9))
-    excess = [cell.config.features.excess or 0 for cell in cells]
-    draw_losses(left, excess, cells, "LBFGS", PALETTE[0])
-    errors = [
-        sorted(layer.relative_error for layer in cell.result.layers)
-        for cell in cells
-        if cell.result is not None
-    ]
-    right.semilogy(
-        excess, [row[-1] for row in errors], marker="o", color=PALETTE[0], label="worst layer"
-    )
-    right.semilogy(
-        excess,
-        [row[len(row) // 2] for row in errors],
-        marker=".",
-        linestyle="--",
-        color=PALETTE[0],
-        label="median layer",
-    )
+    results = results_of(cells)
+    excess = [_excess(cell) for cell in cells]
+    losses = [result.loss for result in results]
+    means, halves = zip(*((loss.mean, loss.half_width or 0) for loss in losses), strict=True)
+    style = {"marker": "o", "color": PALETTE[0]}
+    left.errorbar(excess, means, halves, capsize=3, label="LBFGS", **style)
+    left.axhline(0, color="grey", linewidth=1, linestyle=":")
+    left.set_ylabel("target minus rebuilt accuracy, points\n(below 0: rebuilt is better)")
+    errors = [sorted(layer.relative_error for layer in result.layers) for result in results]
+    worst, median = [row[-1] for row in errors], [row[len(row) // 2] for row in errors]
+    right.semilogy(excess, worst, label="worst layer", **style)
+    style = {"marker": ".", "linestyle": "--", "color": PALETTE[0]}
+    right.semilogy(excess, median, label="median layer", **style)
     right.set_ylabel("relative error of a layer")
-    n = max(layer.equations for cell in cells if cell.result for layer in cell.result.layers)
-    seeds = max(len(cell.result.seeds) for cell in cells if cell.result)
+    n = max(layer.equations for result in results for layer in result.layers)
+    seeds = max(len(result.seeds) for result in results)
     left.set_title(f"(a) {seeds} source seeds, 95% intervals")
     right.set_title("(b)")
     for axes in (left, right):
@@ -104,9 +93,8 @@ def draw(cells: Sequence[Cell]) -> Figure:
     return figure
 
 
-PART = RunTable(
-    "Sect. 3.2",
-    "LBFGS with a few more features than equations",
+PART = run_table(
+    __file__,
     list_rows(
         "excess features",
         ("target=vgg18", "data=cifar10", "features=he_normal", "solver=lbfgs"),
@@ -117,11 +105,6 @@ PART = RunTable(
         },
         {str(excess): (f"features.excess={excess}",) for excess in (0, 40, 80, 120, 400)},
     ),
-    f'The paper adds "less than {LESS_THAN[0]} or {LESS_THAN[1]} parameters per layer" to the '
-    f"minimum width {MINIMUM:,}, so that c1 - n is less than {BEYOND[0]} or {BEYOND[1]}, "
-    f"{100 * BEYOND[0] / N:.2f}% or {100 * BEYOND[1] / N:.2f}% of its n = {N:,}; here c1 - n is "
-    "counted. There the rows of 0 and 40 lie within. At n = 2,304 the same shares are 1 to 4 "
-    "features, and 40 are already 1.7%: part excess_layers has equal shares.",
     draw,
-    claims=claims,
+    decide=judge,
 )

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide, geometric_mean, paired_difference
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.sweeps import table
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.solvers import solve
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.single_layers import STAGES, TARGETS, single_layer
-
-__all__ = ["PART"]
 
 REPORTED = read_reported(__package__)["excess"]
 # The paper's 80 and 120 features are beyond the minimum width. This is c1 - n, in percent of n.
@@ -40,8 +41,6 @@ SEEDS: Mapping[str, Mapping[int, tuple[int, ...]]] = {
     "laptop": {32: (0, 1, 2), 64: (0,)},
     "paper": {32: (0, 1, 2), 64: (0, 1, 2)},
 }
-
-SINGLE = "only one share was computed."
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -77,10 +76,10 @@ def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) 
     shape = single_layer(layer, seed, 0, options).target.shape
     n = shape.equations
     excess = shape.minimum_width - n if share is None else max(1, round(share / 100 * n))
-    part = single_layer(layer, seed, excess, options)
-    found = solve(part.system, SolverSpec("lbfgs"))
-    error, assembled = part.errors(part.system.scales(found.scale))
-    report = found.report
+    single = single_layer(layer, seed, excess, options)
+    solution = solve(single.system, SolverSpec("lbfgs"))
+    error, assembled = single.errors(single.system.scales(solution.scale))
+    report = solution.report
     named = math.nan if share is None else share
     row = {"n": n, "share": named, "excess": excess, "layer": layer, "seed": seed}
     row |= {"error": error, "assembled_error": assembled, "iterations": report.iterations}
@@ -89,23 +88,29 @@ def measure(layer: str, seed: int, share: float | None, options: Sequence[str]) 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per size and share."""
-    lines = []
-    for (n, excess), group in rows.groupby(["n", "excess"]):
-        share = group["share"].iloc[0]
-        steps = sorted(group["iterations"])
-        lines.append(
-            {
-                "n": n,
-                "c1 - n": excess,
-                "share of n": "minimum width" if pd.isna(share) else f"{share:g}%",
-                "layers": len(group),
-                "error in float64": geometric_mean(group["error"]),
-                "error in the float32 network": geometric_mean(group["assembled_error"]),
-                "iterations": ", ".join(f"{step:,}" for step in steps),
-                "stopped by the limit": f"{int(group['at_limit'].sum())} of {len(group)}",
-            }
-        )
-    return pd.DataFrame(lines)
+    columns: dict[str, Any] = {
+        "n": "n",
+        "c1 - n": "excess",
+        "share of n": lambda group: _percent(group["share"].iloc[0]),
+        "layers": len,
+        "error in float64": lambda group: geometric_mean(group["error"]),
+        "error in the float32 network": lambda group: geometric_mean(group["assembled_error"]),
+        "iterations": _steps,
+        "stopped by the limit": _stopped,
+    }
+    return table(rows, ["n", "excess"], **columns)
+
+
+def _percent(share: float) -> str:
+    return "minimum width" if pd.isna(share) else f"{share:g}%"
+
+
+def _steps(rows: pd.DataFrame) -> str:
+    return ", ".join(f"{steps:,}" for steps in sorted(rows["iterations"]))
+
+
+def _stopped(rows: pd.DataFrame) -> str:
+    return f"{int(rows['at_limit'].sum())} of {len(rows)}"
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -136,95 +141,62 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Does a small excess of features help LBFGS, in accuracy and in speed? One claim a size."""
-    sizes = list(rows.groupby("n"))
-    return [
-        *(_more_accurate(group, n, len(sizes)) for n, group in sizes),
-        *(_faster(group, n) for n, group in sizes),
-    ]
+    sizes = [_Ends.of(group) for _, group in rows.groupby("n")]
+    return [*(_more_accurate(ends, len(sizes)) for ends in sizes), *map(_faster, sizes)]
 
 
-def _statement(better: str, n: int) -> str:
-    return f"Gradient-based solvers are {better} with more features than n (here n = {n:,})."
+class _Ends(NamedTuple):
+    """The solves of one size at the smallest and at the largest share, and what they are called."""
+
+    few: pd.DataFrame
+    many: pd.DataFrame
+    numbers: dict[str, Any]
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> _Ends:
+        shares = rows["share"].dropna()
+        numbers: dict[str, Any] = {"n": rows["n"].iloc[0], "limit": MAX_ITERATIONS}
+        ends = {"few": shares.min(), "many": shares.max()}
+        solves = {name: rows[rows["share"] == end] for name, end in ends.items()}
+        for name, solved in solves.items():
+            numbers |= {f"stopped_{name}": _stopped(solved), f"steps_{name}": _steps(solved)}
+        return cls(solves["few"], solves["many"], numbers | ends)
 
 
-def _more_accurate(rows: pd.DataFrame, n: int, sizes: int) -> Claim:
+def _more_accurate(ends: _Ends, sizes: int) -> Decision:
     """Whether the error is smaller at the largest share than at the smallest, paired by seed."""
-    kept = rows.dropna(subset=["share"])
-    few, many = (kept[kept["share"] == end] for end in (kept["share"].min(), kept["share"].max()))
+    few, many, numbers = ends
     errors = pd.merge(few, many, on="seed")
-    if errors.empty or kept["share"].nunique() < 2:
-        return Claim("Sect. 3.2", _statement("more accurate", n), "open", SINGLE)
+    if errors.empty or numbers["few"] == numbers["many"]:
+        return "accurate, one share", "open", numbers
     factor = geometric_mean(errors["error_x"] / errors["error_y"])
-    spread = ", 95% Student-t interval of the logarithms" if factor.logarithm.n > 1 else ""
-    stopped = " and ".join(f"{int(own['at_limit'].sum())} of {len(own)}" for own in (few, many))
-    return Claim(
-        "Sect. 3.2",
-        _statement("more accurate", n),
-        decide([factor.logarithm]),
-        f"after at most {MAX_ITERATIONS:,} iterations of LBFGS the error with "
-        f"{few['share'].iloc[0]:g}% more features is {factor:.3g} times that with "
-        f"{many['share'].iloc[0]:g}% (geometric mean of {factor.logarithm.n} paired by "
-        f"seed{spread}; sizes compared: {sizes}). The limit of iterations stopped {stopped} of "
-        "these solves, so that the factor depends on it as well.",
-    )
+    pairs = factor.logarithm.n
+    spread = ", 95% Student-t interval of the logarithms" if pairs > 1 else ""
+    numbers = numbers | {"factor": factor, "pairs": pairs, "spread": spread, "sizes": sizes}
+    return "accurate", decide([factor.logarithm]), numbers
 
 
-def _faster(rows: pd.DataFrame, n: int) -> Claim:
+def _faster(ends: _Ends) -> Decision:
     """Whether the largest share needs fewer iterations than the smallest one, paired by seed.
 
     A solve that the limit stopped needs at least as many as the limit: the differences, and so
     their mean, are at least what is computed. That may confirm and not contradict. Nothing is known
     where the largest share was stopped itself.
     """
-    kept = rows.dropna(subset=["share"])
-    few, many = (kept[kept["share"] == end] for end in (kept["share"].min(), kept["share"].max()))
+    few, many, numbers = ends
     least = paired_difference(few, many, "iterations")
-    if least is None or kept["share"].nunique() < 2:
-        return Claim("Sect. 3.2", _statement("faster", n), "open", SINGLE)
+    if least is None or numbers["few"] == numbers["many"]:
+        return "faster, one share", "open", numbers
     if many["at_limit"].any():
-        evidence = (
-            f"at the largest share the limit of iterations stopped {int(many['at_limit'].sum())} "
-            f"of {len(many)} solves."
-        )
-        return Claim("Sect. 3.2", _statement("faster", n), "open", evidence)
+        return "faster, stopped", "open", numbers
     verdict = decide([least])
     if verdict == "contradicted" and few["at_limit"].any():
         verdict = "open"
     spread = " (95% Student-t interval)" if least.n > 1 else ""
-    stopped = f"{int(few['at_limit'].sum())} of {len(few)} stopped by the limit"
-    return Claim(
-        "Sect. 3.2",
-        _statement("faster", n),
-        verdict,
-        f"iterations of LBFGS to its own end: {_listed(many)} with {many['share'].iloc[0]:g}% more "
-        f"features, at least {_listed(few)} with {few['share'].iloc[0]:g}% ({stopped}). "
-        f"Difference, paired by seed, at least {least:.0f}{spread}.",
-    )
+    return "faster", verdict, numbers | {"least": least, "spread": spread}
 
 
-def _listed(rows: pd.DataFrame) -> str:
-    return ", ".join(f"{count:,}" for count in sorted(rows["iterations"]))
-
-
-PART = Experiment(
-    "Sect. 3.2",
-    "LBFGS with a few more features than equations, layer by layer and by share of n",
-    tasks,
-    summary,
-    "A layer of the trained relu target is rebuilt from he_normal features by LBFGS alone, in "
-    f"float32, from zero, with at most {MAX_ITERATIONS:,} iterations (the paper states no limit). "
-    'The paper adds "less than 80 or 120 parameters per layer" to its minimum width of '
-    f"{REPORTED['minimum_width']:,} at n = {REPORTED['n']:,}: c1 - n is less than "
-    f"{BOUNDS[0]:.2f}% or {BOUNDS[1]:.2f}% of n. Equal shares of n are about equally well "
-    "conditioned whatever n (Marchenko-Pastur law), for shares much larger than 1/n; equal numbers "
-    "are not. Relative error of the weight: geometric means, with 95% Student-t intervals of the "
-    "logarithms in brackets where there are several layers. Each seed has a layer of its own "
-    "stage; claims are decided at sizes with three seeds or more. Figure: (a) error in float64, "
-    "(b) iterations; lines join geometric means.",
-    draw,
-    options=no_overrides,
-    formats={"error in float64": ".1e", "error in the float32 network": ".1e"},
-    claims=claims,
-)
+FORMATS = {"error in float64": ".1e", "error in the float32 network": ".1e"}
+PART = part(__file__, tasks, summary, draw, judge, options=no_overrides, formats=FORMATS)

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE
-from bnrecon.reproduction.run_table import Cell
-from bnrecon.studies.burkholz2024.reconstruction_grid import NAMES
+from bnrecon.studies.burkholz2024.reconstruction import NAMES
+from bnrecon.studies.burkholz2024.run_tables.row import Cell
 
 __all__ = ["draw"]
 
@@ -20,13 +20,13 @@ STYLES = {  # colour and marker
     "minimum": (PALETTE[1], "D"),
     "exact": (PALETTE[0], "o"),
 }
-REPORTED_COLOUR = "0.35"
 FEATURES = {
     "he_normal": "He normal",
     "he_uniform": "He uniform",
     "orthogonal": "orthogonal",
     "sparse_he_normal": "sparse",
 }
+BARS: dict[str, Any] = {"capsize": 1.5, "linewidth": 1}
 STEP = 0.2  # between the four points of a cell; cells are 1 apart
 MOST_BESIDE = 4  # cells of a panel that stands beside another one
 CELL_WIDTH_BESIDE = 2.3  # of such a cell, in cells of the other panels: each has a name above it
@@ -80,24 +80,23 @@ Places = dict[tuple[str, str], list[Cell]]
 
 def _by_place(cells: Sequence[Cell]) -> Places:
     """The runs of each cell of the paper's table, in the order of its rows."""
-    order = list(dict.fromkeys(cell.row.labels["target"].split(",")[0] for cell in cells))
-    found: Places = {}
-    for cell in sorted(
-        cells, key=lambda c: (order.index(c.row.labels["target"].split(",")[0]), _seed(c))
-    ):
-        found.setdefault((cell.row.labels["target"], cell.row.labels["features"]), []).append(cell)
-    return found
+    order = list(dict.fromkeys(map(_activation, cells)))
+    by_place: Places = {}
+    for cell in sorted(cells, key=lambda c: (order.index(_activation(c)), c.config.train.seed)):
+        labels = cell.row.labels
+        by_place.setdefault((labels["target"], labels["features"]), []).append(cell)
+    return by_place
 
 
-def _seed(cell: Cell) -> int:
-    return cell.config.train.seed
+def _activation(cell: Cell) -> str:
+    return cell.row.labels["target"].split(",")[0]
 
 
 def _panel(axes: Axes, places: Places) -> None:
-    for place, cells in enumerate(places.values()):
+    for spot, cells in enumerate(places.values()):
         for cell in cells:
-            _point(axes, place, cell)
-        _reported(axes, place, cells[0])
+            _point(axes, spot, cell)
+        _reported(axes, spot, cells[0])
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlim(-0.6, max(len(places), 2) - 0.4)
     axes.set_xticks(
@@ -106,7 +105,7 @@ def _panel(axes: Axes, places: Places) -> None:
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
     start = 0
-    for target, group in groupby(places, lambda place: place[0]):
+    for target, group in groupby(places, lambda spot: spot[0]):
         names = list(group)
         count = len(names)
         if start:
@@ -115,61 +114,43 @@ def _panel(axes: Axes, places: Places) -> None:
         note = "(printed values\nimpossible)"
         if count == 1:  # the cell is narrower than the name
             name, note = name.replace("leaky_relu", "leaky\nrelu"), "printed\nvalues\nimpossible"
-        if not any(cell.row.possible for place in names for cell in places[place]):
+        if not any(cell.row.possible for spot in names for cell in places[spot]):
             name += f"\n{note}"
-        axes.text(
-            start + count / 2 - 0.5,
-            0.99,
-            name,
-            va="top",
-            ha="center",
-            fontsize=7 if count > 1 else 6,
-            transform=axes.get_xaxis_transform(),
-        )
+        style: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7 if count > 1 else 6}
+        middle, transform = start + count / 2 - 0.5, axes.get_xaxis_transform()
+        axes.text(middle, 0.99, name, transform=transform, **style)
         start += count
 
 
-def _point(axes: Axes, place: int, cell: Cell) -> None:
+def _point(axes: Axes, spot: int, cell: Cell) -> None:
     assert cell.result is not None
     way, loss = cell.row.labels["solver"], cell.result.loss
     colour, marker = STYLES[way]
     shift = STEP * (list(STYLES).index(way) - 1.5)
-    axes.errorbar(
-        place + shift,
-        loss.mean,
-        loss.half_width,
-        marker=marker,
-        markersize=3,
-        capsize=1.5,
-        linewidth=1,
-        color=colour,
-        label=NAMES[way],
-    )
+    style: dict[str, Any] = {
+        "marker": marker,
+        "markersize": 3,
+        "color": colour,
+        "label": NAMES[way],
+    }
+    axes.errorbar(spot + shift, loss.mean, loss.half_width, **BARS, **style)
 
 
-def _reported(axes: Axes, place: int, cell: Cell) -> None:
+def _reported(axes: Axes, spot: int, cell: Cell) -> None:
     reported = cell.row.reported
     if reported is None or not cell.row.possible:
         return
-    axes.errorbar(
-        place + 1.5 * STEP,
-        reported.loss,
-        reported.half_width,
-        marker="x",
-        markersize=3.5,
-        capsize=1.5,
-        linewidth=1,
-        color=REPORTED_COLOUR,
-        label=f"reported (width {reported.width})",
-    )
+    style: dict[str, Any] = {"marker": "x", "markersize": 3.5, "color": "0.35"}
+    style["label"] = f"reported (width {reported.width})"
+    axes.errorbar(spot + 1.5 * STEP, reported.loss, reported.half_width, **BARS, **style)
 
 
 def _legend(panels: Sequence[Axes]) -> tuple[list[Any], list[str]]:
     """Every label once: the ways in the order of ``NAMES``, then the others."""
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    wanted = list(NAMES.values())
-    order = sorted(found, key=lambda label: wanted.index(label) if label in wanted else len(wanted))
-    return [found[label] for label in order], order
+            handles.setdefault(label, handle)
+    ways = [name for name in NAMES.values() if name in handles]
+    order = [*ways, *(label for label in handles if label not in ways)]
+    return [handles[label] for label in order], order

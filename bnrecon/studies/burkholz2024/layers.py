@@ -15,14 +15,13 @@ from bnrecon.features.drawing import draw as draw_features
 from bnrecon.operators.system import System
 from bnrecon.reconstruction.folding import find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Experiment, Task, no_overrides
+from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import geometric_mean
+from bnrecon.reproduction.texts import part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers import solve
 from bnrecon.solvers.spec import SolverSpec
-
-__all__ = ["PART"]
 
 TARGETS = {
     "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
@@ -50,22 +49,15 @@ def errors(seed: int, options: Sequence[str]) -> pd.DataFrame:
     """
     trained, _, device = obtain(options)
     rows = []
-    for number, found in enumerate(find_layers(trained.network).layers):
-        target, shape = found.target, found.target.shape
+    for number, layer in enumerate(find_layers(trained.network).layers):
+        target, shape = layer.target, layer.target.shape
         features = draw_features("he_normal", shape, shape.minimum_width, seed, number)
         system = layer_system(target, features, device, orthogonal=False)
         for solver, scale in _solutions(system).items():
             weight = composed_weight(system.matrix, system.scales(scale), features)
-            rows.append(
-                {
-                    "layer": found.name,
-                    "n": shape.equations,
-                    "width": shape.minimum_width,
-                    "seed": seed,
-                    "solver": solver,
-                    "error": relative_error(weight, target.weight),
-                }
-            )
+            error = relative_error(weight, target.weight)
+            sizes = {"layer": layer.name, "n": shape.equations, "width": shape.minimum_width}
+            rows.append(sizes | {"seed": seed, "solver": solver, "error": error})
     return pd.DataFrame(rows)
 
 
@@ -84,9 +76,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for (layer, n, width), group in rows.groupby(["layer", "n", "width"], sort=False):
         line = {"layer": layer, "n": n, "c1 = n - c2 + 1": width}
-        for solver, part in group.groupby("solver", sort=False):
-            mean = geometric_mean(part["error"]).mean
-            line[f"error after {solver}"] = f"{mean:.1e} ({part['error'].max():.1e})"
+        for solver, solved in group.groupby("solver", sort=False):
+            mean = geometric_mean(solved["error"]).mean
+            line[f"error after {solver}"] = f"{mean:.1e} ({solved['error'].max():.1e})"
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -100,38 +92,19 @@ def draw(rows: pd.DataFrame) -> Figure:
         middle = errors_by_layer.apply(lambda values: geometric_mean(values).mean).to_numpy()
         low = middle - errors_by_layer.min().to_numpy()
         high = errors_by_layer.max().to_numpy() - middle
-        axes.errorbar(
-            range(len(names)),
-            middle,
-            np.stack([low, high]).clip(min=0),
-            marker="o",
-            capsize=3,
-            color=colour,
-            label=solver,
-        )
+        ends = np.stack([low, high]).clip(min=0)
+        style = {"marker": "o", "capsize": 3, "color": colour, "label": solver}
+        axes.errorbar(range(len(names)), middle, ends, **style)
     axes.set_yscale("log")
     sizes = f"n = {rows['n'].min():,} to {rows['n'].max():,} equations"
     axes.set_title(f"{sizes}, he_normal, c1 = n - c2 + 1")
     labels = [name.removeprefix("features.") for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
     seeds = rows["seed"].nunique()
-    axes.set_ylabel(
-        f"relative error of the rebuilt weight\n(geometric mean, range over {seeds} seeds)"
-    )
+    spread = f"(geometric mean, range over {seeds} seeds)"
+    axes.set_ylabel(f"relative error of the rebuilt weight\n{spread}")
     axes.legend()
     return figure
 
 
-PART = Experiment(
-    "Sect. 3.1",
-    "Where the paper's solver loses accuracy, layer by layer",
-    tasks,
-    summary,
-    "Relative error of the rebuilt weight in float64: geometric mean over source seeds, the "
-    "largest in brackets. The target is trained (VGG18 on CIFAR-10, relu; at smoke scale a small "
-    "VGG on digits), features are he_normal at minimum width. LU is torch.linalg.solve in float32; "
-    "refined corrects the solution of the same factors in float64. Part accuracy has larger n, and "
-    "what float32 itself contributes.",
-    draw,
-    options=no_overrides,
-)
+PART = part(__file__, tasks, summary, draw, options=no_overrides)

@@ -16,12 +16,11 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.reconstruction.folding import FoundLayer, find_layers
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.experiment import Task, no_overrides
+from bnrecon.reproduction.texts import Decisions, part, read_text
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.solvers.base import Solution
-
-__all__ = ["PART"]
 
 TARGETS = {
     "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
@@ -32,6 +31,7 @@ EXACT, SMOOTH = ("relu", "leaky_relu"), ("tanh", "sigmoid")
 EPSILONS = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 TRAINING_IMAGES, TEST_IMAGES = 1024, 16
 MARGIN = 2.0
+TEXT = read_text(__file__)
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -58,20 +58,20 @@ def errors(options: Sequence[str]) -> pd.DataFrame:
     training = _inputs(trained.network, layers, seen)
     testing = _inputs(trained.network, layers, tested)
     rows = []
-    for found in tqdm(layers, desc="layers", disable=None):
+    for layer in tqdm(layers, desc="layers", disable=None):
         for precision in PRECISIONS:
-            rows += _errors_of_layer(found, training[found.name], testing[found.name], precision)
+            rows += _errors_of_layer(layer, training[layer.name], testing[layer.name], precision)
     return pd.DataFrame(rows)
 
 
 def _errors_of_layer(
-    found: FoundLayer, training: torch.Tensor, testing: torch.Tensor, precision: str
+    layer: FoundLayer, training: torch.Tensor, testing: torch.Tensor, precision: str
 ) -> list[dict[str, Any]]:
     """Every activation and epsilon; the scales are solved for once."""
     dtype = PRECISIONS[precision]
-    alone, x = _module_of(found, dtype), testing.to(dtype)
+    alone, x = _module_of(layer, dtype), testing.to(dtype)
     solutions: dict[str, Solution] = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     with torch.inference_mode(), exact_float32():
         wanted = alone(x)
     for activation in (*EXACT, *SMOOTH):
@@ -79,35 +79,27 @@ def _errors_of_layer(
             spec = FeatureSpec(activation=activation, epsilon=epsilon or 1.0, margin=MARGIN)
             plan = plan_layers(alone, spec)
             if not solutions:
-                solutions = {layer.name: solve_layer(layer) for layer in plan.layers}
-                moments = gather(
-                    alone, [layer.found for layer in plan.layers], [training.to(dtype)]
-                )
+                solutions = {planned.name: solve_layer(planned) for planned in plan.layers}
+                layers = [planned.found for planned in plan.layers]
+                moments = gather(alone, layers, [training.to(dtype)])
             source: Any = assemble(plan, solutions, moments).network
             with torch.inference_mode(), exact_float32():
                 error = float((source(x) - wanted).abs().max())
-            rows.append(
-                {
-                    "layer": found.name,
-                    "activation": activation,
-                    "epsilon": epsilon,
-                    "precision": precision,
-                    "error": error,
-                    "largest_output": float(wanted.abs().max()),
-                    "outside": source.outside,
-                }
-            )
+            row = {"layer": layer.name, "activation": activation, "epsilon": epsilon}
+            row |= {"precision": precision, "error": error}
+            row["largest_output"] = float(wanted.abs().max())
+            rows.append(row | {"outside": source.outside})
     return rows
 
 
-def _module_of(found: FoundLayer, dtype: torch.dtype) -> nn.Module:
+def _module_of(layer: FoundLayer, dtype: torch.dtype) -> nn.Module:
     """The layer with its normalization folded in, as a module of its own."""
-    module: Any = copy.deepcopy(found.module).to(dtype)
-    weight = found.target.weight
+    module: Any = copy.deepcopy(layer.module).to(dtype)
+    weight = layer.target.weight
     if not isinstance(module, nn.Conv2d):
         weight = weight[:, :, 0, 0]
     module.weight = nn.Parameter(weight.to(dtype))
-    module.bias = nn.Parameter(found.target.bias.to(dtype))
+    module.bias = nn.Parameter(layer.target.bias.to(dtype))
     return module.eval()
 
 
@@ -123,7 +115,7 @@ def _inputs(
             lambda _, inputs: held.__setitem__(name, inputs[0].clone())
         )
 
-    handles = [hold(found.name) for found in layers]
+    handles = [hold(layer.name) for layer in layers]
     with torch.inference_mode(), exact_float32():
         network(images)
     for handle in handles:
@@ -135,39 +127,28 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per activation and epsilon: the worst layer, and whether the bound holds."""
     lines = []
     for (activation, epsilon), group in rows.groupby(["activation", "epsilon"], sort=False):
-        parts = {precision: group[group["precision"] == precision] for precision in PRECISIONS}
+        by = {precision: group[group["precision"] == precision] for precision in PRECISIONS}
         line = {"activation": activation, "epsilon": f"{epsilon:.0e}" if epsilon else "exact"}
-        for precision, part in parts.items():
-            line[f"max. error, {precision}"] = f"{part['error'].max(skipna=False):.1e}"
-        for precision, part in parts.items():
-            within = f"{int((part['error'] <= epsilon).sum())} of {len(part)}"
+        for precision, rebuilt in by.items():
+            line[f"max. error, {precision}"] = f"{rebuilt['error'].max(skipna=False):.1e}"
+        for precision, rebuilt in by.items():
+            within = f"{int((rebuilt['error'] <= epsilon).sum())} of {len(rebuilt)}"
             line[f"layers within epsilon, {precision}"] = within if epsilon else ""
-        line["values outside the range"] = str(int(parts["float64"]["outside"].sum()))
+        line["values outside the range"] = str(int(by["float64"]["outside"].sum()))
         lines.append(line)
     return pd.DataFrame(lines)
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """What was computed, and below which epsilon the errors grow again."""
-    text = (
-        "Each layer of the trained target (at laptop scale VGG18 of width 16) rebuilt alone "
-        "(he_normal, oversampling 1.5). Ranges are those of up to "
-        f"{TRAINING_IMAGES:,} training images, times {MARGIN:g}, where the theorem has [-1, 1]; "
-        f"errors are over {TEST_IMAGES} test images."
-    )
+def describe(rows: pd.DataFrame) -> dict[str, str]:
+    """Below which epsilon the errors grow again."""
     turns = [
         f"{activation} in {precision} below {epsilon:.0e}"
         for activation in SMOOTH
         for precision in PRECISIONS
         if (epsilon := _turning_point(rows, activation, precision)) is not None
     ]
-    if not turns:
-        return text
-    return (
-        f"{text} A smaller epsilon means a smaller scale, and rounding grows with its inverse: the "
-        f"largest error grows again for {' and for '.join(turns)}. A sigmoid is 1/2 at 0, so that "
-        "its small differences cancel; a tanh is 0 there."
-    )
+    named = TEXT.sentence("turning points", turns=" and for ".join(turns))
+    return {"turns": f" {named}" if turns else ""}
 
 
 def _turning_point(rows: pd.DataFrame, activation: str, precision: str) -> float | None:
@@ -182,9 +163,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, grid = new_figure(1, 2, (PAGE, 3.0), sharey=True)
     for letter, axes, activation in zip("ab", grid, SMOOTH, strict=True):
         for precision, colour in zip(PRECISIONS, (PALETTE[0], PALETTE[3]), strict=True):
-            part = rows[(rows["activation"] == activation) & (rows["precision"] == precision)]
-            axes.loglog(part["epsilon"], part["error"], ".", color=colour, alpha=0.4)
-            worst = part.groupby("epsilon")["error"].max()
+            chosen = rows[(rows["activation"] == activation) & (rows["precision"] == precision)]
+            axes.loglog(chosen["epsilon"], chosen["error"], ".", color=colour, alpha=0.4)
+            worst = chosen.groupby("epsilon")["error"].max()
             axes.loglog(worst.index, worst, color=colour, label=f"{precision}, worst layer")
         axes.loglog(EPSILONS, EPSILONS, "--", color="grey", label="bound of the theorem")
         axes.set_title(f"({letter}) {activation}, {rows['layer'].nunique()} layers")
@@ -195,7 +176,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """The bound, and activations without an error, in float64."""
     exact, smooth = (
         rows[(rows["precision"] == "float64") & rows["activation"].isin(kinds)]
@@ -203,33 +184,10 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     )
     relative = float((exact["error"] / exact["largest_output"]).max())
     within = smooth["error"] <= smooth["epsilon"]
-    return [
-        Claim(
-            "Theorem 2.4",
-            "ReLUs and leaky ReLUs inflict no error.",
-            "confirmed" if relative < 1e-8 else "contradicted",
-            f"{exact['layer'].nunique()} layers differ by at most {relative:.0e} of their largest "
-            "output, in float64.",
-        ),
-        Claim(
-            "Theorem 2.4",
-            "With tanh and sigmoid a layer is represented up to any ε.",
-            "confirmed" if within.all() else "contradicted",
-            f"of {len(within)} cases (a layer, an activation, and an ε from "
-            f"{smooth['epsilon'].max():.0e} to {smooth['epsilon'].min():.0e}) {int(within.sum())} "
-            "have an error of at most ε, in float64. The scale is that of erratum 3: the printed "
-            "one lacks a factor.",
-        ),
-    ]
+    numbers = {"layers": exact["layer"].nunique(), "relative": relative}
+    numbers |= {"cases": len(within), "within": int(within.sum())}
+    numbers |= {"largest": smooth["epsilon"].max(), "smallest": smooth["epsilon"].min()}
+    return {"exact": relative < 1e-8, "smooth": bool(within.all())}, numbers
 
 
-PART = Experiment(
-    "Theorem 2.4",
-    "A nonlinear first layer: error against the theorem's bound on real activations",
-    tasks,
-    summary,
-    caption,
-    draw,
-    options=no_overrides,
-    claims=claims,
-)
+PART = part(__file__, tasks, summary, draw, judge, describe, options=no_overrides)

@@ -28,10 +28,10 @@ def exponents(rows: pd.DataFrame, size: str, value: str) -> list[float]:
     [1.0, -1.0]
     """
     slopes = []
-    for _, own in rows.groupby("seed"):
-        x, y = np.log(own[size].to_numpy(float)), np.log(own[value].to_numpy(float))
+    for _, of_seed in rows.groupby("seed"):
+        x, y = np.log(of_seed[size].to_numpy(float)), np.log(of_seed[value].to_numpy(float))
         x = x - x.mean()
-        if own[size].nunique() > 1:
+        if of_seed[size].nunique() > 1:
             slopes.append(float(x @ y / (x @ x)))
     return slopes
 
@@ -42,6 +42,6 @@ def written(slopes: Sequence[float]) -> str:
     >>> written([1.0, 1.5]), written([2.0])
     ('1.25 ± 3.18 (seeds: 2)', '2.00 (seeds: 1)')
     """
-    found = mean_interval(slopes)
-    spread = "" if found.half_width is None else f" ± {found.half_width:.2f}"
-    return f"{found.mean:.2f}{spread} (seeds: {found.n})"
+    mean = mean_interval(slopes)
+    spread = "" if mean.half_width is None else f" ± {mean.half_width:.2f}"
+    return f"{mean.mean:.2f}{spread} (seeds: {mean.n})"

@@ -2,31 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.statistics import Interval
-from bnrecon.reproduction.experiment import Experiment, Task, no_overrides
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.options import refuse_compared
-from bnrecon.studies.burkholz2024 import pruned_caption, pruned_figure
-from bnrecon.studies.burkholz2024.pruned_loss import LOSS, is_small, loss_of
-from bnrecon.studies.burkholz2024.pruned_networks import rebuild
-from bnrecon.studies.burkholz2024.pruned_settings import (
-    ADDED,
-    AT,
-    FIRST,
-    LABELS,
-    NETWORK,
-    OVERSAMPLING,
-    SEEDS,
-    SHARES,
-    TARGETS,
-    WEIGHTS,
+from bnrecon.reproduction.texts import part, read_text
+from bnrecon.studies.burkholz2024.pruned_limits import (
+    least_error,
+    magnitude_error,
+    random_error,
+    refit_error,
 )
+from bnrecon.studies.burkholz2024.pruned_networks import OVERSAMPLING, RANDOM, WEIGHTS, rebuild
 
-__all__ = ["PART"]
+LABELS = {
+    "magnitude": "magnitude",
+    RANDOM: "random, refit",
+    "refit": "magnitude, refit",
+    "iterative": "magnitude, in rounds",
+    "l1": "least L1 norm, refit",
+    WEIGHTS: "the target's own weights",
+}
+DERIVED: dict[str, tuple[Callable[[float], float], float]] = {  # errors, and from where they are 0
+    RANDOM: (random_error, 1.0),
+    "magnitude": (lambda share: magnitude_error(share, OVERSAMPLING), OVERSAMPLING),
+    "refit": (lambda share: refit_error(share, OVERSAMPLING), 1.0),
+}
+COMPARED = 0.9  # the share of n at which choosing is compared with drawing fewer
+NETWORK = "vgg18 on cifar10"  # that of every scale but smoke
+LAPTOP = ("target=vgg18", "data=cifar10", "scale=laptop", "target.width=16")
+PAPER = ("target=vgg18", "data=cifar10", "scale=paper", "target.width=64")
+FIRST = "relu"  # as target.activation by default
+ADDED = ("tanh", "sigmoid", "leaky_relu")  # after the results of relu were known
+
+
+def _by_activation(common: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """A target's options by its activation."""
+    added = {name: (*common, f"target.activation={name}") for name in ADDED}
+    return {FIRST: common, **added}
+
+
+TARGETS: dict[str, dict[str, tuple[str, ...]]] = {
+    "smoke": {FIRST: ("data=digits", "target=vgg_small", "scale=smoke")},
+    "laptop": _by_activation(LAPTOP),
+    "paper": _by_activation(PAPER),
+}
+SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
+# Shares of the 1.5 n features; kept features over n are 1.5 times these.
+ABOVE, AT = (1.0, 0.9, 0.8, 0.7), 2 / 3
+BELOW = (0.65, 0.6, 0.55, 0.5, 0.4, 0.3, 0.2)
+SHARES = {"smoke": ((1.0, 0.8), (0.6, 0.4)), "laptop": (ABOVE, BELOW), "paper": (ABOVE, BELOW)}
+LOSS = 0.1  # percentage points of accuracy
+COLOURS = dict(zip(LABELS, PALETTE, strict=False))
+MARKERS = dict(zip(LABELS, "osD^vX", strict=True))
+SHADES = ("black", "#9a9a9a", "#dca000", "#00a3a3")  # none of the methods'
+TARGET_COLOURS = dict(zip((FIRST, *ADDED), SHADES, strict=True))
+EXACT = 1e-6  # layer errors below this are the solver's tolerance
+LOWEST = -1.0  # point of accuracy lost that the figure still shows
+TICKS = {-1: "−1", -LOSS: "−0.1", 0: "0", LOSS: "0.1", 1: "1", 10: "10", 100: "100"}
+TEXT = read_text(__file__)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -60,8 +102,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     targets = rows["activation"].unique()
     lines = []
     for method, label in LABELS.items():
-        own = rows[rows["method"] == method]
-        for share, group in own.groupby("share", sort=False):
+        kept = rows[rows["method"] == method]
+        for share, group in kept.groupby("share", sort=False):
             drawn = 1.0 if method == WEIGHTS else OVERSAMPLING  # c1 / n
             by_target = group.groupby("activation", sort=False)
             losses = {name: loss_of(of_target) for name, of_target in by_target}
@@ -84,10 +126,10 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _name_targets(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows that were stored first do not name their target and its activation."""
-    given = rows["activation"] if "activation" in rows else pd.Series("", rows.index)
+    activation = rows["activation"] if "activation" in rows else pd.Series("", rows.index)
     network = rows["network"] if "network" in rows else pd.Series(None, rows.index, dtype=object)
     return rows.assign(
-        activation=given.where(given.isin(ADDED), FIRST), network=network.fillna(NETWORK)
+        activation=activation.where(activation.isin(ADDED), FIRST), network=network.fillna(NETWORK)
     )
 
 
@@ -103,28 +145,215 @@ def _verdict(method: str, losses: dict[str, Interval], targets: int) -> str:
     )
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """What was done, what is known, and how many features are needed."""
-    return pruned_caption.caption(_name_targets(rows))
+def loss_of(rows: pd.DataFrame) -> Interval:
+    """Points of accuracy below the target's, over seeds of one method, share and target."""
+    return mean_interval(list(rows["target_accuracy"] - rows["accuracy"]))
+
+
+def is_small(method: str, loss: Interval) -> str:
+    """Whether the loss is at most 0.1 points: decided by both ends of its interval."""
+    half_width = 0.0 if method == WEIGHTS else loss.half_width  # nothing in these is random
+    limit = LOSS + 1e-9  # accuracies are multiples of 1 / images, but not as floating point
+    if half_width is None or loss.mean - half_width <= limit < loss.mean + half_width:
+        return "open"
+    return "yes" if loss.mean + half_width <= limit else "no"
+
+
+def describe(rows: pd.DataFrame) -> dict[str, Any]:
+    """The targets, errors beside those derived, and how many features are needed."""
+    rows = _name_targets(rows)
+    accuracies = rows.groupby("activation", sort=False)["target_accuracy"].first()
+    return {
+        "networks": ", ".join(rows["network"].unique()),
+        "accuracies": ", ".join(f"{name} {value:.2f}%" for name, value in accuracies.items()),
+        "n": int(rows["n"].iloc[0]),
+        "images": int(rows["source_images"].iloc[0]),
+        "against_derived": _against_derived(rows),
+        "least_at_09": least_error(0.9, OVERSAMPLING),
+        "least_at_05": least_error(0.5, OVERSAMPLING),
+        "against_random": _against_random(rows),
+        "answers": "; ".join(_answers(rows)),
+    }
+
+
+def _against_derived(rows: pd.DataFrame) -> str:
+    """By how much measured median errors differ from those derived."""
+    spans = []
+    for method, (error, exact) in DERIVED.items():
+        partial = rows[(rows["method"] == method) & (rows["share"] < exact - 1e-6)]
+        means = partial.groupby(["activation", "share"])["median_error"].mean()
+        ratios = [mean / error(float(str(share))) for (_, share), mean in means.items()]
+        if ratios:
+            spans.append(f"{min(ratios):.2f} to {max(ratios):.2f} ({LABELS[method]})")
+    return TEXT.sentence("against derived", ratios=", ".join(spans)) + " " if spans else ""
+
+
+def _against_random(rows: pd.DataFrame) -> str:
+    """What choosing κ n of 1.5 n features gains over drawing κ n, paired by seed."""
+    by_target = []
+    for name, compared in rows[rows["share"] == COMPARED].groupby("activation", sort=False):
+        by_seed = compared.pivot(index="seed", columns="method", values="accuracy")
+        gains = [
+            f"{mean_interval(list(gain))} by {label}"
+            for method, label in LABELS.items()
+            if {method, RANDOM} <= set(by_seed) and method not in (RANDOM, WEIGHTS)
+            if len(gain := (by_seed[method] - by_seed[RANDOM]).dropna())
+        ]
+        if gains:
+            drawn = mean_interval(list(by_seed[RANDOM].dropna()))
+            by_target.append(f"{name} from {drawn}: {', '.join(gains)}")
+    if not by_target:
+        return ""
+    return TEXT.sentence("against random", gains="; ".join(by_target)) + " "
+
+
+def _answers(rows: pd.DataFrame) -> Iterator[str]:
+    """From which kept share on each method loses at most 0.1 points, by target."""
+    for method, label in LABELS.items():
+        by_target = rows[rows["method"] == method].groupby("activation", sort=False)
+        answers = {name: _smallest_share(method, group) for name, group in by_target}
+        if 1 < len(answers) == rows["activation"].nunique() and len(set(answers.values())) == 1:
+            yield f"{label} {next(iter(answers.values()))} (every target)"
+        elif answers:
+            listed = ", ".join(f"{answer} ({name})" for name, answer in answers.items())
+            yield f"{label} {listed}"
+
+
+def _smallest_share(method: str, rows: pd.DataFrame) -> str:
+    """The answer for one method and target, as "1 n [0.9 n]"."""
+    losses = {float(str(share)): loss_of(group) for share, group in rows.groupby("share")}
+    decided = {share: is_small(method, loss) for share, loss in losses.items()}
+    sure = _smallest({share: answer == "yes" for share, answer in decided.items()})
+    likely = _smallest(
+        {share: decided[share] != "no" and loss.mean <= LOSS for share, loss in losses.items()}
+    )
+    words = "none" if sure is None else f"{sure:g} n"
+    if likely is not None and (sure is None or likely < sure):
+        words += f" [{likely:g} n]"
+    return words
+
+
+def _smallest(small: dict[float, bool]) -> float | None:
+    """From which share on, downwards from the largest, all losses are small."""
+    smallest = None
+    for share in sorted(small, reverse=True):
+        if not small[share]:
+            break
+        smallest = share
+    return smallest
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Losses of the targets, and layer errors, against kept features over n."""
-    return pruned_figure.draw(_name_targets(rows))
+    """A panel of losses for each target, the median layer error, and one against the other."""
+    rows = _name_targets(rows)
+    targets = list(rows.groupby("activation", sort=False))
+    panels = len(targets) + 2
+    columns = 2 if panels == 4 else 3
+    lines = -(-panels // columns)
+    figure, grid = new_figure(lines, columns, (PAGE, 2.4 * lines + 0.7))
+    axes = list(np.ravel(grid))
+    for unused in axes[panels:]:
+        unused.remove()
+    for number, (name, of_target) in enumerate(targets):
+        _draw_losses(axes[number], of_target)
+        accuracy = of_target["target_accuracy"].iloc[0]
+        axes[number].set_title(f"({'abcdefgh'[number]}) {name}, {accuracy:.2f}%")
+        if number % columns == 0:
+            axes[number].set_ylabel("accuracy lost, points")
+    errors, against = axes[len(targets) : panels]
+    _draw_errors(errors, rows)
+    errors.set_title(f"({'abcdefgh'[panels - 2]}) layer errors")
+    _draw_against(against, rows)
+    against.set_title(f"({'abcdefgh'[panels - 1]}) loss by layer error")
+    for panel in axes[: panels - 1]:
+        panel.axvline(1, color="grey", linewidth=0.8)
+        panel.set_xlim(0.25, OVERSAMPLING + 0.05)
+        panel.set_xlabel("κ: features kept, over n")
+    _add_legend(figure, axes[0], rows)
+    return figure
 
 
-PART = Experiment(
-    "Sect. 1.1, lottery tickets",
-    "How many of 1.5 n random features a trained network needs",
-    tasks,
-    summary,
-    caption,
-    draw,
-    options=no_overrides,
-    formats={
-        "kept / n": ".3f",
-        "kept / c1": ".3f",
-        "median layer error": ".1e",
-        "largest layer error": ".1e",
-    },
-)
+def _draw_losses(axes: Axes, rows: pd.DataFrame) -> None:
+    """Losses of one target with their intervals, by method and share."""
+    for number, method in enumerate(LABELS):
+        by_share = list(rows[rows["method"] == method].groupby("share"))
+        shares = np.array([float(str(share)) for share, _ in by_share])
+        losses = [loss_of(group) for _, group in by_share]
+        axes.errorbar(
+            shares + 0.005 * (number - 2.5),  # so that intervals do not cover each other
+            [loss.mean for loss in losses],
+            [loss.half_width or 0 for loss in losses],
+            capsize=1.5,
+            elinewidth=0.7,
+            label=LABELS[method],
+            **_style(method),
+        )
+    _scale_losses(axes)
+
+
+def _style(method: str) -> dict[str, Any]:
+    colour, marker = COLOURS[method], MARKERS[method]
+    return {"color": colour, "marker": marker, "markersize": 3, "linewidth": 1}
+
+
+def _scale_losses(axes: Axes) -> None:
+    """Linear around 0, logarithmic from the small loss on, which is dotted."""
+    axes.set_yscale("symlog", linthresh=LOSS, linscale=0.5)
+    axes.set_ylim(LOWEST, 110)
+    axes.set_yticks(list(TICKS), list(TICKS.values()))
+    axes.yaxis.minorticks_off()
+    axes.axhline(LOSS, color="black", linewidth=0.8, linestyle=":")
+
+
+def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
+    """Median errors, averaged over seeds and targets, and what is known of them."""
+    for method in LABELS:
+        errors = rows[rows["method"] == method].groupby("share")["median_error"].mean()
+        axes.plot(errors.where(errors > EXACT), **_style(method))
+    for method, (error, exact) in DERIVED.items():
+        shares = np.linspace(0.2, exact - 1e-4, 400)
+        derived = [error(float(share)) for share in shares]
+        axes.plot(shares, derived, "--", color=COLOURS[method], linewidth=0.9)
+    axes.plot([], [], "k--", linewidth=0.9, label="derived")
+    shares = np.linspace(0.2, 0.9999, 400)
+    least = [least_error(float(share), OVERSAMPLING) for share in shares]
+    axes.plot(shares, least, "k:", linewidth=1, label="no choice is below")
+    axes.set_yscale("log")
+    axes.set_ylim(1e-3, 12)  # room for the legend
+    axes.set_ylabel("median relative error")
+    axes.legend(loc="upper right", fontsize=6)
+
+
+def _draw_against(axes: Axes, rows: pd.DataFrame) -> None:
+    """Mean losses against mean errors: whether the layers' errors decide, or method and target."""
+    means = rows.assign(loss=rows["target_accuracy"] - rows["accuracy"])
+    by_target = means[means["median_error"] > EXACT].groupby("activation", sort=False)
+    for name, of_target in by_target:
+        colour = TARGET_COLOURS[str(name)]
+        for method, of_method in of_target.groupby("method"):
+            points = of_method.groupby("share")[["median_error", "loss"]].mean()
+            axes.plot(*points.to_numpy().T, linestyle="", **_style(str(method)) | {"color": colour})
+        axes.plot([], [], linewidth=4, color=colour, label=name)  # a method has each shape
+    _scale_losses(axes)
+    axes.set_xscale("log")
+    axes.set_xlabel("median relative error")
+    axes.legend(loc="lower right", fontsize=6)
+
+
+def _add_legend(figure: Figure, panel: Axes, rows: pd.DataFrame) -> None:
+    seeds = rows["seed"].nunique()
+    several = "s, 95% intervals" if seeds > 1 else ""
+    figure.legend(
+        *panel.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        title=f"features kept by (largest n = {rows['n'].max():,}, grey; {seeds} seed{several}; "
+        f"of a target's own weights one choice;\ndotted: a loss of {LOSS}; "
+        "axes end at −1)",
+        title_fontsize=7,
+    )
+
+
+FORMATS = {"kept / n": ".3f", "kept / c1": ".3f"}
+FORMATS |= {"median layer error": ".1e", "largest layer error": ".1e"}
+PART = part(__file__, tasks, summary, draw, numbers=describe, options=no_overrides, formats=FORMATS)

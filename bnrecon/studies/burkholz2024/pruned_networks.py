@@ -20,10 +20,11 @@ from bnrecon.run.evaluation import evaluate_source
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.pruning import prune_to, refit
 from bnrecon.solvers.spec import SolverSpec
-from bnrecon.studies.burkholz2024.pruned_settings import OVERSAMPLING, RANDOM, WEIGHTS
 
-__all__ = ["rebuild"]
+__all__ = ["OVERSAMPLING", "RANDOM", "WEIGHTS", "rebuild"]
 
+RANDOM, WEIGHTS = "random", "weights"  # beside the options of features.pruning
+OVERSAMPLING = 1.5
 SOURCE_IMAGES = 64  # of each row, through the real source network
 
 
@@ -44,20 +45,16 @@ def rebuild(
     plan = plan_layers(trained.network, _features(method), seed=seed)
     solutions = [dict[str, Solution]() for _ in shares]
     for layer in plan.layers:
-        for found, solution in zip(solutions, _solve(layer, method, shares, device), strict=True):
-            found[layer.name] = solution
+        solved = _solve(layer, method, shares, device)
+        for of_share, solution in zip(solutions, solved, strict=True):
+            of_share[layer.name] = solution
     config = trained.about["config"]
     rows = []
-    solved = time.monotonic() - started
-    for share, found in zip(shares, solutions, strict=True):
-        source = assemble(plan, found)
+    seconds = time.monotonic() - started
+    for share, of_share in zip(shares, solutions, strict=True):
+        source = assemble(plan, of_share)
         outcome = evaluate_source(
-            source.network,
-            collapse(source.network),
-            trained.network,
-            data,
-            device,
-            SOURCE_IMAGES,
+            source.network, collapse(source.network), trained.network, data, device, SOURCE_IMAGES
         )
         errors = [layer.relative_error for layer in source.layers]
         rows.append(
@@ -67,7 +64,7 @@ def rebuild(
                 "activation": config["target"]["activation"],
                 "share": share,
                 "seed": seed,
-                "kept_over_n": _kept_over_n(plan, found),
+                "kept_over_n": _kept_over_n(plan, of_share),
                 "median_error": statistics.median(errors),
                 "largest_error": max(errors),
                 "layers": len(errors),
@@ -78,7 +75,7 @@ def rebuild(
                 "predicted_otherwise": outcome.predictions.differ,
                 "source_images": outcome.source_images,
                 "largest_logit_difference": outcome.largest_logit_difference,
-                "solving_seconds": solved,
+                "solving_seconds": seconds,
             }
         )
     return pd.DataFrame(rows)
@@ -101,7 +98,7 @@ def _solve(
     return prune_to(system, SolverSpec(), counts, "magnitude" if method == WEIGHTS else method)
 
 
-def _kept_over_n(plan: Plan, found: dict[str, Solution]) -> float:
+def _kept_over_n(plan: Plan, solutions: dict[str, Solution]) -> float:
     """Scales of the network that are not 0, over its equations."""
-    kept = sum(int((found[layer.name].scale != 0).sum()) for layer in plan.layers)
+    kept = sum(int((solutions[layer.name].scale != 0).sum()) for layer in plan.layers)
     return kept / sum(layer.shape.equations for layer in plan.layers)

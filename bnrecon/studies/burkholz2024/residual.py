@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.run_table import RunTable, list_rows
-
-__all__ = ["PART"]
+from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 
 VGG = ("target=vgg18", "target.width=16")
 RESNET = ("target=resnet18", "target.width=8")
 MINIMUM = "features.width=minimum"
 INSIDE, BEHIND = "features.skip=outer", "features.skip=inner"
 
-PART = RunTable(
-    "Sect. 2.2, Eq. 3",
-    "Residual source blocks, and residual targets",
+PART = run_table(
+    __file__,
     list_rows(
         "target, skip connection of the source",
         ("data=cifar10", "features=he_normal", "solver=auto"),
@@ -33,6 +30,4 @@ PART = RunTable(
             "ResNet-18 (8), behind it": (*RESNET, BEHIND),
         },
     ),
-    "The frozen skip connection ends before the second normalization (inside it) or after it "
-    "(behind it).",
 )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.run_table import RunTable, list_rows
-
-__all__ = ["PART"]
+from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
 
 PAPER = ("target.activation=leaky_relu", "features=orthogonal", "solver=lu_lbfgs")
 AUTO = ("features=he_normal", "solver=auto")
 REAL, COLLAPSED = "evaluate=source", "evaluate=collapsed"
 
-PART = RunTable(
-    "Sect. 3.1",
-    "What rounding to float32 costs in the real source network at minimum width",
+PART = run_table(
+    __file__,
     list_rows(
         "activation, features, solver, test images through",
         ("target=vgg18", "data=cifar10", "features.width=minimum"),
@@ -28,6 +25,4 @@ PART = RunTable(
             "relu, he_normal, auto, its collapsed form": (*AUTO, COLLAPSED),
         },
     ),
-    "lu_lbfgs is the paper's solver. Minimum width needs large scales. The real source rounds "
-    "after each of two convolutions, its collapsed form after one.",
 )

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
 from bnrecon.data import Images
+from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.options import option_name, refuse_compared
 from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import train_one
 from bnrecon.runtime.hardware import exact_float32
-from bnrecon.studies.burkholz2024 import scratch_figure
 from bnrecon.targets.collapsed_pair import CollapsedPair
-
-__all__ = ["PART", "SWITCHED_OFF", "switched_off"]
 
 REPORTED = read_reported(__package__)["scratch"]
 SWITCHED_OFF = 0.01  # |γ| below which Frankle et al. 2021 count a feature as switched off
@@ -64,6 +64,7 @@ SETTINGS = {
         ("scale", 100, "weights"),
     ),
 }
+ASIDE = 0.12  # of the two starts, in places of the figure
 STARTS = {"ones": "1", "weights": "for the steps of weights"}
 # Added later: the same trainings for longer, at one excess.
 LONGER = {"laptop": 30}  # epochs
@@ -73,16 +74,16 @@ LONGER_SETTINGS = [setting for setting in SETTINGS["laptop"] if setting[1] == 10
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """A task per training; the first are targets, trained as for Tables 1 and 2."""
     refuse_compared(options, ("target.inner", "target.excess", "target.start", "train.seed"))
-    found = _trainings((*COMMON[scale], *options), SEEDS[scale], SETTINGS[scale])
+    planned = _trainings((*COMMON[scale], *options), SEEDS[scale], SETTINGS[scale])
     if scale in LONGER and "train.epochs" not in map(option_name, options):
         epochs = f"train.epochs={LONGER[scale]}"
         common = [epochs if option_name(o) == "train.epochs" else o for o in COMMON[scale]]
         longer = _trainings((*common, *options), SEEDS[scale], LONGER_SETTINGS)
-        found += [
+        planned += [
             dataclasses.replace(task, name=f"{task.name}, {LONGER[scale]} epochs")
             for task in longer
         ]
-    return found
+    return planned
 
 
 def _trainings(
@@ -166,8 +167,8 @@ def _share(flags: list[torch.Tensor]) -> float:
 
 def _named_starts(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of tasks that do not name the start have scales that start at 1."""
-    given = rows["start"] if "start" in rows else pd.Series("", rows.index)
-    return rows.assign(start=given.where(given == "weights", "ones"))
+    start = rows["start"] if "start" in rows else pd.Series("", rows.index)
+    return rows.assign(start=start.where(start == "weights", "ones"))
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -186,8 +187,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
             "test accuracy": mean_interval(list(group["accuracy"])),
         }
         for name, heading in SHARES.items():
-            known = not group[name].isna().all()
-            line[heading] = mean_interval(list(group[name])) if known else None
+            measured = not group[name].isna().all()
+            line[heading] = mean_interval(list(group[name])) if measured else None
         lines.append(line | {"seconds": group["seconds"].mean()})
     return pd.DataFrame(lines)
 
@@ -197,18 +198,11 @@ def by_start(rows: pd.DataFrame) -> pd.DataFrame:
     rows = _named_starts(rows)
     is_target = rows["inner"] == TARGET
     columns = ["epochs", "inner", "excess", "seed", "start"]
-    found = rows[~is_target].set_index(columns)["accuracy"].unstack("start")
-    found = found.reindex(columns=list(STARTS))
+    accuracy = rows[~is_target].set_index(columns)["accuracy"].unstack("start")
+    accuracy = accuracy.reindex(columns=list(STARTS))
     target = rows[is_target].set_index(["epochs", "seed"])["accuracy"]
-    same = found.index.droplevel(["inner", "excess"])
-    return found.assign(target=target.reindex(same).to_numpy())
-
-
-def draw(rows: pd.DataFrame) -> Figure:
-    """Accuracies by epochs, setting and start, beside those of the targets."""
-    targets = rows[rows["inner"] == TARGET]
-    weights = {epochs: list(own["accuracy"]) for epochs, own in targets.groupby("epochs")}
-    return scratch_figure.draw(by_start(rows), STARTS, weights)
+    same = accuracy.index.droplevel(["inner", "excess"])
+    return accuracy.assign(target=target.reindex(same).to_numpy())
 
 
 def _intervals(values: pd.Series) -> dict[str, Interval]:
@@ -227,69 +221,91 @@ def _decides(values: pd.Series) -> str:
     return decide(_intervals(values[epochs == epochs.max()]).values())
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """How far from scratch is from weights, and what longer steps of the inner scales change."""
-    found = by_start(rows)
-    behind = found["target"] - found["ones"]
-    left = found["target"] - found["weights"]
-    closed = found["weights"] - (found["target"] + found["ones"]) / 2
-    gains = found["weights"] - found["ones"]
-    return [
-        Claim(
-            "Sect. 3.2",
-            "'Training from scratch misses the mark': normalizations trained alone end below a "
-            "target whose weights are trained (here with scales that start at 1).",
-            _decides(behind),
-            f"points that they lack, paired by seed: {_spell(behind)} (in print "
-            f"{REPORTED['accuracy']} against at least {REPORTED['target_at_least']}).",
-        ),
-        Claim(
-            "Sect. 3.2",
-            "'Training normalization parameters alone seems to require different specialized "
-            "learning schedules'. Read here as: a higher effective learning rate of the inner "
-            "scales helps, which alone does not decide it.",
-            _decides(gains),
-            "what a start for the steps of weights gains, which is a learning rate of the inner "
-            f"scales alone, in points: {_spell(gains)}.",
-        ),
-        Claim(
-            "Beyond Sect. 3.2: the start",
-            "Scales that start for the steps of weights close more than half of that gap.",
-            _decides(closed),
-            f"points above the midpoint between scales that start at 1 and weights: "
-            f"{_spell(closed)}. Points that they lack: {_spell(left)}.",
-        ),
-    ]
+    accuracy = by_start(rows)
+    target, ones, weights = (accuracy[name] for name in ("target", "ones", "weights"))
+    compared = {
+        "behind": target - ones,
+        "gains": weights - ones,
+        "closed": weights - (target + ones) / 2,
+    }
+    numbers = {name: _spell(values) for name, values in compared.items()}
+    numbers |= {"lacking": _spell(target - weights)} | REPORTED
+    return {name: _decides(values) for name, values in compared.items()}, numbers
 
 
 def _spell(values: pd.Series) -> str:
-    found = _intervals(values)
-    listed = "; ".join(f"{name}: {interval}" for name, interval in found.items())
-    return f"{listed or 'not computed yet'} (comparisons: {len(found)})"
+    intervals = _intervals(values)
+    listed = "; ".join(f"{name}: {interval}" for name, interval in intervals.items())
+    return f"{listed or 'not computed yet'} (comparisons: {len(intervals)})"
 
 
-PART = Experiment(
-    "Sect. 3.2",
-    "Training normalizations alone from scratch",
+def draw(rows: pd.DataFrame) -> Figure:
+    """Accuracies by epochs, setting and start, beside those of the targets.
+
+    Means over seeds with 95% intervals where there are three seeds; crosses are trainings.
+    """
+    targets, accuracies = rows[rows["inner"] == TARGET], by_start(rows)
+    weights = {epochs: list(group["accuracy"]) for epochs, group in targets.groupby("epochs")}
+    trained = accuracies.index.get_level_values("epochs")
+    lengths = sorted({*trained, *weights})
+    width = COLUMN if len(lengths) < 2 else PAGE
+    figure, grid = new_figure(1, max(len(lengths), 1), (width, 2.9), sharey=True, squeeze=False)
+    for letter, epochs, axes in zip("abcdef", lengths, grid[0], strict=False):
+        is_known = epochs in trained
+        of_epochs = accuracies.xs(epochs, level="epochs") if is_known else accuracies.iloc[:0]
+        _panel(axes, of_epochs, weights.get(epochs, ()))
+        axes.set_title(f"({letter}) {epochs} epochs")
+    grid[0][0].set_ylabel("test accuracy (%)")
+    handles = {
+        label: handle
+        for axes in grid[0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(), handles, loc="outside upper center", ncols=1 if width == COLUMN else 3
+    )
+    return figure
+
+
+def _panel(axes: Axes, accuracies: pd.DataFrame, weights: Sequence[float]) -> None:
+    places = list(accuracies.groupby(["inner", "excess"], sort=False))
+    for (start, label), colour, side in zip(STARTS.items(), PALETTE, (-ASIDE, ASIDE), strict=False):
+        for number, (_, of_setting) in enumerate(places):
+            values = of_setting[start].dropna()
+            if values.empty:
+                continue
+            value, at = mean_interval(list(values)), number + side
+            axes.plot([at] * len(values), values, "x", color=colour, markersize=3, alpha=0.6)
+            name = f"scales start {'at ' if label == '1' else ''}{label}"
+            axes.errorbar(
+                at, value.mean, _bar(value), color=colour, marker="o", capsize=2, label=name
+            )
+    if weights:
+        axes.axhline(
+            sum(weights) / len(weights), color="grey", linestyle="--", label="all weights trained"
+        )
+    axes.set_xticks(
+        range(len(places)), [f"{inner}\nn + {excess:.0f}" for (inner, excess), _ in places]
+    )
+    axes.set_xlim(-0.5, max(len(places), 1) - 0.5)
+    axes.set_xlabel("between the convolutions; features")
+
+
+def _bar(value: Interval) -> float:
+    """Half of the interval; none for two values, whose interval would hide the others."""
+    return value.half_width if value.half_width is not None and value.n > 2 else 0.0
+
+
+FORMATS = {"seconds": ".0f"}
+PART = part(
+    __file__,
     tasks,
     summary,
-    "The source architecture of the target in the first line, with n + excess frozen he_normal "
-    "features per layer, of which only the normalizations are trained, through the collapsed pair; "
-    "the last layer is a frozen pair too. Behind a normalization scales that start at 1, as is "
-    "usual (the paper states no start), take steps 3 · fan-in times shorter than weights, "
-    "relative to the weight; the other start is 1 / sqrt(3 · fan-in) (derived in "
-    "bnrecon/targets/relative_step.py). "
-    "Off: |γ| < 0.01 (Frankle et al. 2021 report a third), which counts more where scales start "
-    f"below 1. Never active: not positive anywhere on up to {ACTIVITY_IMAGES:,} test images. ± is "
-    "the half-width of the 95% Student-t interval over seeds of features, data order and crops, "
-    "three at laptop scale, fixed before, but for the target's second and third training of 10 "
-    "epochs, which were added when results of the others were known: comparisons of 10 epochs are "
-    "shown, and those of 30 decide. The paper prints the excess as 10*, the exponent lost, "
-    "and the accuracy as an error; its target reaches at least "
-    f"{REPORTED['target_at_least']}%. At laptop scale there are 10 epochs, and 30, which were "
-    "added later; 3 of them are warm-up (the target: 2).",
-    draw=draw,
+    draw,
+    judge,
+    lambda _rows: REPORTED,
     options=no_overrides,
-    formats={"seconds": ".0f"},
-    claims=claims,
+    formats=FORMATS,
 )

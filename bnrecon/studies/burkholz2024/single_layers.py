@@ -56,9 +56,9 @@ def single_layer(name: str, seed: int, excess: int | None, options: Sequence[str
         options: overrides of the run whose target it is; the target is trained if need be.
     """
     trained, _, device = obtain(options)
-    found = find_layers(trained.network).layers
-    number = [layer.name for layer in found].index(name)
-    target = found[number].target
+    layers = find_layers(trained.network).layers
+    number = [layer.name for layer in layers].index(name)
+    target = layers[number].target
     shape = target.shape
     width = shape.minimum_width if excess is None else shape.equations + excess
     features = draw("he_normal", shape, width, seed, number)

@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.options import option_name, refuse_compared
-from bnrecon.reproduction.run_table import Cell, Row, RunTable
-from bnrecon.studies.burkholz2024.reconstruction_grid import WAYS, Targets, of_205_epochs
-
-__all__ = ["PART"]
+from bnrecon.studies.burkholz2024.reconstruction import WAYS, Targets, of_205_epochs
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
+from bnrecon.studies.burkholz2024.run_tables.run_table import run_table
 
 # By name: the way of Tables 1 and 2 whose settings these are, and the solver's options.
 DEFAULTS = "LU, LBFGS with PyTorch's settings, n - c2 + 1"
@@ -31,9 +30,9 @@ WIDTHS = {"smoke": 4, "laptop": 32, "paper": 64}
 def rows(scale: str, options: Sequence[str]) -> list[Row]:
     """A row for each way to solve the same layers, by target."""
     refuse_compared(options, {"solver", "solver.name", "solver.max_iterations", "features.width"})
-    given = {option_name(option) for option in options}
+    names = {option_name(option) for option in options}
     targets = [Targets(WIDTHS[scale])]
-    if scale == "laptop" and not given & {"target.width", "train.epochs", "train.seed"}:
+    if scale == "laptop" and not names & {"target.width", "train.epochs", "train.seed"}:
         targets.append(of_205_epochs(("relu",)))
     return [
         Row(
@@ -62,17 +61,12 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
         len(targets), 2, (PAGE, 0.5 + 1.7 * len(targets)), sharey="row", squeeze=False
     )
     for number, (width, pair) in enumerate(zip(targets, grid, strict=True)):
-        own = [(c, r) for c, r in done if c.row.labels["target width"] == width]
-        left, right = pair
-        _draw_target(left, right, own)
+        of_width = [(c, r) for c, r in done if c.row.labels["target width"] == width]
+        _draw_target(pair[0], pair[1], of_width)
         letters = "abcdef"[2 * number : 2 * number + 2]
-        seeds = " or ".join(map(str, sorted({result.loss.n for _, result in own})))
-        for letter, axes, what in zip(
-            letters,
-            (left, right),
-            (f"loss of accuracy, n = {seeds}", "all layers and seeds"),
-            strict=True,
-        ):
+        seeds = " or ".join(map(str, sorted({result.loss.n for _, result in of_width})))
+        titles = f"loss of accuracy, n = {seeds}", "all layers and seeds"
+        for letter, axes, what in zip(letters, pair, titles, strict=True):
             axes.set_title(f"({letter}) width {width}: {what}")
     grid[-1][0].set_xlabel("target minus rebuilt accuracy, points")
     grid[-1][1].set_xlabel("largest relative error of a layer")
@@ -83,57 +77,27 @@ def draw(cells: Sequence[Cell]) -> Figure | None:
 
 def _draw_target(left: Axes, right: Axes, done: Sequence[tuple[Cell, RunResult]]) -> None:
     results = [result for _, result in done]
-    places = range(len(results))
+    lines = range(len(results))
     losses = [result.loss for result in results]
-    left.errorbar(
-        [loss.mean for loss in losses],
-        places,
-        xerr=[loss.half_width or 0 for loss in losses],
-        fmt="o",
-        capsize=3,
-    )
+    bars = [loss.half_width or 0 for loss in losses]
+    left.errorbar([loss.mean for loss in losses], lines, xerr=bars, fmt="o", capsize=3)
     left.axvline(0, color="grey", linewidth=1, linestyle=":")
-    left.set_yticks(places, [cell.row.labels["solver and width"] for cell, _ in done])
+    left.set_yticks(lines, [cell.row.labels["solver and width"] for cell, _ in done])
     left.invert_yaxis()
-    right.plot(
-        [result.largest_assembled_error for result in results],
-        places,
-        "s",
-        color=PALETTE[3],
-        label="in the float32 network",
-    )
-    right.plot(
-        [max(layer.relative_error for layer in result.layers) for result in results],
-        places,
-        "o",
-        color=PALETTE[0],
-        label="in float64, as solved",
-    )
+    assembled = [result.largest_assembled_error for result in results]
+    solved = [max(layer.relative_error for layer in result.layers) for result in results]
+    right.plot(assembled, lines, "s", color=PALETTE[3], label="in the float32 network")
+    right.plot(solved, lines, "o", color=PALETTE[0], label="in float64, as solved")
     right.set_xscale("log")
 
 
 def _tested(results: Sequence[RunResult]) -> str:
     """How many images the real source networks were tested on, and that the others were not."""
-    found = [(result.evaluation.images, result.target.images) for result in results]
-    real = " or ".join(f"{tested:,}" for tested in sorted({tested for tested, _ in found}))
-    collapsed = any(tested < images for tested, images in found)
+    counts = [(result.evaluation.images, result.target.images) for result in results]
+    real = " or ".join(f"{tested:,}" for tested in sorted({tested for tested, _ in counts}))
+    collapsed = any(tested < images for tested, images in counts)
     others = "; the others: its collapsed form" if collapsed else ""
-    return f"images through the source: {real} of {found[0][1]:,}{others}"
+    return f"images through the source: {real} of {counts[0][1]:,}{others}"
 
 
-PART = RunTable(
-    "Sect. 3.1",
-    "Effect of LU, LBFGS and refinement on a network's accuracy",
-    rows,
-    "The same targets and he_normal features, solved to different accuracy. The paper starts LBFGS "
-    "from a float32 LU and prints no settings. PyTorch's: torch.optim.LBFGS minimizes the mean "
-    "squared error with its own settings, as the paper's words have it; it ends after 0 or 1 "
-    "iterations, so that these networks have the LU's solutions. bnrecon's: at most 2,000 "
-    "iterations with a line search and tolerances that let it go on (part accuracy), as in Tables "
-    "1 and 2. Where no layer is at the limit it ended by itself, so that a higher limit would "
-    'change nothing. Losses: all but the images of "evaluated on", those with the smallest margin '
-    "between the target's two largest logits, go through the collapsed form, which is composed in "
-    "float64: what float32 costs the real network shows on those images alone. The largest error "
-    "of a layer in the float32 network has that cost. The targets of width 64 have 205 epochs.",
-    draw,
-)
+PART = run_table(__file__, rows, draw)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.run_table import RunTable
 from bnrecon.reproduction.study import read_reported
 from bnrecon.studies.burkholz2024.grid_figure import draw
-from bnrecon.studies.burkholz2024.reconstruction_claims import reconstruction_claims
-from bnrecon.studies.burkholz2024.reconstruction_grid import CAPTION, GRID, reconstruction_rows
-
-__all__ = ["PART"]
+from bnrecon.studies.burkholz2024.reconstruction import GRID, TEXT, judge, rows_of
+from bnrecon.studies.burkholz2024.run_tables.run_table import RunTable
 
 PART = RunTable(
     "Table 1",
-    "Target reconstruction for CIFAR-10",
-    reconstruction_rows("cifar10", read_reported(__package__)["table1"]),
-    CAPTION,
+    f"{TEXT.title} for CIFAR-10",
+    rows_of("cifar10", read_reported(__package__)["table1"]),
+    TEXT.caption,
     draw,
     GRID,
-    reconstruction_claims("Table 1"),
+    lambda cells: TEXT.claims(judge("Table 1", cells)),
 )

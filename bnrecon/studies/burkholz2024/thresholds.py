@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.burkholz2024.width_threshold import SETTINGS, SUCCESS, Setting, success_rates
-
-__all__ = ["PART"]
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.burkholz2024.draws import draw_shares
+from bnrecon.studies.burkholz2024.width_threshold import SETTINGS, Setting, success_rates
 
 DRAWS = {"smoke": 3, "laptop": 50, "paper": 200}
 TARGETS = {"random": (PALETTE[0], "o"), "pathological": (PALETTE[3], "s")}
@@ -60,23 +61,14 @@ def draw(rows: pd.DataFrame) -> Figure:
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
     for letter, axes, name in zip("abcdefghi", grid.flat, names, strict=False):
-        part = rows[rows["kernels"] == name]
+        of_kernels = rows[rows["kernels"] == name]
         for target, (colour, marker) in TARGETS.items():
-            points = part[part["target"] == target].sort_values("c1")
+            points = of_kernels[of_kernels["target"] == target].sort_values("c1")
             if points.empty:
                 continue
-            share = points["rebuilt"] / points["draws"]
-            low, high = share - points["low"], points["high"] - share
-            axes.errorbar(
-                points["beyond_minimum"],
-                share,
-                [low.clip(lower=0), high.clip(lower=0)],
-                marker=marker,
-                color=colour,
-                capsize=2,
-                label=target,
-            )
-        first = part.iloc[0]
+            style = {"marker": marker, "color": colour, "label": target}
+            draw_shares(axes, points["beyond_minimum"], points, **style)
+        first = of_kernels.iloc[0]
         axes.axvline(0, color="grey", linewidth=1, linestyle=":")
         axes.axvline(first["n"] - first["minimum_width"], color="grey", linewidth=1, linestyle="--")
         axes.set_title(f"({letter}) {name}")
@@ -94,35 +86,19 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Both theorems: what is rebuilt from their widths on, and what below."""
-    random = rows[rows["target"] == "random"]
+    is_random, reached = rows["target"] == "random", rows["c1"] >= rows["minimum_width"]
     enough = rows["c1"] >= rows["n"]
-    wide, narrow = (
-        random[random["c1"] >= random["minimum_width"]],
-        random[random["c1"] < random["minimum_width"]],
-    )
-    made, any_target = rows[(rows["target"] == "pathological") & ~enough], rows[enough]
-    return [
-        Claim(
-            "Theorem 2.2",
-            "n - c2 + 1 features represent a target that does not depend on them.",
-            "confirmed" if _all_rebuilt(wide) else "contradicted",
-            f"random targets: {_rebuilt(wide)} draws rebuilt from this width on, "
-            f"{_rebuilt(narrow)} below ({rows['kernels'].nunique()} settings of the kernels).",
-        ),
-        Claim(
-            "Theorem 2.3",
-            "n features represent any target.",
-            "confirmed" if _all_rebuilt(any_target) else "contradicted",
-            f"{_rebuilt(any_target)} draws rebuilt from n features on, among them targets that "
-            f"were made from the features; of these, {_rebuilt(made)} with fewer.",
-        ),
-    ]
-
-
-def _all_rebuilt(rows: pd.DataFrame) -> bool:
-    return bool((rows["rebuilt"] == rows["draws"]).all())
+    parts = {"wide": is_random & reached, "narrow": is_random & ~reached}
+    parts |= {"enough": enough, "made": ~is_random & ~enough}
+    numbers: dict[str, Any] = {name: _rebuilt(rows[chosen]) for name, chosen in parts.items()}
+    all_rebuilt = rows["rebuilt"] == rows["draws"]
+    verdicts = {
+        "Theorem 2.2": bool(all_rebuilt[is_random & reached].all()),
+        "Theorem 2.3": bool(all_rebuilt[enough].all()),
+    }
+    return verdicts, numbers | {"settings": rows["kernels"].nunique()}
 
 
 def _rebuilt(rows: pd.DataFrame) -> str:
@@ -130,15 +106,4 @@ def _rebuilt(rows: pd.DataFrame) -> str:
     return f"{int(rows['rebuilt'].sum()):,} of {int(rows['draws'].sum()):,}"
 
 
-PART = Experiment(
-    "Lemma 2.1, Theorems 2.2 and 2.3",
-    "Width at which targets become reachable",
-    tasks,
-    summary,
-    f"A draw counts as rebuilt up to a relative error of {SUCCESS:.0e} over the whole composed "
-    "kernel (float64); second scales are free below n features. Pathological targets are made "
-    "from the features for the width that they are tried at (at n and above: for n - 1): Theorem "
-    "2.2 has to exclude them, Theorem 2.3 does not.",
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summary, draw, judge)

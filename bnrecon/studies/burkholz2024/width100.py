@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.run_table import Reported, RunTable, list_rows
 from bnrecon.reproduction.study import read_reported
-
-__all__ = ["PART"]
+from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows, run_table
+from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported
 
 REPORTED = read_reported(__package__)["width100"]
 
-PART = RunTable(
-    "Sect. 3.2",
-    "Targets of width 100, n = 90,000",
+PART = run_table(
+    __file__,
     list_rows(
         "target",
         ("target=vgg18", "target.width=100", "features=he_normal", "solver=auto"),
@@ -23,8 +21,4 @@ PART = RunTable(
         {"CIFAR-10": ("data=cifar10",), "CIFAR-100": ("data=cifar100",)},
         {name: Reported.printed(*printed, width=100) for name, printed in REPORTED.items()},
     ),
-    "Rebuilt by solver=auto from 1.5 n features, not by the paper's solver at n - c2 + 1 (an LU of "
-    "89,901 unknowns): the rows do not show how that solver's loss grows with the width. At laptop "
-    "scale the targets are trained for two epochs only, and there is one source seed; at smoke "
-    "scale the width is 6.",
 )

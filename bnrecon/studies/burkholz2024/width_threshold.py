@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from scipy import stats
 
 from bnrecon.construction.kernel_composition import embed, kernel_composition_system
 from bnrecon.operators.eliminated import Eliminated
 from bnrecon.operators.system import System
+from bnrecon.studies.burkholz2024.draws import count_rebuilt
 
 __all__ = [
     "SETTINGS",
@@ -182,8 +182,6 @@ def success_rates(setting: Setting, draws: int, below: int = 3) -> pd.DataFrame:
 
 def _rate(setting: Setting, width: int, kind: str, draws: int) -> dict[str, Any]:
     errors = [_error(setting, width, kind, seed) for seed in range(draws)]
-    successes = sum(error <= SUCCESS for error in errors)
-    interval = stats.binomtest(successes, draws).proportion_ci(0.95)
     return {
         "kernels": setting.name,
         "target": kind,
@@ -191,11 +189,7 @@ def _rate(setting: Setting, width: int, kind: str, draws: int) -> dict[str, Any]
         "minimum_width": setting.minimum_width,
         "c1": width,
         "beyond_minimum": width - setting.minimum_width,
-        "rebuilt": successes,
-        "draws": draws,
-        "low": interval.low,
-        "high": interval.high,
-        "median_error": float(torch.tensor(errors).median()),
+        **count_rebuilt(errors, SUCCESS),
     }
 
 

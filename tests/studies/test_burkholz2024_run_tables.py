@@ -11,13 +11,19 @@ from bnrecon.config import composition
 from bnrecon.reporting import tables
 from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval, mcnemar
-from bnrecon.reproduction.grids import grids, overview
-from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.row_numbers import FORMATS, at_limit, numbers, summarize
-from bnrecon.reproduction.run_table import Cell, Grid, Reported, Row, list_rows
 from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
+from bnrecon.studies.burkholz2024.run_tables.grids import grids, overview
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork
+from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
+    FORMATS,
+    at_limit,
+    numbers,
+    summarize,
+)
+from bnrecon.studies.burkholz2024.run_tables.run_table import list_rows
+from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported
 
 DIGITS = ("scale=smoke", "target.groups=[1]", "features=id_cond", "seeds=[0,1]")
 
@@ -31,7 +37,7 @@ def cell_of(row):
 def finished(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("made")
     row = Row({"target": "digits"}, (*DIGITS, f"outputs={outputs}"), Reported(94.1, 94.0, 0.1))
-    work = RunWork("table0", row, composition.compose(row.overrides))
+    work = RowWork.of("table0", row)
     main_job.run(work.config)
     return work.cell()
 
@@ -49,11 +55,11 @@ def test_a_row_that_was_not_run_says_so_and_has_a_command():
 def test_no_command_names_a_folder_of_this_machine():
     local = ("data.root=/home/me/my data", "outputs=/tmp/mine", "targets=/tmp/t", "device=cpu")
     cell = cell_of(Row({}, ("target=vgg18", *local)))
-    assert command_of(cell) == "bnrecon run target=vgg18"
+    assert cell.command == "bnrecon run target=vgg18"
 
 
 def test_the_command_of_a_finished_row_gives_the_same_digits(finished, tmp_path, command):
-    words = shlex.split(command_of(finished))
+    words = shlex.split(finished.command)
     assert words[:2] == ["bnrecon", "run"]
     folders = {"targets": finished.config.outputs + "/targets", "outputs": tmp_path}
     given = [
@@ -63,7 +69,7 @@ def test_the_command_of_a_finished_row_gives_the_same_digits(finished, tmp_path,
     code, _, error = command(*given)
     assert code == 0, error
     config = composition.compose(given[1:])
-    again = RunWork("", finished.row, config).result()
+    again = RunWork("", {}, (), config).result()
     assert again.target.folder == finished.result.target.folder
     assert again.accuracies == finished.result.accuracies
     assert [layer.relative_error for layer in again.layers] == [

@@ -97,12 +97,12 @@ def against_target(loss: Interval, predictions: Sequence[Predictions | None]) ->
     >>> against_target(Interval(0.01, 0.2, 3), [None] * 3)
     'inconclusive'
     """
-    known = [seed for seed in predictions if seed is not None]
-    if known and len(known) == len(predictions) and not any(seed.differ for seed in known):
-        settled = all(_is_settled(seed) for seed in known)
+    counts = [seed for seed in predictions if seed is not None]
+    if counts and len(counts) == len(predictions) and not any(seed.differ for seed in counts):
+        settled = all(_is_settled(seed) for seed in counts)
         return "identical predictions" if settled else "identical where tested"
     if loss.half_width is None:
-        significant = any(seed.p_value < SIGNIFICANT for seed in known)
+        significant = any(seed.p_value < SIGNIFICANT for seed in counts)
         return (
             "different" if significant and abs(loss.mean) > EQUIVALENT + CLOSE else "inconclusive"
         )
@@ -170,5 +170,5 @@ def counted(verdicts: Iterable[str], separator: str = ", ") -> str:
     >>> counted(["different", "inconclusive", "", "different"])
     '2 different, 1 inconclusive'
     """
-    found = Counter(verdict for verdict in verdicts if verdict)
-    return separator.join(f"{count} {name}" for name, count in found.most_common())
+    counts = Counter(verdict for verdict in verdicts if verdict)
+    return separator.join(f"{count} {name}" for name, count in counts.most_common())

@@ -9,7 +9,8 @@ import pandas as pd
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.run_tables import evaluated_on
-from bnrecon.reproduction.row_numbers import (
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, results_of
+from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
     at_limit,
     mcnemar_p,
     oversampling,
@@ -17,28 +18,23 @@ from bnrecon.reproduction.row_numbers import (
     smallest_reserve,
     without_empty,
 )
-from bnrecon.reproduction.run_table import Cell, Grid
-from bnrecon.reproduction.verdicts import RESERVE, against_target, counted
+from bnrecon.studies.burkholz2024.run_tables.verdicts import RESERVE, counted
 
 __all__ = ["FORMATS", "grids", "overview"]
 
 FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
 TARGET, PAPER = "against the target", "against the paper"
 NOT_RUN = "not run"
-MARKS = {
-    "loss reproduced": "=",
-    "no more than reported": "(0)",
-    "different": "≠",
-    "inconclusive": "?",
-}
+MARKS = {"loss reproduced": "=", "no more than reported": "(0)"}
+MARKS |= {"different": "≠", "inconclusive": "?"}
 
 
 def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cell]]:
     """The rows of each grid."""
-    found: dict[tuple[str, ...], list[Cell]] = {}
+    groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
-        found.setdefault(tuple(cell.row.labels[name] for name in grid.by), []).append(cell)
-    return found
+        groups.setdefault(tuple(cell.row.labels[name] for name in grid.by), []).append(cell)
+    return groups
 
 
 def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:
@@ -124,44 +120,35 @@ def overview(cells: Sequence[Cell], grid: Grid) -> pd.DataFrame:
 
 
 def _line(cells: Sequence[Cell]) -> dict[str, Any]:
-    done = [(cell, cell.result) for cell in cells if cell.result is not None]
+    done = [cell for cell in cells if cell.result is not None]
+    results = results_of(cells)
     line: dict[str, Any] = {"cells": f"{len(done)} of {len(cells)}"}
     if not done:
         return line | {TARGET: NOT_RUN}
-    layers = [layer for _, result in done for layer in result.layers]
-    largest = max((result.loss for _, result in done), key=lambda loss: abs(loss.mean))
-    limits = [found for _, result in done if (found := at_limit(result)) is not None]
-    unconverged = sum(len(result.unconverged) for _, result in done)
+    layers = [layer for result in results for layer in result.layers]
+    limits = [count for count in map(at_limit, results) if count is not None]
+    unconverged = sum(len(result.unconverged) for result in results)
     return line | {
         "c1/n": oversampling(cells),
-        "loss farthest from 0": largest,
+        "loss farthest from 0": max((r.loss for r in results), key=lambda loss: abs(loss.mean)),
         "images predicted otherwise": predicted_otherwise(cells),
-        "evaluated on": ", ".join(dict.fromkeys(evaluated_on(result) for _, result in done)),
-        "cells with a reserve below 2": _with_little_reserve([result for _, result in done]),
+        "evaluated on": ", ".join(dict.fromkeys(map(evaluated_on, results))),
+        "cells with a reserve below 2": _with_little_reserve(results),
         "McNemar p": mcnemar_p(cells),
         "max. layer error": max(layer.relative_error for layer in layers),
-        "max. error as assembled": max(result.largest_assembled_error for _, result in done),
+        "max. error as assembled": max(result.largest_assembled_error for result in results),
         "layers not converged": f"{unconverged} of {len(layers)}",
-        "most iterations": max(result.iterations for _, result in done) or None,
+        "most iterations": max(result.iterations for result in results) or None,
         "layers at the LBFGS limit": f"{sum(limits)} of {len(layers)}" if limits else None,
-        "features redrawn": sum(result.redrawn for _, result in done) or None,
-        TARGET: counted(
-            (
-                against_target(result.loss, [seed.predictions for seed in result.seeds])
-                for _, result in done
-            ),
-            "; ",
-        ),
-        PAPER: counted((cell.against_paper for cell, _ in done), "; "),
+        "features redrawn": sum(result.redrawn for result in results) or None,
+        TARGET: counted((cell.against_target for cell in done), "; "),
+        PAPER: counted((cell.against_paper for cell in done), "; "),
     }
 
 
 def _with_little_reserve(results: Sequence[RunResult]) -> str | None:
     """Cells in which the real source may predict otherwise what its collapsed form predicts."""
-    reserves = [
-        reserve
-        for result in results
-        if (reserve := smallest_reserve([seed.predictions for seed in result.seeds])) is not None
-    ]
+    seeds = ([seed.predictions for seed in result.seeds] for result in results)
+    reserves = [reserve for reserve in map(smallest_reserve, seeds) if reserve is not None]
     little = sum(reserve < RESERVE for reserve in reserves)
     return f"{little} of {len(reserves)}" if reserves else None

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from bnrecon.reporting.result import Predictions, RunResult, SeedResult
 from bnrecon.reporting.run_tables import evaluated_on
 from bnrecon.reporting.statistics import Interval, mcnemar_below
-from bnrecon.reproduction.row_command import command_of
-from bnrecon.reproduction.verdicts import SIGNIFICANT, against_target
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS
-
-if TYPE_CHECKING:
-    from bnrecon.reproduction.run_table import Cell
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, results_of
+from bnrecon.studies.burkholz2024.run_tables.verdicts import SIGNIFICANT
 
 __all__ = [
     "FORMATS",
@@ -42,6 +39,11 @@ FORMATS = {
     "smallest reserve": ".1f",
 }
 TARGET, PAPER = "verdict: against the target", "verdict: against the paper"
+SHOWN = ["c1/n", "accuracy: target", "accuracy: rebuilt", "loss", "images predicted otherwise"]
+SHOWN += ["McNemar p", "smallest reserve", "max. layer error", "median layer error"]
+SHOWN += ["max. error as assembled", "layers not converged", "most iterations"]
+SHOWN += ["layers at the LBFGS limit", "features redrawn", "evaluated on"]
+SHOWN += ["max. logit difference", "values outside the linear range", TARGET, PAPER]
 
 
 def numbers(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
@@ -51,7 +53,7 @@ def numbers(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
         cells: the rows with their results.
         absolute: the runs are at the paper's scale, so that accuracies compare, not only losses.
     """
-    lines = [_expected(cell) | _found(cell, absolute) for cell in cells]
+    lines = [_expected(cell) | _measured(cell, absolute) for cell in cells]
     frame = pd.DataFrame(lines, dtype=object)
     last = [name for name in (TARGET, PAPER, "run", "command") if name in frame]
     return frame[[*(name for name in frame if name not in last), *last]]
@@ -74,11 +76,11 @@ def _expected(cell: Cell) -> dict[str, Any]:
     return line
 
 
-def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
-    """What a row's run found."""
+def _measured(cell: Cell, absolute: bool) -> dict[str, Any]:
+    """What a row's run measured."""
     result, reported = cell.result, cell.row.reported
     if result is None:
-        return {TARGET: "not run", "command": command_of(cell)}
+        return {TARGET: cell.against_target, "command": cell.command}
     line: dict[str, Any] = {
         "accuracy: target": result.target.accuracy,
         "accuracy: rebuilt": result.accuracy,
@@ -90,17 +92,14 @@ def _found(cell: Cell, absolute: bool) -> dict[str, Any]:
             difference = result.accuracy.mean - reported.rebuilt
             line["rebuilt, reproduced minus reported"] = difference
     line |= _predictions(result.seeds) | _layers(result)
-    line |= {
-        "evaluated on": evaluated_on(result),
-        "test images": result.target.images,
-        "max. logit difference": result.evaluation.largest_difference_to_target,
-    }
+    line |= {"evaluated on": evaluated_on(result), "test images": result.target.images}
+    line["max. logit difference"] = result.evaluation.largest_difference_to_target
     if result.outside_linear_region:
         line["values outside the linear range"] = result.outside_linear_region
-    line[TARGET] = against_target(result.loss, [seed.predictions for seed in result.seeds])
+    line[TARGET] = cell.against_target
     if reported is not None:
         line[PAPER] = cell.against_paper
-    return line | {"run": cell.folder.name, "command": command_of(cell)}
+    return line | {"run": cell.folder.name, "command": cell.command}
 
 
 def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
@@ -108,20 +107,20 @@ def _predictions(seeds: Sequence[SeedResult]) -> dict[str, Any]:
 
     Sums are over the seeds that were counted.
     """
-    found = [seed.predictions for seed in seeds if seed.predictions is not None]
-    counted = {"seeds": len(seeds), "seeds counted": len(found)}
-    if not found:
+    predictions = [seed.predictions for seed in seeds if seed.predictions is not None]
+    counted = {"seeds": len(seeds), "seeds counted": len(predictions)}
+    if not predictions:
         return counted
     by_seed = [seed.predictions.differ if seed.predictions else "not counted" for seed in seeds]
     return counted | {
-        "images predicted otherwise": sum(seed.differ for seed in found),
-        "of images": sum(seed.images for seed in found),
+        "images predicted otherwise": sum(seed.differ for seed in predictions),
+        "of images": sum(seed.images for seed in predictions),
         "predicted otherwise by seed": ", ".join(map(str, by_seed)),
-        "only target right": sum(seed.only_target_right for seed in found),
-        "only rebuilt right": sum(seed.only_source_right for seed in found),
-        "McNemar p, smallest": min(seed.p_value for seed in found),
-        "McNemar tests": len(found),
-        "smallest reserve": smallest_reserve(found),
+        "only target right": sum(seed.only_target_right for seed in predictions),
+        "only rebuilt right": sum(seed.only_source_right for seed in predictions),
+        "McNemar p, smallest": min(seed.p_value for seed in predictions),
+        "McNemar tests": len(predictions),
+        "smallest reserve": smallest_reserve(predictions),
     }
 
 
@@ -170,37 +169,23 @@ def summarize(cells: Sequence[Cell], absolute: bool) -> pd.DataFrame:
 
 
 def _summary(cell: Cell, absolute: bool) -> dict[str, Any]:
-    result, reported = cell.result, cell.row.reported
-    line: dict[str, Any] = {**cell.row.labels, "target width": cell.config.target.width}
+    reported, line = cell.row.reported, _measured(cell, absolute)
+    start: dict[str, Any] = {**cell.row.labels, "target width": cell.config.target.width}
     if reported is not None:
-        line["reported: target"] = reported.target
-        line["reported: rebuilt"] = reported.text
-    found = _found(cell, absolute)
-    if result is None:
-        return line | {TARGET: found[TARGET]}
-    steps, limited = found["most iterations"], found["layers at the LBFGS limit"]
-    layers = found["layers"]
-    return line | {
+        start |= {"reported: target": reported.target, "reported: rebuilt": reported.text}
+    if cell.result is None:
+        return start | {TARGET: line[TARGET]}
+    limited, layers = line["layers at the LBFGS limit"], line["layers"]
+    line |= {
         "c1/n": oversampling([cell]),
-        "accuracy: target": found["accuracy: target"],
-        "accuracy: rebuilt": found["accuracy: rebuilt"],
-        "loss": found["loss"],
         "images predicted otherwise": predicted_otherwise([cell]),
         "McNemar p": mcnemar_p([cell]),
-        "smallest reserve": found.get("smallest reserve"),
-        "max. layer error": found["max. layer error"],
-        "median layer error": found["median layer error"],
-        "max. error as assembled": found["max. error as assembled"],
-        "layers not converged": f"{found['layers not converged']} of {layers}",
-        "most iterations": steps or None,
+        "layers not converged": f"{line['layers not converged']} of {layers}",
+        "most iterations": line["most iterations"] or None,
         "layers at the LBFGS limit": None if limited is None else f"{limited} of {layers}",
-        "features redrawn": found["features redrawn"] or None,
-        "evaluated on": found["evaluated on"],
-        "max. logit difference": found["max. logit difference"],
-        "values outside the linear range": found.get("values outside the linear range"),
-        TARGET: found[TARGET],
-        PAPER: found.get(PAPER),
+        "features redrawn": line["features redrawn"] or None,
     }
+    return start | {name: line.get(name) for name in SHOWN}
 
 
 def mcnemar_p(cells: Sequence[Cell]) -> str | None:
@@ -208,22 +193,22 @@ def mcnemar_p(cells: Sequence[Cell]) -> str | None:
 
     Of several rows also how many are below 0.05, and how many would be by chance.
     """
-    known = _known(cells)
-    if not known:
+    counted = _counted(cells)
+    if not counted:
         return None
-    found = [seed.p_value for seed in known]
-    notes = [f"smallest of {len(found)}"] if len(found) > 1 else []
+    values = [seed.p_value for seed in counted]
+    notes = [f"smallest of {len(values)}"] if len(values) > 1 else []
     if len(cells) > 1:
-        told = [seed.only_target_right + seed.only_source_right for seed in known]
+        told = [seed.only_target_right + seed.only_source_right for seed in counted]
         chance = sum(mcnemar_below(SIGNIFICANT, images) for images in told)
-        below = sum(p < SIGNIFICANT for p in found)
+        below = sum(p < SIGNIFICANT for p in values)
         notes.append(f"{below} below {SIGNIFICANT}, by chance {chance:.2g}")
-    return f"{min(found):.2g}" + (f" ({'; '.join(notes)})" if notes else "")
+    return f"{min(values):.2g}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def oversampling(cells: Sequence[Cell]) -> str | None:
     """c1/n of finished rows, from the smallest to the largest over layers."""
-    ratios = [layer.oversampling for cell in cells if cell.result for layer in cell.result.layers]
+    ratios = [layer.oversampling for result in results_of(cells) for layer in result.layers]
     if not ratios:
         return None
     low, high = f"{min(ratios):.3f}", f"{max(ratios):.3f}"
@@ -232,17 +217,16 @@ def oversampling(cells: Sequence[Cell]) -> str | None:
 
 def predicted_otherwise(cells: Sequence[Cell]) -> str | None:
     """Images that sources predict otherwise than their target, of those that were compared."""
-    known = _known(cells)
-    seeds = sum(len(cell.result.seeds) for cell in cells if cell.result)
-    if not known:
+    counted, seeds = _counted(cells), sum(len(result.seeds) for result in results_of(cells))
+    if not counted:
         return "not counted" if seeds else None
-    text = f"{sum(seed.differ for seed in known):,} of {sum(seed.images for seed in known):,}"
-    return text if len(known) == seeds else f"{text} ({len(known)} of {seeds} seeds counted)"
+    text = f"{sum(seed.differ for seed in counted):,} of {sum(seed.images for seed in counted):,}"
+    return text if len(counted) == seeds else f"{text} ({len(counted)} of {seeds} seeds counted)"
 
 
-def _known(cells: Sequence[Cell]) -> list[Predictions]:
+def _counted(cells: Sequence[Cell]) -> list[Predictions]:
     """The predictions of all finished seeds that were counted."""
-    seeds = [seed.predictions for cell in cells if cell.result for seed in cell.result.seeds]
+    seeds = [seed.predictions for result in results_of(cells) for seed in result.seeds]
     return [seed for seed in seeds if seed is not None]
 
 

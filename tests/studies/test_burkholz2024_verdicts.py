@@ -6,7 +6,12 @@ import pytest
 
 from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval
-from bnrecon.reproduction.verdicts import EQUIVALENT, Reported, against_paper, against_target
+from bnrecon.studies.burkholz2024.run_tables.verdicts import (
+    EQUIVALENT,
+    Reported,
+    against_paper,
+    against_target,
+)
 
 UNTOLD, SAME = Predictions(10_000, 0, 0, 0), Predictions(10_000, 0, 0, 0, 10_000)
 OTHER = Predictions(10_000, 4, 2, 2, 10_000)

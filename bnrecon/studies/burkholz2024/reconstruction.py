@@ -1,0 +1,287 @@
+"""Tables 1 and 2 of Burkholz 2024: the runs of their cells, and what is claimed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.intervals import decide, decide_within, geometric_mean
+from bnrecon.reproduction.options import option_name, refuse_compared
+from bnrecon.reproduction.texts import Decision, Decisions, read_text
+from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row
+from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
+from bnrecon.studies.burkholz2024.run_tables.verdicts import EQUIVALENT, Reported
+
+__all__ = ["GRID", "LAPTOP", "NAMES", "WAYS", "Targets", "judge", "of_205_epochs", "rows_of"]
+
+TEXT = read_text(__file__)
+PER = 10_000  # test images of one network
+# How the same targets are rebuilt. From one to the next one thing changes: the solver, the width.
+WAYS: Mapping[str, Sequence[str]] = {
+    "paper": ("solver=lu_lbfgs", "features.width=minimum"),  # LU, then LBFGS (Sect. 3.1)
+    "minimum": ("solver=auto", "features.width=minimum"),
+    "exact": ("solver=auto",),  # 1.5 n features
+}
+NAMES = {  # by what the command line calls them
+    "paper": "paper's solver, n - c2 + 1 features",
+    "minimum": "bnrecon, n - c2 + 1 features",
+    "exact": "bnrecon, 1.5 n features",
+}
+COMPARED = {"features", "features.name", "features.width", "solver", "solver.name"}
+COMPARED |= {"target", "target.activation", "data", "data.name"}
+PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
+GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"))
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of one width and training seed, and which cells of the table they are for.
+
+    Args:
+        width: of the targets.
+        activations: the rows of the paper's table; all of them where empty.
+        features: its columns; all of them where empty.
+        seed: of the training.
+        overrides: of the runs.
+        scale: of their training; that of the table where empty.
+        ways: how they are rebuilt.
+    """
+
+    width: int
+    activations: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    seed: int = 0
+    overrides: tuple[str, ...] = ()
+    scale: str = ""
+    ways: tuple[str, ...] = tuple(WAYS)
+
+    def labels(self, activation: str) -> dict[str, str]:
+        """What tells a target from the others.
+
+        >>> Targets(32, seed=1).labels("relu")
+        {'target width': '32', 'target': 'relu, training seed 1'}
+        """
+        seed = f", training seed {self.seed}" if self.seed else ""
+        epochs = f", {PAPERS_EPOCHS} epochs" if self.scale == "paper" else ""
+        return {"target width": str(self.width), "target": f"{activation}{seed}{epochs}"}
+
+    def options(self, scale: str, way: str) -> tuple[str, ...]:
+        """The overrides of a run."""
+        # For the exact runs of width 32 "auto" takes the collapsed form by itself. They were the
+        # first, and an option that is given would change their names.
+        collapsed = scale != "smoke" and (scale, way, self.width) != ("laptop", "exact", 32)
+        return (
+            f"scale={self.scale or scale}",
+            f"target.width={self.width}",
+            *((f"train.seed={self.seed}",) if self.seed else ()),
+            *(("evaluate=collapsed",) if collapsed else ()),
+            *_source_images(scale, way),
+            *self.overrides,
+        )
+
+
+def _source_images(scale: str, way: str) -> tuple[str, ...]:
+    """How many images the real source sees: more where its float32 rounding may change classes."""
+    if scale == "laptop" and way != "exact":
+        return ("source_images=256",)
+    return ("source_images=1024",) if scale == "paper" else ()
+
+
+def of_205_epochs(activations: tuple[str, ...], ways: tuple[str, ...] = tuple(WAYS)) -> Targets:
+    """The paper's own targets, in one of its columns, from one source seed."""
+    return Targets(64, activations, ("he_normal",), 0, ("seeds=[0]",), "paper", ways)
+
+
+# In the order in which they are computed. By the ways of the minimum width a target of width 64
+# takes 80 minutes or more on two cores, with 1.5 n features 3.
+LAPTOP: Mapping[str, Sequence[Targets]] = {
+    "cifar10": (
+        Targets(16),
+        Targets(32, ("relu",)),
+        Targets(32, ("relu",), ("he_normal",), seed=1),
+        Targets(32, ("relu",), ("he_normal",), seed=2),
+        Targets(32, ("leaky_relu", "tanh", "sigmoid")),
+        Targets(64, ("relu",), ("he_normal",), overrides=("seeds=[0]",)),
+        of_205_epochs(("relu",)),
+        of_205_epochs(("leaky_relu", "tanh", "sigmoid"), ways=("exact",)),
+    ),
+    "cifar100": (Targets(32), of_205_epochs((), ways=("exact",))),
+}
+WIDTH = 64  # of the paper's targets
+SMOKE = (Targets(4, overrides=("seeds=[0,1]",)),)
+PAPER = (Targets(WIDTH),)
+
+
+def rows_of(
+    data: str, reported: Mapping[str, Any], impossible: Sequence[str] = ()
+) -> Callable[[str, Sequence[str]], list[Row]]:
+    """The rows of Table 1 or 2: each cell of the table, rebuilt in each way from the same target.
+
+    Args:
+        data: the images.
+        reported: the table's ``target`` and ``rebuilt`` accuracies, as printed.
+        impossible: the activations whose printed accuracies cannot be right.
+
+    Returns:
+        A function of the scale and the user's options, for ``RunTable``. ``target.width`` chooses
+        among the widths of the scale; a width that is not among them replaces them.
+    """
+
+    def rows(scale: str, options: Sequence[str]) -> list[Row]:
+        refuse_compared(options, COMPARED)
+        return [
+            Row(
+                targets.labels(activation)
+                | {"features": name, "solver": way, "rebuilt by": NAMES[way]},
+                (
+                    "target=vgg18",
+                    f"data={data}",
+                    *((f"target.activation={activation}",) if activation != "relu" else ()),
+                    f"features={name}",
+                    *WAYS[way],
+                    *targets.options(scale, way),
+                    *options,
+                ),
+                Reported.printed(reported["target"][activation], *printed, width=WIDTH),
+                activation not in impossible,
+            )
+            for targets in _chosen(scale, data, options)
+            for activation, row in reported["rebuilt"].items()
+            if not targets.activations or activation in targets.activations
+            for name, printed in row.items()
+            if not targets.features or name in targets.features
+            for way in targets.ways
+        ]
+
+    return rows
+
+
+def _chosen(scale: str, data: str, options: Sequence[str]) -> Sequence[Targets]:
+    """The targets of a scale, among which the user's options choose."""
+    chosen = {"smoke": SMOKE, "laptop": LAPTOP[data], "paper": PAPER}[scale]
+    values = {option_name(option): option.partition("=")[2] for option in options}
+    if "train.seed" in values:
+        chosen = tuple(targets for targets in chosen if targets.seed == 0)
+    if "train.epochs" in values:  # would tell the targets of another scale from nothing
+        chosen = tuple(targets for targets in chosen if not targets.scale)
+    if (width := values.get("target.width", "")).isdecimal():
+        of_width = tuple(targets for targets in chosen if targets.width == int(width))
+        return of_width or (Targets(int(width), overrides=chosen[0].overrides),)
+    return chosen
+
+
+def judge(table: str, cells: Sequence[Cell]) -> Decisions:
+    """The claims on a table whose cells are rebuilt in three ways, by the width of the targets.
+
+    A claim of which no cell is finished is left out; one of which a cell is not finished, or has
+    one network, is open.
+
+    Args:
+        table: as "Table 1".
+        cells: of the table, finished or not.
+    """
+    decisions: list[Decision] = []
+    for width in dict.fromkeys(cell.row.labels["target width"] for cell in cells):
+        same = [cell for cell in cells if cell.row.labels["target width"] == width]
+        paper, minimum, exact = (
+            [cell for cell in same if cell.row.labels["solver"] == way] for way in WAYS
+        )
+        common = {"table": table, "width": width, "per": PER, "equivalent": EQUIVALENT}
+        decisions += [
+            (name, verdict, {**numbers, **common})
+            for name, verdict, numbers in (
+                *_losses("enough", minimum),
+                *_variations(paper, minimum),
+                *_losses("near perfect", exact),
+            )
+        ]
+    return decisions
+
+
+def _losses(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
+    """Whether all mean losses are about 0."""
+    losses = [cell.result.loss if cell.result else None for cell in cells]
+    finished = [loss for loss in losses if loss is not None]
+    if not finished:
+        return
+    ends = [end for loss in finished for end in (loss.ends if loss.n > 1 else (loss.mean,))]
+    networks = sum(loss.n for loss in finished)
+    several = networks > len(finished)
+    numbers = {
+        "otherwise": predicted_otherwise([cell for cell in cells if cell.result]),
+        "what": "mean losses with the ends of their intervals" if several else "losses",
+        "least": min(ends),
+        "most": max(ends),
+        "finished": len(finished),
+        "cells": _many(len(cells), "cell"),
+        "networks": _many(networks, "network"),
+    }
+    yield name, decide_within(losses, EQUIVALENT), numbers
+
+
+def _variations(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Decision]:
+    """Paired by cell, since both have the same features, and averaged by target.
+
+    Cells of one target share its errors, and are not independent.
+    """
+    same = {_place(cell): cell for cell in minimum}
+    by_target: dict[str, list[tuple[float, float]]] = {}
+    for cell in paper:
+        pair = _otherwise(cell), _otherwise(same.get(_place(cell)))
+        if pair[0] is not None and pair[1] is not None:
+            by_target.setdefault(cell.row.labels["target"], []).append((pair[0], pair[1]))
+    if not by_target:
+        return
+    means = [tuple(map(mean, zip(*pairs, strict=True))) for pairs in by_target.values()]
+    differences = [one - other for one, other in means]
+    pairs = [pair for target in by_target.values() for pair in target]
+    difference = mean_interval(differences)
+    numbers = {
+        "paper": mean(one for one, _ in means),
+        "minimum": mean(other for _, other in means),
+        "compared": len(pairs),
+        "cells": _many(len(paper), "cell"),
+        "difference": _written(difference),
+        "each": ", ".join(f"{d:+.1f}" for d in differences),
+        "more": sum(one > other for one, other in pairs),
+        "pairs": _many(len(pairs), "cell"),
+        "ratio": _ratio(means),
+    }
+    yield "variations", decide([difference if len(pairs) == len(paper) else None]), numbers
+
+
+def _ratio(means: Sequence[tuple[float, ...]]) -> str:
+    """How many times as many, where no target has none."""
+    if len(means) < 2 or any(other == 0 for _, other in means):
+        return ""
+    times = geometric_mean(one / other for one, other in means)
+    ends = f"{times.ends[0]:.2g} to {times.ends[1]:,.0f}"
+    of = "geometric mean over targets, 95% Student-t interval"
+    return f", {times.mean:.2g} ({ends}) times as many ({of})"
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    """What a cell shares with those of the other ways."""
+    return tuple(cell.row.labels[name] for name in ("target", "features"))
+
+
+def _otherwise(cell: Cell | None) -> float | None:
+    """Images of 10,000 that a cell's networks predict otherwise, their mean; ``None``: unknown."""
+    if cell is None or cell.result is None:
+        return None
+    counts = [seed.predictions for seed in cell.result.seeds]
+    rates = [PER * one.differ / one.images for one in counts if one is not None]
+    return sum(rates) / len(rates) if len(rates) == len(counts) else None
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _written(interval: Interval) -> str:
+    half = "" if interval.half_width is None else f" ± {interval.half_width:.1f}"
+    interval_of = "" if interval.half_width is None else ", 95% Student-t interval over targets"
+    return f"{interval.mean:.1f}{half} (targets: {interval.n}{interval_of})"

@@ -1,0 +1,1 @@
+"""Tables of whole runs beside the paper's: rows, grids, their numbers, verdicts and pages."""

@@ -1,0 +1,153 @@
+"""The rows of a table of runs: a run each, its result, and the command that computes it again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnrecon.config import composition
+from bnrecon.config.schema import RunConfig
+from bnrecon.reporting.result import RunResult
+from bnrecon.reproduction.options import option_name
+from bnrecon.reproduction.work import RunWork
+from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, against_paper, against_target
+from bnrecon.targets.location import own_folder
+
+__all__ = ["Cell", "Grid", "Row", "RowWork", "results_of"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: one run.
+
+    Args:
+        labels: by heading, what tells the row from the others.
+        overrides: of the run.
+        reported: the paper's numbers, where it has any.
+        possible: whether the paper's numbers can be right.
+    """
+
+    labels: Mapping[str, str]
+    overrides: tuple[str, ...]
+    reported: Reported | None = None
+    possible: bool = True
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row with its run: configuration, folder, and the result once it is finished."""
+
+    row: Row
+    config: RunConfig
+    folder: Path
+    result: RunResult | None
+
+    @property
+    def name(self) -> str:
+        """What tells the row from the others."""
+        return ", ".join(filter(None, self.row.labels.values()))
+
+    @property
+    def compared(self) -> bool:
+        """Whether the paper has a loss for this row, of a target as wide."""
+        reported = self.row.reported
+        if reported is None or not self.row.possible:
+            return False
+        return reported.width in (None, self.config.target.width)
+
+    @property
+    def against_target(self) -> str:
+        """What the run says of its target; "not run" where there is no result yet."""
+        if self.result is None:
+            return "not run"
+        predictions = [seed.predictions for seed in self.result.seeds]
+        return against_target(self.result.loss, predictions)
+
+    @property
+    def against_paper(self) -> str:
+        """What the run's loss says of the paper's; nothing where there is none yet."""
+        if self.result is None:
+            return ""
+        row, width = self.row, self.config.target.width
+        return against_paper(self.result.loss, row.reported, row.possible, width)
+
+    @property
+    def command(self) -> str:
+        """The command that computes the row; it names no folder of this machine.
+
+        A finished row's command gives the same digits: it names the number of threads, the
+        precision in which a processor trained the target, and the folder of trained targets, and
+        writes to a new folder. A target that a GPU trained is found there too, unless there is one
+        of a processor.
+        """
+        local = {"outputs", "targets", "data.root", "device", "threads"}
+        overrides = [item for item in self.row.overrides if option_name(item) not in local]
+        if self.result is not None:
+            overrides += _machine(self.config, self.result)
+        return shlex.join(("bnrecon", "run", *overrides))
+
+
+def results_of(cells: Iterable[Cell]) -> list[RunResult]:
+    """Those of the cells that are finished."""
+    return [cell.result for cell in cells if cell.result is not None]
+
+
+@dataclass(frozen=True)
+class RowWork(RunWork):
+    """The run of a row."""
+
+    row: Row
+
+    @classmethod
+    def of(cls, part: str, row: Row) -> RowWork:
+        """The work of a row of a part."""
+        return cls(part, row.labels, row.overrides, composition.compose(row.overrides), row)
+
+    def cell(self) -> Cell:
+        """The row with its result."""
+        return Cell(self.row, self.config, self.folder, self.result())
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table's runs as the paper prints them, in rows and columns; all four are labels of rows.
+
+    Args:
+        rows: the label that the grid's rows differ by.
+        columns: the label that its columns differ by.
+        by: the labels that the grids differ by.
+    """
+
+    rows: str
+    columns: str
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """Images of which nothing but the digest is known."""
+
+    digest: str
+
+    def checksum(self) -> str:
+        return self.digest
+
+
+def _machine(config: RunConfig, result: RunResult) -> list[str]:
+    """Overrides for the machine that a result was computed on."""
+    cpu = re.match(r"cpu \((\d+) threads?\)", result.device)
+    words = ["device=cpu", f"threads={cpu[1]}"] if cpu else ["device=cuda"]
+    folder = Path(result.target.folder)
+    undecided = cpu and config.train.precision == "auto"
+    for dtype in (torch.bfloat16, torch.float32) if undecided else ():
+        pixels: Any = _Pixels(result.data.checksum)
+        if own_folder(config.target_request, pixels, "cpu", dtype).name == folder.name:
+            words.append(f"train.precision={str(dtype).removeprefix('torch.')}")
+    store = "FOLDER" if folder.is_absolute() else str(folder.parent)
+    return [*words, f"targets={store}", "outputs=again"]
