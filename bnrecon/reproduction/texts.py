@@ -32,10 +32,12 @@ from bnrecon.reproduction.experiment import Claim, Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decisions", "Statement", "Text", "part", "read_text"]
+__all__ = ["Decided", "Decisions", "Statement", "Text", "by_claim", "part", "read_text"]
 
 # By name of a claim its verdict, and the numbers that caption and evidence name.
 Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
+# By name of a claim both at once: its verdict, and the numbers that it names, {claim[number]}.
+Decided = Mapping[str, tuple[bool | str, Mapping[str, Any]]]
 WORDS = {True: "confirmed", False: "contradicted"}
 
 
@@ -56,7 +58,8 @@ class Statement:
         """
         word = verdict if isinstance(verdict, str) else WORDS[bool(verdict)]
         evidence = self.evidence.format(**numbers)
-        return Claim(self.where, self.statement.format(**numbers), word, evidence)
+        where, statement = (text.format(**numbers) for text in (self.where, self.statement))
+        return Claim(where, statement, word, evidence)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,16 @@ def _lines(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         if line := " ".join(paragraph.replace("\n>", "\n").split()):
             yield line
+
+
+def by_claim(decided: Decided) -> Decisions:
+    """Verdicts and numbers of claims whose numbers are named after them.
+
+    >>> by_claim({"width": (True, {"worst": 0.1})})
+    ({'width': True}, {'width': {'worst': 0.1}})
+    """
+    verdicts = {name: verdict for name, (verdict, _) in decided.items()}
+    return verdicts, {name: numbers for name, (_, numbers) in decided.items()}
 
 
 def part(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,13 +15,15 @@ from matplotlib.image import AxesImage
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.studies.random_features.alignment_claims import DENSE, claims
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
+from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
 from bnrecon.studies.random_features.averages import span
-from bnrecon.studies.random_features.feature_matrices import FEATURES, target_weight
+from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
 from bnrecon.studies.random_features.permutation_search import (
     CHANNELS,
     DRAWS,
+    NONE,
     SEARCHES,
     SHARED,
     SINGLE_ENTRIES,
@@ -32,11 +35,13 @@ from bnrecon.studies.random_features.permutation_search import (
     unreached,
 )
 
-__all__ = ["PART", "measure_alignment"]
-
 # Hidden channels of the target W2 W1, and features missing of 2500. The paper's are the first two;
 # it calls these targets low-rank, but dense ones have full rank there.
 SIZES = ((100, 60), (300, 100), (25, 100), (10, 100))
+PRINTED = (100, 300)  # the paper's hidden channels
+DENSE = ("He normal", "orthogonal", "Ortho cond")  # of 10 hidden channels, ER's have zeros
+STRONG = 10  # percent of the error: our measure of a strong association
+ENOUGH = 2  # draws: the half-width says how little two of them tell
 DRAWN = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
@@ -140,7 +145,7 @@ def _over_draws(rows: pd.DataFrame, values: pd.Series) -> Interval:
     return mean_interval([float(one.mean()) for _, one in values.groupby(rows["seed"])])
 
 
-def draw_figure(rows: pd.DataFrame) -> Figure:
+def draw(rows: pd.DataFrame) -> Figure:
     """The paper's colour-coded tables: mean errors, targets in columns, features in rows."""
     rows = rows[rows["features"] != SHARED].assign(best=best_error(rows))
     sizes = list(dict.fromkeys(rows["hidden"]))
@@ -180,54 +185,187 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
     return image
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """What is searched and shown."""
-    return (
-        "Root mean squared errors of targets of root mean square 1: means over dense "
-        "targets, with 95% Student-t intervals over draws (± is the half-width). "
-        "The greedy pass is the listing svd_permute_fc of A.3. By masks is its second listing, "
-        "id_permute, for features of single entries: as printed, where a slip takes the "
-        "last exchange of two outputs that helps, and with the best one (erratum 36). "
-        f"{_on_shared(rows)}"
-        "Exchanges, which are ours, begin where the greedy pass ends, and end where no exchange of "
-        "two outputs lowers the error: a local optimum. For ID cond features the best permutation "
-        "is a linear assignment, solved exactly. Best found is this for ID cond and what exchanges "
-        "give for the others, two searches: like is compared with like in the column of exchanges. "
-        "The equivalent number of missing features is n times the squared error, n = c0 c2, "
-        "since a random target's error without permuting is sqrt((n - c1)/n). "
-        "Targets are products W2 W1 through the hidden channels, for ID cond and Ortho cond sums "
-        "of as many features. Dense targets are those of "
-        f"{', '.join(DENSE[:-1])} and {DENSE[-1]}; those of ER features through 10 channels have "
-        "zeros, and those of ID cond are fitted by their own features (below). The paper's sizes "
-        "are 100 and 300 hidden channels; 25 and 10 give low ranks. "
-        "Figure: all six distributions of targets, means over draws, in thousandths."
-    )
-
-
-def _on_shared(rows: pd.DataFrame) -> str:
-    """Where there are such rows: at small sizes nothing would be missing."""
+def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
+    """What is said of rows with a shared feature: at small sizes nothing would be missing."""
     shared = rows[rows["features"] == SHARED]
     if shared.empty:
-        return ""
+        return {"shared": ""}
     missing = sorted(set(shared["complement_dimension"]))
-    n = int(rows["channels"].iloc[0]) ** 2
-    return (
-        f'In the rows "{SHARED}" all outputs share the feature of the first input and reach its c2 '
-        f"entries by their second scales (Eq. 3), as id_permute counts them: "
+    n = _channels(rows) ** 2
+    return {
+        "shared": f'In the rows "{SHARED}" all outputs share the feature of the first input and '
+        f"reach its c2 entries by their second scales (Eq. 3), as id_permute counts them: "
         f"{' or '.join(map(str, missing))} of {n:,} entries are missing instead of "
         f"{' or '.join(str(n - width) for width in sorted(set(shared['c1']), reverse=True))}. "
         "The other features' second scales are not used. "
+    }
+
+
+def decide_claims(rows: pd.DataFrame) -> Decisions:
+    """What can be fitted, by which features, and whether a low rank helps."""
+    rows = rows.assign(best=best_error(rows))
+    rows["missing"] = equivalent_missing(rows["best"], _channels(rows))
+    shared, rows = rows[rows["features"] == SHARED], rows[rows["features"] != SHARED]
+    dense = rows[rows["target"].isin(DENSE)]
+    greedy, exchanges = _pooled(dense, "greedy"), _pooled(dense, "exchanges")
+    return by_claim(
+        {
+            "fitted": _fitted(rows),
+            "approximation": _approximation(dense),
+            "greedy": (
+                decide([greedy], ENOUGH),
+                _against_id_cond(dense, "greedy") | {"errors": _errors_by_search(dense)},
+            ),
+            "exchanges": (_decide_below(exchanges), _against_id_cond(dense, "exchanges")),
+            **_with_shared(dense, shared[shared["target"].isin(DENSE)]),
+            "alike": _alike(rows),
+            **_low_rank(dense),
+            **_called_low_rank(rows),
+        }
     )
 
 
-PART = Experiment(
-    where="Theorem 4.1, Figure 4 (left, middle)",
-    title="Permuting products of two random matrices to fit too few features",
-    caption=caption,
-    tasks=tasks,
-    summary=summarize,
-    draw=draw_figure,
-    claims=claims,
-    formats=dict.fromkeys([*SEARCHES.values(), "best found"], ".4f")
-    | {"equivalent number of missing features": ".1f"},
-)
+def _channels(rows: pd.DataFrame) -> int:
+    return int(rows["channels"].iloc[0])
+
+
+def _fitted(rows: pd.DataFrame) -> tuple[bool, dict[str, Any]]:
+    """Without error, by the paper's own search."""
+    alike = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
+    fitted = rows[["unpermuted", "greedy", "best"]] < NONE
+    id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
+    counts = {"of": alike.sum(), "of_others": (~alike).sum()}
+    verdict = bool(id_cond["greedy"] and not others["greedy"])
+    return verdict, counts | {"id_cond": id_cond, "others": others}
+
+
+def _approximation(dense: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+    """How many of the missing features a permutation replaces, in terms of the error."""
+    n = _channels(dense) ** 2
+    shares = 100 * dense["missing"] / (n - dense["c1"])
+    share = mean_interval(list(shares.groupby(dense["seed"]).mean()))
+    counts = ", ".join(
+        f"{group['missing'].mean():.1f} of {n - width}" for width, group in dense.groupby("c1")
+    )
+    return decide([50 - share], ENOUGH), {"counts": counts, "share": share}
+
+
+def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> Decided:
+    """The paper's sentence on ID cond for as many features, of which all outputs share one."""
+    if not len(shared):
+        return {}
+    both = pd.concat([dense[dense["features"] != "ID cond"], shared.assign(features="ID cond")])
+    numbers = {
+        "more": _channels(both) - 1,
+        "unpermuted": _spell(_pooled(both, "unpermuted"), ".4f"),
+        "errors": _errors_by_search(both),
+    }
+    verdict = decide([_pooled(both, "greedy")], ENOUGH)
+    return {"shared": (verdict, numbers | _against_id_cond(both, "greedy"))}
+
+
+def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
+    """The error with ID cond features less the mean of the others', over all sizes, by draw."""
+    id_cond = dense["features"] == "ID cond"
+    return paired_difference(dense[id_cond], dense[~id_cond], search)
+
+
+def _against_id_cond(dense: pd.DataFrame, search: str) -> dict[str, Any]:
+    differences = [
+        paired_difference(group[group["features"] == "ID cond"], other, search)
+        for _, group in dense.groupby("hidden")
+        for label, other in group.groupby("features")
+        if label != "ID cond"
+    ]
+    paired = with_values(differences, least=1)
+    below, above = count_signs(paired)
+    pooled = _spell(_pooled(dense, search), ".4f")
+    return {"pooled": pooled, "below": below, "above": above, "of": len(paired)}
+
+
+def _errors_by_search(dense: pd.DataFrame) -> str:
+    columns = ["greedy", "printed_masks", "masks", "exchanges", "best"]
+    means = dense.groupby(["hidden", "features"], sort=False)[columns].mean().map("{:.4f}".format)
+    spelled = []
+    for hidden in dense["hidden"].unique():
+        id_cond, normal = means.loc[(hidden, "ID cond")], means.loc[(hidden, "He normal")]
+        spelled.append(
+            f"at {hidden} hidden channels {', '.join(id_cond)} and {normal['greedy']}, "
+            f"{normal['exchanges']}"
+        )
+    return "; ".join(spelled)
+
+
+def _alike(rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+    """The error of a target with features of its distribution, less that with the others'."""
+    rows = rows[(rows["features"] != "ID cond") & (rows["target"] != "ID cond")]
+    mean = rows.groupby(["hidden", "target"])["best"].transform("mean")
+    rows = rows.assign(change=100 * rows["best"] / mean, alike=rows["features"] == rows["target"])
+    pooled = paired_difference(rows[rows["alike"]], rows[~rows["alike"]], "change")
+    changes = rows.groupby(["hidden", "target", "alike"])["change"].mean().unstack("alike")
+    means = changes[True] - changes[False]
+    numbers = {"low": means.min(), "high": means.max(), "of": len(means), "strong": STRONG}
+    verdict = decide([pooled and pooled + STRONG], ENOUGH)
+    return verdict, numbers | {"pooled": _spell(pooled, ".1f")}
+
+
+def _low_rank(dense: pd.DataFrame) -> Decided:
+    """At one width: what targets of low rank leave, less what those of full rank leave."""
+    is_low = dense["hidden"] < _channels(dense)
+    is_same = dense["c1"] == dense.loc[is_low, "c1"].min()
+    full = dense[is_same & ~is_low]
+    groups = dense[is_same & is_low].groupby("hidden", sort=False)
+    return {f"rank_{hidden}": _against_full_rank(low, full) for hidden, low in groups if len(full)}
+
+
+def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+    pooled = paired_difference(low, full, "missing")
+    others = dict(list(full.groupby("features")))
+    differences = [
+        paired_difference(group, others[label], "missing")
+        for label, group in low.groupby("features")
+        if label in others
+    ]
+    below, above = count_signs(differences)
+    mean = float(full["missing"].mean())
+    return _decide_below(pooled), {
+        "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
+        "low": low["missing"].mean(),
+        "full": mean,
+        "difference": _spell(pooled, ".1f"),
+        "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
+        "below": below,
+        "above": above,
+        "of": len(differences),
+    }
+
+
+def _decide_below(difference: Interval | None) -> str:
+    return decide([difference and -difference], ENOUGH)
+
+
+def _spell(difference: Interval | None, digits: str) -> str:
+    return "not computed yet" if difference is None else format(difference, digits)
+
+
+def _called_low_rank(rows: pd.DataFrame) -> Decided:
+    channels = _channels(rows)
+    printed = rows[rows["hidden"].isin(PRINTED) & (rows["hidden"] >= channels)]
+    targets = printed.drop_duplicates(["hidden", "target", "seed"])  # all features have the same
+    is_product = targets["target"].isin(ANY_WIDTH)
+    ranks, others = targets.loc[is_product, "rank"], targets[~is_product]
+    if ranks.empty:
+        return {}
+    full = (ranks == channels).sum()
+    sums = "; ".join(
+        f"{'all ' if group['rank'].nunique() == 1 else ''}{span(group['rank'])} at {hidden}"
+        for hidden, group in others.groupby("hidden")
+    )
+    numbers = {"channels": channels, "full": full, "of": len(ranks)}
+    verdict = "false as stated" if full == len(ranks) else "open"
+    return {"called": (verdict, numbers | {"sums": sums or "not computed"})}
+
+
+FORMATS = dict.fromkeys([*SEARCHES.values(), "best found"], ".4f")
+FORMATS["equivalent number of missing features"] = ".1f"
+PART = part(__file__, tasks, summarize, draw, decide_claims, caption_numbers, formats=FORMATS)
