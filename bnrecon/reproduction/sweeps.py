@@ -54,18 +54,36 @@ def _named(names: str | tuple[str, ...], value: Any) -> list[tuple[str, Any]]:
 
 
 def table(
-    rows: pd.DataFrame, by: Sequence[str], **columns: Callable[[pd.DataFrame], Any]
+    rows: pd.DataFrame,
+    by: Sequence[str],
+    sort: bool = True,
+    /,
+    **columns: str | Callable[[pd.DataFrame], Any],
 ) -> pd.DataFrame:
     """One line a group of rows, each column computed from the group; ``**`` gives it any name.
 
+    Args:
+        rows: to be grouped.
+        by: columns whose values make a group.
+        sort: the groups by these values, else they come as they do in the rows.
+        columns: a function of the group, or a column of the rows that is the same in the group.
+
     >>> import pandas as pd
     >>> rows = pd.DataFrame({"width": [2, 2, 4], "error": [0.1, 0.3, 0.2]})
-    >>> table(rows, ["width"], **{"largest error": lambda group: group["error"].max()})
-       largest error
-    0            0.3
-    1            0.2
+    >>> table(rows, ["width"], c1="width", **{"largest error": lambda group: group["error"].max()})
+       c1  largest error
+    0   2            0.3
+    1   4            0.2
     """
     import pandas as pd
 
-    groups = (group for _, group in rows.groupby(list(by), sort=True))
-    return pd.DataFrame([{name: of(group) for name, of in columns.items()} for group in groups])
+    groups = (group for _, group in rows.groupby(list(by), sort=sort))
+    return pd.DataFrame(
+        [
+            {
+                name: group[of].iloc[0] if isinstance(of, str) else of(group)
+                for name, of in columns.items()
+            }
+            for group in groups
+        ]
+    )
