@@ -36,8 +36,8 @@ __all__ = ["Decided", "Decisions", "Statement", "Text", "by_claim", "part", "rea
 
 # By name of a claim its verdict, and the numbers that caption and evidence name.
 Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
-# By name of a claim both at once: its verdict, and the numbers that it names, {claim[number]}.
-Decided = Mapping[str, tuple[bool | str, Mapping[str, Any]]]
+# Of one claim: its verdict, and the numbers that it names.
+Decided = tuple[bool | str, Mapping[str, Any]]
 WORDS = {True: "confirmed", False: "contradicted"}
 
 
@@ -129,8 +129,8 @@ def _lines(text: str) -> Iterator[str]:
             yield line
 
 
-def by_claim(decided: Decided) -> Decisions:
-    """Verdicts and numbers of claims whose numbers are named after them.
+def by_claim(decided: Mapping[str, Decided]) -> Decisions:
+    """Verdicts and numbers of claims that write a number of theirs as {claim[number]}.
 
     >>> by_claim({"width": (True, {"worst": 0.1})})
     ({'width': True}, {'width': {'worst': 0.1}})

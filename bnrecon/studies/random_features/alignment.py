@@ -229,7 +229,7 @@ def _channels(rows: pd.DataFrame) -> int:
     return int(rows["channels"].iloc[0])
 
 
-def _fitted(rows: pd.DataFrame) -> tuple[bool, dict[str, Any]]:
+def _fitted(rows: pd.DataFrame) -> Decided:
     """Without error, by the paper's own search."""
     alike = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
     fitted = rows[["unpermuted", "greedy", "best"]] < NONE
@@ -239,7 +239,7 @@ def _fitted(rows: pd.DataFrame) -> tuple[bool, dict[str, Any]]:
     return verdict, counts | {"id_cond": id_cond, "others": others}
 
 
-def _approximation(dense: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+def _approximation(dense: pd.DataFrame) -> Decided:
     """How many of the missing features a permutation replaces, in terms of the error."""
     n = _channels(dense) ** 2
     shares = 100 * dense["missing"] / (n - dense["c1"])
@@ -250,7 +250,7 @@ def _approximation(dense: pd.DataFrame) -> tuple[str, dict[str, Any]]:
     return decide([50 - share], ENOUGH), {"counts": counts, "share": share}
 
 
-def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> Decided:
+def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> dict[str, Decided]:
     """The paper's sentence on ID cond for as many features, of which all outputs share one."""
     if not len(shared):
         return {}
@@ -296,7 +296,7 @@ def _errors_by_search(dense: pd.DataFrame) -> str:
     return "; ".join(spelled)
 
 
-def _alike(rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+def _alike(rows: pd.DataFrame) -> Decided:
     """The error of a target with features of its distribution, less that with the others'."""
     rows = rows[(rows["features"] != "ID cond") & (rows["target"] != "ID cond")]
     mean = rows.groupby(["hidden", "target"])["best"].transform("mean")
@@ -309,7 +309,7 @@ def _alike(rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
     return verdict, numbers | {"pooled": _spell(pooled, ".1f")}
 
 
-def _low_rank(dense: pd.DataFrame) -> Decided:
+def _low_rank(dense: pd.DataFrame) -> dict[str, Decided]:
     """At one width: what targets of low rank leave, less what those of full rank leave."""
     is_low = dense["hidden"] < _channels(dense)
     is_same = dense["c1"] == dense.loc[is_low, "c1"].min()
@@ -318,7 +318,7 @@ def _low_rank(dense: pd.DataFrame) -> Decided:
     return {f"rank_{hidden}": _against_full_rank(low, full) for hidden, low in groups if len(full)}
 
 
-def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decided:
     pooled = paired_difference(low, full, "missing")
     others = dict(list(full.groupby("features")))
     differences = [
@@ -348,7 +348,7 @@ def _spell(difference: Interval | None, digits: str) -> str:
     return "not computed yet" if difference is None else format(difference, digits)
 
 
-def _called_low_rank(rows: pd.DataFrame) -> Decided:
+def _called_low_rank(rows: pd.DataFrame) -> dict[str, Decided]:
     channels = _channels(rows)
     printed = rows[rows["hidden"].isin(PRINTED) & (rows["hidden"] >= channels)]
     targets = printed.drop_duplicates(["hidden", "target", "seed"])  # all features have the same

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,7 @@ from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, paired_difference_by
 from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
 from bnrecon.targets.spec import TrainSpec
 
@@ -177,7 +176,7 @@ def decide_claims(rows: pd.DataFrame) -> Decisions:
     cost = paired_difference_by(both[both["seed"].isin(DECIDING)], "setting", POOLED, BASELINE)
     added = paired_difference_by(both, "setting", POOLED, BASELINE)
     costs = {"cost": cost or NOT_YET, "added": added or NOT_YET}
-    decided: dict[str, tuple[str, dict[str, Any]]] = {
+    decided: dict[str, Decided] = {
         "cost": (decide_fall(cost), costs),
         "cause": ("open", {}),
         "order": _order(rows),
@@ -193,7 +192,7 @@ def decide_claims(rows: pd.DataFrame) -> Decisions:
     return by_claim(decided)
 
 
-def _order(rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+def _order(rows: pd.DataFrame) -> Decided:
     """From 10,123 to 1,541,601: can the described factors be the reason?"""
     before, after = "10123", "1541601"
     apart = quantiles_apart([float(before), float(after)])
@@ -208,7 +207,7 @@ def _order(rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
     }
 
 
-def _at_equal_steps(rows: pd.DataFrame) -> dict[str, tuple[str, dict[str, Any]]]:
+def _at_equal_steps(rows: pd.DataFrame) -> dict[str, Decided]:
     """Is the accuracy lower at equal steps, whichever way they are matched?"""
     if not set(rows["setting"]) & set(BASELINES):
         return {}

@@ -17,7 +17,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -179,7 +179,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     """Does the law follow from c0 c2 → ∞ alone, and are the blocks of A.2 independent?"""
     normal = rows[rows["features"] == NORMAL]
     single = normal[normal["outputs"] == 1]
-    decided: dict[str, tuple[str, dict[str, Any]]] = {}
+    decided: dict[str, Decided] = {}
     if single["n"].nunique() > 1:
         decided["limit"] = _limit(single, normal[normal["outputs"] == normal["inputs"]])
     if not normal.empty:
@@ -187,7 +187,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     return by_claim(decided)
 
 
-def _limit(single: pd.DataFrame, square: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decided:
     """Wrong where the distance at c2 = 1 stays above half of that at the smallest n.
 
     Confirmed where at the largest n it is surely below that.
@@ -204,7 +204,7 @@ def _limit(single: pd.DataFrame, square: pd.DataFrame) -> tuple[str, dict[str, A
     return "false as stated" if stays else verdict, numbers
 
 
-def _blocks(normal: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+def _blocks(normal: pd.DataFrame) -> Decided:
     """Wrong where the correlation is above 0 at every c2, each at its largest n."""
     correlations = {
         (int(outputs), int(inputs)): mean_interval(list(group["block_correlation"]))

@@ -16,7 +16,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.texts import Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
 from bnrecon.studies.random_features.averages import intervals_by
 from bnrecon.studies.random_features.feature_matrices import COLOURS
 from bnrecon.studies.random_features.permutation_search import (
@@ -190,7 +190,7 @@ def _fits(rows: pd.DataFrame) -> pd.DataFrame:
     return (rows[searches] < NONE).groupby(rows["density"]).sum()
 
 
-def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> tuple[bool, dict[str, Any]]:
+def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decided:
     """By the greedy pass, the paper's search, where without permuting there is an error."""
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
     return bool((fits["greedy"] > fits["unpermuted"]).any()), {
@@ -214,7 +214,7 @@ def _fitted_densities(rows: pd.DataFrame) -> tuple[float, float]:
     return max(every, default=0), max(some, default=0)
 
 
-def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> tuple[str | bool, dict[str, Any]]:
+def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> Decided:
     """Up to which density any permutation fits, which exact assignments decide."""
     always, ever = _fitted_densities(id_cond)
     other = ""
@@ -229,7 +229,7 @@ def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> tuple[str | boo
     return always < HALF if enough else "open", numbers
 
 
-def _at_every_density(rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+def _at_every_density(rows: pd.DataFrame) -> Decided:
     """What the greedy pass leaves of the error; by construction never more than all of it."""
     rows = rows[rows["density"] < 1]
     error = rows.groupby(["features", "density"])[["greedy", "unpermuted"]].mean()

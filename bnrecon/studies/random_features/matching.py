@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
 from bnrecon.studies.random_features.matching_bound import enumerate_targets
-from bnrecon.studies.random_features.matching_cases import DISJOINT, SPECIAL, product, simulate
-from bnrecon.studies.random_features.sparse_matching import disjoint_factor
-
-__all__ = ["PART"]
+from bnrecon.studies.random_features.sparse_matching import (
+    MakeTarget,
+    count_matches,
+    degree_bound,
+    disjoint_factor,
+    disjoint_factor_in_print,
+    disjoint_rows,
+    partition_probability,
+    random_rows,
+    width_factor,
+    width_factor_in_print,
+)
 
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
+ENUMERATED = {"smoke": [2, 2], "laptop": [3, 3], "paper": [3, 3]}  # its c2 and c0
 DENSITIES = (0.2, 0.5, 0.8, 0.95)  # of the features, in the enumeration
+MOST_ROWS = 20_000  # more are not drawn
+# c2, c0, q, p and δ of Theorem 4.3.
+SETTINGS = (
+    (1, 1, 0.5, 0.5, 1 / 16),
+    (10, 20, 0.1, 0.7, 0.1),
+    (10, 20, 0.2, 0.8, 0.1),
+    (50, 50, 0.1, 0.9, 0.1),
+    (10, 50, 0.2, 0.5, 0.1),
+)
+SPECIAL = (5, 10, 0.8, 0.1)  # c2, d, p and δ for Fig. 1 (e), ours
+DISJOINT = "own inputs"  # in the rows
+SHOWN = "disjoint inputs"  # what the page calls ``DISJOINT``
 ANSWERS = {"yes": "holds in", "no": "fails in", "undecided": "is undecided in"}
 ROUNDING = 1e-12  # of an exact probability that attains its bound
-SHOWN = "disjoint inputs"  # what the page calls ``DISJOINT``
 PARTITION = "found with the partition of A.2.4"
-ENUMERATED = {"smoke": [2, 2], "laptop": [3, 3], "paper": [3, 3]}  # its c2 and c0
 
 
 def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
@@ -32,6 +55,167 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
         Task("all", simulate, {"draws": DRAWS[scale]}),
         Task("enumeration", enumerate_targets, size),
     ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A statement about a probability, and how to simulate it.
+
+    Args:
+        theorem: whose statement it is.
+        setting: its sizes, in words.
+        density: p, of the features.
+        bound: the probability that the statement gives.
+        bound_kind: "at most" or "at least".
+        make_target: draws the target.
+        rows: number of feature rows.
+        draws: how many times to draw; 0 leaves the simulation out.
+        partition_probability: what the proof of Theorem 4.3 comes to.
+    """
+
+    theorem: str
+    setting: str
+    density: float
+    bound: float
+    bound_kind: str
+    make_target: MakeTarget
+    rows: int
+    draws: int
+    partition_probability: float = math.nan
+
+    def simulate(self) -> dict[str, Any]:
+        """A row: how often the target was found, with the exact 95% interval of the share."""
+        matched, low, high = 0, math.nan, math.nan
+        if self.draws:
+            matched = count_matches(self.make_target, self.rows, self.density, self.draws)
+            low, high = stats.binomtest(matched, self.draws).proportion_ci(0.95)
+        return {
+            "theorem": self.theorem,
+            "setting": self.setting,
+            "feature_density": self.density,
+            "bound": self.bound,
+            "bound_kind": self.bound_kind,
+            "matched": matched,
+            "draws": self.draws,
+            "share_low": low,
+            "share_high": high,
+            "partition_probability": self.partition_probability,
+        }
+
+
+def simulate(draws: int) -> pd.DataFrame:
+    """Simulate every statement; large targets are drawn a twentieth as often.
+
+    Returns:
+        One row for each statement and setting.
+    """
+    few = max(50, draws // 20)
+    cases = (
+        *_bound_cases(draws, few),
+        *_width_cases(draws, few),
+        *_disjoint_cases(few),
+    )
+    return pd.DataFrame([case.simulate() for case in cases])
+
+
+def _bound_cases(draws: int, few: int) -> Iterator[Case]:
+    """Theorem 4.2, where the paper says that its bound is attained, and for random targets."""
+    for degree, inputs in ((1, 2), (2, 4)):
+        density = 0.5 ** (1 / degree)  # p^d = 1/2
+        target = disjoint_rows(2, inputs, degree)
+        yield Case(
+            "4.2",
+            f"c2 = 2, d = {degree}, {DISJOINT}",
+            density,
+            degree_bound(np.array([degree] * 2), density, 2),
+            "at most",
+            _always(target),
+            2,
+            draws,
+        )
+    for density in (0.7, 0.75, 0.8, 0.85, 0.875, 0.9):
+        yield Case(
+            "4.2",
+            "c2 = c0 = 50, d = 10, random",
+            density,
+            degree_bound(np.array([10] * 50), density, 50),
+            "at most",
+            random_rows(50, 50, 10),
+            50,
+            few,
+        )
+
+
+def _width_cases(draws: int, few: int) -> Iterator[Case]:
+    """Theorem 4.3, with the printed k and the derived one."""
+    for setting in SETTINGS:
+        outputs, inputs, target_density, density, failure = setting
+        factors = {
+            "4.3, k in print": width_factor_in_print(*setting),
+            "4.3, k derived": width_factor(*setting),
+        }
+        for theorem, factor in factors.items():
+            k = math.ceil(round(factor, 9))
+            drawn = draws if outputs == 1 else few
+            yield Case(
+                theorem,
+                f"c2 = {outputs}, c0 = {inputs}, q = {target_density}, k = {k}",
+                density,
+                1 - failure,
+                "at least",
+                _bernoulli_rows(outputs, inputs, target_density),
+                k * outputs,
+                drawn if k * outputs <= MOST_ROWS else 0,
+                partition_probability(k, outputs, inputs, target_density, density),
+            )
+
+
+def _disjoint_cases(few: int) -> Iterator[Case]:
+    """The text's k for disjoint supports, and the one of Theorem 4.2's reasoning."""
+    outputs, degree, density, failure = SPECIAL
+    target = disjoint_rows(outputs, 50, degree)
+    factors = {
+        "Fig. 1 (e), k in print": disjoint_factor_in_print(*SPECIAL),
+        "Fig. 1 (e), k derived": disjoint_factor(*SPECIAL),
+    }
+    for statement, factor in factors.items():
+        k = math.ceil(factor)
+        yield Case(
+            statement,
+            f"c2 = {outputs}, d = {degree}, {DISJOINT}, k = {k}",
+            density,
+            1 - failure,
+            "at least",
+            _always(target),
+            outputs * k,
+            few,
+        )
+
+
+def product(k: int) -> float:
+    """(1 - (1 - p^d)^(k c2))^c2 of ``SPECIAL``: each row fits some feature row.
+
+    An upper bound of the probability that the target is found among k c2 feature rows.
+
+    >>> round(product(7), 4)
+    0.9096
+    """
+    outputs, degree, density, _ = SPECIAL
+    return float((1 - (1 - density**degree) ** (k * outputs)) ** outputs)
+
+
+def _always(target: np.ndarray) -> MakeTarget:
+    def make(_generator: np.random.Generator) -> np.ndarray:
+        return target
+
+    return make
+
+
+def _bernoulli_rows(outputs: int, inputs: int, density: float) -> MakeTarget:
+    def make(generator: np.random.Generator) -> np.ndarray:
+        return generator.random((outputs, inputs)) < density
+
+    return make
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -69,14 +253,14 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
         "statement": statement if statement.startswith("Fig.") else f"Theorem {statement}",
         "setting": row["setting"],
         "feature density p": row["feature_density"],
-        "found": _found(row),
+        "found": _matched(row),
         PARTITION: row["partition_probability"],
         "stated": f"{row['bound_kind']} {row['bound']:.4f}",
         "holds": row["holds"],
     }
 
 
-def _found(row: dict[str, Any]) -> str:
+def _matched(row: dict[str, Any]) -> str:
     if not math.isnan(row["exact"]):
         return f"{row['exact']:.4f}, exact"
     if not row["draws"]:
@@ -85,36 +269,31 @@ def _found(row: dict[str, Any]) -> str:
     return f"{share:.4f} [{row['low']:.4f}, {row['high']:.4f}] (n={row['draws']:.0f})"
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The bound of Theorem 4.2, that it is attained, and both factors k."""
     rows = _complete(rows)
     bound = rows[rows["theorem"] == "4.2"]
     disjoint = bound[bound["setting"].str.contains(SHOWN)]
-    found = [_bound_claim(bound)] if len(bound) else []
+    decided: dict[str, Decided] = {}
+    if len(bound):
+        decided["bound"] = _bound(bound)
     if len(disjoint):
-        found.append(_attained_claim(disjoint))
-    for theorem, statement in (
-        (
-            "4.3",
-            "With the printed k, c2 = k c2(t) feature rows find a random Ber(q) target with "
-            "probability 1 - δ.",
-        ),
-        (
-            "Fig. 1 (e)",
-            '"The special target in Fig. 1 (e) would only need k ≈ (1 - δ)^(1/c2) / (c2 p^d)."',
-        ),
-    ):
+        attained = {"bound": disjoint["bound"].iloc[0]} | _example(disjoint.iloc[0])
+        below = (disjoint["high"] < disjoint["bound"]).all()
+        decided["attained"] = ("false as stated" if below else "open", attained)
+    for name, theorem in (("width", "4.3"), ("special", "Fig. 1 (e)")):
         printed = rows[rows["theorem"] == f"{theorem}, k in print"]
         derived = rows[rows["theorem"] == f"{theorem}, k derived"]
         if len(printed):
-            found.append(_width_claim(theorem, statement, printed, derived))
-    return found
+            decided[name] = _factor(printed, derived)
+    k = math.ceil(disjoint_factor(*SPECIAL))
+    verdicts, numbers = by_claim(decided)
+    return verdicts, {**numbers, "k": k, "product": product(k)}
 
 
-def _bound_claim(bound: pd.DataFrame) -> Claim:
+def _bound(bound: pd.DataFrame) -> Decided:
     """Confirmed by the enumeration, where no interval contradicts it."""
     exact = bound[bound["exact"].notna()]
-    failed = (bound["holds"] == "no").any()
     shares = ", ".join(
         f"{row['exact'] / row['bound']:.5f} at p = {row['feature_density']:g}"
         for row in exact.to_dict("records")
@@ -122,16 +301,12 @@ def _bound_claim(bound: pd.DataFrame) -> Claim:
     enumerated = (
         "; over all targets of a small size with two rows or more to be matched the probability "
         f"is at most this share of the bound: {shares}"
-        if shares
-        else ""
     )
-    return Claim(
-        "Theorem 4.2",
-        "The probability that the permuted target is matched is at most Π (1 - (1 - p^d_i)^c2).",
-        "false as stated" if failed else "open" if exact.empty else "confirmed",
-        f"it {_counts(bound)}{enumerated}. The appendix argues for disjoint supports only; "
-        "the inequality of van den Berg and Kesten proves it for all targets.",
-    )
+    verdict = "open" if exact.empty else "confirmed"
+    return "false as stated" if (bound["holds"] == "no").any() else verdict, {
+        "counts": _counts(bound),
+        "enumerated": enumerated if shares else "",
+    }
 
 
 def _counts(rows: pd.DataFrame) -> str:
@@ -141,74 +316,22 @@ def _counts(rows: pd.DataFrame) -> str:
     return f"{', '.join(named)} of {len(rows)} settings" if named else "was not drawn"
 
 
-def _attained_claim(disjoint: pd.DataFrame) -> Claim:
-    """Wrong where all intervals lie below the bound."""
-    first = disjoint.iloc[0]
-    return Claim(
-        "Theorem 4.2, A.2.3",
-        '"This bound can also be attained in a special case", that of "mutually exclusive sets of '
-        'input neurons".',
-        "false as stated" if (disjoint["high"] < disjoint["bound"]).all() else "open",
-        f"{first['setting']}, p = {first['feature_density']:g}: found with "
-        f"{_found(first.to_dict())}, bound {first['bound']:.4f}. Two target rows may fit the same "
-        "feature row and no other.",
-    )
+def _example(row: pd.Series) -> dict[str, Any]:
+    density = row["feature_density"]
+    return {"setting": row["setting"], "density": density, "matched": _matched(row.to_dict())}
 
 
-def _width_claim(
-    theorem: str, statement: str, printed: pd.DataFrame, derived: pd.DataFrame
-) -> Claim:
+def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> Decided:
+    """Wrong where a setting falls short of what is promised, which is then the example."""
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
     verdict = "false as stated" if len(failed) else "open"
-    special = theorem.startswith("Fig.")
-    return Claim(
-        f"After Theorem 4.3, {theorem}" if special else f"Theorem {theorem}",
-        statement,
-        "confirmed" if (printed["holds"] == "yes").all() else verdict,
-        f"it {_counts(printed)}, as in {shown['setting']}, p = "
-        f"{shown['feature_density']:g}: found with {_found(shown.to_dict())}, promised "
-        f"{shown['bound']:g}. The statement with the derived k {_counts(derived)}"
-        + (_necessary() if special else "")
-        + ".",
-    )
+    return "confirmed" if (printed["holds"] == "yes").all() else verdict, {
+        "counts": _counts(printed),
+        "promised": shown["bound"],
+        "derived": _counts(derived),
+    } | _example(shown)
 
 
-def _necessary() -> str:
-    """What the derived k for Fig. 1 (e) gives."""
-    k = math.ceil(disjoint_factor(*SPECIAL))
-    return (
-        f"; that k is necessary and not sufficient, since it neglects competition: at k = {k} the "
-        f"product that it is derived from is {product(k):.4f}, an upper bound"
-    )
-
-
-CAPTION = (
-    "The target is found where a maximum bipartite matching covers all of its rows; the exact "
-    "95% interval of the share is in brackets. A statement holds, or does not, where the whole "
-    "interval says so, and is undecided where the interval contains the stated probability; it "
-    f'also holds where "{PARTITION}", a lower bound, reaches the stated probability. '
-    "The enumeration has all targets and all features of its size and shows the target nearest to "
-    "the bound. "
-    "Theorem 4.2's bound holds for every target (van den Berg and Kesten 1985) and is not attained "
-    "by disjoint supports: two target rows may fit the same feature row and no other. "
-    "Theorem 4.3's k treats the candidates of a target row as independent, but they share its "
-    "in-degree D: (1 - E p^D)^k is smaller than E (1 - p^D)^k. "
-    f"The derived k solves (1 - E (1 - p^D)^k)^c2 = 1 - δ; the left-hand side is the "
-    "probability with that partition, each row found among k candidates of its own. "
-    "For Fig. 1 (e) the printed k sets k c2 p^d = (1 - δ)^(1/c2), the first order of "
-    "1 - (1 - p^d)^(k c2) = (1 - δ)^(1/c2), where it is not small. The derived k, "
-    "log(1 - (1 - δ)^(1/c2)) / (c2 log(1 - p^d)), solves that equation (docs/errata.md, entries "
-    "11 to 14)."
-)
-
-
-PART = Experiment(
-    where="Theorems 4.2 and 4.3",
-    title="Probability that a sparse target is found among sparse features",
-    caption=CAPTION,
-    tasks=tasks,
-    summary=summarize,
-    formats={"feature density p": ".4g", PARTITION: ".4f"},
-    claims=claims,
-)
+FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
+PART = part(__file__, tasks, summarize, decide=decide, formats=FORMATS)
