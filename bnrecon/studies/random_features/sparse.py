@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from bnrecon.reporting.statistics import Interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, decide_within, paired_difference_by
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
 from bnrecon.studies.random_features.one_support import compare_steps
-
-__all__ = ["PART", "decide_equal", "decide_loss"]
 
 DENSITIES = (0.2, 0.5)  # 0.2: "often feasible without significant performance loss"
 OPTIONS = {
@@ -43,15 +43,8 @@ def shared(density: float) -> str:
     return f"weights that these features select, density {density}"
 
 
-def settings(density: float) -> dict[str, tuple[str, ...]]:
-    """Trainings on independent supports."""
-    return {
-        masked(density): ("target.features=none", f"target.density={density}"),
-        scales(density): (*_features(density), "target.inner=scale"),
-    }
-
-
-def _features(density: float) -> tuple[str, str]:
+def features(density: float) -> tuple[str, str]:
+    """The options of sparse features."""
     return "target.features=sparse_id_cond", f"target.oversampling={density}"
 
 
@@ -68,14 +61,15 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     common, seeds = common_options(scale), SEEDS[scale]
     compared: dict[str, tuple[str, ...]] = {ALL: ("target.features=none",)}
     for density in DENSITIES:
-        compared |= settings(density)
-    selected = {shared(p): (*_features(p), "target.inner=mask") for p in DENSITIES}
+        compared[masked(density)] = ("target.features=none", f"target.density={density}")
+        compared[scales(density)] = (*features(density), "target.inner=scale")
+    selected = {shared(p): (*features(p), "target.inner=mask") for p in DENSITIES}
     equal = [
         Task(
             f"one support, density {density}",
             compare_steps,
             {"density": density, "steps": STEPS[scale]},
-            (*common, *_features(density), *options),
+            (*common, *features(density), *options),
         )
         for density in DENSITIES
     ]
@@ -115,70 +109,30 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.astype(object), pd.DataFrame(steps)]).fillna("")
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide_claims(rows: pd.DataFrame) -> Decisions:
     """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
-    found = [_exact(_differences(rows))]
-    trained = _trained(rows)
+    trained, steps = _trained(rows), _differences(rows)
+    verdicts: dict[str, str | bool] = {} if len(steps) else {"exact, not computed": "open"}
+    numbers: dict[str, Any] = {"margin": MARGIN}
+    if len(steps):
+        numbers |= {"largest": steps["difference"].max(), "steps": steps["steps"].iloc[0]}
+        verdicts["exact"] = bool(numbers["largest"] < ROUNDING)
+    differences, losses = {}, {}
     for density in DENSITIES if len(trained) else ():
         difference = paired_difference_by(trained, "setting", scales(density), masked(density))
         loss = paired_difference_by(trained, "setting", ALL, masked(density))
-        width = int(trained["width"].iloc[0])
+        differences[str(density)], losses[str(density)] = difference, loss
         if difference is not None:
-            found.append(_equal(density, difference, width))
+            verdicts[f"equal {density}"] = decide_equal(difference)
         if loss is not None:
-            if density == DENSITIES[0]:
-                found.append(_in_practice(loss, width))
-            found.append(_loss(density, loss, width, int(trained["epochs"].iloc[0])))
-    return found
-
-
-def _equal(density: float, difference: Interval, width: int) -> Claim:
-    return Claim(
-        f"Sect. 4, conclusion, density {density}, width {width}",
-        "'If a task is solvable by training an iid randomly masked neural network with density "
-        "p [...], random ID cond features can achieve the same generalization performance.'",
-        decide_equal(difference),
-        f"scales minus masked weights {difference} points, on independent supports; confirmed is "
-        f"an interval within ±{MARGIN:g}, a margin of ours.",
-    )
-
-
-def _in_practice(loss: Interval, width: int) -> Claim:
-    """Of usual networks; narrow ones cannot refute it."""
-    narrow = width < USUAL_WIDTH
-    return Claim(
-        "Sect. 4, conclusion",
-        "'In practice, p ≈ 0.2 is often feasible without significant performance loss.'",
-        "open" if narrow else decide_loss(loss),
-        f"said of usual networks, and these have width {width}, with fewer weights to spare than "
-        f"the usual {USUAL_WIDTH}."
-        if narrow
-        else f"all weights minus masked weights {loss} points.",
-    )
-
-
-def _loss(density: float, loss: Interval, width: int, epochs: int) -> Claim:
-    return Claim(
-        f"Beyond Sect. 4: width {width}, {epochs} epochs",
-        f"A density of {density} costs less than {MARGIN:g} point of test accuracy.",
-        decide_loss(loss),
-        f"all weights minus masked weights {loss} points. The margin is ours; contradicted is an "
-        "interval above it.",
-    )
-
-
-def _exact(differences: pd.DataFrame) -> Claim:
-    largest = differences["difference"].max() if len(differences) else None
-    return Claim(
-        "Theorem 3.1, for masks",
-        "On one support, training scales and training weights are the same.",
-        "open" if largest is None else "confirmed" if largest < ROUNDING else "contradicted",
-        "not computed yet."
-        if largest is None
-        else f"logits differ by {largest:.1e} of the largest one at most, over "
-        f"{differences['steps'].iloc[0]:.0f} steps of SGD in float64, with momentum and weight "
-        "decay. Whole trainings in float32 differ by what rounding becomes in them.",
-    )
+            verdicts[f"loss {density}"] = decide_loss(loss)
+    if len(trained):
+        width = int(trained["width"].iloc[0])
+        numbers |= {"width": width, "epochs": int(trained["epochs"].iloc[0])}
+        if loss := losses[str(DENSITIES[0])]:
+            narrow = width < USUAL_WIDTH  # which cannot refute what is said of usual networks
+            verdicts |= {"narrow": "open"} if narrow else {"in practice": decide_loss(loss)}
+    return verdicts, numbers | {"difference": differences, "loss": losses}
 
 
 def decide_equal(difference: Interval) -> str:
@@ -191,22 +145,4 @@ def decide_loss(loss: Interval) -> str:
     return decide([MARGIN - loss], least=2)
 
 
-PART = Experiment(
-    where="Sect. 4, conclusion",
-    title="Sparse ID cond features compared with random masks",
-    caption=(
-        "One architecture, trained in several parameterizations at two densities p. "
-        "Random masks keep each weight with probability p; of the n ID cond features of a layer, "
-        "p n are drawn at random, independently of the masks, so that both have different "
-        "supports. Weights that these features select: masks of exactly the features' weights, "
-        "with the same start, which makes it Theorem 3.1: the same training, run once. "
-        "Training is otherwise the same, and the initial weights have the same variance in all. "
-        "Training accuracies are means over the last epoch, with augmentation. "
-        "± is the half-width of the 95% Student-t interval over seeds, three at laptop scale, "
-        "fixed before; the intervals are not corrected for their number."
-    ),
-    tasks=tasks,
-    summary=summarize,
-    options=common_options,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, decide=decide_claims, options=common_options)
