@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.random_features.equivalent_networks import (
     CONTROLS,
     PAIRS,
@@ -23,8 +24,6 @@ from bnrecon.studies.random_features.equivalent_networks import (
     reparameterize,
 )
 from bnrecon.targets.models import vgg
-
-__all__ = ["CONTROLS", "NAMES", "PAIRS", "PART", "train_together"]
 
 CPU = torch.device("cpu")
 STEPS = {"smoke": 10, "laptop": 200, "paper": 500}
@@ -35,14 +34,6 @@ NAMES = (*ORDERS, *STARTS)
 DIVERGED = 0.01  # a relative difference of gradients from which trainings are called different
 EARLY = 100  # steps of float32 that are judged
 ROUNDING = 1e-10  # what float64 rounding may add up to
-
-
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """One task for each precision."""
-    return [
-        Task(precision, train_together, {"precision": precision, "steps": STEPS[scale]})
-        for precision in PRECISIONS
-    ]
 
 
 def train_together(precision: str, steps: int) -> pd.DataFrame:
@@ -116,18 +107,18 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for precision, group in rows.groupby("precision", sort=False):
         for title, kinds in ({title: (kind,) for kind, title in PAIRS.items()} | CONTROLS).items():
-            found = _differences(group, kinds)
+            differences = _differences(group, kinds)
             lines.append(
                 {
                     "precision": precision,
                     "training": title,
                     "steps": len(group),
                     "last loss": f"{group[f'loss_{kinds[0]}'].iloc[-1]:.3f}",
-                    "largest difference of losses": _span(found["loss"]),
-                    "of gradients, first step": _span(found["first"]),
-                    f"in {EARLY} steps": _span(found["early"]),
-                    "in all": _span(found["all"]),
-                    f"over {DIVERGED:g} from step": _steps(found["step"]),
+                    "largest difference of losses": _span(differences["loss"]),
+                    "of gradients, first step": _span(differences["first"]),
+                    f"in {EARLY} steps": _span(differences["early"]),
+                    "in all": _span(differences["all"]),
+                    f"over {DIVERGED:g} from step": _steps(differences["step"]),
                 }
             )
     return pd.DataFrame(lines)
@@ -147,7 +138,7 @@ def _steps(values: pd.Series) -> str:
     return span if len(reached) == len(values) else f"{span}, {len(reached)} of {len(values)}"
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Are the two parameterizations trained alike?
 
     Decided by collapsed pairs, which have to agree bit for bit, by float64, and by the first
@@ -155,9 +146,9 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     """
     exact, evidence, alike = True, [], {}
     for precision, group in rows.groupby("precision", sort=False):
-        found = _differences(group, (*PAIRS, *NAMES))
-        exact = exact and bool((found.loc["one_convolution", ["loss", "all"]] == 0).all())
-        pair, others = found.loc["two_convolutions"], found.loc[list(NAMES)]
+        table = _differences(group, (*PAIRS, *NAMES))
+        exact = exact and bool((table.loc["one_convolution", ["loss", "all"]] == 0).all())
+        pair, others = table.loc["two_convolutions"], table.loc[list(NAMES)]
         if precision == "float64":
             alike[precision] = bool(pair["all"] < ROUNDING)
             evidence.append(
@@ -168,32 +159,27 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
             alike[precision] = bool(pair["early"] <= 2 * others["early"].max())
             evidence.append(
                 f"float32, first {min(EARLY, len(group))} steps: up to {pair['early']:.1e}, "
-                f"controls {_span(others['early'])}" + _branch(group, found)
+                f"controls {_span(others['early'])}" + _branch(group, table)
             )
     failed = not exact or not alike.get("float64", True)
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
-    same = "equal bit for bit" if exact else "different"
-    return [
-        Claim(
-            "Theorem 3.1",
-            "Learning with ID cond features is equivalent to learning in the original "
-            "parameterization, w_ij = γ_ij.",
-            "contradicted" if failed else "confirmed" if decided else "open",
-            f"collapsed to one convolution, losses and gradients are {same} in all "
-            f"{rows['step'].max()} steps. {'; '.join(evidence)}.",
-        )
-    ]
+    verdict = "contradicted" if failed else "confirmed" if decided else "open"
+    return {"Theorem 3.1": verdict}, {
+        "same": "equal bit for bit" if exact else "different",
+        "steps": rows["step"].max(),
+        "precisions": "; ".join(evidence),
+    }
 
 
-def _branch(rows: pd.DataFrame, found: pd.DataFrame) -> str:
+def _branch(rows: pd.DataFrame, table: pd.DataFrame) -> str:
     """Which control two convolutions stay with once they have left the weights."""
-    pair = found.loc["two_convolutions"]
+    pair = table.loc["two_convolutions"]
     if pair["step"] < 0:
         return ""
     losses = rows["loss_two_convolutions"]
     apart = {name: float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES}
     nearest = min(apart, key=lambda name: apart[name])
-    step, diverged = int(pair["step"]), int((found.loc[list(NAMES), "step"] > 0).sum())
+    step, diverged = int(pair["step"]), int((table.loc[list(NAMES), "step"] > 0).sum())
     kind, number = nearest.split("_")
     return (
         f"; from step {step} on (not judged) they are apart from the weights, as {diverged} of "
@@ -203,22 +189,7 @@ def _branch(rows: pd.DataFrame, found: pd.DataFrame) -> str:
     )
 
 
-CAPTION = (
-    "A small VGG is trained on the embedded digits by its weights and by the scales of ID cond "
-    "features, from the same function on the same batches, of one seed: SGD, momentum 0.9, weight "
-    "decay 5e-4 on weights and scales alike. The inner layers have scales and no shifts. "
-    "A collapsed pair is one convolution with the weight's numbers; two convolutions round "
-    "differently. "
-    "The controls, their numbers fixed beforehand, are trainings of the weights themselves: "
-    f"{len(ORDERS)} with the sums over input channels in another order, and {len(STARTS)} from "
-    "weights changed by at most one in the last digit. "
-    "Differences are from training the weights, the largest over the steps: of gradients "
-    "‖∂L/∂γ - ∂L/∂vec(W)‖ / ‖∂L/∂vec(W)‖ in the layer where it is largest; ranges are over the "
-    "controls of a kind."
-)
-
-
-def draw_figure(rows: pd.DataFrame) -> Figure:
+def draw(rows: pd.DataFrame) -> Figure:
     """The differences of gradients, a panel for each precision."""
     precisions = list(dict.fromkeys(rows["precision"]))
     figure, (panels,) = new_figure(1, len(precisions), (PAGE, 2.8), sharey=True, squeeze=False)
@@ -251,12 +222,5 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
             )
 
 
-PART = Experiment(
-    where="Theorem 3.1",
-    title="Training ID cond scales compared with training the weights",
-    caption=CAPTION,
-    tasks=tasks,
-    summary=summarize,
-    draw=draw_figure,
-    claims=claims,
-)
+TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
+PART = part(__file__, TASKS, summarize, draw, decide)
