@@ -202,6 +202,7 @@ def _order(rows: pd.DataFrame) -> Decided:
         "before": REPORTED[before]["test"],
         "after": REPORTED[after]["test"],
         "apart": apart,
+        "factors": WEIGHTS,
         "drawn": drawn,
         "difference": difference or NOT_YET,
     }

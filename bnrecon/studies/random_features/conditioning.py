@@ -234,7 +234,8 @@ def _growth(square: pd.DataFrame) -> tuple[dict[str, str], dict[str, Any]]:
         "preconditioned": (groups["svd_lu_lbfgs"], "relative_rmse", "log_error"),
     }
     verdicts: dict[str, str] = {}
-    numbers: dict[str, Any] = {"direct": _span_of_means(_slopes(groups["auto"], "log_error"))}
+    direct = _span_of_means(_slopes(groups["auto"], "log_error"))
+    numbers: dict[str, Any] = {"direct": direct, "sizes": SIZES}
     for name, (group, column, logarithm) in growing.items():
         slopes = _slopes(group, logarithm)
         if len(slopes):

@@ -223,4 +223,5 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
-PART = part(__file__, TASKS, summarize, draw, decide)
+CONTROLLED = {"orders": len(ORDERS), "starts": len(STARTS)}
+PART = part(__file__, TASKS, summarize, draw, decide, lambda _rows: CONTROLLED)

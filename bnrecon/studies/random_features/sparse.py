@@ -113,7 +113,7 @@ def decide_claims(rows: pd.DataFrame) -> Decisions:
     """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
     trained, steps = _trained(rows), _differences(rows)
     verdicts: dict[str, str | bool] = {} if len(steps) else {"exact, not computed": "open"}
-    numbers: dict[str, Any] = {"margin": MARGIN}
+    numbers: dict[str, Any] = {"margin": MARGIN, "usual": USUAL_WIDTH}
     if len(steps):
         numbers |= {"largest": steps["difference"].max(), "steps": steps["steps"].iloc[0]}
         verdicts["exact"] = bool(numbers["largest"] < ROUNDING)
