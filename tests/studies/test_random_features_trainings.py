@@ -12,7 +12,6 @@ from bnrecon.reproduction.trainings import compare_settings
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import scratch
 from bnrecon.studies.random_features import conditioned, scales, sparse
-from bnrecon.studies.random_features.one_support import compare_steps
 from bnrecon.studies.random_features.scales import (
     MAIN,
     MATCHED,
@@ -264,7 +263,7 @@ def test_the_page_of_sparse_works_with_any_single_task():
 def test_on_one_support_scales_and_weights_take_the_same_steps():
     options = ("target=vgg18_normalization", "data=digits", "scale=smoke", "target.groups=[1]")
     features = ("target.features=sparse_id_cond", "target.oversampling=0.5")
-    row = compare_steps(0.5, 4, (*options, *features)).iloc[0]
+    row = sparse.compare_steps(0.5, 4, (*options, *features)).iloc[0]
     assert row["difference"] < 1e-12
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +24,18 @@ from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
 
 REPORTED = read_reported(__package__)["section5"]
+OPTIONS = {
+    "smoke": ("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
+    "laptop": ("data=cifar10", "scale=laptop", "target.width=16"),  # 30 epochs, 2 of them warm-up
+    "paper": ("data=cifar10", "scale=paper", "target.width=100"),
+}
+# Of the four main settings; the paper does not give the warm-up's length.
+PRINTED = {"smoke": (), "laptop": (), "paper": ("train.epochs=500", "train.warmup_epochs=20")}
+# Of the trainings at several relative steps, those of weights as PyTorch starts them being 1.
+SHORT = {"smoke": "train.epochs=1", "laptop": "train.epochs=6", "paper": "train.epochs=30"}
+LAPTOP_STEPS = (1 / 512, 1 / 64, 1 / 8, 1, 8)
+STEPS = {"smoke": (1 / 8, 1), "laptop": LAPTOP_STEPS, "paper": (1 / 4096, *LAPTOP_STEPS)}
+SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}  # fixed before any training
 ONES = "scales, started at 1"
 MATCHED = "scales, started for the steps of weights"  # matched start
 WEIGHTS = "weights"
@@ -49,50 +60,6 @@ NOT_YET = "not computed yet"
 ENOUGH = 2  # seeds: the half-width says how little two of them tell
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Options at a scale; the paper does not give the warm-up's length.
-
-    Attributes:
-        options: of all trainings.
-        main: of the four main settings.
-        view: of the trainings at several steps.
-        steps: relative steps, those of weights as PyTorch starts them being 1.
-        seeds: fixed before any training.
-    """
-
-    options: tuple[str, ...]
-    main: tuple[str, ...]
-    view: tuple[str, ...]
-    steps: tuple[float, ...]
-    seeds: tuple[int, ...]
-
-
-SCHEDULES = {
-    "smoke": Schedule(
-        ("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
-        (),
-        ("train.epochs=1",),
-        (1 / 8, 1),
-        (0, 1),
-    ),
-    "laptop": Schedule(
-        ("data=cifar10", "scale=laptop", "target.width=16"),
-        (),  # 30 epochs, 2 of them warm-up
-        ("train.epochs=6",),
-        (1 / 512, 1 / 64, 1 / 8, 1, 8),
-        (0, 1, 2),
-    ),
-    "paper": Schedule(
-        ("data=cifar10", "scale=paper", "target.width=100"),
-        ("train.epochs=500", "train.warmup_epochs=20"),
-        ("train.epochs=30",),
-        (1 / 4096, 1 / 512, 1 / 64, 1 / 8, 1, 8),
-        (0, 1, 2),
-    ),
-}
-
-
 def at_step(kind: str, step: float) -> str:
     """What scales or weights are called at a relative step.
 
@@ -114,7 +81,7 @@ def step_of(setting: str) -> float | None:
 
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
-    return ("target=vgg18_normalization", *SCHEDULES[scale].options)
+    return ("target=vgg18_normalization", *OPTIONS[scale])
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -123,28 +90,24 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     The features are n + 100 of he_normal for each layer, with scales alone between the two
     convolutions.
     """
-    schedule = SCHEDULES[scale]
-    common = common_options(scale)
+    common, seeds = common_options(scale), SEEDS[scale]
     view = {
         at_step(kind, step): (*MAIN[kind], f"target.step={step:g}")
-        for step in schedule.steps
+        for step in STEPS[scale]
         for kind in (MATCHED, WEIGHTS)
     }
     return [
-        *training_tasks(MAIN, (*common, *schedule.main), schedule.seeds, options),
-        *training_tasks(view, (*common, *schedule.view), schedule.seeds, options),
+        *training_tasks(MAIN, (*common, *PRINTED[scale]), seeds, options),
+        *training_tasks(view, (*common, SHORT[scale]), seeds, options),
     ]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each setting."""
-    reported = {
-        ONES: f"{REPORTED['long']}; {REPORTED['short']}",
-        WEIGHTS: REPORTED["weights"],
-    }
-    baselines = {name: WEIGHTS for name in (ONES, MATCHED, SLOWED)}
-    for schedule in SCHEDULES.values():
-        baselines |= {at_step(MATCHED, step): at_step(WEIGHTS, step) for step in schedule.steps}
+    reported = {ONES: f"{REPORTED['long']}; {REPORTED['short']}", WEIGHTS: REPORTED["weights"]}
+    baselines = dict.fromkeys((ONES, MATCHED, SLOWED), WEIGHTS)
+    for steps in STEPS.values():
+        baselines |= {at_step(MATCHED, step): at_step(WEIGHTS, step) for step in steps}
     columns = {name: {"reported, width 100": value} for name, value in reported.items()}
     table = compare_settings(rows, "trained", columns, baselines)
     return table.replace({"trained": SHOWN, "compared with": SHOWN})
