@@ -32,12 +32,15 @@ from bnrecon.reproduction.experiment import Claim, Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decided", "Decisions", "Statement", "Text", "by_claim", "part", "read_text"]
+__all__ = ["Decision", "Decisions", "Statement", "Text", "part", "read_text"]
 
-# By name of a claim its verdict, and the numbers that caption and evidence name.
-Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
-# Of one claim: its verdict, and the numbers that it names.
-Decided = tuple[bool | str, Mapping[str, Any]]
+# By name of a claim its verdict, and the numbers that caption and evidence name; or one by one,
+# each with numbers of its own: a claim's name, verdict and numbers. A name may come several times.
+Decisions = (
+    tuple[Mapping[str, bool | str], Mapping[str, Any]]
+    | list[tuple[str, bool | str, Mapping[str, Any]]]
+)
+Decision = tuple[str, bool | str, Mapping[str, Any]]  # one of such a list
 WORDS = {True: "confirmed", False: "contradicted"}
 
 
@@ -70,7 +73,7 @@ class Text:
         where: the part's place in the paper.
         title: what is shown.
         caption: with ``{names}`` for numbers.
-        statements: the claims, by name.
+        statements: the claims by name, and sentences that a caption may have.
     """
 
     where: str
@@ -78,12 +81,18 @@ class Text:
     caption: str
     statements: Mapping[str, Statement]
 
+    def sentence(self, name: str, **numbers: Any) -> str:
+        """What stands below a heading that is no claim: a sentence that not all captions have."""
+        return self.statements[name].statement.format(**numbers)
+
     def claims(self, decisions: Decisions) -> list[Claim]:
-        """The claims that are decided, in the order of the file.
+        """The claims that are decided, in the order of the file or of the decisions' list.
 
         Raises:
             ValueError: a decision is about a claim that the file does not have.
         """
+        if isinstance(decisions, list):
+            return [self.claims(({name: word}, numbers))[0] for name, word, numbers in decisions]
         verdicts, numbers = decisions
         if unknown := verdicts.keys() - self.statements.keys():
             raise ValueError(f"{self.where}: its text has no claim named {sorted(unknown)}")
@@ -127,16 +136,6 @@ def _lines(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         if line := " ".join(paragraph.replace("\n>", "\n").split()):
             yield line
-
-
-def by_claim(decided: Mapping[str, Decided]) -> Decisions:
-    """Verdicts and numbers of claims that write a number of theirs as {claim[number]}.
-
-    >>> by_claim({"width": (True, {"worst": 0.1})})
-    ({'width': True}, {'width': {'worst': 0.1}})
-    """
-    verdicts = {name: verdict for name, (verdict, _) in decided.items()}
-    return verdicts, {name: numbers for name, (_, numbers) in decided.items()}
 
 
 def part(

@@ -17,7 +17,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
-from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.averages import span
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
 from bnrecon.studies.random_features.permutation_search import (
@@ -35,6 +35,7 @@ from bnrecon.studies.random_features.permutation_search import (
     unreached,
 )
 
+TEXT = read_text(__file__)
 # Hidden channels of the target W2 W1, and features missing of 2500. The paper's are the first two;
 # it calls these targets low-rank, but dense ones have full rank there.
 SIZES = ((100, 60), (300, 100), (25, 100), (10, 100))
@@ -190,56 +191,50 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     shared = rows[rows["features"] == SHARED]
     if shared.empty:
         return {"shared": ""}
-    missing = sorted(set(shared["complement_dimension"]))
-    n = _channels(rows) ** 2
-    return {
-        "shared": f'In the rows "{SHARED}" all outputs share the feature of the first input and '
-        f"reach its c2 entries by their second scales (Eq. 3), as id_permute counts them: "
-        f"{' or '.join(map(str, missing))} of {n:,} entries are missing instead of "
-        f"{' or '.join(str(n - width) for width in sorted(set(shared['c1']), reverse=True))}. "
-        "The other features' second scales are not used. "
-    }
+    n, widths = _channels(rows) ** 2, sorted(set(shared["c1"]), reverse=True)
+    missing = " or ".join(map(str, sorted(set(shared["complement_dimension"]))))
+    usual = " or ".join(str(n - width) for width in widths)
+    sentence = TEXT.sentence(
+        "rows with one shared", label=SHARED, missing=missing, n=n, usual=usual
+    )
+    return {"shared": f"{sentence} "}
 
 
-def decide_claims(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """What can be fitted, by which features, and whether a low rank helps."""
     rows = rows.assign(best=best_error(rows))
     rows["missing"] = equivalent_missing(rows["best"], _channels(rows))
     shared, rows = rows[rows["features"] == SHARED], rows[rows["features"] != SHARED]
     dense = rows[rows["target"].isin(DENSE)]
-    greedy, exchanges = _pooled(dense, "greedy"), _pooled(dense, "exchanges")
-    return by_claim(
-        {
-            "fitted": _fitted(rows),
-            "approximation": _approximation(dense),
-            "greedy": (
-                decide([greedy], ENOUGH),
-                _against_id_cond(dense, "greedy") | {"errors": _errors_by_search(dense)},
-            ),
-            "exchanges": (_decide_below(exchanges), _against_id_cond(dense, "exchanges")),
-            **_with_shared(dense, shared[shared["target"].isin(DENSE)]),
-            "alike": _alike(rows),
-            **_low_rank(dense),
-            **_called_low_rank(rows),
-        }
-    )
+    greedy, exchanges = (_pooled(dense, search) for search in ("greedy", "exchanges"))
+    errors = {"errors": _errors_by_search(dense)}
+    return [
+        _fitted(rows),
+        _approximation(dense),
+        ("greedy", decide([greedy], ENOUGH), _against_id_cond(dense, "greedy") | errors),
+        ("exchanges", _decide_below(exchanges), _against_id_cond(dense, "exchanges")),
+        *_with_shared(dense, shared[shared["target"].isin(DENSE)]),
+        _alike(rows),
+        *_low_rank(dense),
+        *_called_low_rank(rows),
+    ]
 
 
 def _channels(rows: pd.DataFrame) -> int:
     return int(rows["channels"].iloc[0])
 
 
-def _fitted(rows: pd.DataFrame) -> Decided:
+def _fitted(rows: pd.DataFrame) -> Decision:
     """Without error, by the paper's own search."""
     alike = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
     fitted = rows[["unpermuted", "greedy", "best"]] < NONE
     id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
     counts = {"of": alike.sum(), "of_others": (~alike).sum()}
     verdict = bool(id_cond["greedy"] and not others["greedy"])
-    return verdict, counts | {"id_cond": id_cond, "others": others}
+    return "fitted", verdict, counts | {"id_cond": id_cond, "others": others}
 
 
-def _approximation(dense: pd.DataFrame) -> Decided:
+def _approximation(dense: pd.DataFrame) -> Decision:
     """How many of the missing features a permutation replaces, in terms of the error."""
     n = _channels(dense) ** 2
     shares = 100 * dense["missing"] / (n - dense["c1"])
@@ -247,13 +242,13 @@ def _approximation(dense: pd.DataFrame) -> Decided:
     counts = ", ".join(
         f"{group['missing'].mean():.1f} of {n - width}" for width, group in dense.groupby("c1")
     )
-    return decide([50 - share], ENOUGH), {"counts": counts, "share": share}
+    return "approximation", decide([50 - share], ENOUGH), {"counts": counts, "share": share}
 
 
-def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> dict[str, Decided]:
+def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> list[Decision]:
     """The paper's sentence on ID cond for as many features, of which all outputs share one."""
     if not len(shared):
-        return {}
+        return []
     both = pd.concat([dense[dense["features"] != "ID cond"], shared.assign(features="ID cond")])
     numbers = {
         "more": _channels(both) - 1,
@@ -261,7 +256,7 @@ def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> dict[str, Decided
         "errors": _errors_by_search(both),
     }
     verdict = decide([_pooled(both, "greedy")], ENOUGH)
-    return {"shared": (verdict, numbers | _against_id_cond(both, "greedy"))}
+    return [("shared", verdict, numbers | _against_id_cond(both, "greedy"))]
 
 
 def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
@@ -296,7 +291,7 @@ def _errors_by_search(dense: pd.DataFrame) -> str:
     return "; ".join(spelled)
 
 
-def _alike(rows: pd.DataFrame) -> Decided:
+def _alike(rows: pd.DataFrame) -> Decision:
     """The error of a target with features of its distribution, less that with the others'."""
     rows = rows[(rows["features"] != "ID cond") & (rows["target"] != "ID cond")]
     mean = rows.groupby(["hidden", "target"])["best"].transform("mean")
@@ -306,19 +301,19 @@ def _alike(rows: pd.DataFrame) -> Decided:
     means = changes[True] - changes[False]
     numbers = {"low": means.min(), "high": means.max(), "of": len(means), "strong": STRONG}
     verdict = decide([pooled and pooled + STRONG], ENOUGH)
-    return verdict, numbers | {"pooled": _spell(pooled, ".1f")}
+    return "alike", verdict, numbers | {"pooled": _spell(pooled, ".1f")}
 
 
-def _low_rank(dense: pd.DataFrame) -> dict[str, Decided]:
+def _low_rank(dense: pd.DataFrame) -> list[Decision]:
     """At one width: what targets of low rank leave, less what those of full rank leave."""
     is_low = dense["hidden"] < _channels(dense)
     is_same = dense["c1"] == dense.loc[is_low, "c1"].min()
     full = dense[is_same & ~is_low]
     groups = dense[is_same & is_low].groupby("hidden", sort=False)
-    return {f"rank_{hidden}": _against_full_rank(low, full) for hidden, low in groups if len(full)}
+    return [_against_full_rank(low, full) for _, low in groups if len(full)]
 
 
-def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decided:
+def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
     pooled = paired_difference(low, full, "missing")
     others = dict(list(full.groupby("features")))
     differences = [
@@ -328,16 +323,21 @@ def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decided:
     ]
     below, above = count_signs(differences)
     mean = float(full["missing"].mean())
-    return _decide_below(pooled), {
-        "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
-        "low": low["missing"].mean(),
-        "full": mean,
-        "difference": _spell(pooled, ".1f"),
-        "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
-        "below": below,
-        "above": above,
-        "of": len(differences),
-    }
+    return (
+        "rank",
+        _decide_below(pooled),
+        {
+            "hidden": low["hidden"].iloc[0],
+            "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
+            "low": low["missing"].mean(),
+            "full": mean,
+            "difference": _spell(pooled, ".1f"),
+            "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
+            "below": below,
+            "above": above,
+            "of": len(differences),
+        },
+    )
 
 
 def _decide_below(difference: Interval | None) -> str:
@@ -348,14 +348,14 @@ def _spell(difference: Interval | None, digits: str) -> str:
     return "not computed yet" if difference is None else format(difference, digits)
 
 
-def _called_low_rank(rows: pd.DataFrame) -> dict[str, Decided]:
+def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
     channels = _channels(rows)
     printed = rows[rows["hidden"].isin(PRINTED) & (rows["hidden"] >= channels)]
     targets = printed.drop_duplicates(["hidden", "target", "seed"])  # all features have the same
     is_product = targets["target"].isin(ANY_WIDTH)
     ranks, others = targets.loc[is_product, "rank"], targets[~is_product]
     if ranks.empty:
-        return {}
+        return []
     full = (ranks == channels).sum()
     sums = "; ".join(
         f"{'all ' if group['rank'].nunique() == 1 else ''}{span(group['rank'])} at {hidden}"
@@ -363,9 +363,9 @@ def _called_low_rank(rows: pd.DataFrame) -> dict[str, Decided]:
     )
     numbers = {"channels": channels, "full": full, "of": len(ranks)}
     verdict = "false as stated" if full == len(ranks) else "open"
-    return {"called": (verdict, numbers | {"sums": sums or "not computed"})}
+    return [("called", verdict, numbers | {"sums": sums or "not computed"})]
 
 
 FORMATS = dict.fromkeys([*SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
-PART = part(__file__, tasks, summarize, draw, decide_claims, caption_numbers, formats=FORMATS)
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)

@@ -21,10 +21,11 @@ from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, paired_difference_by
 from bnrecon.reproduction.study import read_reported
-from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
 from bnrecon.targets.spec import TrainSpec
 
+TEXT = read_text(__file__)
 REPORTED = read_reported(__package__)["table1"]
 OPTIONS = {
     "smoke": ("data=digits", "target=vgg_small", "scale=smoke", "seeds=[0]"),
@@ -154,77 +155,68 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     """How little the factors of the larger condition numbers differ, and of other rates."""
     conditions = sorted(float(name) for name in set(rows["setting"]) & set(REPORTED) - {BASELINE})
-    differ = at_other_rates = ""
+    at_other_rates = set(rows["setting"]) & set(BASELINES)
+    differ = ""
     if len(conditions) > 1:
-        differ = (
-            f"From {conditions[0]:,.0f} on the law hardly changes: sorted by size, the factors of "
-            f"these rows differ by {quantiles_apart(conditions):.1g} at most (root mean square). "
-            "They are replicates, are pooled by seed, and have no order. "
-        )
-    if set(rows["setting"]) & set(BASELINES):
-        at_other_rates = (
-            "The last rows are trained at other learning rates, so that networks with log-uniform "
-            "factors of condition number 1,000 and networks without factors can be compared at "
-            "steps that are equally long, or go equally far along the gradient. "
-        )
-    return {"differ": differ, "at_other_rates": at_other_rates}
+        apart = quantiles_apart(conditions)
+        differ = TEXT.sentence("differ", condition=conditions[0], apart=apart) + " "
+    return {
+        "differ": differ,
+        "at_other_rates": TEXT.sentence("rates") + " " if at_other_rates else "",
+    }
 
 
-def decide_claims(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Does ill conditioning cost accuracy, and can it be why the last row is the lowest?"""
     both = pd.concat([rows, pooled(rows)])
     cost = paired_difference_by(both[both["seed"].isin(DECIDING)], "setting", POOLED, BASELINE)
     added = paired_difference_by(both, "setting", POOLED, BASELINE)
-    costs = {"cost": cost or NOT_YET, "added": added or NOT_YET}
-    decided: dict[str, Decided] = {
-        "cost": (decide_fall(cost), costs),
-        "cause": ("open", {}),
-        "order": _order(rows),
-        **_at_equal_steps(rows),
-    }
+    decisions: list[Decision] = [
+        ("cost", decide_fall(cost), {"cost": cost or NOT_YET, "added": added or NOT_YET}),
+        ("cause", "open", {}),
+    ]
     longer = {
         c: paired_difference_by(rows, "setting", log_uniform(c), LONG_BASELINE) for c in CONDITIONS
     }
     if any(longer.values()):
         listed = ", ".join(f"{value or NOT_YET} at {c:,}" for c, value in longer.items())
-        varied = {"differences": listed, "of": len(longer)}
-        decided["varied"] = (decide_fall(*longer.values()), varied)
-    return by_claim(decided)
+        numbers = {"differences": listed, "of": len(longer)}
+        decisions.append(("varied", decide_fall(*longer.values()), numbers))
+    if set(rows["setting"]) & set(BASELINES):
+        decisions.append(_at_equal_steps(rows))
+    return [*decisions, _order(rows)]
 
 
-def _order(rows: pd.DataFrame) -> Decided:
+def _order(rows: pd.DataFrame) -> Decision:
     """From 10,123 to 1,541,601: can the described factors be the reason?"""
     before, after = "10123", "1541601"
     apart = quantiles_apart([float(before), float(after)])
     drawn = draws_apart(float(before))
     difference = paired_difference_by(rows[rows["seed"].isin(DECIDING)], "setting", after, before)
-    return "open" if apart < drawn else decide_fall(difference), {
-        "before": REPORTED[before]["test"],
-        "after": REPORTED[after]["test"],
-        "apart": apart,
-        "factors": WEIGHTS,
-        "drawn": drawn,
-        "difference": difference or NOT_YET,
-    }
+    numbers = {"before": REPORTED[before]["test"], "after": REPORTED[after]["test"]}
+    numbers |= {"apart": apart, "drawn": drawn, "factors": WEIGHTS}
+    verdict = "open" if apart < drawn else decide_fall(difference)
+    return "order", verdict, numbers | {"difference": difference or NOT_YET}
 
 
-def _at_equal_steps(rows: pd.DataFrame) -> dict[str, Decided]:
+def _at_equal_steps(rows: pd.DataFrame) -> Decision:
     """Is the accuracy lower at equal steps, whichever way they are matched?"""
-    if not set(rows["setting"]) & set(BASELINES):
-        return {}
     along, as_long = (
         [paired_difference_by(rows, "setting", *pair) for pair in pairs]
         for pairs in (ALONG, AS_LONG)
     )
     alone = paired_difference_by(rows, "setting", LONGER, LONG_BASELINE)
-    numbers = {
-        "condition": max(CONDITIONS),
-        "ratio": RATIO,
-        "along": "; ".join(str(one or NOT_YET) for one in along),
-        "as_long": "; ".join(str(one or NOT_YET) for one in as_long),
-        "alone": alone or NOT_YET,
-    }
-    return {"steps": (decide_fall(*along, *as_long), numbers)}
+    return (
+        "steps",
+        decide_fall(*along, *as_long),
+        {
+            "condition": max(CONDITIONS),
+            "ratio": RATIO,
+            "along": "; ".join(str(one or NOT_YET) for one in along),
+            "as_long": "; ".join(str(one or NOT_YET) for one in as_long),
+            "alone": alone or NOT_YET,
+        },
+    )
 
 
 def decide_fall(*differences: Interval | None) -> str:
@@ -236,7 +228,7 @@ PART = part(
     __file__,
     tasks,
     summarize,
-    decide=decide_claims,
+    decide=judge,
     numbers=caption_numbers,
     options=common_options,
 )

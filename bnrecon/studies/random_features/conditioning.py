@@ -17,11 +17,7 @@ from bnrecon.reproduction.intervals import count_signs, geometric_mean, paired_d
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.random_features.averages import intervals_by, trend
-from bnrecon.studies.random_features.feature_matrices import (
-    ANY_WIDTH,
-    COLOURS,
-    FEATURES,
-)
+from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
 from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors
 
 CHANNELS = {"smoke": (5,), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
@@ -136,10 +132,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, grid = new_figure(2, 3, (PAGE, 4.9))
     float32 = []
     for axes, (solver, title) in zip(grid.flat, PANELS, strict=True):
-        axes.set_title(title)
-        axes.set_xlabel("channels c0 = c2")
+        label = "log10 rmse" if solver else "log10 condition number"
+        axes.set(title=title, xlabel="channels c0 = c2", ylabel=label)
         axes.set_xticks(sorted(rows["channels"].unique()))
-        axes.set_ylabel("log10 rmse" if solver else "log10 condition number")
         _draw_lines(axes, rows, solver)
         if solver not in (None, "auto"):
             float32.append(axes)

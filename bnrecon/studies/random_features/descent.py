@@ -15,10 +15,9 @@ from bnrecon.features import spectrum
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction import intervals
-from bnrecon.reproduction.intervals import geometric_mean
+from bnrecon.reproduction.intervals import count_signs, decide, geometric_mean
 from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.studies.random_features.averages import interval_of, trend, welch_interval
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -103,10 +102,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     handles, labels = right.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     left.invert_xaxis()
-    left.set_title(f"(a) fewer features than $n={channels**2}$")
-    right.set_title(f"(b) more, $c_0=c_2={channels}$")
-    left.set_xlabel("$1-c_1/n$")
-    right.set_xlabel("$c_1/n-1$")
+    left.set(title=f"(a) fewer features than $n={channels**2}$", xlabel="$1-c_1/n$")
+    right.set(title=f"(b) more, $c_0=c_2={channels}$", xlabel="$c_1/n-1$")
     left.set_ylabel(f"condition number κ(M), {rows['seed'].nunique()} draws")
     return figure
 
@@ -127,29 +124,26 @@ def _draw_side(axes: Axes, rows: pd.DataFrame, sign: int) -> None:
     offsets = np.geomspace(0.008, 0.5 if sign < 0 else 2, 200)
     law = [spectrum.condition_of_aspect(1 + sign * offset) for offset in offsets]
     axes.plot(offsets, law, color="black", label="law of Theorem 2.2")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log")
     ticks = [tick for tick in (0.01, 0.1, 0.5, 2) if sign > 0 or tick < 1]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 
 
-def decide(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """The statements of Sect. 2.1 about condition numbers and orthogonal weights."""
     sizes = sorted(rows["channels"].unique())
     largest = rows[rows["channels"] == sizes[-1]]
-    decided = {"peak": _peak(largest)}
+    decisions = [_peak(largest)]
     square = rows[rows["c1"] == rows["channels"] ** 2]
     both = square.groupby("features")["channels"].nunique() == len(sizes)
     if len(sizes) > 1 and both.any():
-        decided["growth"] = _growth(square[square["features"].isin(both[both].index)])
+        decisions.append(_growth(square[square["features"].isin(both[both].index)]))
     orthogonal = square[(square["features"] == "orthogonal") & (square["channels"] == sizes[-1])]
-    if len(orthogonal):
-        decided["columns"] = _columns(orthogonal)
-    return by_claim(decided)
+    return [*decisions, _columns(orthogonal)] if len(orthogonal) else decisions
 
 
-def _peak(rows: pd.DataFrame) -> Decided:
+def _peak(rows: pd.DataFrame) -> Decision:
     """Confirmed where log κ at c1 = n is surely larger than at every other width."""
     peaks, means = [], []
     channels = rows["channels"].iloc[0]
@@ -160,10 +154,10 @@ def _peak(rows: pd.DataFrame) -> Decided:
         rival = max(float(other.mean()) for other in logs.values())
         means.append(f"{label} {10 ** top.mean():.3g}, elsewhere at most {10**rival:.3g}")
     numbers = {"channels": channels, "comparisons": rows["c1"].nunique() - 1}
-    return "confirmed" if all(peaks) else "open", numbers | {"means": "; ".join(means)}
+    return "peak", "confirmed" if all(peaks) else "open", numbers | {"means": "; ".join(means)}
 
 
-def _growth(square: pd.DataFrame) -> Decided:
+def _growth(square: pd.DataFrame) -> Decision:
     """Confirmed where the trend of log κ over log c0 is upwards for every distribution."""
     trends = {
         label: trend(list(np.log10(group["channels"])), list(np.log10(group["condition_number"])))
@@ -174,22 +168,30 @@ def _growth(square: pd.DataFrame) -> Decided:
         f" up to c0 = c2 = {channels[-1]} already (Figure 2 goes on to {IN_FIGURE_2}, where the "
         "paper's sentence is decided)"
     )
-    return intervals.decide(trends.values()), {
-        "below": below if channels[-1] < IN_FIGURE_2 else "",
-        "sizes": ", ".join(map(str, channels)),
-        "powers": ", ".join(f"{label} {power}" for label, power in trends.items()),
-        "above": intervals.count_signs(trends.values())[1],
-        "of": len(trends),
-    }
+    return (
+        "growth",
+        decide(trends.values()),
+        {
+            "below": below if channels[-1] < IN_FIGURE_2 else "",
+            "sizes": ", ".join(map(str, channels)),
+            "powers": ", ".join(f"{label} {power}" for label, power in trends.items()),
+            "above": count_signs(trends.values())[1],
+            "of": len(trends),
+        },
+    )
 
 
-def _columns(square: pd.DataFrame) -> Decided:
+def _columns(square: pd.DataFrame) -> Decision:
     correlated = square["largest_off_diagonal"].min() > 1e-3
-    return "false as stated" if correlated else "confirmed", {
-        "largest": mean_interval(list(square["largest_off_diagonal"])),
-        "channels": square["channels"].iloc[0],
-        "condition": geometric_mean(square["condition_number"]).mean,
-    }
+    return (
+        "columns",
+        "false as stated" if correlated else "confirmed",
+        {
+            "largest": mean_interval(list(square["largest_off_diagonal"])),
+            "channels": square["channels"].iloc[0],
+            "condition": geometric_mean(square["condition_number"]).mean,
+        },
+    )
 
 
 TASKS = sweep(
@@ -198,4 +200,4 @@ TASKS = sweep(
     {"channels": CHANNELS, "features": ANY_WIDTH},
     {"draws": DRAWS},
 )
-PART = part(__file__, TASKS, summarize, draw, decide)
+PART = part(__file__, TASKS, summarize, draw, judge)

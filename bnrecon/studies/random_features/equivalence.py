@@ -196,10 +196,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     for letter, axes, precision in zip("ab", panels, precisions, strict=False):
         _draw_lines(axes, rows[rows["precision"] == precision])
         axes.set_yscale("symlog", linthresh=1e-17)  # equal gradients are drawn at 0
-        axes.set_ylim(-1e-18, 10)
-        axes.set_yticks([0, 1e-15, 1e-10, 1e-5, 1])
-        axes.set_xlabel("step of SGD")
-        axes.set_title(f"({letter}) {precision}, a small VGG on digits")
+        axes.set(ylim=(-1e-18, 10), yticks=[0, 1e-15, 1e-10, 1e-5, 1])
+        axes.set(xlabel="step of SGD", title=f"({letter}) {precision}, a small VGG on digits")
     panels[0].set_ylabel("relative difference of gradients")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)

@@ -17,7 +17,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.studies.random_features.averages import errorbar_by, interval_of
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -151,15 +151,11 @@ def draw(rows: pd.DataFrame) -> Figure:
             _line(right, group, "n", colour, f"$c_2={outputs}$")
     square = normal[normal["outputs"] == normal["inputs"]]
     _line(right, square, "n", "black", "$c_2=c_0$")
-    left.set_title(f"(a) $n=c_0c_2={largest}$")
-    left.set_xlabel("output channels $c_2$")
+    left.set(title=f"(a) $n=c_0c_2={largest}$", xlabel="output channels $c_2$")
     left.set_ylabel(f"distance from the law, {rows['seed'].nunique()} draws")
-    right.set_title("(b) He normal")
-    right.set_xlabel("equations $n=c_0c_2=c_1$")
-    for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+    right.set(title="(b) He normal", xlabel="equations $n=c_0c_2=c_1$")
     for axes, by in ((left, "outputs"), (right, "n")):
+        axes.set(xscale="log", yscale="log")
         ticks = sorted(rows[by].unique())
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False)
@@ -175,19 +171,16 @@ def _line(axes: Axes, rows: pd.DataFrame, by: str, colour: str, label: str) -> N
         errorbar_by(axes, rows, by, "distance", **style)
 
 
-def decide(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Does the law follow from c0 c2 → ∞ alone, and are the blocks of A.2 independent?"""
     normal = rows[rows["features"] == NORMAL]
     single = normal[normal["outputs"] == 1]
-    decided: dict[str, Decided] = {}
-    if single["n"].nunique() > 1:
-        decided["limit"] = _limit(single, normal[normal["outputs"] == normal["inputs"]])
-    if not normal.empty:
-        decided["blocks"] = _blocks(normal)
-    return by_claim(decided)
+    square = normal[normal["outputs"] == normal["inputs"]]
+    limit = [_limit(single, square)] if single["n"].nunique() > 1 else []
+    return limit if normal.empty else [*limit, _blocks(normal)]
 
 
-def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decided:
+def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decision:
     """Wrong where the distance at c2 = 1 stays above half of that at the smallest n.
 
     Confirmed where at the largest n it is surely below that.
@@ -201,10 +194,10 @@ def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decided:
     stays = all(interval.ends[0] > half for interval in fixed.values())
     verdict = "confirmed" if last.ends[1] < half else "open"
     numbers = {"fixed": _listed(fixed), "growing": _listed(growing) or "not measured yet"}
-    return "false as stated" if stays else verdict, numbers
+    return "limit", "false as stated" if stays else verdict, numbers
 
 
-def _blocks(normal: pd.DataFrame) -> Decided:
+def _blocks(normal: pd.DataFrame) -> Decision:
     """Wrong where the correlation is above 0 at every c2, each at its largest n."""
     correlations = {
         (int(outputs), int(inputs)): mean_interval(list(group["block_correlation"]))
@@ -219,15 +212,19 @@ def _blocks(normal: pd.DataFrame) -> Decided:
         if interval.half_width is not None
     ]
     verdict = "false as stated" if all(one.sign > 0 for one in shown.values()) else "open"
-    return verdict, {
-        "shown": "; ".join(
-            f"{interval:.3f} at c2 = {outputs}, c0 = {inputs}, derived {1 / (outputs + 3):.3f}"
-            for (outputs, inputs), interval in shown.items()
-        ),
-        "outside": sum(one.sign != 0 for one in differences),
-        "of": len(differences),
-        "by_chance": 0.05 * len(differences),
-    }
+    return (
+        "blocks",
+        verdict,
+        {
+            "shown": "; ".join(
+                f"{interval:.3f} at c2 = {outputs}, c0 = {inputs}, derived {1 / (outputs + 3):.3f}"
+                for (outputs, inputs), interval in shown.items()
+            ),
+            "outside": sum(one.sign != 0 for one in differences),
+            "of": len(differences),
+            "by_chance": 0.05 * len(differences),
+        },
+    )
 
 
 def _listed(distances: dict[int, Interval]) -> str:
@@ -244,4 +241,4 @@ FORMATS = dict.fromkeys(
     ],
     ".3f",
 )
-PART = part(__file__, tasks, summarize, draw, decide, formats=FORMATS)
+PART = part(__file__, tasks, summarize, draw, judge, formats=FORMATS)

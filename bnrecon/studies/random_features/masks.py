@@ -16,7 +16,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.averages import intervals_by
 from bnrecon.studies.random_features.feature_matrices import COLOURS
 from bnrecon.studies.random_features.permutation_search import (
@@ -34,6 +34,7 @@ from bnrecon.studies.random_features.permutation_search import (
     unreached,
 )
 
+TEXT = read_text(__file__)
 DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 MISSING = 100  # of the paper's 2500 features
 ID_COND = "ID cond"  # masks are sums of its features
@@ -122,8 +123,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         for label, group in rows.groupby("features", sort=False):
             _draw_line(axes, group, "unpermuted", "-", COLOURS[label], str(label))
             _draw_line(axes, group, search, ":", COLOURS[label])
-        axes.set_title(f"{title}, c1 = {rows['c1'].iloc[0]}")
-        axes.set_xlabel("density p of the mask")
+        title = f"{title}, c1 = {rows['c1'].iloc[0]}"
+        axes.set(title=title, xlabel="density p of the mask")
     channels, draws = rows["channels"].iloc[0], rows["seed"].nunique()
     axes.plot([], [], "-", color="black", label="not permuted")
     axes.plot([], [], ":", color="black", label="permuted")
@@ -162,26 +163,20 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
         return {"shared": ""}
     channels, width = int(rows["channels"].iloc[0]), int(rows["c1"].iloc[0])
     n = channels**2
-    return {
-        "shared": f'In the rows "{SHARED}" all outputs share the feature of the first input, so '
-        f"that {n - width - channels + 1} entries are missing instead of {n - width}; they are "
-        "fitted to any accuracy, since zeros among the shared entries are approached, not attained "
-        "(erratum 31). "
-    }
+    missing = {"missing": n - width - channels + 1, "usual": n - width}
+    return {"shared": TEXT.sentence("rows with one shared", label=SHARED, **missing) + " "}
 
 
-def decide_claims(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Which masks permuting fits with too few features, and what it does to the others' error."""
     rows = rows.assign(best=best_error(rows))
     shared, rows = rows[rows["features"] == SHARED], rows[rows["features"] != SHARED]
     id_cond = rows["features"] == ID_COND
-    return by_claim(
-        {
-            "possible": _possible(rows[id_cond], rows[~id_cond]),
-            "low": _low_density(rows[id_cond], shared),
-            "everywhere": _at_every_density(rows),
-        }
-    )
+    return [
+        _possible(rows[id_cond], rows[~id_cond]),
+        _low_density(rows[id_cond], shared),
+        _at_every_density(rows),
+    ]
 
 
 def _fits(rows: pd.DataFrame) -> pd.DataFrame:
@@ -190,21 +185,25 @@ def _fits(rows: pd.DataFrame) -> pd.DataFrame:
     return (rows[searches] < NONE).groupby(rows["density"]).sum()
 
 
-def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decided:
+def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     """By the greedy pass, the paper's search, where without permuting there is an error."""
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
-    return bool((fits["greedy"] > fits["unpermuted"]).any()), {
-        "draws": rows["seed"].nunique(),
-        "tries": TRIES,
-        "fits": "; ".join(
-            f"p = {density}: {', '.join(map(str, line))}"
-            for density, line in fits.iterrows()
-            if line["best"]
-        ),
-        "others": _fits(others)["greedy"].sum(),
-        "c1": rows["c1"].iloc[0],
-        "n": rows["channels"].iloc[0] ** 2,
-    }
+    return (
+        "possible",
+        bool((fits["greedy"] > fits["unpermuted"]).any()),
+        {
+            "draws": rows["seed"].nunique(),
+            "tries": TRIES,
+            "fits": "; ".join(
+                f"p = {density}: {', '.join(map(str, line))}"
+                for density, line in fits.iterrows()
+                if line["best"]
+            ),
+            "others": _fits(others)["greedy"].sum(),
+            "c1": rows["c1"].iloc[0],
+            "n": rows["channels"].iloc[0] ** 2,
+        },
+    )
 
 
 def _fitted_densities(rows: pd.DataFrame) -> tuple[float, float]:
@@ -214,22 +213,19 @@ def _fitted_densities(rows: pd.DataFrame) -> tuple[float, float]:
     return max(every, default=0), max(some, default=0)
 
 
-def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> Decided:
+def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> Decision:
     """Up to which density any permutation fits, which exact assignments decide."""
     always, ever = _fitted_densities(id_cond)
     other = ""
     if len(shared):
-        other = (
-            " With one feature shared by all outputs these densities are {} and {}, where zeros "
-            "among the shared entries are approached, not attained (erratum 31); the verdict is "
-            "without it."
-        ).format(*_fitted_densities(shared))
+        every, some = _fitted_densities(shared)
+        other = " " + TEXT.sentence("densities with one shared", every=every, some=some)
     enough = id_cond["seed"].nunique() >= DRAWS["paper"]
     numbers = {"always": always, "ever": ever, "half": HALF, "shared": other}
-    return always < HALF if enough else "open", numbers
+    return "low", always < HALF if enough else "open", numbers
 
 
-def _at_every_density(rows: pd.DataFrame) -> Decided:
+def _at_every_density(rows: pd.DataFrame) -> Decision:
     """What the greedy pass leaves of the error; by construction never more than all of it."""
     rows = rows[rows["density"] < 1]
     error = rows.groupby(["features", "density"])[["greedy", "unpermuted"]].mean()
@@ -238,22 +234,19 @@ def _at_every_density(rows: pd.DataFrame) -> Decided:
     sums = densest.groupby("seed")[["greedy", "unpermuted"]].sum()
     ratio = mean_interval(list(100 * sums["greedy"] / sums["unpermuted"]))
     others = shares.drop(index=ID_COND, level="features")
-    return decide([ratio - 75], least=2), {
-        "ratio": ratio,
-        "lowest": rows["density"].min(),
-        "highest": rows["density"].max(),
-        "id_cond": ", ".join(f"{share:.0f}" for share in shares[ID_COND]),
-        "least": others.min(),
-        "most": others.max(),
-    }
+    return (
+        "everywhere",
+        decide([ratio - 75], least=2),
+        {
+            "ratio": ratio,
+            "lowest": rows["density"].min(),
+            "highest": rows["density"].max(),
+            "id_cond": ", ".join(f"{share:.0f}" for share in shares[ID_COND]),
+            "least": others.min(),
+            "most": others.max(),
+        },
+    )
 
 
-PART = part(
-    __file__,
-    tasks,
-    summarize,
-    draw,
-    decide_claims,
-    caption_numbers,
-    formats=dict.fromkeys(SEARCHES.values(), ".4f"),
-)
+FORMATS = dict.fromkeys(SEARCHES.values(), ".4f")
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.matching_bound import enumerate_targets
 from bnrecon.studies.random_features.sparse_matching import (
     MakeTarget,
@@ -27,6 +27,7 @@ from bnrecon.studies.random_features.sparse_matching import (
     width_factor_in_print,
 )
 
+TEXT = read_text(__file__)
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
 ENUMERATED = {"smoke": [2, 2], "laptop": [3, 3], "paper": [3, 3]}  # its c2 and c0
 DENSITIES = (0.2, 0.5, 0.8, 0.95)  # of the features, in the enumeration
@@ -269,44 +270,35 @@ def _matched(row: dict[str, Any]) -> str:
     return f"{share:.4f} [{row['low']:.4f}, {row['high']:.4f}] (n={row['draws']:.0f})"
 
 
-def decide(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """The bound of Theorem 4.2, that it is attained, and both factors k."""
     rows = _complete(rows)
     bound = rows[rows["theorem"] == "4.2"]
     disjoint = bound[bound["setting"].str.contains(SHOWN)]
-    decided: dict[str, Decided] = {}
-    if len(bound):
-        decided["bound"] = _bound(bound)
+    decisions: list[Decision] = [_bound(bound)] if len(bound) else []
     if len(disjoint):
         attained = {"bound": disjoint["bound"].iloc[0]} | _example(disjoint.iloc[0])
         below = (disjoint["high"] < disjoint["bound"]).all()
-        decided["attained"] = ("false as stated" if below else "open", attained)
-    for name, theorem in (("width", "4.3"), ("special", "Fig. 1 (e)")):
+        decisions.append(("attained", "false as stated" if below else "open", attained))
+    for theorem in ("4.3", "Fig. 1 (e)"):
         printed = rows[rows["theorem"] == f"{theorem}, k in print"]
         derived = rows[rows["theorem"] == f"{theorem}, k derived"]
         if len(printed):
-            decided[name] = _factor(printed, derived)
-    k = math.ceil(disjoint_factor(*SPECIAL))
-    verdicts, numbers = by_claim(decided)
-    return verdicts, {**numbers, "k": k, "product": product(k)}
+            decisions.append((theorem, *_factor(printed, derived)))
+    return decisions
 
 
-def _bound(bound: pd.DataFrame) -> Decided:
+def _bound(bound: pd.DataFrame) -> Decision:
     """Confirmed by the enumeration, where no interval contradicts it."""
     exact = bound[bound["exact"].notna()]
     shares = ", ".join(
         f"{row['exact'] / row['bound']:.5f} at p = {row['feature_density']:g}"
         for row in exact.to_dict("records")
     )
-    enumerated = (
-        "; over all targets of a small size with two rows or more to be matched the probability "
-        f"is at most this share of the bound: {shares}"
-    )
+    enumerated = TEXT.sentence("enumerated", shares=shares) if shares else ""
     verdict = "open" if exact.empty else "confirmed"
-    return "false as stated" if (bound["holds"] == "no").any() else verdict, {
-        "counts": _counts(bound),
-        "enumerated": enumerated if shares else "",
-    }
+    numbers = {"counts": _counts(bound), "enumerated": enumerated}
+    return "bound", "false as stated" if (bound["holds"] == "no").any() else verdict, numbers
 
 
 def _counts(rows: pd.DataFrame) -> str:
@@ -321,17 +313,20 @@ def _example(row: pd.Series) -> dict[str, Any]:
     return {"setting": row["setting"], "density": density, "matched": _matched(row.to_dict())}
 
 
-def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> Decided:
+def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> tuple[str, dict[str, Any]]:
     """Wrong where a setting falls short of what is promised, which is then the example."""
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
     verdict = "false as stated" if len(failed) else "open"
+    k = math.ceil(disjoint_factor(*SPECIAL))
     return "confirmed" if (printed["holds"] == "yes").all() else verdict, {
         "counts": _counts(printed),
         "promised": shown["bound"],
         "derived": _counts(derived),
+        "k": k,
+        "product": product(k),
     } | _example(shown)
 
 
 FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
-PART = part(__file__, tasks, summarize, decide=decide, formats=FORMATS)
+PART = part(__file__, tasks, summarize, decide=judge, formats=FORMATS)

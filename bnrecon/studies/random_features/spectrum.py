@@ -19,7 +19,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decided, Decisions, by_claim, part
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
     COLOURS,
@@ -162,10 +162,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         channels = int(group["channels"].iloc[0])
         _draw_histograms(axes, group)
         _draw_laws(axes, width / channels**2)
-        axes.set_title(f"({letter}) $c_0=c_2={channels}$, $c_1={width}$")
-        axes.set_xlabel("singular value")
-        axes.set_ylim(0, 0.9)
-        axes.set_xlim(0, BINS[-1])
+        title = f"({letter}) $c_0=c_2={channels}$, $c_1={width}$"
+        axes.set(title=title, xlabel="singular value", ylim=(0, 0.9), xlim=(0, BINS[-1]))
     grid[0].set_ylabel(f"density, {rows['draws'].iloc[0]} draws")
     handles = {
         label: handle
@@ -206,13 +204,13 @@ def _draw_laws(axes: Axes, aspect: float) -> None:
         axes.text(0.97, 0.95, label, color=MAGENTA, **where)
 
 
-def decide_claims(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Does the printed density describe M, and does the repaired one?"""
     rows = rows[rows["features"].isin(ANY_WIDTH)]
-    return by_claim({} if rows.empty else {"density": _density(rows), "law": _law(rows)})
+    return [] if rows.empty else [_density(rows), _law(rows)]
 
 
-def _density(rows: pd.DataFrame) -> Decided:
+def _density(rows: pd.DataFrame) -> Decision:
     """Decided by the settings of fewer features than equations: elsewhere both are the same law."""
     fewer = rows[rows["c1"] < rows["channels"] ** 2]
     wrong, right, measured = [], [], []
@@ -223,21 +221,25 @@ def _density(rows: pd.DataFrame) -> Decided:
         right.append(printed < min(CLOSE, low))
         measured.append(f"{label} {printed:.3f} ({distance.mean:.3f}), c1 = {width}")
     verdict = "false as stated" if wrong and all(wrong) else "open"
-    return "confirmed" if right and all(right) else verdict, {
-        "measured": "; ".join(measured) or "no setting yet",
-        "printed": printed_edges(0.8),
-        "edges": spectrum.edges(0.8),
-    }
+    return (
+        "density",
+        "confirmed" if right and all(right) else verdict,
+        {
+            "measured": "; ".join(measured) or "no setting yet",
+            "printed": printed_edges(0.8),
+            "edges": spectrum.edges(0.8),
+        },
+    )
 
 
-def _law(rows: pd.DataFrame) -> Decided:
+def _law(rows: pd.DataFrame) -> Decision:
     settings = rows.drop_duplicates(["features", "c1"])
     distances = [_distance(group) for _, group in rows.groupby(["features", "c1"])]
     worst = settings.loc[settings["mean_distance"].idxmax()]
     verdict = decide((CLOSE - distance for distance in distances), least=2)
-    return verdict, {"worst": worst, "settings": len(settings), "close": CLOSE}
+    return "law", verdict, {"worst": worst, "settings": len(settings), "close": CLOSE}
 
 
 FORMATS = dict.fromkeys(["λ", "condition number, median", "of the law"], ".3g")
 FORMATS |= dict.fromkeys(["distance from the law", "from the printed density"], ".3f")
-PART = part(__file__, tasks, summarize, draw, decide_claims, formats=FORMATS)
+PART = part(__file__, tasks, summarize, draw, judge, formats=FORMATS)
