@@ -17,6 +17,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
+from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.averages import span
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
@@ -50,25 +51,18 @@ DRAWN = {
 }
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each size of the hidden layer and seed."""
     channels = CHANNELS[scale]
-    return [
-        Task(
-            f"hidden {hidden}, seed {seed}",
-            measure_alignment,
-            {
-                "hidden": hidden,
-                "missing": missing_features(of_2500, channels),
-                "seed": seed,
-                "channels": channels,
-                "searches": list(SEARCHES),
-                "features": features_of_width(channels, missing_features(of_2500, channels)),
-            },
-        )
-        for seed in range(DRAWS[scale])
-        for hidden, of_2500 in SIZES
-    ]
+    missing = {hidden: missing_features(of_2500, channels) for hidden, of_2500 in SIZES}
+    sizes = [(*size, features_of_width(channels, size[1])) for size in missing.items()]
+    every = sweep(
+        measure_alignment,
+        "hidden {hidden}, seed {seed}",
+        {"seed": range(DRAWS[scale]), ("hidden", "missing", "features"): sizes},
+        {"channels": channels, "searches": list(SEARCHES)},
+    )
+    return every(scale, options)
 
 
 def measure_alignment(
@@ -97,23 +91,16 @@ def measure_alignment(
     width = shape.equations - missing
     rows = []
     for label in features:
-        basis = unreached(label, shape, width, seed)
+        basis, separate = unreached(label, shape, width, seed), label in SINGLE_ENTRIES
+        size = {"c1": width, "channels": channels, "seed": seed}
+        size["complement_dimension"] = basis.shape[1]
         for target_label, target_name in FEATURES.items():
             target = target_weight(target_name, channels, channels, seed, hidden)
             target = target * (target.numel() ** 0.5 / target.norm())
-            row = {
-                "features": label,
-                "target": target_label,
-                "hidden": hidden,
-                "rank": int(torch.linalg.matrix_rank(target)),
-                "c1": width,
-                "channels": channels,
-                "seed": seed,
-                "complement_dimension": basis.shape[1],
-            }
-            separate = label in SINGLE_ENTRIES
+            rank = int(torch.linalg.matrix_rank(target))
+            row = {"features": label, "target": target_label, "hidden": hidden, "rank": rank}
             errors = permutation_errors(basis, target, seed, separate, searches)
-            rows.append(row | errors)
+            rows.append(row | size | errors)
     return pd.DataFrame(rows)
 
 

@@ -15,11 +15,12 @@ from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, geometric_mean, paired_difference
 from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.averages import intervals_by, trend
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
 from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors
 
+TEXT = read_text(__file__)
 CHANNELS = {"smoke": (5,), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
 EXCESS = (0, 10, 100)  # c1 - n
@@ -115,16 +116,14 @@ def _effect_of_the_limit(rows: pd.DataFrame) -> str:
     if stopped.empty:
         return ""
     factors = short.loc[stopped, "relative_rmse"] / long.loc[stopped, "relative_rmse"]
+    iterations = long.loc[stopped, "iterations"]
+    numbers = {"stopped": len(stopped), "runs": len(short)}
+    numbers |= {"fewest": iterations.min(), "most": iterations.max()}
     by_excess = ", ".join(
         f"{geometric_mean(values).mean:.1f} times smaller at {excess} excess features"
         for excess, values in factors.groupby(level="excess")
     )
-    iterations = long.loc[stopped, "iterations"]
-    return (
-        f"The limit of 2,000 iterations stops {len(stopped)} of {len(short)} runs. With 50,000 "
-        f"these end after {iterations.min():,.0f} to {iterations.max():,.0f} iterations, and the "
-        f"error is {by_excess} (geometric means). "
-    )
+    return TEXT.sentence("limit", factors=by_excess, **numbers) + " "
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -197,53 +196,46 @@ def _legend(figure: Figure, rows: pd.DataFrame) -> None:
     figure.legend(lines, labels, title=title, loc="outside upper center", ncols=5)
 
 
-def decide(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Those whose tasks are there: size, excess features, preconditioning, better features."""
     rows = rows.assign(
         log_condition=np.log10(rows["condition_number"]),
         log_error=np.log10(rows["relative_rmse"].where(rows["relative_rmse"] > 0)),
     )
     standard = rows[rows["features"].isin(ANY_WIDTH)]
-    verdicts, numbers = _growth(standard[standard["excess"] == 0])
-    comparisons = {
-        "excess": _many_and_none(standard),
-        "preconditioning": _with_and_without_svd(_largest(standard)),
-        "better": _better_features(_largest(rows[rows["excess"] == 0])),
-    }
-    for name, (differences, more) in comparisons.items():
-        if differences:
-            verdicts[name] = _verdict(differences)
-            below, above = count_signs(differences)
-            numbers[name] = more | {"below": below, "above": above, "of": len(differences)}
-    return verdicts, numbers
-
-
-def _growth(square: pd.DataFrame) -> tuple[dict[str, str], dict[str, Any]]:
-    """At c1 = n: the trend of a logarithm over that of the size, for each distribution."""
+    square = standard[standard["excess"] == 0]
     # The condition number is a draw's, which has a row for each solver.
     draws = square.drop_duplicates(["features", "channels", "seed"])
-    groups = {name: square[square["solver"] == name] for name in (LONG, "svd_lu_lbfgs", "auto")}
-    growing = {
-        "condition": (draws, "condition_number", "log_condition"),
-        "error": (groups[LONG], "relative_rmse", "log_error"),
-        "preconditioned": (groups["svd_lu_lbfgs"], "relative_rmse", "log_error"),
-    }
-    verdicts: dict[str, str] = {}
-    direct = _span_of_means(_slopes(groups["auto"], "log_error"))
-    numbers: dict[str, Any] = {"direct": direct, "sizes": SIZES}
-    for name, (group, column, logarithm) in growing.items():
-        slopes = _slopes(group, logarithm)
-        if len(slopes):
-            verdicts[name] = _verdict([-one for one in slopes])
-        elif len(group):
-            verdicts[f"{name}, few sizes"] = "open"
-        numbers[name] = {
-            "means": _means(group, column, "channels"),
-            "power": _span_of_means(slopes),
-            "above": count_signs(slopes)[1],
-            "of": len(slopes),
-        }
-    return verdicts, numbers
+    long, svd, auto = (square[square["solver"] == name] for name in (LONG, "svd_lu_lbfgs", "auto"))
+    direct = _span_of_means(_slopes(auto, "log_error"))
+    return [
+        *_growth("condition", draws, "condition_number", "log_condition"),
+        *_growth("error", long, "relative_rmse", "log_error"),
+        *_comparison("excess", *_many_and_none(standard)),
+        *_comparison("preconditioning", *_with_and_without_svd(_largest(standard))),
+        *_growth("preconditioned", svd, "relative_rmse", "log_error", direct=direct),
+        *_comparison("better", *_better_features(_largest(rows[rows["excess"] == 0]))),
+    ]
+
+
+def _growth(
+    name: str, rows: pd.DataFrame, column: str, logarithm: str, **numbers: str
+) -> list[Decision]:
+    """At c1 = n: the trend of a logarithm over that of the size, for each distribution."""
+    slopes = _slopes(rows, logarithm)
+    if not slopes:
+        return [(f"{name}, few sizes", "open", {"sizes": SIZES})] if len(rows) else []
+    above = {"above": count_signs(slopes)[1], "of": len(slopes)}
+    means = {"means": _means(rows, column, "channels"), "power": _span_of_means(slopes)}
+    return [(name, _verdict([-one for one in slopes]), above | means | numbers)]
+
+
+def _comparison(
+    name: str, differences: Sequence[Interval], numbers: dict[str, Any]
+) -> list[Decision]:
+    below, above = count_signs(differences)
+    signs = {"below": below, "above": above, "of": len(differences)}
+    return [(name, _verdict(differences), numbers | signs)] if differences else []
 
 
 def _verdict(intervals: Sequence[Interval]) -> str:
@@ -334,14 +326,14 @@ def _better_features(square: pd.DataFrame) -> tuple[list[Interval], dict[str, An
         if (one := paired_difference(plain, group, "log_error")) is not None
     ]
     errors = square.loc[(square["features"] == "ID cond") & (square["solver"] == "lbfgs"), "rmse"]
-    exact = f" With ID cond features LBFGS has an error of 0 in {(errors == 0).sum()} of "
+    exact = TEXT.sentence("id_cond", exact=(errors == 0).sum(), seeds=len(errors))
     positive = plain.loc[plain["relative_rmse"] > 0, "relative_rmse"]
     return differences, {
         "channels": square["channels"].max(),
         "error": geometric_mean(positive).mean if differences else None,
         "errors": _means(preconditioned, "relative_rmse", "features"),
-        "id_cond": "" if errors.empty else f"{exact}{len(errors)} seeds.",
+        "id_cond": "" if errors.empty else f" {exact}",
     }
 
 
-PART = part(__file__, tasks, summarize, draw, decide, caption_numbers)
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers)

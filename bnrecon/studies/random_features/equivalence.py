@@ -138,7 +138,7 @@ def _steps(values: pd.Series) -> str:
     return span if len(reached) == len(values) else f"{span}, {len(reached)} of {len(values)}"
 
 
-def decide(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Are the two parameterizations trained alike?
 
     Decided by collapsed pairs, which have to agree bit for bit, by float64, and by the first
@@ -222,4 +222,4 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
 CONTROLLED = {"orders": len(ORDERS), "starts": len(STARTS)}
-PART = part(__file__, TASKS, summarize, draw, decide, lambda _rows: CONTROLLED)
+PART = part(__file__, TASKS, summarize, draw, judge, lambda _rows: CONTROLLED)

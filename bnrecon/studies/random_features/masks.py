@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 import torch
@@ -16,6 +15,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
+from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.averages import intervals_by
 from bnrecon.studies.random_features.feature_matrices import COLOURS
@@ -43,17 +43,13 @@ HALF = 0.5  # lower densities are low, in our words
 PANELS = {"greedy": "(a) greedy pass", "best": "(b) best permutation found"}
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each seed."""
-    channels = CHANNELS[scale]
-    common: dict[str, Any] = {
-        "channels": channels,
-        "missing": missing_features(MISSING, channels),
-        "searches": list(SEARCHES),
-        "features": features_of_width(channels, missing_features(MISSING, channels)),
-    }
-    seeds = range(DRAWS[scale])
-    return [Task(f"seed {seed}", measure_masks, {"seed": seed} | common) for seed in seeds]
+    missing = missing_features(MISSING, CHANNELS[scale])
+    size = {"channels": CHANNELS[scale], "missing": missing, "searches": list(SEARCHES)}
+    features = {"features": features_of_width(CHANNELS[scale], missing)}
+    seeds = {"seed": range(DRAWS[scale])}
+    return sweep(measure_masks, "seed {seed}", seeds, size | features)(scale, options)
 
 
 def measure_masks(
@@ -74,21 +70,13 @@ def measure_masks(
     """
     shape = LayerShape(channels, channels)
     width = shape.equations - missing
-    rows = []
+    rows, size = [], {"c1": width, "channels": channels, "seed": seed}
     for label in features:
-        basis = unreached(label, shape, width, seed)
+        basis, separate = unreached(label, shape, width, seed), label in SINGLE_ENTRIES
         for density in DENSITIES:
             target = bernoulli_mask(channels, density, seed)
-            row = {
-                "features": label,
-                "density": density,
-                "c1": width,
-                "channels": channels,
-                "seed": seed,
-            }
-            separate = label in SINGLE_ENTRIES
             errors = permutation_errors(basis, target, seed, separate, searches)
-            rows.append(row | errors)
+            rows.append({"features": label, "density": density} | size | errors)
     return pd.DataFrame(rows)
 
 

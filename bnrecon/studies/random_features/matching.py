@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,52 +57,6 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
     ]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A statement about a probability, and how to simulate it.
-
-    Args:
-        theorem: whose statement it is.
-        setting: its sizes, in words.
-        density: p, of the features.
-        bound: the probability that the statement gives.
-        bound_kind: "at most" or "at least".
-        make_target: draws the target.
-        rows: number of feature rows.
-        draws: how many times to draw; 0 leaves the simulation out.
-        partition_probability: what the proof of Theorem 4.3 comes to.
-    """
-
-    theorem: str
-    setting: str
-    density: float
-    bound: float
-    bound_kind: str
-    make_target: MakeTarget
-    rows: int
-    draws: int
-    partition_probability: float = math.nan
-
-    def simulate(self) -> dict[str, Any]:
-        """A row: how often the target was found, with the exact 95% interval of the share."""
-        matched, low, high = 0, math.nan, math.nan
-        if self.draws:
-            matched = count_matches(self.make_target, self.rows, self.density, self.draws)
-            low, high = stats.binomtest(matched, self.draws).proportion_ci(0.95)
-        return {
-            "theorem": self.theorem,
-            "setting": self.setting,
-            "feature_density": self.density,
-            "bound": self.bound,
-            "bound_kind": self.bound_kind,
-            "matched": matched,
-            "draws": self.draws,
-            "share_low": low,
-            "share_high": high,
-            "partition_probability": self.partition_probability,
-        }
-
-
 def simulate(draws: int) -> pd.DataFrame:
     """Simulate every statement; large targets are drawn a twentieth as often.
 
@@ -111,86 +64,96 @@ def simulate(draws: int) -> pd.DataFrame:
         One row for each statement and setting.
     """
     few = max(50, draws // 20)
-    cases = (
-        *_bound_cases(draws, few),
-        *_width_cases(draws, few),
-        *_disjoint_cases(few),
-    )
-    return pd.DataFrame([case.simulate() for case in cases])
+    rows = (*_bound_rows(draws, few), *_width_rows(draws, few), *_disjoint_rows(few))
+    return pd.DataFrame(rows)
 
 
-def _bound_cases(draws: int, few: int) -> Iterator[Case]:
+def _simulated(
+    theorem: str,
+    setting: str,
+    density: float,
+    bound: tuple[str, float],
+    make_target: MakeTarget,
+    rows: int,
+    draws: int,
+    partition: float = math.nan,
+) -> dict[str, Any]:
+    """A row: how often the target was found, with the exact 95% interval of the share.
+
+    Args:
+        theorem: whose statement it is.
+        setting: its sizes, in words.
+        density: p, of the features.
+        bound: "at most" or "at least", and the probability that the statement gives.
+        make_target: draws the target.
+        rows: number of feature rows.
+        draws: how many times to draw; 0 leaves the simulation out.
+        partition: what the proof of Theorem 4.3 comes to.
+    """
+    matched, low, high = 0, math.nan, math.nan
+    if draws:
+        matched = count_matches(make_target, rows, density, draws)
+        low, high = stats.binomtest(matched, draws).proportion_ci(0.95)
+    return {
+        "theorem": theorem,
+        "setting": setting,
+        "feature_density": density,
+        "bound": bound[1],
+        "bound_kind": bound[0],
+        "matched": matched,
+        "draws": draws,
+        "share_low": low,
+        "share_high": high,
+        "partition_probability": partition,
+    }
+
+
+def _bound_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
     """Theorem 4.2, where the paper says that its bound is attained, and for random targets."""
     for degree, inputs in ((1, 2), (2, 4)):
         density = 0.5 ** (1 / degree)  # p^d = 1/2
-        target = disjoint_rows(2, inputs, degree)
-        yield Case(
-            "4.2",
-            f"c2 = 2, d = {degree}, {DISJOINT}",
-            density,
-            degree_bound(np.array([degree] * 2), density, 2),
-            "at most",
-            _always(target),
-            2,
-            draws,
-        )
+        target = _always(disjoint_rows(2, inputs, degree))
+        bound = ("at most", degree_bound(np.array([degree] * 2), density, 2))
+        setting = f"c2 = 2, d = {degree}, {DISJOINT}"
+        yield _simulated("4.2", setting, density, bound, target, 2, draws)
     for density in (0.7, 0.75, 0.8, 0.85, 0.875, 0.9):
-        yield Case(
-            "4.2",
-            "c2 = c0 = 50, d = 10, random",
-            density,
-            degree_bound(np.array([10] * 50), density, 50),
-            "at most",
-            random_rows(50, 50, 10),
-            50,
-            few,
-        )
+        bound = ("at most", degree_bound(np.array([10] * 50), density, 50))
+        setting, target = "c2 = c0 = 50, d = 10, random", random_rows(50, 50, 10)
+        yield _simulated("4.2", setting, density, bound, target, 50, few)
 
 
-def _width_cases(draws: int, few: int) -> Iterator[Case]:
+def _width_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
     """Theorem 4.3, with the printed k and the derived one."""
-    for setting in SETTINGS:
-        outputs, inputs, target_density, density, failure = setting
+    for outputs, inputs, target_density, density, failure in SETTINGS:
+        numbers = (outputs, inputs, target_density, density)
         factors = {
-            "4.3, k in print": width_factor_in_print(*setting),
-            "4.3, k derived": width_factor(*setting),
+            "4.3, k in print": width_factor_in_print(*numbers, failure),
+            "4.3, k derived": width_factor(*numbers, failure),
         }
         for theorem, factor in factors.items():
             k = math.ceil(round(factor, 9))
-            drawn = draws if outputs == 1 else few
-            yield Case(
-                theorem,
-                f"c2 = {outputs}, c0 = {inputs}, q = {target_density}, k = {k}",
-                density,
-                1 - failure,
-                "at least",
-                _bernoulli_rows(outputs, inputs, target_density),
-                k * outputs,
-                drawn if k * outputs <= MOST_ROWS else 0,
-                partition_probability(k, outputs, inputs, target_density, density),
+            setting = f"c2 = {outputs}, c0 = {inputs}, q = {target_density}, k = {k}"
+            bound, target = ("at least", 1 - failure), _bernoulli_rows(*numbers[:3])
+            drawn = 0 if k * outputs > MOST_ROWS else draws if outputs == 1 else few
+            partition = partition_probability(k, *numbers)
+            yield _simulated(
+                theorem, setting, density, bound, target, k * outputs, drawn, partition
             )
 
 
-def _disjoint_cases(few: int) -> Iterator[Case]:
+def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
     """The text's k for disjoint supports, and the one of Theorem 4.2's reasoning."""
     outputs, degree, density, failure = SPECIAL
-    target = disjoint_rows(outputs, 50, degree)
+    target = _always(disjoint_rows(outputs, 50, degree))
     factors = {
         "Fig. 1 (e), k in print": disjoint_factor_in_print(*SPECIAL),
         "Fig. 1 (e), k derived": disjoint_factor(*SPECIAL),
     }
     for statement, factor in factors.items():
         k = math.ceil(factor)
-        yield Case(
-            statement,
-            f"c2 = {outputs}, d = {degree}, {DISJOINT}, k = {k}",
-            density,
-            1 - failure,
-            "at least",
-            _always(target),
-            outputs * k,
-            few,
-        )
+        setting = f"c2 = {outputs}, d = {degree}, {DISJOINT}, k = {k}"
+        bound = ("at least", 1 - failure)
+        yield _simulated(statement, setting, density, bound, target, outputs * k, few)
 
 
 def product(k: int) -> float:

@@ -134,7 +134,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return table(rows, ["target", "channels"], False, **columns)
 
 
-def decide(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Are targets with a density reached, and all others too, and how is M conditioned?"""
     normal = rows.loc[rows["target"] == "normal", "relative_error"]
     lost = rows["lost_rows"] > 0
@@ -174,7 +174,7 @@ PART = part(
     __file__,
     TASKS,
     summarize,
-    decide=decide,
+    decide=judge,
     numbers=lambda _rows: {"pivot": PIVOT},
     formats=FORMATS,
 )

@@ -115,7 +115,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return table[["features", *sizes, "largest n - rank", "draws"]]
 
 
-def decide(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Does full rank of the factors suffice?"""
     failed = rows[rows["full_products"] < rows["full_factors"]]
     examples = [
@@ -138,4 +138,4 @@ def _counts(group: pd.DataFrame) -> str:
     )
 
 
-PART = part(__file__, tasks, summarize, decide=decide)
+PART = part(__file__, tasks, summarize, decide=judge)

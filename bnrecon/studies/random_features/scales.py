@@ -6,7 +6,6 @@ The paper trains for 300 and 500 epochs, where weight decay lets a start fade
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -22,6 +21,7 @@ from bnrecon.reproduction.intervals import decide, differences_by_seed, paired_d
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
+from bnrecon.studies.random_features.averages import errorbar_by
 
 REPORTED = read_reported(__package__)["section5"]
 OPTIONS = {
@@ -129,9 +129,9 @@ def _settings(axes: Axes, rows: pd.DataFrame) -> None:
         group = rows[rows["setting"] == setting]
         if group.empty:
             continue
-        value = mean_interval(list(group["accuracy"]))
-        axes.errorbar(x, value.mean, _bar(value), color=colour, marker="o", capsize=2)
-        axes.annotate(f"{value.mean:.1f}", (x, value.mean), (5, -3), textcoords="offset points")
+        errorbar_by(axes, group.assign(x=x), "x", "accuracy", color=colour, marker="o", capsize=2)
+        mean = mean_interval(list(group["accuracy"])).mean
+        axes.annotate(f"{mean:.1f}", (x, mean), (5, -3), textcoords="offset points")
         axes.set_title(f"(a) {_conditions(group)}")
     axes.set_xticks(range(len(LABELS)), [label for label, _ in LABELS.values()])
     axes.set_xlim(-0.5, len(LABELS) - 0.4)
@@ -140,26 +140,14 @@ def _settings(axes: Axes, rows: pd.DataFrame) -> None:
 def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     """Accuracy by relative step, and where scales that start at 1 stand."""
     view = rows.assign(step=rows["setting"].map(step_of)).dropna(subset="step")
-    for name, kind, colour, aside in (
-        ("scales", MATCHED, SCALES_COLOUR, 2**-0.08),
-        ("weights", WEIGHTS, WEIGHTS_COLOUR, 2**0.08),
+    for name, colour, aside in (
+        ("scales", SCALES_COLOUR, 2**-0.08),
+        ("weights", WEIGHTS_COLOUR, 2**0.08),
     ):
-        steps = sorted(set(view["step"]))
-        groups = {step: view[view["setting"] == at_step(kind, step)] for step in steps}
-        means = {
-            step: mean_interval(list(group["accuracy"]))
-            for step, group in groups.items()
-            if len(group)
-        }
-        axes.errorbar(
-            [step * aside for step in means],
-            [value.mean for value in means.values()],
-            [_bar(value) for value in means.values()],
-            color=colour,
-            marker="o",
-            capsize=2,
-            label=name,
-        )
+        group = view[view["setting"].str.startswith(name + STEP)]
+        group = group.assign(x=group["step"] * aside)
+        style = {"color": colour, "marker": "o", "capsize": 2, "label": name}
+        errorbar_by(axes, group, "x", "accuracy", **style)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("relative step along the gradient (weights: 1)")
     if view.empty:
@@ -170,11 +158,6 @@ def _steps(axes: Axes, rows: pd.DataFrame) -> None:
     axes.axvline(short, color="grey", linestyle=":", label="scales that start at 1")
     axes.legend()
     axes.set_title(f"(b) {_conditions(view)}")
-
-
-def _bar(value: Interval) -> float:
-    """The half-width; NaN, which draws none, for a single seed."""
-    return math.nan if value.half_width is None else value.half_width
 
 
 def _conditions(rows: pd.DataFrame) -> str:
@@ -201,7 +184,7 @@ def step_share(rows: pd.DataFrame) -> Interval | None:
     return mean_interval(list(shares)) if len(shares) else None
 
 
-def decide_claims(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """The paper's sentence; beyond it, how much of the gap is the step, and what remains."""
     pairs = {
         "gap": (WEIGHTS, ONES),
@@ -226,6 +209,4 @@ def decide_claims(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers | {"epochs": epochs, "width": int(rows["width"].max())}
 
 
-PART = part(
-    __file__, tasks, summarize, draw, decide_claims, caption_numbers, options=common_options
-)
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, options=common_options)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 import torch
@@ -18,7 +17,7 @@ from bnrecon.data import load
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, decide_within, paired_difference_by
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
 from bnrecon.targets.building import build_target
 
@@ -158,30 +157,35 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.astype(object), pd.DataFrame(steps)]).fillna("")
 
 
-def decide_claims(rows: pd.DataFrame) -> Decisions:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Theorem 3.1 on one support, the conclusion's equal performance, and what sparsity costs."""
-    trained, steps = _trained(rows), _differences(rows)
-    verdicts: dict[str, str | bool] = {} if len(steps) else {"exact, not computed": "open"}
-    numbers: dict[str, Any] = {"margin": MARGIN, "usual": USUAL_WIDTH}
-    if len(steps):
-        numbers |= {"largest": steps["difference"].max(), "steps": steps["steps"].iloc[0]}
-        verdicts["exact"] = bool(numbers["largest"] < ROUNDING)
-    differences, losses = {}, {}
+    decisions: list[Decision] = [_one_support(_differences(rows))]
+    trained = _trained(rows)
     for density in DENSITIES if len(trained) else ():
         difference = paired_difference_by(trained, "setting", scales(density), masked(density))
         loss = paired_difference_by(trained, "setting", ALL, masked(density))
-        differences[str(density)], losses[str(density)] = difference, loss
+        width, epochs = (int(trained[name].iloc[0]) for name in ("width", "epochs"))
+        numbers = {"density": density, "width": width, "epochs": epochs} | {
+            "difference": difference,
+            "loss": loss,
+            "margin": MARGIN,
+            "usual": USUAL_WIDTH,
+        }
         if difference is not None:
-            verdicts[f"equal {density}"] = decide_equal(difference)
+            decisions.append(("equal", decide_equal(difference), numbers))
         if loss is not None:
-            verdicts[f"loss {density}"] = decide_loss(loss)
-    if len(trained):
-        width = int(trained["width"].iloc[0])
-        numbers |= {"width": width, "epochs": int(trained["epochs"].iloc[0])}
-        if loss := losses[str(DENSITIES[0])]:
             narrow = width < USUAL_WIDTH  # which cannot refute what is said of usual networks
-            verdicts |= {"narrow": "open"} if narrow else {"in practice": decide_loss(loss)}
-    return verdicts, numbers | {"difference": differences, "loss": losses}
+            said = ("narrow", "open") if narrow else ("in practice", decide_loss(loss))
+            decisions += [(*said, numbers)] if density == DENSITIES[0] else []
+            decisions.append(("loss", decide_loss(loss), numbers))
+    return decisions
+
+
+def _one_support(differences: pd.DataFrame) -> Decision:
+    if differences.empty:
+        return "exact, not computed", "open", {}
+    largest, steps = differences["difference"].max(), differences["steps"].iloc[0]
+    return "exact", bool(largest < ROUNDING), {"largest": largest, "steps": steps}
 
 
 def decide_equal(difference: Interval) -> str:
@@ -194,4 +198,4 @@ def decide_loss(loss: Interval) -> str:
     return decide([MARGIN - loss], least=2)
 
 
-PART = part(__file__, tasks, summarize, decide=decide_claims, options=common_options)
+PART = part(__file__, tasks, summarize, decide=judge, options=common_options)
