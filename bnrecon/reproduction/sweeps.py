@@ -17,7 +17,7 @@ __all__ = ["sweep", "table"]
 def sweep(
     function: Callable[..., pd.DataFrame],
     name: str,
-    over: Mapping[str | tuple[str, ...], Any],
+    over: Mapping[Any, Any],
     fixed: Mapping[str, Any] | None = None,
 ) -> Callable[[str, Sequence[str]], list[Task]]:
     """A part's tasks: ``function`` once for each combination of a scale's values.

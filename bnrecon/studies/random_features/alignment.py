@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.averages import span
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
@@ -106,31 +106,27 @@ def measure_alignment(
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per hidden size and feature distribution: means over dense targets and draws."""
-    lines = []
     rows = rows.assign(best=best_error(rows))
-    for (hidden, label), group in rows.groupby(["hidden", "features"], sort=False):
-        dense = group[group["target"].isin(DENSE)]
-        missing = equivalent_missing(dense["best"], int(group["channels"].iloc[0]))
-        line = {
-            "hidden channels": hidden,
-            "rank of the targets": span(dense["rank"]),
-            "width c1": int(group["c1"].iloc[0]),
-            "features": label,
-        }
-        for search, title in SEARCHES.items():
-            exists = bool(dense[search].notna().all())
-            line[title] = _over_draws(dense, dense[search]) if exists else None
-        line |= {
-            "best found": _over_draws(dense, dense["best"]),
-            "equivalent number of missing features": _over_draws(dense, missing),
-        }
-        lines.append(line)
-    return pd.DataFrame(lines)
+    rows["missing"] = equivalent_missing(rows["best"], _channels(rows))
+    columns: dict[str, Any] = {
+        "hidden channels": "hidden",
+        "rank of the targets": lambda group: span(group["rank"]),
+        "width c1": "c1",
+        "features": "features",
+        **{title: _over_draws(search) for search, title in SEARCHES.items()},
+        "best found": _over_draws("best"),
+        "equivalent number of missing features": _over_draws("missing"),
+    }
+    return table(rows[rows["target"].isin(DENSE)], ["hidden", "features"], False, **columns)
 
 
-def _over_draws(rows: pd.DataFrame, values: pd.Series) -> Interval:
-    """The interval over draws of a draw's mean over targets."""
-    return mean_interval([float(one.mean()) for _, one in values.groupby(rows["seed"])])
+def _over_draws(column: str) -> Callable[[pd.DataFrame], Interval | None]:
+    """The interval over draws of a draw's mean over targets; none where no draw has a value."""
+    return lambda rows: (
+        mean_interval(list(rows.groupby("seed")[column].mean()))
+        if rows[column].notna().all()
+        else None
+    )
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -15,9 +15,18 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 __all__ = ["errorbar_by", "interval_of", "intervals_by", "span", "trend", "welch_interval"]
 
 
-def interval_of(column: str) -> Callable[[pd.DataFrame], Interval]:
-    """Computes the mean of a column of rows, with its 95% Student-t interval."""
-    return lambda rows: mean_interval(list(rows[column]))
+def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
+    """Computes the mean of a column's values with its 95% interval; without values there is none.
+
+    >>> interval_of("x")(pd.DataFrame({"x": [1.0, math.nan, 1.0]}))
+    Interval(mean=1.0, half_width=0.0, n=2)
+    """
+
+    def compute(rows: pd.DataFrame) -> Interval | None:
+        values = list(rows[column].dropna())
+        return mean_interval(values) if values else None
+
+    return compute
 
 
 def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:

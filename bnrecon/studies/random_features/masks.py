@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,9 +16,9 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
-from bnrecon.studies.random_features.averages import intervals_by
+from bnrecon.studies.random_features.averages import interval_of, intervals_by
 from bnrecon.studies.random_features.feature_matrices import COLOURS
 from bnrecon.studies.random_features.permutation_search import (
     CHANNELS,
@@ -48,8 +49,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     missing = missing_features(MISSING, CHANNELS[scale])
     size = {"channels": CHANNELS[scale], "missing": missing, "searches": list(SEARCHES)}
     features = {"features": features_of_width(CHANNELS[scale], missing)}
-    seeds = {"seed": range(DRAWS[scale])}
-    return sweep(measure_masks, "seed {seed}", seeds, size | features)(scale, options)
+    over = {"seed": range(DRAWS[scale])}
+    return sweep(measure_masks, "seed {seed}", over, size | features)(scale, options)
 
 
 def measure_masks(
@@ -88,16 +89,19 @@ def bernoulli_mask(channels: int, density: float, seed: int) -> torch.Tensor:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One row for each distribution of features and density of the mask."""
-    lines = []
+
+    def fitted(group: pd.DataFrame) -> str:
+        return f"{(group['best'] < NONE).sum()} of {len(group)}"
+
+    columns: dict[str, Any] = {
+        "features": "features",
+        "density p": "density",
+        "width c1": "c1",
+        **{title: interval_of(search) for search, title in SEARCHES.items()},
+        "draws fitted to any accuracy": fitted,
+    }
     rows = rows.assign(best=best_error(rows))
-    for (label, density), group in rows.groupby(["features", "density"], sort=False):
-        line = {"features": label, "density p": density, "width c1": int(group["c1"].iloc[0])}
-        for column, title in SEARCHES.items():
-            values = list(group[column].dropna())
-            line[title] = mean_interval(values) if values else None
-        line["draws fitted to any accuracy"] = f"{(group['best'] < NONE).sum()} of {len(group)}"
-        lines.append(line)
-    return pd.DataFrame(lines)
+    return table(rows, ["features", "density"], False, **columns)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
