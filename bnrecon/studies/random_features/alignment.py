@@ -19,22 +19,9 @@ from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import span
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
-from bnrecon.studies.random_features.permutation_search import (
-    CHANNELS,
-    DRAWS,
-    NONE,
-    SEARCHES,
-    SHARED,
-    SINGLE_ENTRIES,
-    best_error,
-    equivalent_missing,
-    features_of_width,
-    missing_features,
-    permutation_errors,
-    unreached,
-)
 
 TEXT = read_text(__file__)
 # Hidden channels of the target W2 W1, and features missing of 2500. The paper's are the first two;
@@ -53,14 +40,14 @@ DRAWN = {
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each size of the hidden layer and seed."""
-    channels = CHANNELS[scale]
-    missing = {hidden: missing_features(of_2500, channels) for hidden, of_2500 in SIZES}
-    sizes = [(*size, features_of_width(channels, size[1])) for size in missing.items()]
+    channels = permuting.CHANNELS[scale]
+    missing = {hidden: permuting.missing_features(of_2500, channels) for hidden, of_2500 in SIZES}
+    sizes = [(*size, permuting.features_of_width(channels, size[1])) for size in missing.items()]
     every = sweep(
         measure_alignment,
         "hidden {hidden}, seed {seed}",
-        {"seed": range(DRAWS[scale]), ("hidden", "missing", "features"): sizes},
-        {"channels": channels, "searches": list(SEARCHES)},
+        {"seed": range(permuting.DRAWS[scale]), ("hidden", "missing", "features"): sizes},
+        {"channels": channels, "searches": list(permuting.SEARCHES)},
     )
     return every(scale, options)
 
@@ -91,7 +78,7 @@ def measure_alignment(
     width = shape.equations - missing
     rows = []
     for label in features:
-        basis, separate = unreached(label, shape, width, seed), label in SINGLE_ENTRIES
+        basis = permuting.unreached(label, shape, width, seed)
         size = {"c1": width, "channels": channels, "seed": seed}
         size["complement_dimension"] = basis.shape[1]
         for target_label, target_name in FEATURES.items():
@@ -99,25 +86,24 @@ def measure_alignment(
             target = target * (target.numel() ** 0.5 / target.norm())
             rank = int(torch.linalg.matrix_rank(target))
             row = {"features": label, "target": target_label, "hidden": hidden, "rank": rank}
-            errors = permutation_errors(basis, target, seed, separate, searches)
+            errors = permuting.permutation_errors(basis, target, seed, label, searches)
             rows.append(row | size | errors)
     return pd.DataFrame(rows)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per hidden size and feature distribution: means over dense targets and draws."""
-    rows = rows.assign(best=best_error(rows))
-    rows["missing"] = equivalent_missing(rows["best"], _channels(rows))
+    dense = permuting.with_best(rows[rows["target"].isin(DENSE)])
     columns: dict[str, Any] = {
         "hidden channels": "hidden",
         "rank of the targets": lambda group: span(group["rank"]),
         "width c1": "c1",
         "features": "features",
-        **{title: _over_draws(search) for search, title in SEARCHES.items()},
+        **{title: _over_draws(search) for search, title in permuting.SEARCHES.items()},
         "best found": _over_draws("best"),
         "equivalent number of missing features": _over_draws("missing"),
     }
-    return table(rows[rows["target"].isin(DENSE)], ["hidden", "features"], False, **columns)
+    return table(dense, ["hidden", "features"], False, **columns)
 
 
 def _over_draws(column: str) -> Callable[[pd.DataFrame], Interval | None]:
@@ -131,7 +117,7 @@ def _over_draws(column: str) -> Callable[[pd.DataFrame], Interval | None]:
 
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's colour-coded tables: mean errors, targets in columns, features in rows."""
-    rows = rows[rows["features"] != SHARED].assign(best=best_error(rows))
+    _, rows = permuting.split_shared(rows)
     sizes = list(dict.fromkeys(rows["hidden"]))
     figure, grid = new_figure(
         len(DRAWN), len(sizes), (PAGE, 5.6), sharex=True, sharey=True, squeeze=False
@@ -171,23 +157,21 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     """What is said of rows with a shared feature: at small sizes nothing would be missing."""
-    shared = rows[rows["features"] == SHARED]
+    shared = rows[rows["features"] == permuting.SHARED]
     if shared.empty:
         return {"shared": ""}
     n, widths = _channels(rows) ** 2, sorted(set(shared["c1"]), reverse=True)
     missing = " or ".join(map(str, sorted(set(shared["complement_dimension"]))))
     usual = " or ".join(str(n - width) for width in widths)
     sentence = TEXT.sentence(
-        "rows with one shared", label=SHARED, missing=missing, n=n, usual=usual
+        "rows with one shared", label=permuting.SHARED, missing=missing, n=n, usual=usual
     )
     return {"shared": f"{sentence} "}
 
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """What can be fitted, by which features, and whether a low rank helps."""
-    rows = rows.assign(best=best_error(rows))
-    rows["missing"] = equivalent_missing(rows["best"], _channels(rows))
-    shared, rows = rows[rows["features"] == SHARED], rows[rows["features"] != SHARED]
+    shared, rows = permuting.split_shared(rows)
     dense = rows[rows["target"].isin(DENSE)]
     greedy, exchanges = (_pooled(dense, search) for search in ("greedy", "exchanges"))
     errors = {"errors": _errors_by_search(dense)}
@@ -210,7 +194,7 @@ def _channels(rows: pd.DataFrame) -> int:
 def _fitted(rows: pd.DataFrame) -> Decision:
     """Without error, by the paper's own search."""
     alike = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
-    fitted = rows[["unpermuted", "greedy", "best"]] < NONE
+    fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
     id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
     counts = {"of": alike.sum(), "of_others": (~alike).sum()}
     verdict = bool(id_cond["greedy"] and not others["greedy"])
@@ -349,6 +333,6 @@ def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
     return [("called", verdict, numbers | {"sums": sums or "not computed"})]
 
 
-FORMATS = dict.fromkeys([*SEARCHES.values(), "best found"], ".4f")
+FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
 FORMATS["equivalent number of missing features"] = ".1f"
 PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)

@@ -74,11 +74,6 @@ ALONG = ((HARDEST, LONG_BASELINE), (HARDEST_SHORTER, SHORTER))
 AS_LONG = ((HARDEST, LONGER), (HARDEST_SHORTER, LONG_BASELINE))
 
 
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
-    return OPTIONS[scale]
-
-
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each spectrum and seed, of initial weights, batches and factors."""
     printed = {condition: (f"target.condition={condition}",) for condition in REPORTED}
@@ -230,5 +225,5 @@ PART = part(
     summarize,
     decide=judge,
     numbers=caption_numbers,
-    options=common_options,
+    options=OPTIONS.__getitem__,
 )

@@ -21,7 +21,7 @@ from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS,
 from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors
 
 TEXT = read_text(__file__)
-CHANNELS = {"smoke": (5,), "laptop": (10, 20, 30, 40, 50), "paper": (10, 20, 30, 40, 50)}
+CHANNELS = {"smoke": (5,), "laptop": (50, 40, 30, 20, 10), "paper": (50, 40, 30, 20, 10)}
 SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
 EXCESS = (0, 10, 100)  # c1 - n
 IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32
@@ -47,16 +47,8 @@ APART = 0.5  # channels by which the distributions are set apart
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each size, excess and distribution; the largest and worst conditioned first."""
-    every = sweep(
-        measure_errors,
-        "{channels}, {excess}, {features}",
-        {
-            "channels": sorted(CHANNELS[scale], reverse=True),
-            "excess": EXCESS,
-            "features": tuple(FEATURES),
-        },
-        {"seeds": SEEDS},
-    )
+    over = {"channels": CHANNELS, "excess": EXCESS, "features": tuple(FEATURES)}
+    every = sweep(measure_errors, "{channels}, {excess}, {features}", over, {"seeds": SEEDS})
     return [
         task
         for task in every(scale, options)
@@ -155,14 +147,8 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, solver: str | None) -> None:
         line = intervals_by(group, "channels", "value")
         if solver is None:  # as in the paper: no point where it cannot be identified
             line["mean"] = line["mean"].where(line["mean"] <= np.log10(IDENTIFIED))
-        axes.errorbar(
-            line.index + _aside(label),
-            line["mean"],
-            line["half_width"],
-            color=COLOURS[label],
-            linestyle=STYLES[excess],
-            marker=".",
-        )
+        style: Any = {"color": COLOURS[label], "linestyle": STYLES[excess], "marker": "."}
+        axes.errorbar(line.index + _aside(label), line["mean"], line["half_width"], **style)
 
 
 def _aside(label: str) -> float:

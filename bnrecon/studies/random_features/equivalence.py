@@ -322,13 +322,9 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(rows["step"], line, color=colour, linewidth=3.5, label=title)
     for (title, names), colour in zip(CONTROLS.items(), ("0.35", PALETTE[1]), strict=True):
         for number, kind in enumerate(names):
-            axes.plot(
-                rows["step"],
-                rows[f"gradient_difference_{kind}"],
-                color=colour,
-                linewidth=0.7,
-                label=f"{title} ({len(names)})" if number == 0 else None,
-            )
+            line = rows[f"gradient_difference_{kind}"]
+            label = None if number else f"{title} ({len(names)})"
+            axes.plot(rows["step"], line, color=colour, linewidth=0.7, label=label)
 
 
 TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})

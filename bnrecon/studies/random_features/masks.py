@@ -18,22 +18,9 @@ from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import interval_of, intervals_by
 from bnrecon.studies.random_features.feature_matrices import COLOURS
-from bnrecon.studies.random_features.permutation_search import (
-    CHANNELS,
-    DRAWS,
-    NONE,
-    SEARCHES,
-    SHARED,
-    SINGLE_ENTRIES,
-    TRIES,
-    best_error,
-    features_of_width,
-    missing_features,
-    permutation_errors,
-    unreached,
-)
 
 TEXT = read_text(__file__)
 DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -46,11 +33,12 @@ PANELS = {"greedy": "(a) greedy pass", "best": "(b) best permutation found"}
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each seed."""
-    missing = missing_features(MISSING, CHANNELS[scale])
-    size = {"channels": CHANNELS[scale], "missing": missing, "searches": list(SEARCHES)}
-    features = {"features": features_of_width(CHANNELS[scale], missing)}
-    over = {"seed": range(DRAWS[scale])}
-    return sweep(measure_masks, "seed {seed}", over, size | features)(scale, options)
+    channels, seeds = permuting.CHANNELS[scale], range(permuting.DRAWS[scale])
+    missing = permuting.missing_features(MISSING, channels)
+    features = permuting.features_of_width(channels, missing)
+    fixed = {"missing": missing, "searches": list(permuting.SEARCHES), "features": features}
+    every = sweep(measure_masks, "seed {seed}", {"seed": seeds}, fixed | {"channels": channels})
+    return every(scale, options)
 
 
 def measure_masks(
@@ -73,10 +61,10 @@ def measure_masks(
     width = shape.equations - missing
     rows, size = [], {"c1": width, "channels": channels, "seed": seed}
     for label in features:
-        basis, separate = unreached(label, shape, width, seed), label in SINGLE_ENTRIES
+        basis = permuting.unreached(label, shape, width, seed)
         for density in DENSITIES:
             target = bernoulli_mask(channels, density, seed)
-            errors = permutation_errors(basis, target, seed, separate, searches)
+            errors = permuting.permutation_errors(basis, target, seed, label, searches)
             rows.append({"features": label, "density": density} | size | errors)
     return pd.DataFrame(rows)
 
@@ -91,17 +79,16 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One row for each distribution of features and density of the mask."""
 
     def fitted(group: pd.DataFrame) -> str:
-        return f"{(group['best'] < NONE).sum()} of {len(group)}"
+        return f"{(group['best'] < permuting.NONE).sum()} of {len(group)}"
 
     columns: dict[str, Any] = {
         "features": "features",
         "density p": "density",
         "width c1": "c1",
-        **{title: interval_of(search) for search, title in SEARCHES.items()},
+        **{title: interval_of(search) for search, title in permuting.SEARCHES.items()},
         "draws fitted to any accuracy": fitted,
     }
-    rows = rows.assign(best=best_error(rows))
-    return table(rows, ["features", "density"], False, **columns)
+    return table(permuting.with_best(rows), ["features", "density"], False, **columns)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -109,7 +96,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
     No line leads to p = 1, where all rows are equal: between there and 0.7 nothing is measured.
     """
-    rows = rows[rows["features"] != SHARED].assign(best=best_error(rows))
+    _, rows = permuting.split_shared(rows)
     figure, panels = new_figure(1, 2, (PAGE, 3.0), sharey=True)
     for axes, (search, title) in zip(panels, PANELS.items(), strict=True):
         for label, group in rows.groupby("features", sort=False):
@@ -138,31 +125,25 @@ def _draw_line(
     line = intervals_by(rows, "density", column)
     line.loc[GAP] = float("nan")  # interrupts the line
     line = line.sort_index()
-    axes.errorbar(
-        line.index,
-        line["mean"],
-        line["half_width"],
-        color=colour,
-        linestyle=style,
-        label=label,
-        marker=".",
-    )
+    bars: Any = {"color": colour, "linestyle": style, "label": label, "marker": "."}
+    axes.errorbar(line.index, line["mean"], line["half_width"], **bars)
 
 
 def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     """What is said of rows with a shared feature: at small sizes nothing would be missing."""
-    if SHARED not in set(rows["features"]):
+    if permuting.SHARED not in set(rows["features"]):
         return {"shared": ""}
     channels, width = int(rows["channels"].iloc[0]), int(rows["c1"].iloc[0])
     n = channels**2
     missing = {"missing": n - width - channels + 1, "usual": n - width}
-    return {"shared": TEXT.sentence("rows with one shared", label=SHARED, **missing) + " "}
+    return {
+        "shared": TEXT.sentence("rows with one shared", label=permuting.SHARED, **missing) + " "
+    }
 
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """Which masks permuting fits with too few features, and what it does to the others' error."""
-    rows = rows.assign(best=best_error(rows))
-    shared, rows = rows[rows["features"] == SHARED], rows[rows["features"] != SHARED]
+    shared, rows = permuting.split_shared(rows)
     id_cond = rows["features"] == ID_COND
     return [
         _possible(rows[id_cond], rows[~id_cond]),
@@ -174,7 +155,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
 def _fits(rows: pd.DataFrame) -> pd.DataFrame:
     """Draws fitted without error, by density and search."""
     searches = ["unpermuted", "best_random", "greedy", "printed_masks", "masks", "best"]
-    return (rows[searches] < NONE).groupby(rows["density"]).sum()
+    return (rows[searches] < permuting.NONE).groupby(rows["density"]).sum()
 
 
 def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
@@ -185,7 +166,7 @@ def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
         bool((fits["greedy"] > fits["unpermuted"]).any()),
         {
             "draws": rows["seed"].nunique(),
-            "tries": TRIES,
+            "tries": permuting.TRIES,
             "fits": "; ".join(
                 f"p = {density}: {', '.join(map(str, line))}"
                 for density, line in fits.iterrows()
@@ -212,7 +193,7 @@ def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> Decision:
     if len(shared):
         every, some = _fitted_densities(shared)
         other = " " + TEXT.sentence("densities with one shared", every=every, some=some)
-    enough = id_cond["seed"].nunique() >= DRAWS["paper"]
+    enough = id_cond["seed"].nunique() >= permuting.DRAWS["paper"]
     numbers = {"always": always, "ever": ever, "half": HALF, "shared": other}
     return "low", always < HALF if enough else "open", numbers
 
@@ -240,5 +221,5 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
     )
 
 
-FORMATS = dict.fromkeys(SEARCHES.values(), ".4f")
+FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")
 PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)

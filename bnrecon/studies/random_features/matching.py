@@ -12,19 +12,8 @@ from scipy import stats
 
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.studies.random_features import sparse_matching
 from bnrecon.studies.random_features.matching_bound import enumerate_targets
-from bnrecon.studies.random_features.sparse_matching import (
-    MakeTarget,
-    count_matches,
-    degree_bound,
-    disjoint_factor,
-    disjoint_factor_in_print,
-    disjoint_rows,
-    partition_probability,
-    random_rows,
-    width_factor,
-    width_factor_in_print,
-)
 
 TEXT = read_text(__file__)
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
@@ -73,7 +62,7 @@ def _simulated(
     setting: str,
     density: float,
     bound: tuple[str, float],
-    make_target: MakeTarget,
+    make_target: sparse_matching.MakeTarget,
     rows: int,
     draws: int,
     partition: float = math.nan,
@@ -92,7 +81,7 @@ def _simulated(
     """
     matched, low, high = 0, math.nan, math.nan
     if draws:
-        matched = count_matches(make_target, rows, density, draws)
+        matched = sparse_matching.count_matches(make_target, rows, density, draws)
         low, high = stats.binomtest(matched, draws).proportion_ci(0.95)
     return {
         "theorem": theorem,
@@ -112,13 +101,13 @@ def _bound_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
     """Theorem 4.2, where the paper says that its bound is attained, and for random targets."""
     for degree, inputs in ((1, 2), (2, 4)):
         density = 0.5 ** (1 / degree)  # p^d = 1/2
-        target = _always(disjoint_rows(2, inputs, degree))
-        bound = ("at most", degree_bound(np.array([degree] * 2), density, 2))
+        target = _always(sparse_matching.disjoint_rows(2, inputs, degree))
+        bound = ("at most", sparse_matching.degree_bound(np.array([degree] * 2), density, 2))
         setting = f"c2 = 2, d = {degree}, {DISJOINT}"
         yield _simulated("4.2", setting, density, bound, target, 2, draws)
     for density in (0.7, 0.75, 0.8, 0.85, 0.875, 0.9):
-        bound = ("at most", degree_bound(np.array([10] * 50), density, 50))
-        setting, target = "c2 = c0 = 50, d = 10, random", random_rows(50, 50, 10)
+        bound = ("at most", sparse_matching.degree_bound(np.array([10] * 50), density, 50))
+        setting, target = "c2 = c0 = 50, d = 10, random", sparse_matching.random_rows(50, 50, 10)
         yield _simulated("4.2", setting, density, bound, target, 50, few)
 
 
@@ -127,15 +116,15 @@ def _width_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
     for outputs, inputs, target_density, density, failure in SETTINGS:
         numbers = (outputs, inputs, target_density, density)
         factors = {
-            "4.3, k in print": width_factor_in_print(*numbers, failure),
-            "4.3, k derived": width_factor(*numbers, failure),
+            "4.3, k in print": sparse_matching.width_factor_in_print(*numbers, failure),
+            "4.3, k derived": sparse_matching.width_factor(*numbers, failure),
         }
         for theorem, factor in factors.items():
             k = math.ceil(round(factor, 9))
             setting = f"c2 = {outputs}, c0 = {inputs}, q = {target_density}, k = {k}"
             bound, target = ("at least", 1 - failure), _bernoulli_rows(*numbers[:3])
             drawn = 0 if k * outputs > MOST_ROWS else draws if outputs == 1 else few
-            partition = partition_probability(k, *numbers)
+            partition = sparse_matching.partition_probability(k, *numbers)
             yield _simulated(
                 theorem, setting, density, bound, target, k * outputs, drawn, partition
             )
@@ -144,10 +133,10 @@ def _width_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
 def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
     """The text's k for disjoint supports, and the one of Theorem 4.2's reasoning."""
     outputs, degree, density, failure = SPECIAL
-    target = _always(disjoint_rows(outputs, 50, degree))
+    target = _always(sparse_matching.disjoint_rows(outputs, 50, degree))
     factors = {
-        "Fig. 1 (e), k in print": disjoint_factor_in_print(*SPECIAL),
-        "Fig. 1 (e), k derived": disjoint_factor(*SPECIAL),
+        "Fig. 1 (e), k in print": sparse_matching.disjoint_factor_in_print(*SPECIAL),
+        "Fig. 1 (e), k derived": sparse_matching.disjoint_factor(*SPECIAL),
     }
     for statement, factor in factors.items():
         k = math.ceil(factor)
@@ -168,14 +157,14 @@ def product(k: int) -> float:
     return float((1 - (1 - density**degree) ** (k * outputs)) ** outputs)
 
 
-def _always(target: np.ndarray) -> MakeTarget:
+def _always(target: np.ndarray) -> sparse_matching.MakeTarget:
     def make(_generator: np.random.Generator) -> np.ndarray:
         return target
 
     return make
 
 
-def _bernoulli_rows(outputs: int, inputs: int, density: float) -> MakeTarget:
+def _bernoulli_rows(outputs: int, inputs: int, density: float) -> sparse_matching.MakeTarget:
     def make(generator: np.random.Generator) -> np.ndarray:
         return generator.random((outputs, inputs)) < density
 
@@ -281,7 +270,7 @@ def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> tuple[str, dict[str
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
     verdict = "false as stated" if len(failed) else "open"
-    k = math.ceil(disjoint_factor(*SPECIAL))
+    k = math.ceil(sparse_matching.disjoint_factor(*SPECIAL))
     return "confirmed" if (printed["holds"] == "yes").all() else verdict, {
         "counts": _counts(printed),
         "promised": shown["bound"],

@@ -24,10 +24,16 @@ from bnrecon.reproduction.trainings import compare_settings, training_tasks
 from bnrecon.studies.random_features.averages import errorbar_by
 
 REPORTED = read_reported(__package__)["section5"]
+TARGET = "target=vgg18_normalization"
 OPTIONS = {
-    "smoke": ("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
-    "laptop": ("data=cifar10", "scale=laptop", "target.width=16"),  # 30 epochs, 2 of them warm-up
-    "paper": ("data=cifar10", "scale=paper", "target.width=100"),
+    "smoke": (TARGET, "data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
+    "laptop": (
+        TARGET,
+        "data=cifar10",
+        "scale=laptop",
+        "target.width=16",
+    ),  # 30 epochs, 2 of them warm-up
+    "paper": (TARGET, "data=cifar10", "scale=paper", "target.width=100"),
 }
 # Of the four main settings; the paper does not give the warm-up's length.
 PRINTED = {"smoke": (), "laptop": (), "paper": ("train.epochs=500", "train.warmup_epochs=20")}
@@ -79,18 +85,13 @@ def step_of(setting: str) -> float | None:
     return float(Fraction(step)) if separator else None
 
 
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
-    return ("target=vgg18_normalization", *OPTIONS[scale])
-
-
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The four main settings for each seed, then both ways of training at several steps.
 
     The features are n + 100 of he_normal for each layer, with scales alone between the two
     convolutions.
     """
-    common, seeds = common_options(scale), SEEDS[scale]
+    common, seeds = OPTIONS[scale], SEEDS[scale]
     view = {
         at_step(kind, step): (*MAIN[kind], f"target.step={step:g}")
         for step in STEPS[scale]
@@ -209,4 +210,4 @@ def judge(rows: pd.DataFrame) -> Decisions:
     return verdicts, numbers | {"epochs": epochs, "width": int(rows["width"].max())}
 
 
-PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, options=common_options)
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, options=OPTIONS.__getitem__)

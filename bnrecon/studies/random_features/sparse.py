@@ -23,10 +23,11 @@ from bnrecon.targets.building import build_target
 
 DEVICE = torch.device("cpu")
 DENSITIES = (0.2, 0.5)  # 0.2: "often feasible without significant performance loss"
+TARGET = "target=vgg18_normalization"
 OPTIONS = {
-    "smoke": ("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
-    "laptop": ("data=cifar10", "scale=laptop", "target.width=16"),  # 30 epochs
-    "paper": ("data=cifar10", "scale=paper", "target.width=64"),
+    "smoke": (TARGET, "data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
+    "laptop": (TARGET, "data=cifar10", "scale=laptop", "target.width=16"),  # 30 epochs
+    "paper": (TARGET, "data=cifar10", "scale=paper", "target.width=64"),
 }
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
 STEPS = {"smoke": 5, "laptop": 20, "paper": 20}
@@ -56,17 +57,12 @@ def features(density: float) -> tuple[str, str]:
     return "target.features=sparse_id_cond", f"target.oversampling={density}"
 
 
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
-    return ("target=vgg18_normalization", *OPTIONS[scale])
-
-
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One support step by step; one task for each training and seed; one support to the end.
 
     Theorem 3.1 makes the last of them the training of scales itself, so that one seed is enough.
     """
-    common, seeds = common_options(scale), SEEDS[scale]
+    common, seeds = OPTIONS[scale], SEEDS[scale]
     compared: dict[str, tuple[str, ...]] = {ALL: ("target.features=none",)}
     for density in DENSITIES:
         compared[masked(density)] = ("target.features=none", f"target.density={density}")
@@ -198,4 +194,4 @@ def decide_loss(loss: Interval) -> str:
     return decide([MARGIN - loss], least=2)
 
 
-PART = part(__file__, tasks, summarize, decide=judge, options=common_options)
+PART = part(__file__, tasks, summarize, decide=judge, options=OPTIONS.__getitem__)
