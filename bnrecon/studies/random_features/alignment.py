@@ -290,21 +290,18 @@ def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
     ]
     below, above = count_signs(differences)
     mean = float(full["missing"].mean())
-    return (
-        "rank",
-        _decide_below(pooled),
-        {
-            "hidden": low["hidden"].iloc[0],
-            "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
-            "low": low["missing"].mean(),
-            "full": mean,
-            "difference": _spell(pooled, ".1f"),
-            "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
-            "below": below,
-            "above": above,
-            "of": len(differences),
-        },
-    )
+    numbers = {
+        "hidden": low["hidden"].iloc[0],
+        "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
+        "low": low["missing"].mean(),
+        "full": mean,
+        "difference": _spell(pooled, ".1f"),
+        "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
+        "below": below,
+        "above": above,
+        "of": len(differences),
+    }
+    return "rank", _decide_below(pooled), numbers
 
 
 def _decide_below(difference: Interval | None) -> str:

@@ -201,17 +201,14 @@ def _at_equal_steps(rows: pd.DataFrame) -> Decision:
         for pairs in (ALONG, AS_LONG)
     )
     alone = paired_difference_by(rows, "setting", LONGER, LONG_BASELINE)
-    return (
-        "steps",
-        decide_fall(*along, *as_long),
-        {
-            "condition": max(CONDITIONS),
-            "ratio": RATIO,
-            "along": "; ".join(str(one or NOT_YET) for one in along),
-            "as_long": "; ".join(str(one or NOT_YET) for one in as_long),
-            "alone": alone or NOT_YET,
-        },
-    )
+    numbers = {
+        "condition": max(CONDITIONS),
+        "ratio": RATIO,
+        "along": "; ".join(str(one or NOT_YET) for one in along),
+        "as_long": "; ".join(str(one or NOT_YET) for one in as_long),
+        "alone": alone or NOT_YET,
+    }
+    return "steps", decide_fall(*along, *as_long), numbers
 
 
 def decide_fall(*differences: Interval | None) -> str:

@@ -17,7 +17,7 @@ from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.intervals import count_signs, decide, geometric_mean
 from bnrecon.reproduction.sweeps import sweep, table
-from bnrecon.reproduction.texts import Decision, Decisions, part
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features.averages import interval_of, trend, welch_interval
 from bnrecon.studies.random_features.feature_matrices import (
     ANY_WIDTH,
@@ -26,6 +26,7 @@ from bnrecon.studies.random_features.feature_matrices import (
     feature_matrix,
 )
 
+TEXT = read_text(__file__)
 CHANNELS = {"smoke": (6, 4), "laptop": (20, 10, 5), "paper": (50, 20, 10)}
 IN_FIGURE_2 = CHANNELS["paper"][0]  # the largest of the paper's panels
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
@@ -164,34 +165,25 @@ def _growth(square: pd.DataFrame) -> Decision:
         for label, group in square.groupby("features", sort=False)
     }
     channels = sorted(square["channels"].unique())
-    below = (
-        f" up to c0 = c2 = {channels[-1]} already (Figure 2 goes on to {IN_FIGURE_2}, where the "
-        "paper's sentence is decided)"
-    )
-    return (
-        "growth",
-        decide(trends.values()),
-        {
-            "below": below if channels[-1] < IN_FIGURE_2 else "",
-            "sizes": ", ".join(map(str, channels)),
-            "powers": ", ".join(f"{label} {power}" for label, power in trends.items()),
-            "above": count_signs(trends.values())[1],
-            "of": len(trends),
-        },
-    )
+    already = TEXT.sentence("already", channels=channels[-1], printed=IN_FIGURE_2)
+    numbers = {
+        "already": f" {already}" if channels[-1] < IN_FIGURE_2 else "",
+        "sizes": ", ".join(map(str, channels)),
+        "powers": ", ".join(f"{label} {power}" for label, power in trends.items()),
+        "above": count_signs(trends.values())[1],
+        "of": len(trends),
+    }
+    return "growth", decide(trends.values()), numbers
 
 
 def _columns(square: pd.DataFrame) -> Decision:
     correlated = square["largest_off_diagonal"].min() > 1e-3
-    return (
-        "columns",
-        "false as stated" if correlated else "confirmed",
-        {
-            "largest": mean_interval(list(square["largest_off_diagonal"])),
-            "channels": square["channels"].iloc[0],
-            "condition": geometric_mean(square["condition_number"]).mean,
-        },
-    )
+    numbers = {
+        "largest": mean_interval(list(square["largest_off_diagonal"])),
+        "channels": square["channels"].iloc[0],
+        "condition": geometric_mean(square["condition_number"]).mean,
+    }
+    return "columns", "false as stated" if correlated else "confirmed", numbers
 
 
 TASKS = sweep(

@@ -18,10 +18,11 @@ from bnrecon.data import DataSpec, Images, load
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decisions, part, read_text
 from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 
+TEXT = read_text(__file__)
 CPU = torch.device("cpu")
 STEPS = {"smoke": 10, "laptop": 200, "paper": 500}
 BATCH = 64
@@ -257,47 +258,36 @@ def judge(rows: pd.DataFrame) -> Decisions:
     """
     exact, evidence, alike = True, [], {}
     for precision, group in rows.groupby("precision", sort=False):
-        table = _differences(group, (*PAIRS, *NAMES))
-        exact = exact and bool((table.loc["one_convolution", ["loss", "all"]] == 0).all())
-        pair, others = table.loc["two_convolutions"], table.loc[list(NAMES)]
-        if precision == "float64":
-            alike[precision] = bool(pair["all"] < ROUNDING)
-            evidence.append(
-                f"float64, two convolutions: gradients differ by up to {pair['all']:.1e}, those of "
-                f"{len(NAMES)} control trainings of the weights by {_span(others['all'])}"
-            )
-        else:
-            alike[precision] = bool(pair["early"] <= 2 * others["early"].max())
-            evidence.append(
-                f"float32, first {min(EARLY, len(group))} steps: up to {pair['early']:.1e}, "
-                f"controls {_span(others['early'])}" + _branch(group, table)
-            )
+        differences = _differences(group, (*PAIRS, *NAMES))
+        exact = exact and bool((differences.loc["one_convolution", ["loss", "all"]] == 0).all())
+        pair, others = differences.loc["two_convolutions"], differences.loc[list(NAMES)]
+        double = precision == "float64"
+        judged = "all" if double else "early"
+        limit = ROUNDING if double else 2 * others["early"].max()
+        alike[precision] = bool(pair[judged] <= limit)
+        numbers = {"pair": pair[judged], "others": _span(others[judged]), "controls": len(NAMES)}
+        sentence = TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group)))
+        evidence.append(sentence if double else sentence + _branch(group, differences))
     failed = not exact or not alike.get("float64", True)
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
     verdict = "contradicted" if failed else "confirmed" if decided else "open"
-    return {"Theorem 3.1": verdict}, {
-        "same": "equal bit for bit" if exact else "different",
-        "steps": rows["step"].max(),
-        "precisions": "; ".join(evidence),
-    }
+    same = "equal bit for bit" if exact else "different"
+    numbers = {"same": same, "steps": rows["step"].max(), "precisions": "; ".join(evidence)}
+    return {"Theorem 3.1": verdict}, numbers
 
 
-def _branch(rows: pd.DataFrame, table: pd.DataFrame) -> str:
+def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
     """Which control two convolutions stay with once they have left the weights."""
-    pair = table.loc["two_convolutions"]
+    pair = differences.loc["two_convolutions"]
     if pair["step"] < 0:
         return ""
     losses = rows["loss_two_convolutions"]
     apart = {name: float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES}
     nearest = min(apart, key=lambda name: apart[name])
-    step, diverged = int(pair["step"]), int((table.loc[list(NAMES), "step"] > 0).sum())
     kind, number = nearest.split("_")
-    return (
-        f"; from step {step} on (not judged) they are apart from the weights, as {diverged} of "
-        f"the {len(NAMES)} controls: their losses differ from the weights' by up to "
-        f"{pair['loss']:.1e} and from those of control {int(number) + 1} ({kind}) by up to "
-        f"{apart[nearest]:.1e}"
-    )
+    control = {"kind": kind, "number": int(number) + 1, "apart": apart[nearest]}
+    diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
+    return TEXT.sentence("branch", step=pair["step"], loss=pair["loss"], **control, **diverged)
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -140,19 +140,15 @@ def _more(target: str, rows: pd.DataFrame) -> Decision:
     share, needed = _share(values, DENSITY), quantile_interval(values, WANTED)
     verdict = "confirmed" if share[2] < WANTED else "open"
     numbers = {"degree": DEGREE, "density": DENSITY, "wanted": WANTED, "bound": _bound(DENSITY)}
-    return (
-        target,
-        "contradicted" if share[1] > WANTED else verdict,
-        numbers
-        | {
-            "inputs": rows["inputs"].iloc[0],
-            "more": needed[0] - DENSITY,
-            "needed": _bracketed(needed),
-            "more_often": _bracketed(quantile_interval(values, 0.9)),
-            "share": _bracketed(share),
-            "draws": len(values),
-        },
-    )
+    numbers |= {
+        "inputs": rows["inputs"].iloc[0],
+        "more": needed[0] - DENSITY,
+        "needed": _bracketed(needed),
+        "more_often": _bracketed(quantile_interval(values, 0.9)),
+        "share": _bracketed(share),
+        "draws": len(values),
+    }
+    return target, "contradicted" if share[1] > WANTED else verdict, numbers
 
 
 TASKS = sweep(measure_density, "{target}", {"target": tuple(INPUTS)}, {"draws": DRAWS})

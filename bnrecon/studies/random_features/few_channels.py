@@ -212,19 +212,16 @@ def _blocks(normal: pd.DataFrame) -> Decision:
         if interval.half_width is not None
     ]
     verdict = "false as stated" if all(one.sign > 0 for one in shown.values()) else "open"
-    return (
-        "blocks",
-        verdict,
-        {
-            "shown": "; ".join(
-                f"{interval:.3f} at c2 = {outputs}, c0 = {inputs}, derived {1 / (outputs + 3):.3f}"
-                for (outputs, inputs), interval in shown.items()
-            ),
-            "outside": sum(one.sign != 0 for one in differences),
-            "of": len(differences),
-            "by_chance": 0.05 * len(differences),
-        },
-    )
+    numbers = {
+        "shown": "; ".join(
+            f"{interval:.3f} at c2 = {outputs}, c0 = {inputs}, derived {1 / (outputs + 3):.3f}"
+            for (outputs, inputs), interval in shown.items()
+        ),
+        "outside": sum(one.sign != 0 for one in differences),
+        "of": len(differences),
+        "by_chance": 0.05 * len(differences),
+    }
+    return "blocks", verdict, numbers
 
 
 def _listed(distances: dict[int, Interval]) -> str:

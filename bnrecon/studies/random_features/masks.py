@@ -161,22 +161,19 @@ def _fits(rows: pd.DataFrame) -> pd.DataFrame:
 def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     """By the greedy pass, the paper's search, where without permuting there is an error."""
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
-    return (
-        "possible",
-        bool((fits["greedy"] > fits["unpermuted"]).any()),
-        {
-            "draws": rows["seed"].nunique(),
-            "tries": permuting.TRIES,
-            "fits": "; ".join(
-                f"p = {density}: {', '.join(map(str, line))}"
-                for density, line in fits.iterrows()
-                if line["best"]
-            ),
-            "others": _fits(others)["greedy"].sum(),
-            "c1": rows["c1"].iloc[0],
-            "n": rows["channels"].iloc[0] ** 2,
-        },
-    )
+    numbers = {
+        "draws": rows["seed"].nunique(),
+        "tries": permuting.TRIES,
+        "fits": "; ".join(
+            f"p = {density}: {', '.join(map(str, line))}"
+            for density, line in fits.iterrows()
+            if line["best"]
+        ),
+        "others": _fits(others)["greedy"].sum(),
+        "c1": rows["c1"].iloc[0],
+        "n": rows["channels"].iloc[0] ** 2,
+    }
+    return "possible", bool((fits["greedy"] > fits["unpermuted"]).any()), numbers
 
 
 def _fitted_densities(rows: pd.DataFrame) -> tuple[float, float]:
@@ -207,18 +204,15 @@ def _at_every_density(rows: pd.DataFrame) -> Decision:
     sums = densest.groupby("seed")[["greedy", "unpermuted"]].sum()
     ratio = mean_interval(list(100 * sums["greedy"] / sums["unpermuted"]))
     others = shares.drop(index=ID_COND, level="features")
-    return (
-        "everywhere",
-        decide([ratio - 75], least=2),
-        {
-            "ratio": ratio,
-            "lowest": rows["density"].min(),
-            "highest": rows["density"].max(),
-            "id_cond": ", ".join(f"{share:.0f}" for share in shares[ID_COND]),
-            "least": others.min(),
-            "most": others.max(),
-        },
-    )
+    numbers = {
+        "ratio": ratio,
+        "lowest": rows["density"].min(),
+        "highest": rows["density"].max(),
+        "id_cond": ", ".join(f"{share:.0f}" for share in shares[ID_COND]),
+        "least": others.min(),
+        "most": others.max(),
+    }
+    return "everywhere", decide([ratio - 75], least=2), numbers
 
 
 FORMATS = dict.fromkeys(permuting.SEARCHES.values(), ".4f")

@@ -221,15 +221,12 @@ def _density(rows: pd.DataFrame) -> Decision:
         right.append(printed < min(CLOSE, low))
         measured.append(f"{label} {printed:.3f} ({distance.mean:.3f}), c1 = {width}")
     verdict = "false as stated" if wrong and all(wrong) else "open"
-    return (
-        "density",
-        "confirmed" if right and all(right) else verdict,
-        {
-            "measured": "; ".join(measured) or "no setting yet",
-            "printed": printed_edges(0.8),
-            "edges": spectrum.edges(0.8),
-        },
-    )
+    numbers = {
+        "measured": "; ".join(measured) or "no setting yet",
+        "printed": printed_edges(0.8),
+        "edges": spectrum.edges(0.8),
+    }
+    return "density", "confirmed" if right and all(right) else verdict, numbers
 
 
 def _law(rows: pd.DataFrame) -> Decision:
