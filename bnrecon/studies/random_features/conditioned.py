@@ -217,10 +217,5 @@ def decide_fall(*differences: Interval | None) -> str:
 
 
 PART = part(
-    __file__,
-    tasks,
-    summarize,
-    decide=judge,
-    numbers=caption_numbers,
-    options=OPTIONS.__getitem__,
+    __file__, tasks, summarize, decide=judge, numbers=caption_numbers, options=OPTIONS.__getitem__
 )

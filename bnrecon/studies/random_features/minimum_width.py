@@ -163,10 +163,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 
 TASKS = sweep(
-    measure_targets,
-    "{target}",
-    {"target": tuple(TARGETS)},
-    {"channels": CHANNELS, "draws": DRAWS},
+    measure_targets, "{target}", {"target": tuple(TARGETS)}, {"channels": CHANNELS, "draws": DRAWS}
 )
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
 FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
