@@ -250,11 +250,11 @@ def test_equal_and_without_loss_need_an_interval_within_a_point(interval, equal,
 
 def test_the_page_of_sparse_works_with_any_single_task():
     steps = pd.DataFrame([{"density": 0.2, "steps": 20, "difference": 1e-13}])
-    for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.masked(0.5): [75.0]})):
+    for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.MASKED[0.5]: [75.0]})):
         assert len(sparse.PART.summary(rows)) == 1
         assert sparse.PART.claims(rows)[0].verdict == ("confirmed" if rows is steps else "open")
     rows = pd.concat(
-        [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.masked(0.2): [76.0, 77, 77.9]})]
+        [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.MASKED[0.2]: [76.0, 77, 77.9]})]
     )
     in_print, loss = sparse.PART.claims(rows)[1:]
     assert loss.verdict == "contradicted"

@@ -41,6 +41,7 @@ BASELINE = "1"
 POOLED = "the rows above 1, pooled by seed"
 LONG_BASELINE = "no factors"
 CONDITIONS = (10, 100, 1000)  # of the log-uniform spectra
+LOG_UNIFORM = {condition: f"log-uniform, {condition}" for condition in CONDITIONS}
 WEIGHTS = 1_000_000  # c0 c2, as the paper assumes
 NOT_YET = "not computed"
 
@@ -58,15 +59,10 @@ def step_length(condition: float) -> float:
     return math.sqrt(math.log(condition) * (squared + 1) / (squared - 1))
 
 
-def log_uniform(condition: int) -> str:
-    """What training behind log-uniform factors is called."""
-    return f"log-uniform, {condition}"
-
-
 RATIO = step_length(max(CONDITIONS))
 LONGER = f"no factors, learning rate × {RATIO:.2f}"
 SHORTER = f"no factors, learning rate / {RATIO:.2f}"
-HARDEST = log_uniform(max(CONDITIONS))
+HARDEST = LOG_UNIFORM[max(CONDITIONS)]
 HARDEST_SHORTER = f"{HARDEST}, learning rate / {RATIO:.2f}"
 # What each is compared with in the table.
 BASELINES = {LONGER: LONG_BASELINE, SHORTER: LONG_BASELINE, HARDEST_SHORTER: SHORTER}
@@ -80,7 +76,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     longer: dict[str, tuple[str, ...]] = {LONG_BASELINE: ()}
     for condition in CONDITIONS:
         spectrum = (f"target.condition={condition}", "target.spectrum=log_uniform")
-        longer[log_uniform(condition)] = spectrum
+        longer[LOG_UNIFORM[condition]] = spectrum
     rate = TrainSpec().lr
     faster, slower = (f"train.lr={value:.4g}" for value in (rate * RATIO, rate / RATIO))
     longer[LONGER] = (faster,)
@@ -140,7 +136,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for condition, accuracies in REPORTED.items()
     }
-    baselines = {POOLED: BASELINE} | {log_uniform(c): LONG_BASELINE for c in CONDITIONS}
+    baselines = {POOLED: BASELINE} | dict.fromkeys(LOG_UNIFORM.values(), LONG_BASELINE)
     is_printed = rows["setting"].isin(REPORTED)
     printed = rows[is_printed & rows["seed"].isin(DECIDING)]
     ordered = pd.concat([printed, pooled(printed), rows[~is_printed]])
@@ -171,7 +167,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
         ("cause", "open", {}),
     ]
     longer = {
-        c: paired_difference_by(rows, "setting", log_uniform(c), LONG_BASELINE) for c in CONDITIONS
+        condition: paired_difference_by(rows, "setting", name, LONG_BASELINE)
+        for condition, name in LOG_UNIFORM.items()
     }
     if any(longer.values()):
         listed = ", ".join(f"{value or NOT_YET} at {c:,}" for c, value in longer.items())

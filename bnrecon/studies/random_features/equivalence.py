@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -58,16 +58,23 @@ def reparameterize(network: nn.Module, collapsed: bool) -> nn.Module:
     Returns:
         A network that computes the same function, up to rounding.
     """
+
+    def pair(convolution: nn.Conv2d) -> nn.Module:
+        outputs, inputs, *kernel = convolution.weight.shape
+        shape = LayerShape(outputs, inputs, (kernel[0], kernel[1]))
+        inner = CollapsedPair(shape, shape.equations, "id_cond", "scale", 0, 0, collapsed)
+        return inner.to(convolution.weight).start_from(convolution.weight)
+
+    return replace_convolutions(network, pair)
+
+
+def replace_convolutions(network: nn.Module, make: Callable[[nn.Conv2d], nn.Module]) -> nn.Module:
+    """Copy a network with what ``make`` makes of each convolution in its place."""
     network = copy.deepcopy(network)
     for parent in list(network.modules()):
         for name, module in list(parent.named_children()):
             if isinstance(module, nn.Conv2d):
-                outputs, inputs, *kernel = module.weight.shape
-                shape = LayerShape(outputs, inputs, (kernel[0], kernel[1]))
-                pair = CollapsedPair(
-                    shape, shape.equations, "id_cond", "scale", 0, 0, collapsed
-                ).to(module.weight)
-                setattr(parent, name, pair.start_from(module.weight))
+                setattr(parent, name, make(module))
     return network
 
 
@@ -99,14 +106,12 @@ class Reordered(nn.Module):
 
 def reorder(network: nn.Module, seed: int) -> nn.Module:
     """Copy a network, the input channels of each convolution in a random order."""
-    network = copy.deepcopy(network)
     generator = torch.Generator().manual_seed(seed)
-    for parent in list(network.modules()):
-        for name, module in list(parent.named_children()):
-            if isinstance(module, nn.Conv2d):
-                order = torch.randperm(module.in_channels, generator=generator)
-                setattr(parent, name, Reordered(module, order))
-    return network
+
+    def reordered(convolution: nn.Conv2d) -> nn.Module:
+        return Reordered(convolution, torch.randperm(convolution.in_channels, generator=generator))
+
+    return replace_convolutions(network, reordered)
 
 
 def perturb(network: nn.Module, seed: int) -> nn.Module:

@@ -20,22 +20,6 @@ from bnrecon.construction.alignment import (
 from bnrecon.features.shapes import LayerShape
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
 
-__all__ = [
-    "CHANNELS",
-    "DRAWS",
-    "NONE",
-    "SEARCHES",
-    "SHARED",
-    "TRIES",
-    "equivalent_missing",
-    "features_of_width",
-    "missing_features",
-    "permutation_errors",
-    "split_shared",
-    "unreached",
-    "with_best",
-]
-
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 TRIES = 200  # random permutations

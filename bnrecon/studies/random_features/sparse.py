@@ -32,24 +32,12 @@ OPTIONS = {
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
 STEPS = {"smoke": 5, "laptop": 20, "paper": 20}
 ALL = "all weights"
+MASKED = {p: f"weights under random masks, density {p}" for p in DENSITIES}
+SCALES = {p: f"scales of sparse ID cond features, density {p}" for p in DENSITIES}
+SELECTED = {p: f"weights that these features select, density {p}" for p in DENSITIES}
 MARGIN = 1.0  # points that count as no significant loss; the paper gives no number
 USUAL_WIDTH = 64  # of the first layer of usual networks
 ROUNDING = 1e-9  # float64, over so many steps
-
-
-def masked(density: float) -> str:
-    """What training behind random masks is called."""
-    return f"weights under random masks, density {density}"
-
-
-def scales(density: float) -> str:
-    """What training the scales of sparse features is called."""
-    return f"scales of sparse ID cond features, density {density}"
-
-
-def shared(density: float) -> str:
-    """What training the weights that sparse features select is called."""
-    return f"weights that these features select, density {density}"
 
 
 def features(density: float) -> tuple[str, str]:
@@ -65,9 +53,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     common, seeds = OPTIONS[scale], SEEDS[scale]
     compared: dict[str, tuple[str, ...]] = {ALL: ("target.features=none",)}
     for density in DENSITIES:
-        compared[masked(density)] = ("target.features=none", f"target.density={density}")
-        compared[scales(density)] = (*features(density), "target.inner=scale")
-    selected = {shared(p): (*features(p), "target.inner=mask") for p in DENSITIES}
+        compared[MASKED[density]] = ("target.features=none", f"target.density={density}")
+        compared[SCALES[density]] = (*features(density), "target.inner=scale")
+    selected = {SELECTED[p]: (*features(p), "target.inner=mask") for p in DENSITIES}
     equal = [
         Task(
             f"one support, density {density}",
@@ -137,8 +125,8 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each training, and one for each density on one support."""
     baselines: dict[str, str] = {}
     for density in DENSITIES:
-        baselines |= {masked(density): ALL, scales(density): masked(density)}
-        baselines |= {shared(density): scales(density)}
+        baselines |= {MASKED[density]: ALL, SCALES[density]: MASKED[density]}
+        baselines |= {SELECTED[density]: SCALES[density]}
     trained, differences = _trained(rows), _differences(rows)
     table = pd.DataFrame()
     if len(trained):
@@ -158,8 +146,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
     decisions: list[Decision] = [_one_support(_differences(rows))]
     trained = _trained(rows)
     for density in DENSITIES if len(trained) else ():
-        difference = paired_difference_by(trained, "setting", scales(density), masked(density))
-        loss = paired_difference_by(trained, "setting", ALL, masked(density))
+        difference = paired_difference_by(trained, "setting", SCALES[density], MASKED[density])
+        loss = paired_difference_by(trained, "setting", ALL, MASKED[density])
         width, epochs = (int(trained[name].iloc[0]) for name in ("width", "epochs"))
         numbers = {"density": density, "width": width, "epochs": epochs} | {
             "difference": difference,

@@ -15,23 +15,6 @@ from scipy.optimize import brentq
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-__all__ = [
-    "MakeTarget",
-    "count_matches",
-    "critical_density",
-    "degree_bound",
-    "disjoint_factor",
-    "disjoint_factor_in_print",
-    "disjoint_rows",
-    "has_perfect_matching",
-    "partition_probability",
-    "random_rows",
-    "required_density",
-    "required_density_in_print",
-    "width_factor",
-    "width_factor_in_print",
-]
-
 MakeTarget = Callable[[np.random.Generator], np.ndarray]
 
 
