@@ -126,11 +126,11 @@ def draw(rows: pd.DataFrame) -> Figure:
     for row, (search, title) in enumerate(DRAWN.items()):
         means = rows.groupby(["hidden", "features", "target"])[search].mean()
         for axes, hidden in zip(grid[row], sizes, strict=True):
-            part = rows[rows["hidden"] == hidden]
-            image = _draw_table(axes, part, search, 1000 * float(means.max()))
+            group = rows[rows["hidden"] == hidden]
+            image = _draw_table(axes, group, search, 1000 * float(means.max()))
             if row == 0:
                 letter = "abcd"[sizes.index(hidden)]
-                axes.set_title(f"({letter}) hidden: {hidden}\nc1 = {part['c1'].iloc[0]}")
+                axes.set_title(f"({letter}) hidden: {hidden}\nc1 = {group['c1'].iloc[0]}")
             if row == len(DRAWN) - 1:
                 axes.set_xlabel("target")
         grid[row][0].set_ylabel(f"{title}\nfeatures")
@@ -143,10 +143,10 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> AxesImage:
     """Mean errors in thousandths, from 0 to the row's ``largest``."""
     names = list(FEATURES)
-    table = 1000 * rows.pivot_table(index="features", columns="target", values=search)
-    table = table.loc[names, names]
-    image = axes.imshow(table, cmap="viridis", vmin=0, vmax=largest, aspect="auto")
-    for (y, x), value in np.ndenumerate(table.to_numpy()):
+    errors = 1000 * rows.pivot_table(index="features", columns="target", values=search)
+    errors = errors.loc[names, names]
+    image = axes.imshow(errors, cmap="viridis", vmin=0, vmax=largest, aspect="auto")
+    for (y, x), value in np.ndenumerate(errors.to_numpy()):
         colour = "black" if value > 0.6 * largest else "white"
         axes.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor")

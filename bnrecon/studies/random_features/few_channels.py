@@ -28,25 +28,17 @@ from bnrecon.studies.random_features.feature_matrices import (
 )
 
 NORMAL = "He normal"
-# c2 and c0; the last of each line have n = c0 c2 = 1600 (smoke: 36).
-SHAPES = {
-    "smoke": ((1, 16), (1, 36), (4, 4), (6, 6)),
-    "laptop": (
-        *((1, 100), (1, 400), (1, 1600)),
-        *((2, 50), (2, 200), (2, 800)),
-        *((5, 20), (5, 80), (5, 320)),
-        *((10, 10), (10, 40), (10, 160)),
-        *((20, 20), (20, 80)),
-        (40, 40),
-    ),
-}
+# By c2 the values of c0; the last of each have n = c0 c2 = 1600 (smoke: 36).
+LAPTOP = {1: [100, 400, 1600], 2: [50, 200, 800], 5: [20, 80, 320], 10: [10, 40, 160]}
+LAPTOP |= {20: [20, 80], 40: [40]}
+SHAPES = {"smoke": {1: [16, 36], 4: [4], 6: [6]}, "laptop": LAPTOP, "paper": LAPTOP}
 OTHERS = (1, 5, 40)  # c2 of the other distributions, at the largest n
 DRAWS = {"smoke": 2, "laptop": 3, "paper": 10}
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each shape, He normal first; of other distributions some of the largest n."""
-    shapes = SHAPES["smoke" if scale == "smoke" else "laptop"]
+    shapes = [(outputs, inputs) for outputs, row in SHAPES[scale].items() for inputs in row]
     largest = max(outputs * inputs for outputs, inputs in shapes)
     every = sweep(
         measure_distances,
@@ -228,14 +220,6 @@ def _listed(distances: dict[int, Interval]) -> str:
     return ", ".join(f"{interval:.3f} at n = {n}" for n, interval in distances.items())
 
 
-FORMATS = dict.fromkeys(
-    [
-        "distance from the law",
-        "mean of s⁴, law 2",
-        "expected",
-        "correlation of blocks",
-        "derived, 1/(c2 + 3)",
-    ],
-    ".3f",
-)
+DECIMALS = ("distance from the law", "mean of s⁴, law 2", "expected", "correlation of blocks")
+FORMATS = dict.fromkeys([*DECIMALS, "derived, 1/(c2 + 3)"], ".3f")
 PART = part(__file__, tasks, summarize, draw, judge, formats=FORMATS)

@@ -108,14 +108,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     axes.plot([], [], "-", color="black", label="not permuted")
     axes.plot([], [], ":", color="black", label="permuted")
     panels[0].set_ylabel("root mean squared error")
-    figure.legend(
-        *axes.get_legend_handles_labels(),
-        title=f"c0 = c2 = {channels}; {draws} draws, 95% intervals",
-        loc="outside upper center",
-        ncols=8,
-        columnspacing=1.2,
-        handlelength=1.5,
-    )
+    title = f"c0 = c2 = {channels}; {draws} draws, 95% intervals"
+    handles, spacing = axes.get_legend_handles_labels(), {"columnspacing": 1.2, "handlelength": 1.5}
+    figure.legend(*handles, title=title, loc="outside upper center", ncols=8, **spacing)
     return figure
 
 

@@ -167,11 +167,7 @@ TASKS = sweep(
 )
 FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
 FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
+NUMBERS = {"pivot": PIVOT}
 PART = part(
-    __file__,
-    TASKS,
-    summarize,
-    decide=judge,
-    numbers=lambda _rows: {"pivot": PIVOT},
-    formats=FORMATS,
+    __file__, TASKS, summarize, decide=judge, numbers=lambda _rows: NUMBERS, formats=FORMATS
 )

@@ -45,10 +45,7 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 def examples() -> pd.DataFrame:
     """One row for each of ``EXAMPLES``, like those of ``measure_ranks``."""
-    ranks = {
-        name: _ranks(np.array(first), np.array(second))
-        for name, (first, second) in EXAMPLES.items()
-    }
+    ranks = {name: _ranks(*map(np.array, factors)) for name, factors in EXAMPLES.items()}
     return pd.DataFrame([_row(name, 2, [triple]) for name, triple in ranks.items()])
 
 
@@ -110,9 +107,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line["draws"] = ", ".join(str(draws) for draws in group["draws"])
         line["largest n - rank"] = int((group["n"] - group["smallest_rank"]).max())
         lines.append(line)
-    table = pd.DataFrame(lines).fillna("")
-    sizes = [name for name in table if name.startswith("c0")]
-    return table[["features", *sizes, "largest n - rank", "draws"]]
+    printed = pd.DataFrame(lines).fillna("")
+    sizes = [name for name in printed if name.startswith("c0")]
+    return printed[["features", *sizes, "largest n - rank", "draws"]]
 
 
 def judge(rows: pd.DataFrame) -> Decisions:

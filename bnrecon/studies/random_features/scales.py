@@ -187,12 +187,8 @@ def step_share(rows: pd.DataFrame) -> Interval | None:
 
 def judge(rows: pd.DataFrame) -> Decisions:
     """The paper's sentence; beyond it, how much of the gap is the step, and what remains."""
-    pairs = {
-        "gap": (WEIGHTS, ONES),
-        "remaining": (WEIGHTS, MATCHED),
-        "slowed": (WEIGHTS, SLOWED),
-        "alike": (SLOWED, ONES),
-    }
+    pairs = {"gap": (WEIGHTS, ONES), "remaining": (WEIGHTS, MATCHED)}
+    pairs |= {"slowed": (WEIGHTS, SLOWED), "alike": (SLOWED, ONES)}
     differences = {
         name: paired_difference_by(rows, "setting", *pair) for name, pair in pairs.items()
     }
