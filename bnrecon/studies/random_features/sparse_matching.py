@@ -107,10 +107,10 @@ def width_factor(
     """
 
     def excess(log_factor: float) -> float:
-        found = partition_probability(
+        probability = partition_probability(
             math.exp(log_factor), outputs, inputs, target_density, density
         )
-        return found - (1 - failure)
+        return probability - (1 - failure)
 
     largest = 1.0
     while excess(largest) < 0:
@@ -142,8 +142,8 @@ def has_perfect_matching(target: np.ndarray, features: np.ndarray) -> bool:
     False
     """
     fits = (target.astype(np.int32) @ (1 - features.astype(np.int32)).T) == 0
-    found = maximum_bipartite_matching(csr_matrix(fits.astype(np.int8)), perm_type="column")
-    return bool((found >= 0).all())
+    matching = maximum_bipartite_matching(csr_matrix(fits.astype(np.int8)), perm_type="column")
+    return bool((matching >= 0).all())
 
 
 def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
@@ -166,8 +166,8 @@ def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
     while low < high:
         middle = (low + high) // 2
         fits = csr_matrix((needed <= levels[middle]).astype(np.int8))
-        found = maximum_bipartite_matching(fits, perm_type="column")
-        if (found >= 0).all():
+        matching = maximum_bipartite_matching(fits, perm_type="column")
+        if (matching >= 0).all():
             high = middle
         else:
             low = middle + 1
