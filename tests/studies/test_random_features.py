@@ -10,7 +10,7 @@ from scipy import stats
 
 from bnrecon.features.shapes import LayerShape
 from bnrecon.studies.random_features import equivalence, sparse_matching
-from bnrecon.studies.random_features.conditioned_claims import quantiles_apart
+from bnrecon.studies.random_features.conditioned import quantiles_apart
 from bnrecon.studies.random_features.descent import orthogonality
 from bnrecon.studies.random_features.feature_matrices import feature_matrix
 from bnrecon.studies.random_features.sparse_matching import (

@@ -11,10 +11,15 @@ import torch
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import style
 from bnrecon.studies.random_features import alignment, conditioning, masks, permutation_search
-from bnrecon.studies.random_features.conditioning import condition_number, scaled_target
-from bnrecon.studies.random_features.conditioning_settings import IDENTIFIED, SETTINGS
+from bnrecon.studies.random_features.conditioning import IDENTIFIED
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix, target_weight
 from bnrecon.studies.random_features.permutation_search import equivalent_missing
+from bnrecon.studies.random_features.solver_errors import (
+    SETTINGS,
+    condition_number,
+    measure_errors,
+    scaled_target,
+)
 
 
 @pytest.mark.parametrize("name", FEATURES.values())
@@ -143,7 +148,7 @@ def test_the_table_says_where_the_limit_of_iterations_stopped_lbfgs():
 def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(monkeypatch):
     short = SETTINGS["lbfgs"].__class__("lbfgs", max_iterations=20)
     monkeypatch.setitem(SETTINGS, "lbfgs", short)
-    rows = conditioning.measure_errors("He normal", 6, 0, seeds=2).set_index(["solver", "seed"])
+    rows = measure_errors("He normal", 6, 0, seeds=2).set_index(["solver", "seed"])
     assert rows.loc["lbfgs", "at_limit"].all()
     assert not rows.loc["lbfgs_long", "at_limit"].any()
     assert (rows.loc["lbfgs", "iterations"] == 20).all()
@@ -152,12 +157,12 @@ def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(mon
 
 
 def test_id_cond_features_are_solved_without_error_in_float32():
-    rows = conditioning.measure_errors("ID cond", 6, 0, seeds=1)
+    rows = measure_errors("ID cond", 6, 0, seeds=1)
     assert (rows["rmse"] == 0).all()
 
 
 def test_a_solver_that_does_not_apply_is_named_in_the_table():
-    rows = conditioning.measure_errors("He normal", 4, 0, seeds=2)
+    rows = measure_errors("He normal", 4, 0, seeds=2)
     rows.loc[rows["solver"] == "lbfgs", "relative_rmse"] = np.nan
     table = conditioning.PART.summary(rows)
     assert table.loc[0, "LBFGS, at most 2,000"] == "not applicable"

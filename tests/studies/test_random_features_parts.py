@@ -21,7 +21,6 @@ from bnrecon.reproduction.task_store import TaskResult, concatenate, task_path
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies import random_features, registry
 from bnrecon.studies.random_features import averages, conditioned, conditioning
-from bnrecon.studies.random_features.conditioned_claims import quantiles_apart
 
 STUDY = registry.find("random_features")
 SHIPPED = OUTPUTS / "random_features"
@@ -163,11 +162,11 @@ def test_intervals_of_unpaired_draws_are_those_of_the_textbook():
 
 
 def test_what_the_caption_of_table_1_says_is_computed_from_its_rows():
-    both = conditioned.caption(pd.DataFrame({"setting": ["1", "5413", "1541601"]}))
-    one = conditioned.caption(pd.DataFrame({"setting": ["1", "5413"]}))
-    assert f"{quantiles_apart([5413, 1541601]):.1g}" in both
-    assert "5,413" in both
-    assert "hardly" not in one
+    both = conditioned.caption_numbers(pd.DataFrame({"setting": ["1", "5413", "1541601"]}))
+    one = conditioned.caption_numbers(pd.DataFrame({"setting": ["1", "5413"]}))
+    assert f"{conditioned.quantiles_apart([5413, 1541601]):.1g}" in both["differ"]
+    assert "5,413" in both["differ"]
+    assert one == {"differ": "", "at_other_rates": ""}
 
 
 @pytest.mark.parametrize(

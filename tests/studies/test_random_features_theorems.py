@@ -18,7 +18,6 @@ from bnrecon.studies.random_features import (
     few_channels,
     matching,
     matching_bound,
-    matching_cases,
     minimum_width,
     printed_law,
     projection,
@@ -275,11 +274,11 @@ def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_doe
 
 def test_the_product_behind_the_derived_k_is_an_upper_bound_by_little():
     """Fig. 1 (e), k = 7: rows compete, 0.908, and the product, which lets them share, is 0.9096."""
-    outputs, degree, density, _ = matching_cases.SPECIAL
+    outputs, degree, density, _ = matching.SPECIAL
     target = disjoint_rows(outputs, 50, degree)
     hits = count_matches(lambda _: target, 7 * outputs, density, 3000)
     interval = stats.binomtest(hits, 3000).proportion_ci(0.999)
-    assert interval.low < matching_cases.product(7) < 0.9097
+    assert interval.low < matching.product(7) < 0.9097
     assert interval.low <= 0.908 <= interval.high
 
 

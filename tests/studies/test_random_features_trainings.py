@@ -11,16 +11,8 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.trainings import compare_settings
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import scratch
-from bnrecon.studies.random_features import (
-    conditioned,
-    conditioned_claims,
-    conditioned_steps,
-    sparse,
-)
-from bnrecon.studies.random_features.one_support import compare_steps
-from bnrecon.studies.random_features.scales_claims import claims as scales_claims
-from bnrecon.studies.random_features.scales_claims import step_share
-from bnrecon.studies.random_features.scales_settings import (
+from bnrecon.studies.random_features import conditioned, scales, sparse
+from bnrecon.studies.random_features.scales import (
     MAIN,
     MATCHED,
     ONES,
@@ -28,6 +20,7 @@ from bnrecon.studies.random_features.scales_settings import (
     SLOWED,
     WEIGHTS,
     at_step,
+    step_share,
 )
 
 STUDY = registry.find("random_features")
@@ -53,7 +46,7 @@ def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
     expected = mean_interval([100 * 14 / 17, 100 * 14.5 / 17, 100 * 13.9 / 17])
     found = step_share(rows)
     assert (found.mean, found.half_width) == pytest.approx((expected.mean, expected.half_width))
-    claims = scales_claims(rows)
+    claims = scales.PART.claims(rows)
     assert [claim.verdict for claim in claims] == ["open", "confirmed", "confirmed", "confirmed"]
     assert f"{expected.mean:.0f} ± {expected.half_width:.0f}" in claims[2].evidence
 
@@ -68,19 +61,19 @@ def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
 )
 def test_the_verdicts_on_the_step_follow_the_rows(matched, verdicts):
     rows = trained(GAP | {MATCHED: matched})
-    assert [claim.verdict for claim in scales_claims(rows)[1:]] == verdicts
+    assert [claim.verdict for claim in scales.PART.claims(rows)[1:]] == verdicts
 
 
 @pytest.mark.parametrize(("epochs", "verdict"), [(30, "open"), (299, "open"), (300, "confirmed")])
 def test_the_sentence_in_print_is_open_for_trainings_shorter_than_its_own(epochs, verdict):
-    claim = scales_claims(trained(GAP, epochs))[0]
+    claim = scales.PART.claims(trained(GAP, epochs))[0]
     assert claim.verdict == verdict
     assert "cannot compete" in claim.statement
 
 
 def test_one_seed_decides_nothing():
     rows = trained({name: [value[0]] for name, value in GAP.items()})
-    assert {claim.verdict for claim in scales_claims(rows)} == {"open"}
+    assert {claim.verdict for claim in scales.PART.claims(rows)} == {"open"}
 
 
 def test_differences_are_paired_by_seed_and_the_heading_counts_them():
@@ -123,11 +116,11 @@ def test_the_figure_has_a_point_for_each_step_and_way_of_training():
 
 def test_replicates_are_pooled_by_seed_where_all_of_them_are_there():
     rows = trained({"1": [70.0, 71], "5413": [68.0, 69], "10123": [69.0, 68], "1541601": [67.0]})
-    found = conditioned_claims.pooled(rows)
+    found = conditioned.pooled(rows)
     assert found[["seed", "accuracy"]].to_numpy().tolist() == [[0, 68]]
-    assert conditioned_claims.pooled(rows[rows["setting"] == "1"]).empty
+    assert conditioned.pooled(rows[rows["setting"] == "1"]).empty
     summary = conditioned.PART.summary(rows).set_index("condition number")
-    assert summary.loc[conditioned_claims.POOLED, "compared with"] == "1"
+    assert summary.loc[conditioned.POOLED, "compared with"] == "1"
 
 
 TABLE1 = {
@@ -142,7 +135,7 @@ def test_the_claims_on_table_1_rest_on_pooled_rows_and_on_the_factors_themselves
     cost, cause, order = conditioned.PART.claims(trained(TABLE1))
     assert (cost.verdict, cause.verdict) == ("confirmed", "open")
     apart = np.diff([factors_at(10123), factors_at(1541601)], axis=0)
-    said = conditioned_claims.quantiles_apart([10123, 1541601])
+    said = conditioned.quantiles_apart([10123, 1541601])
     assert said == pytest.approx(np.sqrt(np.mean(apart**2)), rel=0.25)
     assert f"{said:.2g}" in order.evidence
     assert conditioned.PART.claims(trained({"1": [70.0]}))[0].verdict == "open"
@@ -151,7 +144,7 @@ def test_the_claims_on_table_1_rest_on_pooled_rows_and_on_the_factors_themselves
 def test_rows_of_table_1_have_no_order_unless_their_laws_differ_by_more_than_draws(monkeypatch):
     last = {"1541601": [60.0, 61, 62]}  # far below, whatever the reason
     assert conditioned.PART.claims(trained(TABLE1 | last))[-1].verdict == "open"
-    monkeypatch.setattr(conditioned_claims, "quantiles_apart", lambda _: 0.1)
+    monkeypatch.setattr(conditioned, "quantiles_apart", lambda _: 0.1)
     assert conditioned.PART.claims(trained(TABLE1 | last))[-1].verdict == "confirmed"
     assert conditioned.PART.claims(trained(TABLE1))[-1].verdict == "open"
 
@@ -169,9 +162,13 @@ def test_seeds_added_after_looking_decide_nothing_on_table_1():
 def test_the_lengths_of_steps_behind_log_uniform_factors_are_those_of_the_caption(condition):
     factors = log_uniform_quantile((np.arange(100_000) + 0.5) / 100_000, condition)
     length = np.sqrt(np.mean(factors**4)) / np.mean(factors**2)
-    assert length == pytest.approx(conditioned_steps.step_length(condition), rel=1e-3)
+    assert length == pytest.approx(conditioned.step_length(condition), rel=1e-3)
     assert length == pytest.approx(np.sqrt(np.log(condition)), rel=0.02)
     assert f"{length:.1f}" in conditioned.PART.caption_for(trained(TABLE1))
+
+
+def decisions(rows):
+    return {name: rest for name, *rest in conditioned.judge(rows)}
 
 
 @pytest.mark.parametrize(
@@ -182,30 +179,30 @@ def test_steps_are_matched_along_the_gradient_and_in_length(shorter, verdict):
     known = {
         "no factors": [80.0, 81, 82],
         "log-uniform, 1000": [74.0, 75, 76.2],
-        conditioned_steps.LONGER: [79.0, 80, 81.1],
-        conditioned_steps.SHORTER: [79.0, 80.2, 81],
+        conditioned.LONGER: [79.0, 80, 81.1],
+        conditioned.SHORTER: [79.0, 80.2, 81],
     }
-    rows = trained(known | {conditioned_steps.HARDEST_SHORTER: shorter})
-    (claim,) = conditioned_steps.claims(rows)
-    assert claim.verdict == verdict
-    assert "along the gradient -5.93 ± 0.29 (n=3); " in claim.evidence
-    assert "changes the accuracy by -0.97" in claim.evidence
-    assert conditioned_steps.claims(trained(known))[0].verdict == "open"
-    assert conditioned_steps.claims(trained(TABLE1)) == []
+    rows = trained(known | {conditioned.HARDEST_SHORTER: shorter})
+    word, numbers = decisions(rows)["steps"]
+    assert word == verdict
+    assert numbers["along"].startswith("-5.93 ± 0.29 (n=3); ")
+    assert numbers["alone"].mean == pytest.approx(-0.97, abs=0.01)
+    assert decisions(trained(known))["steps"][0] == "open"
+    assert "steps" not in decisions(trained(TABLE1))
 
 
 def test_rates_for_steps_of_equal_length_are_multiples_of_the_usual_one():
     by_name = {task.name: task.options for task in STUDY.part("conditioned").tasks("laptop", ())}
     rate = compose(by_name["no factors, seed 0"]).train.lr
-    length = conditioned_steps.step_length(1000)
+    length = conditioned.step_length(1000)
     for name, wanted in (
-        (conditioned_steps.LONGER, rate * length),
-        (conditioned_steps.SHORTER, rate / length),
-        (conditioned_steps.HARDEST_SHORTER, rate / length),
+        (conditioned.LONGER, rate * length),
+        (conditioned.SHORTER, rate / length),
+        (conditioned.HARDEST_SHORTER, rate / length),
     ):
         config = compose(by_name[f"{name}, seed 0"])
         assert config.train.lr == pytest.approx(wanted, rel=1e-3)
-        hard = name == conditioned_steps.HARDEST_SHORTER
+        hard = name == conditioned.HARDEST_SHORTER
         assert config.target.condition == (1000 if hard else None)
 
 
@@ -253,11 +250,11 @@ def test_equal_and_without_loss_need_an_interval_within_a_point(interval, equal,
 
 def test_the_page_of_sparse_works_with_any_single_task():
     steps = pd.DataFrame([{"density": 0.2, "steps": 20, "difference": 1e-13}])
-    for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.masked(0.5): [75.0]})):
+    for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.MASKED[0.5]: [75.0]})):
         assert len(sparse.PART.summary(rows)) == 1
         assert sparse.PART.claims(rows)[0].verdict == ("confirmed" if rows is steps else "open")
     rows = pd.concat(
-        [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.masked(0.2): [76.0, 77, 77.9]})]
+        [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.MASKED[0.2]: [76.0, 77, 77.9]})]
     )
     in_print, loss = sparse.PART.claims(rows)[1:]
     assert loss.verdict == "contradicted"
@@ -270,7 +267,7 @@ def test_the_page_of_sparse_works_with_any_single_task():
 def test_on_one_support_scales_and_weights_take_the_same_steps():
     options = ("target=vgg18_normalization", "data=digits", "scale=smoke", "target.groups=[1]")
     features = ("target.features=sparse_id_cond", "target.oversampling=0.5")
-    row = compare_steps(0.5, 4, (*options, *features)).iloc[0]
+    row = sparse.compare_steps(0.5, 4, (*options, *features)).iloc[0]
     assert row["difference"] < 1e-12
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,29 +15,22 @@ from matplotlib.image import AxesImage
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.studies.random_features.alignment_claims import DENSE, claims
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
+from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.studies.random_features import permutation_search as permuting
 from bnrecon.studies.random_features.averages import span
-from bnrecon.studies.random_features.feature_matrices import FEATURES, target_weight
-from bnrecon.studies.random_features.permutation_search import (
-    CHANNELS,
-    DRAWS,
-    SEARCHES,
-    SHARED,
-    SINGLE_ENTRIES,
-    best_error,
-    equivalent_missing,
-    features_of_width,
-    missing_features,
-    permutation_errors,
-    unreached,
-)
+from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
 
-__all__ = ["PART", "measure_alignment"]
-
+TEXT = read_text(__file__)
 # Hidden channels of the target W2 W1, and features missing of 2500. The paper's are the first two;
 # it calls these targets low-rank, but dense ones have full rank there.
 SIZES = ((100, 60), (300, 100), (25, 100), (10, 100))
+PRINTED = (100, 300)  # the paper's hidden channels
+DENSE = ("He normal", "orthogonal", "Ortho cond")  # of 10 hidden channels, ER's have zeros
+STRONG = 10  # percent of the error: our measure of a strong association
+ENOUGH = 2  # draws: the half-width says how little two of them tell
 DRAWN = {
     "unpermuted": "not permuted",
     "greedy": "greedy pass",
@@ -44,25 +38,18 @@ DRAWN = {
 }
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each size of the hidden layer and seed."""
-    channels = CHANNELS[scale]
-    return [
-        Task(
-            f"hidden {hidden}, seed {seed}",
-            measure_alignment,
-            {
-                "hidden": hidden,
-                "missing": missing_features(of_2500, channels),
-                "seed": seed,
-                "channels": channels,
-                "searches": list(SEARCHES),
-                "features": features_of_width(channels, missing_features(of_2500, channels)),
-            },
-        )
-        for seed in range(DRAWS[scale])
-        for hidden, of_2500 in SIZES
-    ]
+    channels = permuting.CHANNELS[scale]
+    missing = {hidden: permuting.missing_features(of_2500, channels) for hidden, of_2500 in SIZES}
+    sizes = [(*size, permuting.features_of_width(channels, size[1])) for size in missing.items()]
+    every = sweep(
+        measure_alignment,
+        "hidden {hidden}, seed {seed}",
+        {"seed": range(permuting.DRAWS[scale]), ("hidden", "missing", "features"): sizes},
+        {"channels": channels, "searches": list(permuting.SEARCHES)},
+    )
+    return every(scale, options)
 
 
 def measure_alignment(
@@ -91,58 +78,46 @@ def measure_alignment(
     width = shape.equations - missing
     rows = []
     for label in features:
-        basis = unreached(label, shape, width, seed)
+        basis = permuting.unreached(label, shape, width, seed)
+        size = {"c1": width, "channels": channels, "seed": seed}
+        size["complement_dimension"] = basis.shape[1]
         for target_label, target_name in FEATURES.items():
             target = target_weight(target_name, channels, channels, seed, hidden)
             target = target * (target.numel() ** 0.5 / target.norm())
-            row = {
-                "features": label,
-                "target": target_label,
-                "hidden": hidden,
-                "rank": int(torch.linalg.matrix_rank(target)),
-                "c1": width,
-                "channels": channels,
-                "seed": seed,
-                "complement_dimension": basis.shape[1],
-            }
-            separate = label in SINGLE_ENTRIES
-            errors = permutation_errors(basis, target, seed, separate, searches)
-            rows.append(row | errors)
+            rank = int(torch.linalg.matrix_rank(target))
+            row = {"features": label, "target": target_label, "hidden": hidden, "rank": rank}
+            errors = permuting.permutation_errors(basis, target, seed, label, searches)
+            rows.append(row | size | errors)
     return pd.DataFrame(rows)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per hidden size and feature distribution: means over dense targets and draws."""
-    lines = []
-    rows = rows.assign(best=best_error(rows))
-    for (hidden, label), group in rows.groupby(["hidden", "features"], sort=False):
-        dense = group[group["target"].isin(DENSE)]
-        missing = equivalent_missing(dense["best"], int(group["channels"].iloc[0]))
-        line = {
-            "hidden channels": hidden,
-            "rank of the targets": span(dense["rank"]),
-            "width c1": int(group["c1"].iloc[0]),
-            "features": label,
-        }
-        for search, title in SEARCHES.items():
-            exists = bool(dense[search].notna().all())
-            line[title] = _over_draws(dense, dense[search]) if exists else None
-        line |= {
-            "best found": _over_draws(dense, dense["best"]),
-            "equivalent number of missing features": _over_draws(dense, missing),
-        }
-        lines.append(line)
-    return pd.DataFrame(lines)
+    dense = permuting.with_best(rows[rows["target"].isin(DENSE)])
+    columns: dict[str, Any] = {
+        "hidden channels": "hidden",
+        "rank of the targets": lambda group: span(group["rank"]),
+        "width c1": "c1",
+        "features": "features",
+        **{title: _over_draws(search) for search, title in permuting.SEARCHES.items()},
+        "best found": _over_draws("best"),
+        "equivalent number of missing features": _over_draws("missing"),
+    }
+    return table(dense, ["hidden", "features"], False, **columns)
 
 
-def _over_draws(rows: pd.DataFrame, values: pd.Series) -> Interval:
-    """The interval over draws of a draw's mean over targets."""
-    return mean_interval([float(one.mean()) for _, one in values.groupby(rows["seed"])])
+def _over_draws(column: str) -> Callable[[pd.DataFrame], Interval | None]:
+    """The interval over draws of a draw's mean over targets; none where no draw has a value."""
+    return lambda rows: (
+        mean_interval(list(rows.groupby("seed")[column].mean()))
+        if rows[column].notna().all()
+        else None
+    )
 
 
-def draw_figure(rows: pd.DataFrame) -> Figure:
+def draw(rows: pd.DataFrame) -> Figure:
     """The paper's colour-coded tables: mean errors, targets in columns, features in rows."""
-    rows = rows[rows["features"] != SHARED].assign(best=best_error(rows))
+    _, rows = permuting.split_shared(rows)
     sizes = list(dict.fromkeys(rows["hidden"]))
     figure, grid = new_figure(
         len(DRAWN), len(sizes), (PAGE, 5.6), sharex=True, sharey=True, squeeze=False
@@ -151,11 +126,11 @@ def draw_figure(rows: pd.DataFrame) -> Figure:
     for row, (search, title) in enumerate(DRAWN.items()):
         means = rows.groupby(["hidden", "features", "target"])[search].mean()
         for axes, hidden in zip(grid[row], sizes, strict=True):
-            part = rows[rows["hidden"] == hidden]
-            image = _draw_table(axes, part, search, 1000 * float(means.max()))
+            group = rows[rows["hidden"] == hidden]
+            image = _draw_table(axes, group, search, 1000 * float(means.max()))
             if row == 0:
                 letter = "abcd"[sizes.index(hidden)]
-                axes.set_title(f"({letter}) hidden: {hidden}\nc1 = {part['c1'].iloc[0]}")
+                axes.set_title(f"({letter}) hidden: {hidden}\nc1 = {group['c1'].iloc[0]}")
             if row == len(DRAWN) - 1:
                 axes.set_xlabel("target")
         grid[row][0].set_ylabel(f"{title}\nfeatures")
@@ -168,10 +143,10 @@ def draw_figure(rows: pd.DataFrame) -> Figure:
 def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> AxesImage:
     """Mean errors in thousandths, from 0 to the row's ``largest``."""
     names = list(FEATURES)
-    table = 1000 * rows.pivot_table(index="features", columns="target", values=search)
-    table = table.loc[names, names]
-    image = axes.imshow(table, cmap="viridis", vmin=0, vmax=largest, aspect="auto")
-    for (y, x), value in np.ndenumerate(table.to_numpy()):
+    errors = 1000 * rows.pivot_table(index="features", columns="target", values=search)
+    errors = errors.loc[names, names]
+    image = axes.imshow(errors, cmap="viridis", vmin=0, vmax=largest, aspect="auto")
+    for (y, x), value in np.ndenumerate(errors.to_numpy()):
         colour = "black" if value > 0.6 * largest else "white"
         axes.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor")
@@ -180,54 +155,181 @@ def _draw_table(axes: Axes, rows: pd.DataFrame, search: str, largest: float) -> 
     return image
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """What is searched and shown."""
-    return (
-        "Root mean squared errors of targets of root mean square 1: means over dense "
-        "targets, with 95% Student-t intervals over draws (± is the half-width). "
-        "The greedy pass is the listing svd_permute_fc of A.3. By masks is its second listing, "
-        "id_permute, for features of single entries: as printed, where a slip takes the "
-        "last exchange of two outputs that helps, and with the best one (erratum 36). "
-        f"{_on_shared(rows)}"
-        "Exchanges, which are ours, begin where the greedy pass ends, and end where no exchange of "
-        "two outputs lowers the error: a local optimum. For ID cond features the best permutation "
-        "is a linear assignment, solved exactly. Best found is this for ID cond and what exchanges "
-        "give for the others, two searches: like is compared with like in the column of exchanges. "
-        "The equivalent number of missing features is n times the squared error, n = c0 c2, "
-        "since a random target's error without permuting is sqrt((n - c1)/n). "
-        "Targets are products W2 W1 through the hidden channels, for ID cond and Ortho cond sums "
-        "of as many features. Dense targets are those of "
-        f"{', '.join(DENSE[:-1])} and {DENSE[-1]}; those of ER features through 10 channels have "
-        "zeros, and those of ID cond are fitted by their own features (below). The paper's sizes "
-        "are 100 and 300 hidden channels; 25 and 10 give low ranks. "
-        "Figure: all six distributions of targets, means over draws, in thousandths."
-    )
-
-
-def _on_shared(rows: pd.DataFrame) -> str:
-    """Where there are such rows: at small sizes nothing would be missing."""
-    shared = rows[rows["features"] == SHARED]
+def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
+    """What is said of rows with a shared feature: at small sizes nothing would be missing."""
+    shared = rows[rows["features"] == permuting.SHARED]
     if shared.empty:
-        return ""
-    missing = sorted(set(shared["complement_dimension"]))
-    n = int(rows["channels"].iloc[0]) ** 2
-    return (
-        f'In the rows "{SHARED}" all outputs share the feature of the first input and reach its c2 '
-        f"entries by their second scales (Eq. 3), as id_permute counts them: "
-        f"{' or '.join(map(str, missing))} of {n:,} entries are missing instead of "
-        f"{' or '.join(str(n - width) for width in sorted(set(shared['c1']), reverse=True))}. "
-        "The other features' second scales are not used. "
+        return {"shared": ""}
+    n, widths = _channels(rows) ** 2, sorted(set(shared["c1"]), reverse=True)
+    missing = " or ".join(map(str, sorted(set(shared["complement_dimension"]))))
+    usual = " or ".join(str(n - width) for width in widths)
+    sentence = TEXT.sentence(
+        "rows with one shared", label=permuting.SHARED, missing=missing, n=n, usual=usual
     )
+    return {"shared": f"{sentence} "}
 
 
-PART = Experiment(
-    where="Theorem 4.1, Figure 4 (left, middle)",
-    title="Permuting products of two random matrices to fit too few features",
-    caption=caption,
-    tasks=tasks,
-    summary=summarize,
-    draw=draw_figure,
-    claims=claims,
-    formats=dict.fromkeys([*SEARCHES.values(), "best found"], ".4f")
-    | {"equivalent number of missing features": ".1f"},
-)
+def judge(rows: pd.DataFrame) -> Decisions:
+    """What can be fitted, by which features, and whether a low rank helps."""
+    shared, rows = permuting.split_shared(rows)
+    dense = rows[rows["target"].isin(DENSE)]
+    greedy, exchanges = (_pooled(dense, search) for search in ("greedy", "exchanges"))
+    errors = {"errors": _errors_by_search(dense)}
+    return [
+        _fitted(rows),
+        _approximation(dense),
+        ("greedy", decide([greedy], ENOUGH), _against_id_cond(dense, "greedy") | errors),
+        ("exchanges", _decide_below(exchanges), _against_id_cond(dense, "exchanges")),
+        *_with_shared(dense, shared[shared["target"].isin(DENSE)]),
+        _alike(rows),
+        *_low_rank(dense),
+        *_called_low_rank(rows),
+    ]
+
+
+def _channels(rows: pd.DataFrame) -> int:
+    return int(rows["channels"].iloc[0])
+
+
+def _fitted(rows: pd.DataFrame) -> Decision:
+    """Without error, by the paper's own search."""
+    alike = (rows["features"] == "ID cond") & (rows["target"] == "ID cond")
+    fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
+    id_cond, others = fitted[alike].sum(), fitted[~alike].sum()
+    counts = {"of": alike.sum(), "of_others": (~alike).sum()}
+    verdict = bool(id_cond["greedy"] and not others["greedy"])
+    return "fitted", verdict, counts | {"id_cond": id_cond, "others": others}
+
+
+def _approximation(dense: pd.DataFrame) -> Decision:
+    """How many of the missing features a permutation replaces, in terms of the error."""
+    n = _channels(dense) ** 2
+    shares = 100 * dense["missing"] / (n - dense["c1"])
+    share = mean_interval(list(shares.groupby(dense["seed"]).mean()))
+    counts = ", ".join(
+        f"{group['missing'].mean():.1f} of {n - width}" for width, group in dense.groupby("c1")
+    )
+    return "approximation", decide([50 - share], ENOUGH), {"counts": counts, "share": share}
+
+
+def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> list[Decision]:
+    """The paper's sentence on ID cond for as many features, of which all outputs share one."""
+    if not len(shared):
+        return []
+    both = pd.concat([dense[dense["features"] != "ID cond"], shared.assign(features="ID cond")])
+    numbers = {
+        "more": _channels(both) - 1,
+        "unpermuted": _spell(_pooled(both, "unpermuted"), ".4f"),
+        "errors": _errors_by_search(both),
+    }
+    verdict = decide([_pooled(both, "greedy")], ENOUGH)
+    return [("shared", verdict, numbers | _against_id_cond(both, "greedy"))]
+
+
+def _pooled(dense: pd.DataFrame, search: str) -> Interval | None:
+    """The error with ID cond features less the mean of the others', over all sizes, by draw."""
+    id_cond = dense["features"] == "ID cond"
+    return paired_difference(dense[id_cond], dense[~id_cond], search)
+
+
+def _against_id_cond(dense: pd.DataFrame, search: str) -> dict[str, Any]:
+    differences = [
+        paired_difference(group[group["features"] == "ID cond"], other, search)
+        for _, group in dense.groupby("hidden")
+        for label, other in group.groupby("features")
+        if label != "ID cond"
+    ]
+    paired = with_values(differences, least=1)
+    below, above = count_signs(paired)
+    pooled = _spell(_pooled(dense, search), ".4f")
+    return {"pooled": pooled, "below": below, "above": above, "of": len(paired)}
+
+
+def _errors_by_search(dense: pd.DataFrame) -> str:
+    columns = ["greedy", "printed_masks", "masks", "exchanges", "best"]
+    means = dense.groupby(["hidden", "features"], sort=False)[columns].mean().map("{:.4f}".format)
+    spelled = []
+    for hidden in dense["hidden"].unique():
+        id_cond, normal = means.loc[(hidden, "ID cond")], means.loc[(hidden, "He normal")]
+        spelled.append(
+            f"at {hidden} hidden channels {', '.join(id_cond)} and {normal['greedy']}, "
+            f"{normal['exchanges']}"
+        )
+    return "; ".join(spelled)
+
+
+def _alike(rows: pd.DataFrame) -> Decision:
+    """The error of a target with features of its distribution, less that with the others'."""
+    rows = rows[(rows["features"] != "ID cond") & (rows["target"] != "ID cond")]
+    mean = rows.groupby(["hidden", "target"])["best"].transform("mean")
+    rows = rows.assign(change=100 * rows["best"] / mean, alike=rows["features"] == rows["target"])
+    pooled = paired_difference(rows[rows["alike"]], rows[~rows["alike"]], "change")
+    changes = rows.groupby(["hidden", "target", "alike"])["change"].mean().unstack("alike")
+    means = changes[True] - changes[False]
+    numbers = {"low": means.min(), "high": means.max(), "of": len(means), "strong": STRONG}
+    verdict = decide([pooled and pooled + STRONG], ENOUGH)
+    return "alike", verdict, numbers | {"pooled": _spell(pooled, ".1f")}
+
+
+def _low_rank(dense: pd.DataFrame) -> list[Decision]:
+    """At one width: what targets of low rank leave, less what those of full rank leave."""
+    is_low = dense["hidden"] < _channels(dense)
+    is_same = dense["c1"] == dense.loc[is_low, "c1"].min()
+    full = dense[is_same & ~is_low]
+    groups = dense[is_same & is_low].groupby("hidden", sort=False)
+    return [_against_full_rank(low, full) for _, low in groups if len(full)]
+
+
+def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
+    pooled = paired_difference(low, full, "missing")
+    others = dict(list(full.groupby("features")))
+    differences = [
+        paired_difference(group, others[label], "missing")
+        for label, group in low.groupby("features")
+        if label in others
+    ]
+    below, above = count_signs(differences)
+    mean = float(full["missing"].mean())
+    numbers = {
+        "hidden": low["hidden"].iloc[0],
+        "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
+        "low": low["missing"].mean(),
+        "full": mean,
+        "difference": _spell(pooled, ".1f"),
+        "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
+        "below": below,
+        "above": above,
+        "of": len(differences),
+    }
+    return "rank", _decide_below(pooled), numbers
+
+
+def _decide_below(difference: Interval | None) -> str:
+    return decide([difference and -difference], ENOUGH)
+
+
+def _spell(difference: Interval | None, digits: str) -> str:
+    return "not computed yet" if difference is None else format(difference, digits)
+
+
+def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
+    channels = _channels(rows)
+    printed = rows[rows["hidden"].isin(PRINTED) & (rows["hidden"] >= channels)]
+    targets = printed.drop_duplicates(["hidden", "target", "seed"])  # all features have the same
+    is_product = targets["target"].isin(ANY_WIDTH)
+    ranks, others = targets.loc[is_product, "rank"], targets[~is_product]
+    if ranks.empty:
+        return []
+    full = (ranks == channels).sum()
+    sums = "; ".join(
+        f"{'all ' if group['rank'].nunique() == 1 else ''}{span(group['rank'])} at {hidden}"
+        for hidden, group in others.groupby("hidden")
+    )
+    numbers = {"channels": channels, "full": full, "of": len(ranks)}
+    verdict = "false as stated" if full == len(ranks) else "open"
+    return [("called", verdict, numbers | {"sums": sums or "not computed"})]
+
+
+FORMATS = dict.fromkeys([*permuting.SEARCHES.values(), "best found"], ".4f")
+FORMATS["equivalent number of missing features"] = ".1f"
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, formats=FORMATS)

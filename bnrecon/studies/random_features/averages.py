@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from scipy import stats
 
 from bnrecon.reporting.statistics import Interval, mean_interval
 
-__all__ = [
-    "intervals_by",
-    "span",
-    "trend",
-    "welch_interval",
-]
+__all__ = ["errorbar_by", "interval_of", "intervals_by", "span", "trend", "welch_interval"]
+
+
+def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
+    """Computes the mean of a column's values with its 95% interval; without values there is none.
+
+    >>> interval_of("x")(pd.DataFrame({"x": [1.0, math.nan, 1.0]}))
+    Interval(mean=1.0, half_width=0.0, n=2)
+    """
+
+    def compute(rows: pd.DataFrame) -> Interval | None:
+        values = list(rows[column].dropna())
+        return mean_interval(values) if values else None
+
+    return compute
 
 
 def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
@@ -29,13 +40,19 @@ def intervals_by(rows: pd.DataFrame, by: str, column: str) -> pd.DataFrame:
     2    5.0
     Name: mean, dtype: float64
     """
-    found = {value: mean_interval(list(group[column])) for value, group in rows.groupby(by)}
-    halves = (interval.half_width for interval in found.values())
+    means = {value: mean_interval(list(group[column])) for value, group in rows.groupby(by)}
+    halves = (interval.half_width for interval in means.values())
     table = {
-        "mean": [interval.mean for interval in found.values()],
+        "mean": [interval.mean for interval in means.values()],
         "half_width": [math.nan if half is None else half for half in halves],
     }
-    return pd.DataFrame(table, index=pd.Index(list(found), name=by))
+    return pd.DataFrame(table, index=pd.Index(list(means), name=by))
+
+
+def errorbar_by(axes: Axes, rows: pd.DataFrame, by: str, column: str, **style: Any) -> None:
+    """Draw ``intervals_by`` as a line with error bars, in a style of ``Axes.errorbar``."""
+    line = intervals_by(rows, by, column)
+    axes.errorbar(line.index, line["mean"], line["half_width"], **style)
 
 
 def welch_interval(left: Sequence[float], right: Sequence[float]) -> tuple[float, float]:
@@ -48,8 +65,8 @@ def welch_interval(left: Sequence[float], right: Sequence[float]) -> tuple[float
     """
     if min(len(left), len(right)) < 2:
         return -math.inf, math.inf
-    found = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
-    return float(found.low), float(found.high)
+    interval = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
+    return float(interval.low), float(interval.high)
 
 
 def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
@@ -58,10 +75,10 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
     >>> trend([0, 0, 1, 1], [1.0, 2.0, 3.0, 4.0])
     Interval(mean=2.0, half_width=3.04..., n=4)
     """
-    found = stats.linregress(x, y)
+    line = stats.linregress(x, y)
     free = len(x) - 2
-    half = float(stats.t.ppf(0.975, free) * found.stderr) if free > 0 else None
-    return Interval(float(found.slope), half, len(x))
+    half = float(stats.t.ppf(0.975, free) * line.stderr) if free > 0 else None
+    return Interval(float(line.slope), half, len(x))
 
 
 def span(values: pd.Series) -> str:

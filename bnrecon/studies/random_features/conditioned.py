@@ -1,28 +1,32 @@
-"""Table 1: training with weights multiplied by fixed, ill-conditioned factors."""
+"""Table 1: training with weights multiplied by fixed, ill-conditioned factors.
+
+A layer W = s ∘ w with fixed factors s takes steps -η s² ∘ ∇L(W) for a rate η. With mean(s²) = 1
+they go as far along the gradient as without factors, on average over weights, and are
+sqrt(mean s⁴) times as long. No learning rate matches both. So the largest condition number is
+trained at two rates, and compared with networks without factors whose steps go as far along the
+gradient, or are as long. The initial weights have heavier tails, whatever the rate.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.features.spectrum import aspect_of_condition, quantile
+from bnrecon.reporting.statistics import Interval
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import decide, paired_difference_by
+from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
-from bnrecon.studies.random_features import conditioned_claims, conditioned_steps
-from bnrecon.studies.random_features.conditioned_claims import (
-    BASELINE,
-    CONDITIONS,
-    DECIDING,
-    LONG_BASELINE,
-    POOLED,
-    REPORTED,
-    log_uniform,
-    pooled,
-    quantiles_apart,
-)
+from bnrecon.targets.spec import TrainSpec
 
-__all__ = ["PART"]
-
+TEXT = read_text(__file__)
+REPORTED = read_reported(__package__)["table1"]
 OPTIONS = {
     "smoke": ("data=digits", "target=vgg_small", "scale=smoke", "seeds=[0]"),
     "laptop": ("data=cifar10", "target=vgg18", "scale=laptop", "target.width=16"),
@@ -32,11 +36,38 @@ OPTIONS = {
 PRINTED = {"smoke": (), "laptop": ("train.epochs=6",), "paper": ()}
 PRINTED_SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2, 3, 4), "paper": (0, 1, 2)}
 SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}
+DECIDING = (0, 1, 2)  # seeds fixed before any training; two more were added after looking
+BASELINE = "1"
+POOLED = "the rows above 1, pooled by seed"
+LONG_BASELINE = "no factors"
+CONDITIONS = (10, 100, 1000)  # of the log-uniform spectra
+LOG_UNIFORM = {condition: f"log-uniform, {condition}" for condition in CONDITIONS}
+WEIGHTS = 1_000_000  # c0 c2, as the paper assumes
+NOT_YET = "not computed"
 
 
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
-    return OPTIONS[scale]
+def step_length(condition: float) -> float:
+    """How much longer steps are behind log-uniform factors: sqrt(mean s⁴) / mean s².
+
+    With s = exp(u), u uniform on an interval of length ln κ, both means are integrals of
+    exponentials, and the square of the ratio is ln κ (κ² + 1) / (κ² - 1).
+
+    >>> [round(step_length(condition), 2) for condition in (10, 100, 1000)]
+    [1.53, 2.15, 2.63]
+    """
+    squared = condition**2
+    return math.sqrt(math.log(condition) * (squared + 1) / (squared - 1))
+
+
+RATIO = step_length(max(CONDITIONS))
+LONGER = f"no factors, learning rate × {RATIO:.2f}"
+SHORTER = f"no factors, learning rate / {RATIO:.2f}"
+HARDEST = LOG_UNIFORM[max(CONDITIONS)]
+HARDEST_SHORTER = f"{HARDEST}, learning rate / {RATIO:.2f}"
+# What each is compared with in the table.
+BASELINES = {LONGER: LONG_BASELINE, SHORTER: LONG_BASELINE, HARDEST_SHORTER: SHORTER}
+ALONG = ((HARDEST, LONG_BASELINE), (HARDEST_SHORTER, SHORTER))
+AS_LONG = ((HARDEST, LONGER), (HARDEST_SHORTER, LONG_BASELINE))
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -45,13 +76,55 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     longer: dict[str, tuple[str, ...]] = {LONG_BASELINE: ()}
     for condition in CONDITIONS:
         spectrum = (f"target.condition={condition}", "target.spectrum=log_uniform")
-        longer[log_uniform(condition)] = spectrum
-    longer |= conditioned_steps.settings(longer[conditioned_steps.HARDEST])
+        longer[LOG_UNIFORM[condition]] = spectrum
+    rate = TrainSpec().lr
+    faster, slower = (f"train.lr={value:.4g}" for value in (rate * RATIO, rate / RATIO))
+    longer[LONGER] = (faster,)
+    longer[HARDEST_SHORTER] = (*longer[HARDEST], slower)
+    longer[SHORTER] = (slower,)
     common = OPTIONS[scale]
     return [
         *training_tasks(printed, (*common, *PRINTED[scale]), PRINTED_SEEDS[scale], options),
         *training_tasks(longer, common, SEEDS[scale], options),
     ]
+
+
+def energy_apart(one: np.ndarray, other: np.ndarray) -> float:
+    """The root mean squared difference of factors of the same rank, of root mean square 1."""
+    return float(np.sqrt(np.mean((np.sort(one) - np.sort(other)) ** 2)))
+
+
+def quantiles_apart(conditions: Sequence[float]) -> float:
+    """Of Theorem 2.2's law, the largest ``energy_apart`` of two of these condition numbers.
+
+    >>> quantiles_apart([5413, 1541601]) < 3e-4
+    True
+    """
+    shares = np.linspace(0, 1, 10_001)
+    factors = [quantile(shares, aspect_of_condition(condition)) for condition in conditions]
+    return max(energy_apart(one, other) for one, other in itertools.combinations(factors, 2))
+
+
+def draws_apart(condition: float, factors: int = WEIGHTS) -> float:
+    """``energy_apart`` of two independent draws of so many factors of Theorem 2.2's law.
+
+    >>> draws_apart(10123, 10_000) > 10 * quantiles_apart([10123, 1541601])
+    True
+    """
+    shares = np.random.default_rng(0).random((2, factors))
+    one, other = quantile(shares, aspect_of_condition(condition))
+    return energy_apart(one, other)
+
+
+def pooled(rows: pd.DataFrame) -> pd.DataFrame:
+    """The ill-conditioned rows of the printed spectrum as replicates: their means, by seed.
+
+    Only seeds that all of them have.
+    """
+    names = [condition for condition in REPORTED if condition != BASELINE]
+    replicates = rows[rows["setting"].isin(names)]
+    whole = replicates.groupby("seed").filter(lambda group: len(group) == len(names))
+    return whole.groupby("seed", as_index=False).mean(numeric_only=True).assign(setting=POOLED)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -63,65 +136,83 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for condition, accuracies in REPORTED.items()
     }
-    baselines = {POOLED: BASELINE} | {log_uniform(c): LONG_BASELINE for c in CONDITIONS}
-    baselines |= conditioned_steps.BASELINES
+    baselines = {POOLED: BASELINE} | dict.fromkeys(LOG_UNIFORM.values(), LONG_BASELINE)
     is_printed = rows["setting"].isin(REPORTED)
     printed = rows[is_printed & rows["seed"].isin(DECIDING)]
     ordered = pd.concat([printed, pooled(printed), rows[~is_printed]])
-    return compare_settings(ordered, "condition number", reported, baselines)
+    return compare_settings(ordered, "condition number", reported, baselines | BASELINES)
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """What the accuracies say, and whether the steps' length is why."""
-    *found, order = conditioned_claims.claims(rows)
-    return [*found, *conditioned_steps.claims(rows), order]
-
-
-def caption(rows: pd.DataFrame) -> str:
-    """Says how little the factors of the larger condition numbers differ."""
+def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
+    """How little the factors of the larger condition numbers differ, and of other rates."""
     conditions = sorted(float(name) for name in set(rows["setting"]) & set(REPORTED) - {BASELINE})
+    at_other_rates = set(rows["setting"]) & set(BASELINES)
     differ = ""
     if len(conditions) > 1:
-        differ = (
-            f"From {conditions[0]:,.0f} on the law hardly changes: sorted by size, the factors of "
-            f"these rows differ by {quantiles_apart(conditions):.1g} at most (root mean square). "
-            "They are replicates, are pooled by seed, and have no order. "
-        )
-    at_other_rates = ""
-    if set(rows["setting"]) & set(conditioned_steps.BASELINES):
-        at_other_rates = (
-            "The last rows are trained at other learning rates, so that networks with log-uniform "
-            "factors of condition number 1,000 and networks without factors can be compared at "
-            "steps that are equally long, or go equally far along the gradient. "
-        )
-    return (
-        "The layers' weights are s ∘ w with fixed factors s in random order, of root mean square "
-        "1: quantiles of Theorem 2.2's law with the given condition number, where the paper draws "
-        "from it, or log-uniform. "
-        "The reported accuracies are those of ResNet-50 on ImageNet. "
-        "That experiment is experiment=imagenet_condition; it was not run here. "
-        f"{differ}"
-        "Log-uniform factors have logarithms spread evenly, so that the condition number changes "
-        "all of them. "
-        "Conditioning is not all that differs. The initial weights s ∘ w have the same variance "
-        "and heavier tails. The step along the gradient is the same on average, "
-        "its length is sqrt(mean of s⁴) times as long, 1.4 for Theorem 2.2's law and about "
-        "sqrt(ln κ) for log-uniform factors: 1.53, 2.15 and 2.63 for 10, 100 and 1,000. At one "
-        f"learning rate an effect is that of both. {at_other_rates}"
-        "Seeds were fixed before: three at laptop scale. Two more were added later to "
-        "Theorem 2.2's rows; they decide nothing and are not in the table. "
-        "Training accuracies are means over the last epoch, with augmentation. "
-        "± is the half-width of the 95% Student-t interval over seeds, not corrected for the "
-        "number of comparisons."
+        apart = quantiles_apart(conditions)
+        differ = TEXT.sentence("differ", condition=conditions[0], apart=apart) + " "
+    return {
+        "differ": differ,
+        "at_other_rates": TEXT.sentence("rates") + " " if at_other_rates else "",
+    }
+
+
+def judge(rows: pd.DataFrame) -> Decisions:
+    """Does ill conditioning cost accuracy, and can it be why the last row is the lowest?"""
+    both = pd.concat([rows, pooled(rows)])
+    cost = paired_difference_by(both[both["seed"].isin(DECIDING)], "setting", POOLED, BASELINE)
+    added = paired_difference_by(both, "setting", POOLED, BASELINE)
+    decisions: list[Decision] = [
+        ("cost", decide_fall(cost), {"cost": cost or NOT_YET, "added": added or NOT_YET}),
+        ("cause", "open", {}),
+    ]
+    longer = {
+        condition: paired_difference_by(rows, "setting", name, LONG_BASELINE)
+        for condition, name in LOG_UNIFORM.items()
+    }
+    if any(longer.values()):
+        listed = ", ".join(f"{value or NOT_YET} at {c:,}" for c, value in longer.items())
+        numbers = {"differences": listed, "of": len(longer)}
+        decisions.append(("varied", decide_fall(*longer.values()), numbers))
+    if set(rows["setting"]) & set(BASELINES):
+        decisions.append(_at_equal_steps(rows))
+    return [*decisions, _order(rows)]
+
+
+def _order(rows: pd.DataFrame) -> Decision:
+    """From 10,123 to 1,541,601: can the described factors be the reason?"""
+    before, after = "10123", "1541601"
+    apart = quantiles_apart([float(before), float(after)])
+    drawn = draws_apart(float(before))
+    difference = paired_difference_by(rows[rows["seed"].isin(DECIDING)], "setting", after, before)
+    numbers = {"before": REPORTED[before]["test"], "after": REPORTED[after]["test"]}
+    numbers |= {"apart": apart, "drawn": drawn, "factors": WEIGHTS}
+    verdict = "open" if apart < drawn else decide_fall(difference)
+    return "order", verdict, numbers | {"difference": difference or NOT_YET}
+
+
+def _at_equal_steps(rows: pd.DataFrame) -> Decision:
+    """Is the accuracy lower at equal steps, whichever way they are matched?"""
+    along, as_long = (
+        [paired_difference_by(rows, "setting", *pair) for pair in pairs]
+        for pairs in (ALONG, AS_LONG)
     )
+    alone = paired_difference_by(rows, "setting", LONGER, LONG_BASELINE)
+    numbers = {
+        "condition": max(CONDITIONS),
+        "ratio": RATIO,
+        "along": "; ".join(str(one or NOT_YET) for one in along),
+        "as_long": "; ".join(str(one or NOT_YET) for one in as_long),
+        "alone": alone or NOT_YET,
+    }
+    return "steps", decide_fall(*along, *as_long), numbers
 
 
-PART = Experiment(
-    where="Table 1",
-    title="Training with ill-conditioned features",
-    caption=caption,
-    tasks=tasks,
-    summary=summarize,
-    options=common_options,
-    claims=claims,
+def decide_fall(*differences: Interval | None) -> str:
+    """Whether all are below 0; two seeds are enough."""
+    return decide((one and -one for one in differences), least=2)
+
+
+PART = part(
+    __file__, tasks, summarize, decide=judge, numbers=caption_numbers, options=OPTIONS.__getitem__
 )

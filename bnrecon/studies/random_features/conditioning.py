@@ -2,154 +2,324 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from bnrecon.construction.two_layer import linear_system
-from bnrecon.features.drawing import draw
-from bnrecon.features.matrix import feature_operator
-from bnrecon.features.shapes import LayerShape
-from bnrecon.operators.system import System
-from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.runtime.errors import RunError, UserError
-from bnrecon.solvers import solve
-from bnrecon.studies.random_features.conditioning_claims import claims
-from bnrecon.studies.random_features.conditioning_figure import draw_figure
-from bnrecon.studies.random_features.conditioning_settings import (
-    CHANNELS,
-    EXCESS,
-    SEEDS,
-    SETTINGS,
+from bnrecon.reporting.figures import PAGE, new_figure
+from bnrecon.reporting.statistics import Interval
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import count_signs, geometric_mean, paired_difference
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.studies.random_features.averages import intervals_by, trend
+from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, COLOURS, FEATURES
+from bnrecon.studies.random_features.solver_errors import LONG, SETTINGS, measure_errors
+
+TEXT = read_text(__file__)
+CHANNELS = {"smoke": (5,), "laptop": (50, 40, 30, 20, 10), "paper": (50, 40, 30, 20, 10)}
+SEEDS = {"smoke": 2, "laptop": 5, "paper": 10}
+EXCESS = (0, 10, 100)  # c1 - n
+IDENTIFIED = 1e7  # larger condition numbers cannot be identified in float32
+SIZES = 3  # that a trend takes
+TITLES = {
+    "lbfgs": "LBFGS, at most 2,000",
+    LONG: "LBFGS, at most 50,000",
+    "svd_lbfgs": "SVD, LBFGS",
+    "svd_lu_lbfgs": "SVD, solve, LBFGS",
+    "auto": "bnrecon",
+}
+PANELS = (
+    ("lbfgs", "(a) LBFGS, at most 2,000 iterations"),
+    (None, "(b) condition number"),
+    ("svd_lbfgs", "(c) SVD, LBFGS"),
+    ("svd_lu_lbfgs", "(d) SVD, solve, LBFGS"),
+    (LONG, "(e) LBFGS, at most 50,000"),
+    ("auto", "(f) bnrecon, in float64"),
 )
-from bnrecon.studies.random_features.conditioning_table import caption, summarize
-from bnrecon.studies.random_features.feature_matrices import FEATURES, ORTHOGONAL, target_weight
-
-__all__ = ["PART", "condition_number", "measure_errors", "scaled_target"]
-
-CPU = torch.device("cpu")
-LONG = "lbfgs_long"
+STYLES = dict(zip(EXCESS, ("-", "--", ":"), strict=True))  # as in the paper
+APART = 0.5  # channels by which the distributions are set apart
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each size, excess and distribution; the largest and worst conditioned first."""
+    over = {"channels": CHANNELS, "excess": EXCESS, "features": tuple(FEATURES)}
+    every = sweep(measure_errors, "{channels}, {excess}, {features}", over, {"seeds": SEEDS})
     return [
-        Task(
-            f"{channels}, {excess}, {label}",
-            measure_errors,
-            {
-                "features": label,
-                "channels": channels,
-                "excess": excess,
-                "seeds": SEEDS[scale],
-            },
-        )
-        for channels in sorted(CHANNELS[scale], reverse=True)
-        for excess in EXCESS
-        for label, name in FEATURES.items()
-        if excess == 0 or name not in ORTHOGONAL
+        task
+        for task in every(scale, options)
+        if task.arguments["excess"] == 0 or task.arguments["features"] in ANY_WIDTH
     ]
 
 
-def measure_errors(features: str, channels: int, excess: int, seeds: int) -> pd.DataFrame:
-    """Solve M γ = vec(W) with every solver; the errors are computed in float64.
-
-    Args:
-        features: a distribution, by the paper's name; the target has the same one.
-        channels: c0 = c2.
-        excess: c1 - n.
-        seeds: how many draws of features and target.
-
-    Returns:
-        One row for each seed and solver.
-    """
-    name, rows = FEATURES[features], []
-    shape = LayerShape(channels, channels)
-    for seed in range(seeds):
-        pair = draw(name, shape, shape.equations + excess, seed, 0)
-        matrix = feature_operator(pair, torch.float64, CPU)
-        target = scaled_target(name, channels, seed)
-        system = linear_system(matrix, target, orthogonal=name in ORTHOGONAL)
-        row = {
-            "features": features,
-            "channels": channels,
-            "excess": excess,
-            "seed": seed,
-            "condition_number": condition_number(matrix.dense()),
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
+    """The largest size: one row for each distribution and excess, one column for each solver."""
+    lines = []
+    for (label, excess), group in _largest(rows).groupby(["features", "excess"], sort=False):
+        condition = geometric_mean(group["condition_number"]).mean
+        note = " (not identifiable in float32)" if condition > IDENTIFIED else ""
+        line = {
+            "features": label,
+            "channels c0 = c2": rows["channels"].max(),
+            "excess c1 - n": excess,
+            "condition number": f"{condition:.3g}{note}",
         }
-        rows += [row | found for found in _solve_by_all(system, target)]
-    return pd.DataFrame(rows)
+        for solver, title in TITLES.items():
+            solved = group[(group["solver"] == solver) & group["relative_rmse"].notna()]
+            line[title] = _cell(solved, solver) if len(solved) else "not applicable"
+        lines.append(line | {"seeds": group["seed"].nunique()})
+    return pd.DataFrame(lines)
 
 
-def _solve_by_all(system: System, target: torch.Tensor) -> list[dict[str, Any]]:
-    """One for each solver. LBFGS that ends below the smaller limit would do so below the larger."""
-    found = {solver: _solve(solver, system, target) for solver in SETTINGS if solver != LONG}
-    ended = not found["lbfgs"]["at_limit"]
-    found[LONG] = (
-        found["lbfgs"] | {"limit": SETTINGS[LONG].max_iterations}
-        if ended
-        else _solve(LONG, system, target)
+def _cell(rows: pd.DataFrame, solver: str) -> str:
+    """The error, and in brackets iterations, or which solver bnrecon took."""
+    error = _mean_error(rows["relative_rmse"])
+    if solver == "auto":
+        return f"{error} ({', '.join(sorted(set(rows['used'])))})"
+    stopped = int(rows["at_limit"].sum())
+    note = f"; {stopped} of {len(rows)} at the limit" if stopped else ""
+    return f"{error} ({rows['iterations'].mean():,.0f}{note})"
+
+
+def _mean_error(errors: pd.Series) -> str:
+    """The geometric mean of errors above 0; how many are 0 is said, and not averaged."""
+    zeros = int((errors == 0).sum())
+    if zeros == len(errors):
+        return "0"
+    mean = f"{geometric_mean(errors[errors > 0]).mean:.1e}"
+    return f"{mean}, {zeros} of {len(errors)}: 0" if zeros else mean
+
+
+def caption_numbers(rows: pd.DataFrame) -> dict[str, Any]:
+    """The tolerance, the number of seeds and what the limit of iterations does."""
+    tolerance, seeds = SETTINGS["auto"].tolerance, rows["seed"].nunique()
+    return {"tolerance": tolerance, "seeds": seeds, "limit": _effect_of_the_limit(rows)}
+
+
+def _effect_of_the_limit(rows: pd.DataFrame) -> str:
+    """Between 2,000 and 50,000 iterations, where the first limit stopped LBFGS."""
+    by_run = ["features", "channels", "excess", "seed"]
+    short, long = (rows[rows["solver"] == name].set_index(by_run) for name in ("lbfgs", LONG))
+    stopped = short.index[short["at_limit"]]
+    if stopped.empty:
+        return ""
+    factors = short.loc[stopped, "relative_rmse"] / long.loc[stopped, "relative_rmse"]
+    iterations = long.loc[stopped, "iterations"]
+    numbers = {"stopped": len(stopped), "runs": len(short)}
+    numbers |= {"fewest": iterations.min(), "most": iterations.max()}
+    by_excess = ", ".join(
+        f"{geometric_mean(values).mean:.1f} times smaller at {excess} excess features"
+        for excess, values in factors.groupby(level="excess")
     )
-    return [{"solver": solver} | found[solver] for solver in SETTINGS]
+    return TEXT.sentence("limit", factors=by_excess, **numbers) + " "
 
 
-def scaled_target(name: str, channels: int, seed: int) -> torch.Tensor:
-    """Draw a target (c0, c0) whose root mean square is sqrt(2 / c0), that of He normal weights.
-
-    One scale for all distributions: an orthogonal matrix as it is drawn has entries of 1/sqrt(c0),
-    a sign matrix of 1, and errors grow in proportion. Its entries are float32 numbers, as the
-    paper's are: rounding a target to float32 is no error of a solver.
-    """
-    target = target_weight(name, channels, channels, seed)
-    scale = math.sqrt(2 / channels) / float(target.square().mean().sqrt())
-    return (target * scale).float().double()
-
-
-def condition_number(matrix: torch.Tensor) -> float:
-    """κ(M) of a matrix (n, c1) with c1 >= n.
-
-    From the eigenvalues of M Mᵀ, three times faster than singular values; these are computed
-    where the square has lost too many digits.
-    """
-    squares = torch.linalg.eigvalsh(matrix @ matrix.T)
-    if squares[0] > 1e-12 * squares[-1]:
-        return float((squares[-1] / squares[0]).sqrt())
-    values = torch.linalg.svdvals(matrix)
-    return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
+def draw(rows: pd.DataFrame) -> Figure:
+    """The paper's panels a to d; LBFGS with a larger limit; bnrecon. Float32 shares one axis."""
+    figure, grid = new_figure(2, 3, (PAGE, 4.9))
+    float32 = []
+    for axes, (solver, title) in zip(grid.flat, PANELS, strict=True):
+        label = "log10 rmse" if solver else "log10 condition number"
+        axes.set(title=title, xlabel="channels c0 = c2", ylabel=label)
+        axes.set_xticks(sorted(rows["channels"].unique()))
+        _draw_lines(axes, rows, solver)
+        if solver not in (None, "auto"):
+            float32.append(axes)
+    for axes in float32[1:]:
+        axes.sharey(float32[0])
+    zeros = rows[rows["rmse"] == 0]
+    _mark_zeros(float32, zeros[zeros["solver"] != "auto"])
+    _mark_zeros([grid.flat[-1]], zeros[zeros["solver"] == "auto"])
+    _legend(figure, rows)
+    return figure
 
 
-def _solve(solver: str, system: System, target: torch.Tensor) -> dict[str, Any]:
-    setting = SETTINGS[solver]
-    limit = setting.max_iterations or float("nan")
-    try:
-        solution = solve(system, setting)
-    except (UserError, RunError) as error:
-        missing = dict.fromkeys(("rmse", "relative_rmse", "iterations", "seconds"), float("nan"))
-        reason = str(error).partition(":")[0]
-        return missing | {"limit": limit, "at_limit": False, "used": "", "failure": reason}
-    residual = system.matrix.matvec(solution.scale) - target.reshape(-1)
-    rmse = residual.square().mean().sqrt()
-    return {
-        "rmse": float(rmse),
-        "relative_rmse": float(rmse / target.square().mean().sqrt()),
-        "iterations": solution.report.iterations,
-        "seconds": solution.report.seconds,
-        "limit": limit,
-        "at_limit": solution.report.at_limit,
-        "used": solution.report.solver,
-        "failure": "",
+def _draw_lines(axes: Axes, rows: pd.DataFrame, solver: str | None) -> None:
+    """Errors above 0 of a solver, or condition numbers, which are the same for all solvers."""
+    rows = rows[rows["solver"] == (solver or "auto")]
+    values = rows["rmse" if solver else "condition_number"]
+    rows = rows.assign(value=np.log10(values.where(values > 0))).dropna(subset="value")
+    for (label, excess), group in rows.groupby(["features", "excess"], sort=False):
+        line = intervals_by(group, "channels", "value")
+        if solver is None:  # as in the paper: no point where it cannot be identified
+            line["mean"] = line["mean"].where(line["mean"] <= np.log10(IDENTIFIED))
+        style: Any = {"color": COLOURS[label], "linestyle": STYLES[excess], "marker": "."}
+        axes.errorbar(line.index + _aside(label), line["mean"], line["half_width"], **style)
+
+
+def _aside(label: str) -> float:
+    """How far a distribution's points stand from their size, so that they do not cover others."""
+    names = list(COLOURS)
+    return APART * (names.index(label) - (len(names) - 1) / 2)
+
+
+def _mark_zeros(panels: list[Axes], zeros: pd.DataFrame) -> None:
+    """A row below all errors, named 0, with an open circle wherever a seed's error is 0."""
+    low, high = panels[0].get_ylim()
+    row = low - 0.12 * (high - low)
+    ticks = [tick for tick in panels[0].get_yticks() if low <= tick <= high]
+    labels = [f"{tick:g}" for tick in ticks]
+    for axes in panels:
+        solver = PANELS[list(axes.figure.axes).index(axes)][0]
+        for label, group in zeros[zeros["solver"] == solver].groupby("features", sort=False):
+            x = [size + _aside(label) for size in sorted(group["channels"].unique())]
+            axes.plot(x, [row] * len(x), "o", color=COLOURS[label], markerfacecolor="none")
+        axes.axhline((row + low) / 2, color="grey", linewidth=0.5)
+        axes.set_yticks([row, *ticks], ["rmse 0", *labels])
+        axes.set_ylim(row - 0.08 * (high - low), high)
+
+
+def _legend(figure: Figure, rows: pd.DataFrame) -> None:
+    axes = figure.axes[0]
+    lines = [axes.plot([], [], color=COLOURS[label])[0] for label in rows["features"].unique()]
+    lines += [axes.plot([], [], STYLES[excess], color="black")[0] for excess in EXCESS]
+    labels = [*rows["features"].unique(), *(f"{excess} excess features" for excess in EXCESS)]
+    title = f"means of {rows['seed'].nunique()} seeds, 95% intervals"
+    figure.legend(lines, labels, title=title, loc="outside upper center", ncols=5)
+
+
+def judge(rows: pd.DataFrame) -> Decisions:
+    """Those whose tasks are there: size, excess features, preconditioning, better features."""
+    rows = rows.assign(
+        log_condition=np.log10(rows["condition_number"]),
+        log_error=np.log10(rows["relative_rmse"].where(rows["relative_rmse"] > 0)),
+    )
+    standard = rows[rows["features"].isin(ANY_WIDTH)]
+    square = standard[standard["excess"] == 0]
+    # The condition number is a draw's, which has a row for each solver.
+    draws = square.drop_duplicates(["features", "channels", "seed"])
+    long, svd, auto = (square[square["solver"] == name] for name in (LONG, "svd_lu_lbfgs", "auto"))
+    direct = _span_of_means(_slopes(auto, "log_error"))
+    return [
+        *_growth("condition", draws, "condition_number", "log_condition"),
+        *_growth("error", long, "relative_rmse", "log_error"),
+        *_comparison("excess", *_many_and_none(standard)),
+        *_comparison("preconditioning", *_with_and_without_svd(_largest(standard))),
+        *_growth("preconditioned", svd, "relative_rmse", "log_error", direct=direct),
+        *_comparison("better", *_better_features(_largest(rows[rows["excess"] == 0]))),
+    ]
+
+
+def _growth(
+    name: str, rows: pd.DataFrame, column: str, logarithm: str, **numbers: str
+) -> list[Decision]:
+    """At c1 = n: the trend of a logarithm over that of the size, for each distribution."""
+    slopes = _slopes(rows, logarithm)
+    if not slopes:
+        return [(f"{name}, few sizes", "open", {"sizes": SIZES})] if len(rows) else []
+    above = {"above": count_signs(slopes)[1], "of": len(slopes)}
+    means = {"means": _means(rows, column, "channels"), "power": _span_of_means(slopes)}
+    return [(name, _verdict([-one for one in slopes]), above | means | numbers)]
+
+
+def _comparison(
+    name: str, differences: Sequence[Interval], numbers: dict[str, Any]
+) -> list[Decision]:
+    below, above = count_signs(differences)
+    signs = {"below": below, "above": above, "of": len(differences)}
+    return [(name, _verdict(differences), numbers | signs)] if differences else []
+
+
+def _verdict(intervals: Sequence[Interval]) -> str:
+    """Whether a side is smaller: in all comparisons, in none but larger in some, or undecided."""
+    below, _ = count_signs(intervals)
+    if below == len(intervals):
+        return "confirmed"
+    above = count_signs(one.widened(len(intervals)) for one in intervals)[1]
+    return "contradicted" if above and not below else "open"
+
+
+def _compare(one: pd.DataFrame, other: pd.DataFrame, by: list[str]) -> list[Interval]:
+    """The logarithm of one error less that of the other, for every group that both have."""
+    others = dict(list(other.groupby(by)))
+    differences = [
+        paired_difference(group, others[key], "log_error")
+        for key, group in one.groupby(by)
+        if key in others
+    ]
+    return [difference for difference in differences if difference is not None]
+
+
+def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["channels"] == rows["channels"].max()]
+
+
+def _means(rows: pd.DataFrame, column: str, by: str) -> str:
+    """Geometric means of what is above 0."""
+    return ", ".join(
+        f"{geometric_mean(values).mean:.2g} ({key})"
+        for key, values in rows[rows[column] > 0].groupby(by, sort=True)[column]
+    )
+
+
+def _slopes(rows: pd.DataFrame, column: str) -> list[Interval]:
+    """The power of c0 that a value grows as, by distribution."""
+    return [
+        trend(list(np.log10(group["channels"])), list(group[column]))
+        for _, group in rows.dropna(subset=column).groupby("features")
+        if group["channels"].nunique() >= SIZES
+    ]
+
+
+def _span_of_means(intervals: Sequence[Interval]) -> str:
+    means = [one.mean for one in intervals]
+    return f"{min(means):.1f} to {max(means):.1f}" if means else "not computed yet"
+
+
+def _many_and_none(rows: pd.DataFrame) -> tuple[list[Interval], dict[str, Any]]:
+    """The error of LBFGS with the most excess features less that without any."""
+    largest = _largest(rows[rows["solver"].isin(["lbfgs", LONG])])
+    most = largest["excess"].max()
+    many, none = (largest[largest["excess"] == excess] for excess in (most, 0))
+    differences = _compare(many, none, ["features", "solver"]) if most else []
+    errors = {
+        solver: _means(largest[largest["solver"] == solver], "relative_rmse", "excess")
+        for solver in ("lbfgs", LONG)
+    }
+    return differences, errors | {"most": most, "channels": largest["channels"].max()}
+
+
+def _with_and_without_svd(largest: pd.DataFrame) -> tuple[list[Interval], dict[str, Any]]:
+    """At c1 = n and with one limit of iterations, 2,000, with and without."""
+    square = largest[largest["excess"] == 0]
+    longer = _against(largest, "lbfgs") + _against(largest, LONG)
+    return _against(square, "lbfgs"), {
+        "channels": largest["channels"].max(),
+        "longer": f"{count_signs(longer)[0]} of {len(longer)}",
+        "errors": _means(square[square["solver"] != "auto"], "relative_rmse", "solver"),
     }
 
 
-PART = Experiment(
-    where="Figure 2",
-    title="Reconstruction error of ill-conditioned feature matrices, by solver",
-    caption=caption,
-    tasks=tasks,
-    summary=summarize,
-    draw=draw_figure,
-    claims=claims,
-)
+def _against(rows: pd.DataFrame, plain: str) -> list[Interval]:
+    """The error after an SVD less that of LBFGS alone, by distribution and excess."""
+    svd, other = ["svd_lbfgs", "svd_lu_lbfgs"], rows[rows["solver"] == plain]
+    by_solver = (rows[rows["solver"] == solver] for solver in svd)
+    return [one for group in by_solver for one in _compare(group, other, ["features", "excess"])]
+
+
+def _better_features(square: pd.DataFrame) -> tuple[list[Interval], dict[str, Any]]:
+    """Ortho cond features with LBFGS alone against preconditioned standard ones."""
+    plain = square[(square["features"] == "Ortho cond") & (square["solver"] == "lbfgs")]
+    standard = square[square["features"].isin(ANY_WIDTH)]
+    preconditioned = standard[standard["solver"] == "svd_lu_lbfgs"]
+    differences = [
+        one
+        for _, group in preconditioned.groupby("features")
+        if (one := paired_difference(plain, group, "log_error")) is not None
+    ]
+    errors = square.loc[(square["features"] == "ID cond") & (square["solver"] == "lbfgs"), "rmse"]
+    exact = TEXT.sentence("id_cond", exact=(errors == 0).sum(), seeds=len(errors))
+    positive = plain.loc[plain["relative_rmse"] > 0, "relative_rmse"]
+    return differences, {
+        "channels": square["channels"].max(),
+        "error": geometric_mean(positive).mean if differences else None,
+        "errors": _means(preconditioned, "relative_rmse", "features"),
+        "id_cond": "" if errors.empty else f" {exact}",
+    }
+
+
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,26 +12,33 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import nn
 
 from bnrecon.data import DataSpec, Images, load
 from bnrecon.data.batches import EpochPosition
+from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.random_features.equivalent_networks import (
-    CONTROLS,
-    PAIRS,
-    controls,
-    gradient_difference,
-    reparameterize,
-)
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part, read_text
+from bnrecon.targets.collapsed_pair import CollapsedPair
 from bnrecon.targets.models import vgg
 
-__all__ = ["CONTROLS", "NAMES", "PAIRS", "PART", "train_together"]
-
+TEXT = read_text(__file__)
 CPU = torch.device("cpu")
 STEPS = {"smoke": 10, "laptop": 200, "paper": 500}
 BATCH = 64
 PRECISIONS = ("float64", "float32")
+# A pair is computed as the two convolutions that it is, or collapsed to one.
+PAIRS = {
+    "two_convolutions": "ID cond, two convolutions",
+    "one_convolution": "ID cond, collapsed to one convolution",
+}
+# The weights themselves: each convolution's sum over its input channels in a random order, or
+# each weight changed by at most one in its last digit at the start.
+CONTROLS = {
+    "weights, sums in another order": tuple(f"reordered_{seed}" for seed in range(3)),
+    "weights, started one rounding apart": tuple(f"rounded_{seed}" for seed in range(8)),
+}
 ORDERS, STARTS = CONTROLS.values()
 NAMES = (*ORDERS, *STARTS)
 DIVERGED = 0.01  # a relative difference of gradients from which trainings are called different
@@ -38,12 +46,112 @@ EARLY = 100  # steps of float32 that are judged
 ROUNDING = 1e-10  # what float64 rounding may add up to
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """One task for each precision."""
-    return [
-        Task(precision, train_together, {"precision": precision, "steps": STEPS[scale]})
-        for precision in PRECISIONS
-    ]
+def reparameterize(network: nn.Module, collapsed: bool) -> nn.Module:
+    """Copy a network with its convolutions as id_cond pairs whose scales are the weights.
+
+    Feature (i, p, j) reads input j and writes output i at tap p, so that γ holds the weight in
+    the order (outputs, taps, inputs). The inner layers have scales alone.
+
+    Args:
+        network: any network with ``nn.Conv2d`` layers.
+        collapsed: compute each pair as one convolution, else as two.
+
+    Returns:
+        A network that computes the same function, up to rounding.
+    """
+
+    def pair(convolution: nn.Conv2d) -> nn.Module:
+        outputs, inputs, *kernel = convolution.weight.shape
+        shape = LayerShape(outputs, inputs, (kernel[0], kernel[1]))
+        inner = CollapsedPair(shape, shape.equations, "id_cond", "scale", 0, 0, collapsed)
+        return inner.to(convolution.weight).start_from(convolution.weight)
+
+    return replace_convolutions(network, pair)
+
+
+def replace_convolutions(network: nn.Module, make: Callable[[nn.Conv2d], nn.Module]) -> nn.Module:
+    """Copy a network with what ``make`` makes of each convolution in its place."""
+    network = copy.deepcopy(network)
+    for parent in list(network.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, nn.Conv2d):
+                setattr(parent, name, make(module))
+    return network
+
+
+class Reordered(nn.Module):
+    """A convolution whose sum over input channels is taken in another order.
+
+    In exact arithmetic it is the given convolution: only rounding differs.
+
+    >>> convolution = nn.Conv2d(3, 2, 3, bias=False)
+    >>> x = torch.randn(1, 3, 4, 4)
+    >>> other = Reordered(convolution, torch.tensor([2, 0, 1]))
+    >>> torch.allclose(other(x), convolution(x), atol=1e-6)
+    True
+    """
+
+    order: torch.Tensor
+
+    def __init__(self, convolution: nn.Conv2d, order: torch.Tensor):
+        super().__init__()
+        self.convolution = convolution
+        self.register_buffer("order", order)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The convolution of the reordered channels with the reordered weight."""
+        weight = self.convolution.weight[:, self.order]
+        padding = self.convolution.padding
+        return F.conv2d(x[:, self.order], weight, self.convolution.bias, padding=padding)
+
+
+def reorder(network: nn.Module, seed: int) -> nn.Module:
+    """Copy a network, the input channels of each convolution in a random order."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def reordered(convolution: nn.Conv2d) -> nn.Module:
+        return Reordered(convolution, torch.randperm(convolution.in_channels, generator=generator))
+
+    return replace_convolutions(network, reordered)
+
+
+def perturb(network: nn.Module, seed: int) -> nn.Module:
+    """Copy a network, each convolution's weights times 1 + r ε, r of -1, 0 and 1 at random."""
+    network = copy.deepcopy(network)
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            weight = module.weight.detach()
+            steps = torch.randint(-1, 2, weight.shape, generator=generator).to(weight)
+            module.weight.data = weight * (1 + torch.finfo(weight.dtype).eps * steps)
+    return network
+
+
+def controls(network: nn.Module) -> dict[str, nn.Module]:
+    """The networks of ``CONTROLS``, by name."""
+    makers = zip(CONTROLS.values(), (reorder, perturb), strict=True)
+    return {name: make(network, seed) for names, make in makers for seed, name in enumerate(names)}
+
+
+def gradient_difference(weights: nn.Module, others: nn.Module) -> float:
+    """Largest ‖∂L/∂γ - ∂L/∂vec(W)‖ / ‖∂L/∂vec(W)‖ over the layers."""
+    pairs = zip(_gradients(weights), _gradients(others), strict=True)
+    return max(float((wanted - other).norm() / wanted.norm()) for wanted, other in pairs)
+
+
+def _gradients(network: nn.Module) -> list[torch.Tensor]:
+    """The gradient of each convolution or pair, in the order (outputs, taps, inputs)."""
+    gradients = []
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            gradients.append(_gradient(module.weight).permute(0, 2, 3, 1).flatten())
+        elif isinstance(module, CollapsedPair):
+            gradients.append(_gradient(module.gamma))
+    return gradients
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def train_together(precision: str, steps: int) -> pd.DataFrame:
@@ -117,18 +225,18 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for precision, group in rows.groupby("precision", sort=False):
         for title, kinds in ({title: (kind,) for kind, title in PAIRS.items()} | CONTROLS).items():
-            found = _differences(group, kinds)
+            differences = _differences(group, kinds)
             lines.append(
                 {
                     "precision": precision,
                     "training": title,
                     "steps": len(group),
                     "last loss": f"{group[f'loss_{kinds[0]}'].iloc[-1]:.3f}",
-                    "largest difference of losses": _span(found["loss"]),
-                    "of gradients, first step": _span(found["first"]),
-                    f"in {EARLY} steps": _span(found["early"]),
-                    "in all": _span(found["all"]),
-                    f"over {DIVERGED:g} from step": _steps(found["step"]),
+                    "largest difference of losses": _span(differences["loss"]),
+                    "of gradients, first step": _span(differences["first"]),
+                    f"in {EARLY} steps": _span(differences["early"]),
+                    "in all": _span(differences["all"]),
+                    f"over {DIVERGED:g} from step": _steps(differences["step"]),
                 }
             )
     return pd.DataFrame(lines)
@@ -148,7 +256,7 @@ def _steps(values: pd.Series) -> str:
     return span if len(reached) == len(values) else f"{span}, {len(reached)} of {len(values)}"
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Are the two parameterizations trained alike?
 
     Decided by collapsed pairs, which have to agree bit for bit, by float64, and by the first
@@ -156,80 +264,47 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     """
     exact, evidence, alike = True, [], {}
     for precision, group in rows.groupby("precision", sort=False):
-        found = _differences(group, (*PAIRS, *NAMES))
-        exact = exact and bool((found.loc["one_convolution", ["loss", "all"]] == 0).all())
-        pair, others = found.loc["two_convolutions"], found.loc[list(NAMES)]
-        if precision == "float64":
-            alike[precision] = bool(pair["all"] < ROUNDING)
-            evidence.append(
-                f"float64, two convolutions: gradients differ by up to {pair['all']:.1e}, those of "
-                f"{len(NAMES)} control trainings of the weights by {_span(others['all'])}"
-            )
-        else:
-            alike[precision] = bool(pair["early"] <= 2 * others["early"].max())
-            evidence.append(
-                f"float32, first {min(EARLY, len(group))} steps: up to {pair['early']:.1e}, "
-                f"controls {_span(others['early'])}" + _branch(group, found)
-            )
+        differences = _differences(group, (*PAIRS, *NAMES))
+        exact = exact and bool((differences.loc["one_convolution", ["loss", "all"]] == 0).all())
+        pair, others = differences.loc["two_convolutions"], differences.loc[list(NAMES)]
+        double = precision == "float64"
+        judged = "all" if double else "early"
+        limit = ROUNDING if double else 2 * others["early"].max()
+        alike[precision] = bool(pair[judged] <= limit)
+        numbers = {"pair": pair[judged], "others": _span(others[judged]), "controls": len(NAMES)}
+        sentence = TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group)))
+        evidence.append(sentence if double else sentence + _branch(group, differences))
     failed = not exact or not alike.get("float64", True)
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
+    verdict = "contradicted" if failed else "confirmed" if decided else "open"
     same = "equal bit for bit" if exact else "different"
-    return [
-        Claim(
-            "Theorem 3.1",
-            "Learning with ID cond features is equivalent to learning in the original "
-            "parameterization, w_ij = γ_ij.",
-            "contradicted" if failed else "confirmed" if decided else "open",
-            f"collapsed to one convolution, losses and gradients are {same} in all "
-            f"{rows['step'].max()} steps. {'; '.join(evidence)}.",
-        )
-    ]
+    numbers = {"same": same, "steps": rows["step"].max(), "precisions": "; ".join(evidence)}
+    return {"Theorem 3.1": verdict}, numbers
 
 
-def _branch(rows: pd.DataFrame, found: pd.DataFrame) -> str:
+def _branch(rows: pd.DataFrame, differences: pd.DataFrame) -> str:
     """Which control two convolutions stay with once they have left the weights."""
-    pair = found.loc["two_convolutions"]
+    pair = differences.loc["two_convolutions"]
     if pair["step"] < 0:
         return ""
     losses = rows["loss_two_convolutions"]
     apart = {name: float((losses - rows[f"loss_{name}"]).abs().max()) for name in NAMES}
     nearest = min(apart, key=lambda name: apart[name])
-    step, diverged = int(pair["step"]), int((found.loc[list(NAMES), "step"] > 0).sum())
     kind, number = nearest.split("_")
-    return (
-        f"; from step {step} on (not judged) they are apart from the weights, as {diverged} of "
-        f"the {len(NAMES)} controls: their losses differ from the weights' by up to "
-        f"{pair['loss']:.1e} and from those of control {int(number) + 1} ({kind}) by up to "
-        f"{apart[nearest]:.1e}"
-    )
+    control = {"kind": kind, "number": int(number) + 1, "apart": apart[nearest]}
+    diverged = {"diverged": (differences.loc[list(NAMES), "step"] > 0).sum(), "of": len(NAMES)}
+    return TEXT.sentence("branch", step=pair["step"], loss=pair["loss"], **control, **diverged)
 
 
-CAPTION = (
-    "A small VGG is trained on the embedded digits by its weights and by the scales of ID cond "
-    "features, from the same function on the same batches, of one seed: SGD, momentum 0.9, weight "
-    "decay 5e-4 on weights and scales alike. The inner layers have scales and no shifts. "
-    "A collapsed pair is one convolution with the weight's numbers; two convolutions round "
-    "differently. "
-    "The controls, their numbers fixed beforehand, are trainings of the weights themselves: "
-    f"{len(ORDERS)} with the sums over input channels in another order, and {len(STARTS)} from "
-    "weights changed by at most one in the last digit. "
-    "Differences are from training the weights, the largest over the steps: of gradients "
-    "‖∂L/∂γ - ∂L/∂vec(W)‖ / ‖∂L/∂vec(W)‖ in the layer where it is largest; ranges are over the "
-    "controls of a kind."
-)
-
-
-def draw_figure(rows: pd.DataFrame) -> Figure:
+def draw(rows: pd.DataFrame) -> Figure:
     """The differences of gradients, a panel for each precision."""
     precisions = list(dict.fromkeys(rows["precision"]))
     figure, (panels,) = new_figure(1, len(precisions), (PAGE, 2.8), sharey=True, squeeze=False)
     for letter, axes, precision in zip("ab", panels, precisions, strict=False):
         _draw_lines(axes, rows[rows["precision"] == precision])
         axes.set_yscale("symlog", linthresh=1e-17)  # equal gradients are drawn at 0
-        axes.set_ylim(-1e-18, 10)
-        axes.set_yticks([0, 1e-15, 1e-10, 1e-5, 1])
-        axes.set_xlabel("step of SGD")
-        axes.set_title(f"({letter}) {precision}, a small VGG on digits")
+        axes.set(ylim=(-1e-18, 10), yticks=[0, 1e-15, 1e-10, 1e-5, 1])
+        axes.set(xlabel="step of SGD", title=f"({letter}) {precision}, a small VGG on digits")
     panels[0].set_ylabel("relative difference of gradients")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
@@ -243,21 +318,11 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(rows["step"], line, color=colour, linewidth=3.5, label=title)
     for (title, names), colour in zip(CONTROLS.items(), ("0.35", PALETTE[1]), strict=True):
         for number, kind in enumerate(names):
-            axes.plot(
-                rows["step"],
-                rows[f"gradient_difference_{kind}"],
-                color=colour,
-                linewidth=0.7,
-                label=f"{title} ({len(names)})" if number == 0 else None,
-            )
+            line = rows[f"gradient_difference_{kind}"]
+            label = None if number else f"{title} ({len(names)})"
+            axes.plot(rows["step"], line, color=colour, linewidth=0.7, label=label)
 
 
-PART = Experiment(
-    where="Theorem 3.1",
-    title="Training ID cond scales compared with training the weights",
-    caption=CAPTION,
-    tasks=tasks,
-    summary=summarize,
-    draw=draw_figure,
-    claims=claims,
-)
+TASKS = sweep(train_together, "{precision}", {"precision": PRECISIONS}, {"steps": STEPS})
+CONTROLLED = {"orders": len(ORDERS), "starts": len(STARTS)}
+PART = part(__file__, TASKS, summarize, draw, judge, lambda _rows: CONTROLLED)

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
+from bnrecon.studies.random_features import sparse_matching
 from bnrecon.studies.random_features.matching_bound import enumerate_targets
-from bnrecon.studies.random_features.matching_cases import DISJOINT, SPECIAL, product, simulate
-from bnrecon.studies.random_features.sparse_matching import disjoint_factor
 
-__all__ = ["PART"]
-
+TEXT = read_text(__file__)
 DRAWS = {"smoke": 200, "laptop": 20_000, "paper": 100_000}
+ENUMERATED = {"smoke": [2, 2], "laptop": [3, 3], "paper": [3, 3]}  # its c2 and c0
 DENSITIES = (0.2, 0.5, 0.8, 0.95)  # of the features, in the enumeration
+MOST_ROWS = 20_000  # more are not drawn
+# c2, c0, q, p and δ of Theorem 4.3.
+SETTINGS = (
+    (1, 1, 0.5, 0.5, 1 / 16),
+    (10, 20, 0.1, 0.7, 0.1),
+    (10, 20, 0.2, 0.8, 0.1),
+    (50, 50, 0.1, 0.9, 0.1),
+    (10, 50, 0.2, 0.5, 0.1),
+)
+SPECIAL = (5, 10, 0.8, 0.1)  # c2, d, p and δ for Fig. 1 (e), ours
+DISJOINT = "own inputs"  # in the rows
+SHOWN = "disjoint inputs"  # what the page calls ``DISJOINT``
 ANSWERS = {"yes": "holds in", "no": "fails in", "undecided": "is undecided in"}
 ROUNDING = 1e-12  # of an exact probability that attains its bound
-SHOWN = "disjoint inputs"  # what the page calls ``DISJOINT``
 PARTITION = "found with the partition of A.2.4"
-ENUMERATED = {"smoke": [2, 2], "laptop": [3, 3], "paper": [3, 3]}  # its c2 and c0
 
 
 def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
@@ -32,6 +44,131 @@ def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
         Task("all", simulate, {"draws": DRAWS[scale]}),
         Task("enumeration", enumerate_targets, size),
     ]
+
+
+def simulate(draws: int) -> pd.DataFrame:
+    """Simulate every statement; large targets are drawn a twentieth as often.
+
+    Returns:
+        One row for each statement and setting.
+    """
+    few = max(50, draws // 20)
+    rows = (*_bound_rows(draws, few), *_width_rows(draws, few), *_disjoint_rows(few))
+    return pd.DataFrame(rows)
+
+
+def _simulated(
+    theorem: str,
+    setting: str,
+    density: float,
+    bound: tuple[str, float],
+    make_target: sparse_matching.MakeTarget,
+    rows: int,
+    draws: int,
+    partition: float = math.nan,
+) -> dict[str, Any]:
+    """A row: how often the target was found, with the exact 95% interval of the share.
+
+    Args:
+        theorem: whose statement it is.
+        setting: its sizes, in words.
+        density: p, of the features.
+        bound: "at most" or "at least", and the probability that the statement gives.
+        make_target: draws the target.
+        rows: number of feature rows.
+        draws: how many times to draw; 0 leaves the simulation out.
+        partition: what the proof of Theorem 4.3 comes to.
+    """
+    matched, low, high = 0, math.nan, math.nan
+    if draws:
+        matched = sparse_matching.count_matches(make_target, rows, density, draws)
+        low, high = stats.binomtest(matched, draws).proportion_ci(0.95)
+    return {
+        "theorem": theorem,
+        "setting": setting,
+        "feature_density": density,
+        "bound": bound[1],
+        "bound_kind": bound[0],
+        "matched": matched,
+        "draws": draws,
+        "share_low": low,
+        "share_high": high,
+        "partition_probability": partition,
+    }
+
+
+def _bound_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
+    """Theorem 4.2, where the paper says that its bound is attained, and for random targets."""
+    for degree, inputs in ((1, 2), (2, 4)):
+        density = 0.5 ** (1 / degree)  # p^d = 1/2
+        target = _always(sparse_matching.disjoint_rows(2, inputs, degree))
+        bound = ("at most", sparse_matching.degree_bound(np.array([degree] * 2), density, 2))
+        setting = f"c2 = 2, d = {degree}, {DISJOINT}"
+        yield _simulated("4.2", setting, density, bound, target, 2, draws)
+    for density in (0.7, 0.75, 0.8, 0.85, 0.875, 0.9):
+        bound = ("at most", sparse_matching.degree_bound(np.array([10] * 50), density, 50))
+        setting, target = "c2 = c0 = 50, d = 10, random", sparse_matching.random_rows(50, 50, 10)
+        yield _simulated("4.2", setting, density, bound, target, 50, few)
+
+
+def _width_rows(draws: int, few: int) -> Iterator[dict[str, Any]]:
+    """Theorem 4.3, with the printed k and the derived one."""
+    for outputs, inputs, target_density, density, failure in SETTINGS:
+        numbers = (outputs, inputs, target_density, density)
+        factors = {
+            "4.3, k in print": sparse_matching.width_factor_in_print(*numbers, failure),
+            "4.3, k derived": sparse_matching.width_factor(*numbers, failure),
+        }
+        for theorem, factor in factors.items():
+            k = math.ceil(round(factor, 9))
+            setting = f"c2 = {outputs}, c0 = {inputs}, q = {target_density}, k = {k}"
+            bound, target = ("at least", 1 - failure), _bernoulli_rows(*numbers[:3])
+            drawn = 0 if k * outputs > MOST_ROWS else draws if outputs == 1 else few
+            partition = sparse_matching.partition_probability(k, *numbers)
+            yield _simulated(
+                theorem, setting, density, bound, target, k * outputs, drawn, partition
+            )
+
+
+def _disjoint_rows(few: int) -> Iterator[dict[str, Any]]:
+    """The text's k for disjoint supports, and the one of Theorem 4.2's reasoning."""
+    outputs, degree, density, failure = SPECIAL
+    target = _always(sparse_matching.disjoint_rows(outputs, 50, degree))
+    factors = {
+        "Fig. 1 (e), k in print": sparse_matching.disjoint_factor_in_print(*SPECIAL),
+        "Fig. 1 (e), k derived": sparse_matching.disjoint_factor(*SPECIAL),
+    }
+    for statement, factor in factors.items():
+        k = math.ceil(factor)
+        setting = f"c2 = {outputs}, d = {degree}, {DISJOINT}, k = {k}"
+        bound = ("at least", 1 - failure)
+        yield _simulated(statement, setting, density, bound, target, outputs * k, few)
+
+
+def product(k: int) -> float:
+    """(1 - (1 - p^d)^(k c2))^c2 of ``SPECIAL``: each row fits some feature row.
+
+    An upper bound of the probability that the target is found among k c2 feature rows.
+
+    >>> round(product(7), 4)
+    0.9096
+    """
+    outputs, degree, density, _ = SPECIAL
+    return float((1 - (1 - density**degree) ** (k * outputs)) ** outputs)
+
+
+def _always(target: np.ndarray) -> sparse_matching.MakeTarget:
+    def make(_generator: np.random.Generator) -> np.ndarray:
+        return target
+
+    return make
+
+
+def _bernoulli_rows(outputs: int, inputs: int, density: float) -> sparse_matching.MakeTarget:
+    def make(generator: np.random.Generator) -> np.ndarray:
+        return generator.random((outputs, inputs)) < density
+
+    return make
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -69,14 +206,14 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
         "statement": statement if statement.startswith("Fig.") else f"Theorem {statement}",
         "setting": row["setting"],
         "feature density p": row["feature_density"],
-        "found": _found(row),
+        "found": _matched(row),
         PARTITION: row["partition_probability"],
         "stated": f"{row['bound_kind']} {row['bound']:.4f}",
         "holds": row["holds"],
     }
 
 
-def _found(row: dict[str, Any]) -> str:
+def _matched(row: dict[str, Any]) -> str:
     if not math.isnan(row["exact"]):
         return f"{row['exact']:.4f}, exact"
     if not row["draws"]:
@@ -85,53 +222,35 @@ def _found(row: dict[str, Any]) -> str:
     return f"{share:.4f} [{row['low']:.4f}, {row['high']:.4f}] (n={row['draws']:.0f})"
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """The bound of Theorem 4.2, that it is attained, and both factors k."""
     rows = _complete(rows)
     bound = rows[rows["theorem"] == "4.2"]
     disjoint = bound[bound["setting"].str.contains(SHOWN)]
-    found = [_bound_claim(bound)] if len(bound) else []
+    decisions: list[Decision] = [_bound(bound)] if len(bound) else []
     if len(disjoint):
-        found.append(_attained_claim(disjoint))
-    for theorem, statement in (
-        (
-            "4.3",
-            "With the printed k, c2 = k c2(t) feature rows find a random Ber(q) target with "
-            "probability 1 - δ.",
-        ),
-        (
-            "Fig. 1 (e)",
-            '"The special target in Fig. 1 (e) would only need k ≈ (1 - δ)^(1/c2) / (c2 p^d)."',
-        ),
-    ):
+        attained = {"bound": disjoint["bound"].iloc[0]} | _example(disjoint.iloc[0])
+        below = (disjoint["high"] < disjoint["bound"]).all()
+        decisions.append(("attained", "false as stated" if below else "open", attained))
+    for theorem in ("4.3", "Fig. 1 (e)"):
         printed = rows[rows["theorem"] == f"{theorem}, k in print"]
         derived = rows[rows["theorem"] == f"{theorem}, k derived"]
         if len(printed):
-            found.append(_width_claim(theorem, statement, printed, derived))
-    return found
+            decisions.append((theorem, *_factor(printed, derived)))
+    return decisions
 
 
-def _bound_claim(bound: pd.DataFrame) -> Claim:
+def _bound(bound: pd.DataFrame) -> Decision:
     """Confirmed by the enumeration, where no interval contradicts it."""
     exact = bound[bound["exact"].notna()]
-    failed = (bound["holds"] == "no").any()
     shares = ", ".join(
         f"{row['exact'] / row['bound']:.5f} at p = {row['feature_density']:g}"
         for row in exact.to_dict("records")
     )
-    enumerated = (
-        "; over all targets of a small size with two rows or more to be matched the probability "
-        f"is at most this share of the bound: {shares}"
-        if shares
-        else ""
-    )
-    return Claim(
-        "Theorem 4.2",
-        "The probability that the permuted target is matched is at most Π (1 - (1 - p^d_i)^c2).",
-        "false as stated" if failed else "open" if exact.empty else "confirmed",
-        f"it {_counts(bound)}{enumerated}. The appendix argues for disjoint supports only; "
-        "the inequality of van den Berg and Kesten proves it for all targets.",
-    )
+    enumerated = TEXT.sentence("enumerated", shares=shares) if shares else ""
+    verdict = "open" if exact.empty else "confirmed"
+    numbers = {"counts": _counts(bound), "enumerated": enumerated}
+    return "bound", "false as stated" if (bound["holds"] == "no").any() else verdict, numbers
 
 
 def _counts(rows: pd.DataFrame) -> str:
@@ -141,74 +260,25 @@ def _counts(rows: pd.DataFrame) -> str:
     return f"{', '.join(named)} of {len(rows)} settings" if named else "was not drawn"
 
 
-def _attained_claim(disjoint: pd.DataFrame) -> Claim:
-    """Wrong where all intervals lie below the bound."""
-    first = disjoint.iloc[0]
-    return Claim(
-        "Theorem 4.2, A.2.3",
-        '"This bound can also be attained in a special case", that of "mutually exclusive sets of '
-        'input neurons".',
-        "false as stated" if (disjoint["high"] < disjoint["bound"]).all() else "open",
-        f"{first['setting']}, p = {first['feature_density']:g}: found with "
-        f"{_found(first.to_dict())}, bound {first['bound']:.4f}. Two target rows may fit the same "
-        "feature row and no other.",
-    )
+def _example(row: pd.Series) -> dict[str, Any]:
+    density = row["feature_density"]
+    return {"setting": row["setting"], "density": density, "matched": _matched(row.to_dict())}
 
 
-def _width_claim(
-    theorem: str, statement: str, printed: pd.DataFrame, derived: pd.DataFrame
-) -> Claim:
+def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> tuple[str, dict[str, Any]]:
+    """Wrong where a setting falls short of what is promised, which is then the example."""
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
     verdict = "false as stated" if len(failed) else "open"
-    special = theorem.startswith("Fig.")
-    return Claim(
-        f"After Theorem 4.3, {theorem}" if special else f"Theorem {theorem}",
-        statement,
-        "confirmed" if (printed["holds"] == "yes").all() else verdict,
-        f"it {_counts(printed)}, as in {shown['setting']}, p = "
-        f"{shown['feature_density']:g}: found with {_found(shown.to_dict())}, promised "
-        f"{shown['bound']:g}. The statement with the derived k {_counts(derived)}"
-        + (_necessary() if special else "")
-        + ".",
-    )
+    k = math.ceil(sparse_matching.disjoint_factor(*SPECIAL))
+    return "confirmed" if (printed["holds"] == "yes").all() else verdict, {
+        "counts": _counts(printed),
+        "promised": shown["bound"],
+        "derived": _counts(derived),
+        "k": k,
+        "product": product(k),
+    } | _example(shown)
 
 
-def _necessary() -> str:
-    """What the derived k for Fig. 1 (e) gives."""
-    k = math.ceil(disjoint_factor(*SPECIAL))
-    return (
-        f"; that k is necessary and not sufficient, since it neglects competition: at k = {k} the "
-        f"product that it is derived from is {product(k):.4f}, an upper bound"
-    )
-
-
-CAPTION = (
-    "The target is found where a maximum bipartite matching covers all of its rows; the exact "
-    "95% interval of the share is in brackets. A statement holds, or does not, where the whole "
-    "interval says so, and is undecided where the interval contains the stated probability; it "
-    f'also holds where "{PARTITION}", a lower bound, reaches the stated probability. '
-    "The enumeration has all targets and all features of its size and shows the target nearest to "
-    "the bound. "
-    "Theorem 4.2's bound holds for every target (van den Berg and Kesten 1985) and is not attained "
-    "by disjoint supports: two target rows may fit the same feature row and no other. "
-    "Theorem 4.3's k treats the candidates of a target row as independent, but they share its "
-    "in-degree D: (1 - E p^D)^k is smaller than E (1 - p^D)^k. "
-    f"The derived k solves (1 - E (1 - p^D)^k)^c2 = 1 - δ; the left-hand side is the "
-    "probability with that partition, each row found among k candidates of its own. "
-    "For Fig. 1 (e) the printed k sets k c2 p^d = (1 - δ)^(1/c2), the first order of "
-    "1 - (1 - p^d)^(k c2) = (1 - δ)^(1/c2), where it is not small. The derived k, "
-    "log(1 - (1 - δ)^(1/c2)) / (c2 log(1 - p^d)), solves that equation (docs/errata.md, entries "
-    "11 to 14)."
-)
-
-
-PART = Experiment(
-    where="Theorems 4.2 and 4.3",
-    title="Probability that a sparse target is found among sparse features",
-    caption=CAPTION,
-    tasks=tasks,
-    summary=summarize,
-    formats={"feature density p": ".4g", PARTITION: ".4f"},
-    claims=claims,
-)
+FORMATS = {"feature density p": ".4g", PARTITION: ".4f"}
+PART = part(__file__, tasks, summarize, decide=judge, formats=FORMATS)

@@ -51,9 +51,9 @@ def enumerate_targets(outputs: int, inputs: int, densities: Sequence[float]) -> 
     several = (degrees > 0).sum(1) > 1  # one row alone attains the bound
     rows = []
     for density in densities:
-        found = exact_probabilities(outputs, inputs, density)
+        probabilities = exact_probabilities(outputs, inputs, density)
         bounds = np.array([degree_bound(degree, density, outputs) for degree in degrees])
-        nearest = np.where(several, found / bounds, 0).argmax()
+        nearest = np.where(several, probabilities / bounds, 0).argmax()
         rows.append(
             {
                 "theorem": "4.2",
@@ -61,7 +61,7 @@ def enumerate_targets(outputs: int, inputs: int, densities: Sequence[float]) -> 
                 "feature_density": density,
                 "bound": bounds[nearest],
                 "bound_kind": "at most",
-                "exact": found[nearest],
+                "exact": probabilities[nearest],
             }
         )
     return pd.DataFrame(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import torch
@@ -12,27 +13,20 @@ from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.random_features.averages import interval_of
 from bnrecon.studies.random_features.feature_matrices import CPU, target_weight
-
-__all__ = ["PART", "condition_numbers", "lost_rows", "measure_targets", "rebuild"]
 
 TARGETS = {  # by name: the distribution of the target, or the identity
     "normal": "he_normal",
     "each weight kept with 1/2": "sparse_he_normal",
     "identity": None,
 }
-CHANNELS = {"smoke": (2, 4), "laptop": (2, 5, 20, 40), "paper": (2, 5, 20, 50)}
+CHANNELS = {"smoke": [2, 4], "laptop": [2, 5, 20, 40], "paper": [2, 5, 20, 50]}
 DRAWS = {"smoke": 3, "laptop": 10, "paper": 10}
 PIVOT = 1e-3  # takes the place of a zero that a row would have to be divided by
 EXACT = 1e-6  # a relative error up to which a float32 target counts as rebuilt
-
-
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-    """One task for each kind of target."""
-    size = {"channels": list(CHANNELS[scale]), "draws": DRAWS[scale]}
-    return [Task(target, measure_targets, {"target": target} | size) for target in TARGETS]
 
 
 def measure_targets(target: str, channels: Sequence[int], draws: int) -> pd.DataFrame:
@@ -126,103 +120,54 @@ def features_of(quotients: torch.Tensor) -> torch.Tensor:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per kind of target and size."""
-    lines = []
-    for (target, channels), group in rows.groupby(["target", "channels"], sort=False):
-        first = group.iloc[0]
-        lines.append(
-            {
-                "target": target,
-                "c0 = c2": int(channels),
-                "c1 = n - c2 + 1": int(first["c1"]),
-                "κ(M)": first["condition_number"],
-                "sqrt(c2)": math.sqrt(channels),
-                "κ, shared weight 1/sqrt(c2)": first["balanced_condition_number"],
-                "rows out of reach": mean_interval(list(group["lost_rows"])),
-                "relative error": group["relative_error"].max(),
-                "largest scale, median": group["largest_scale"].median(),
-            }
-        )
-    return pd.DataFrame(lines)
+    columns: dict[str, Any] = {
+        "target": "target",
+        "c0 = c2": "channels",
+        "c1 = n - c2 + 1": "c1",
+        "κ(M)": "condition_number",
+        "sqrt(c2)": lambda group: math.sqrt(group["channels"].iloc[0]),
+        "κ, shared weight 1/sqrt(c2)": "balanced_condition_number",
+        "rows out of reach": interval_of("lost_rows"),
+        "relative error": lambda group: group["relative_error"].max(),
+        "largest scale, median": lambda group: group["largest_scale"].median(),
+    }
+    return table(rows, ["target", "channels"], False, **columns)
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Are targets with a density reached, and all others too, and how is M conditioned?"""
-    normal = rows[rows["target"] == "normal"]
-    first = rows.iloc[0]
-    off = (rows["condition_number"] / rows["channels"] ** 0.5 - 1).abs().max()
-    return [
-        *([_normal_targets(normal)] if len(normal) else []),
-        _any_target(rows),
-        Claim(
-            "Eq. 3, conditioning",
-            "This matrix cannot be perfectly conditioned.",
-            "confirmed" if off < EXACT and rows["condition_number"].min() > 1 else "contradicted",
-            f"κ(M) = sqrt(c2) at c2 = {', '.join(map(str, rows['channels'].unique()))} "
-            f"(largest relative difference {off:.0e}). Its columns are orthogonal, though: with "
-            "1/sqrt(c2) for the ones of the shared feature κ is "
-            f"{first['balanced_condition_number']:.6g}.",
-        ),
-    ]
-
-
-def _normal_targets(normal: pd.DataFrame) -> Claim:
-    worst = float(normal["relative_error"].max())
-    return Claim(
-        "Eq. 3, targets with a density",
-        '"The solution of the target reconstruction is still straight forward": w_ij = γ2_i γ1_ij '
-        "for j > 1 and w_i1 = γ2_i γ1_1, with c2(c0 - 1) + 1 ID cond features.",
-        "confirmed" if worst <= EXACT else "contradicted",
-        f"all {len(normal)} normal targets are rebuilt to a relative error of {worst:.0e} or "
-        f"better in float32 (confirmed: {EXACT:g})."
-        if worst <= EXACT
-        else f"the largest relative error of {len(normal)} normal targets is {worst:.0e}.",
-    )
-
-
-def _any_target(rows: pd.DataFrame) -> Claim:
-    """Open until every kind of target is there."""
+    normal = rows.loc[rows["target"] == "normal", "relative_error"]
     lost = rows["lost_rows"] > 0
-    verdict = "false as stated" if lost.any() else "confirmed"
-    kinds = [
-        f"{target} {int(lost[group.index].sum())} of {len(group)}"
-        for target, group in rows.groupby("target", sort=False)
-    ]
-    return Claim(
-        "Eq. 3, any target",
-        "The solution, printed without a condition, exists for any target.",
-        verdict if set(TARGETS) <= set(rows["target"]) else "open",
-        "targets with a row of w_i1 = 0 and another weight, which no scales give (γ2_i γ1_1 = 0): "
-        f"{', '.join(kinds)}. It needs w_i1 ≠ 0 for all i, which targets with a density have and "
-        "sparse ones rarely; lost rows are approached by scales of the order of 1/error "
-        "(erratum 31).",
-    )
+    off = (rows["condition_number"] / rows["channels"] ** 0.5 - 1).abs().max()
+    perfect = rows["condition_number"].min() <= 1
+    verdicts: dict[str, str | bool] = {
+        "any": "false as stated" if lost.any() else "confirmed",
+        "conditioning": bool(off < EXACT and not perfect),
+    }
+    if not set(TARGETS) <= set(rows["target"]):
+        verdicts["any"] = "open"
+    if len(normal):
+        verdicts["density" if normal.max() <= EXACT else "density, missed"] = normal.max() <= EXACT
+    return verdicts, {
+        "normal": len(normal),
+        "worst": normal.max(),
+        "exact": EXACT,
+        "lost": ", ".join(
+            f"{target} {int(lost[group.index].sum())} of {len(group)}"
+            for target, group in rows.groupby("target", sort=False)
+        ),
+        "channels": ", ".join(map(str, rows["channels"].unique())),
+        "off": off,
+        "balanced": rows["balanced_condition_number"].iloc[0],
+    }
 
 
-PART = Experiment(
-    where="Eq. 3",
-    title="ID cond features of minimum width",
-    caption=(
-        "All outputs share the feature of their first input. M has c1 = n - c2 + 1 orthogonal "
-        "columns, one of norm sqrt(c2) and the others of norm 1; κ is taken over its nonzero "
-        "singular values, as the paper does. "
-        "A row with w_i1 = 0 and another weight has no solution: γ2_i γ1_1 = 0 makes the whole row "
-        "zero, or the first column of all rows. For these rows the table divides by "
-        f"{PIVOT:g}: the relative error is what this leaves, in float32 arithmetic, the largest of "
-        "all draws. A shared input without such zeros may be chosen in place of the first; a "
-        "sparse target rarely has one. "
-        "Appendix A.2.1 has, as extracted, i > 1 where Eq. 3 has j > 1: with i > 1 the weights "
-        "w_1j, j > 1, would have no feature. "
-        "Means are ± the half-width of the 95% Student-t interval over n targets."
-    ),
-    tasks=tasks,
-    summary=summarize,
-    formats={
-        "κ(M)": ".4f",
-        "sqrt(c2)": ".4f",
-        "κ, shared weight 1/sqrt(c2)": ".4f",
-        "rows out of reach": ".1f",
-        "relative error": ".1e",
-        "largest scale, median": ".3g",
-    },
-    claims=claims,
+TASKS = sweep(
+    measure_targets, "{target}", {"target": tuple(TARGETS)}, {"channels": CHANNELS, "draws": DRAWS}
+)
+FORMATS = dict.fromkeys(["κ(M)", "sqrt(c2)", "κ, shared weight 1/sqrt(c2)"], ".4f")
+FORMATS |= {"rows out of reach": ".1f", "relative error": ".1e", "largest scale, median": ".3g"}
+NUMBERS = {"pivot": PIVOT}
+PART = part(
+    __file__, TASKS, summarize, decide=judge, numbers=lambda _rows: NUMBERS, formats=FORMATS
 )

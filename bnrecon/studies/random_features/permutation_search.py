@@ -20,22 +20,6 @@ from bnrecon.construction.alignment import (
 from bnrecon.features.shapes import LayerShape
 from bnrecon.studies.random_features.feature_matrices import FEATURES, feature_matrix
 
-__all__ = [
-    "CHANNELS",
-    "DRAWS",
-    "NONE",
-    "SEARCHES",
-    "SHARED",
-    "SINGLE_ENTRIES",
-    "TRIES",
-    "best_error",
-    "equivalent_missing",
-    "features_of_width",
-    "missing_features",
-    "permutation_errors",
-    "unreached",
-]
-
 CHANNELS = {"smoke": 10, "laptop": 50, "paper": 50}
 DRAWS = {"smoke": 2, "laptop": 10, "paper": 10}
 TRIES = 200  # random permutations
@@ -100,7 +84,7 @@ def unreached(label: str, shape: LayerShape, width: int, seed: int) -> torch.Ten
     return torch.eye(shape.equations, dtype=torch.float64)[:, missing]
 
 
-def equivalent_missing(errors: pd.Series, channels: int) -> pd.Series:
+def equivalent_missing(errors: pd.Series, channels: int | pd.Series) -> pd.Series:
     """Compute n e²: a random target of root mean square 1 has the error e = sqrt((n - c1)/n).
 
     With n = c0 c2. So half the error is that of a quarter of the missing features.
@@ -111,16 +95,26 @@ def equivalent_missing(errors: pd.Series, channels: int) -> pd.Series:
     return channels**2 * errors**2
 
 
-def best_error(rows: pd.DataFrame) -> pd.Series:
-    """Of the permutation by linear assignment where this is exact, by exchanges elsewhere."""
-    return rows["assignment"].fillna(rows["exchanges"])
+def with_best(rows: pd.DataFrame) -> pd.DataFrame:
+    """With the best error, and how many missing features it is equivalent to.
+
+    By linear assignment where this is exact, by exchanges elsewhere.
+    """
+    best = rows["assignment"].fillna(rows["exchanges"])
+    return rows.assign(best=best, missing=equivalent_missing(best, rows["channels"]))
+
+
+def split_shared(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows ``with_best`` that have one shared feature, and the others."""
+    shared = rows["features"] == SHARED
+    return with_best(rows[shared]), with_best(rows[~shared])
 
 
 def permutation_errors(
     basis: torch.Tensor,
     target: torch.Tensor,
     seed: int,
-    separate: bool,
+    label: str,
     searches: Sequence[str] = tuple(SEARCHES),
 ) -> dict[str, float]:
     """Root mean squared errors of a target by the search for a permutation of its outputs.
@@ -129,16 +123,17 @@ def permutation_errors(
         basis: orthonormal basis (n, n - r) of what the features cannot represent.
         target: the target (c2, c0).
         seed: of the random permutations.
-        separate: whether no missing direction involves two outputs, so that a linear assignment
-            gives the best permutation.
+        label: of the features. Of ``SINGLE_ENTRIES`` no missing direction involves two outputs, so
+            that a linear assignment gives the best permutation.
         searches: names of ``SEARCHES``, those to run.
 
     Returns:
         The errors, by the names of ``SEARCHES``; those by masks and of the assignment are NaN
-        unless ``separate``.
+        for other features than ``SINGLE_ENTRIES``.
     """
+    separate = label in SINGLE_ENTRIES
     start, greedy = greedy_permutation(basis, target)
-    found = {
+    by_search = {
         "unpermuted": lambda: alignment_error(row_scores(basis, target), torch.arange(len(target))),
         "greedy": lambda: greedy,
         "printed_masks": lambda: mask_permutation(basis, target, as_printed=True)[1],
@@ -149,6 +144,6 @@ def permutation_errors(
     }
     size = target.numel() ** 0.5
     return {
-        search: found[search]() / size if separate or search not in SEPARATE else float("nan")
+        search: by_search[search]() / size if separate or search not in SEPARATE else float("nan")
         for search in searches
     }

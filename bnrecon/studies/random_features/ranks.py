@@ -10,11 +10,11 @@ import torch
 
 from bnrecon.features.drawing import draw
 from bnrecon.features.shapes import LayerShape
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.random_features.exact_rank import modular_rank, residues
 from bnrecon.studies.random_features.feature_matrices import FEATURES
-
-__all__ = ["EXAMPLES", "PART", "examples", "measure_ranks"]
 
 # W1 (c1, c0) and W2 (c2, c1) of c0 = c2 = 2 and c1 = 4 = n, all of rank 2.
 EXAMPLES = {
@@ -31,27 +31,22 @@ EXAMPLES = {
         [[1, 1, 1, 1], [1, 1, -1, -1]],
     ),
 }
-CHANNELS = {"smoke": (2, 3), "laptop": (2, 3, 5, 10, 20), "paper": (2, 3, 5, 10, 20)}
+CHANNELS = {"smoke": [2, 3], "laptop": [2, 3, 5, 10, 20], "paper": [2, 3, 5, 10, 20]}
 DRAWS = {"smoke": 20, "laptop": 1000, "paper": 1000}
 MOST_WORK = 2_000_000  # draws of M with more entries than this in all are not made
 
 
-def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The examples, and one task for each distribution."""
-    size = {"channels": list(CHANNELS[scale]), "draws": DRAWS[scale]}
-    return [
-        Task("examples", examples),
-        *(Task(label, measure_ranks, {"features": label} | size) for label in FEATURES),
-    ]
+    size = {"channels": CHANNELS, "draws": DRAWS}
+    drawn = sweep(measure_ranks, "{features}", {"features": tuple(FEATURES)}, size)
+    return [Task("examples", examples), *drawn(scale, options)]
 
 
 def examples() -> pd.DataFrame:
     """One row for each of ``EXAMPLES``, like those of ``measure_ranks``."""
-    rows = []
-    for name, (first, second) in EXAMPLES.items():
-        row = _ranks(np.array(first), np.array(second))
-        rows.append(_row(name, 2, [row]))
-    return pd.DataFrame(rows)
+    ranks = {name: _ranks(*map(np.array, factors)) for name, factors in EXAMPLES.items()}
+    return pd.DataFrame([_row(name, 2, [triple]) for name, triple in ranks.items()])
 
 
 def measure_ranks(features: str, channels: Sequence[int], draws: int) -> pd.DataFrame:
@@ -71,11 +66,11 @@ def measure_ranks(features: str, channels: Sequence[int], draws: int) -> pd.Data
         shape = LayerShape(size, size)
         few = max(10, min(draws, MOST_WORK // shape.equations**2))
         few = 1 if features == "ID cond" else few
-        found = []
+        ranks = []
         for seed in range(few):
             first, second = draw(FEATURES[features], shape, shape.equations, seed, 0).weights()
-            found.append(_ranks(residues(first), residues(torch.flatten(second, 1))))
-        rows.append(_row(features, size, found))
+            ranks.append(_ranks(residues(first), residues(torch.flatten(second, 1))))
+        rows.append(_row(features, size, ranks))
     return pd.DataFrame(rows)
 
 
@@ -86,14 +81,14 @@ def _ranks(first: np.ndarray, second: np.ndarray) -> tuple[int, int, int]:
     return modular_rank(first), modular_rank(second), modular_rank(product)
 
 
-def _row(features: str, channels: int, found: Sequence[tuple[int, int, int]]) -> dict[str, object]:
-    products = [product for first, second, product in found if first == second == channels]
+def _row(features: str, channels: int, ranks: Sequence[tuple[int, int, int]]) -> dict[str, object]:
+    products = [product for first, second, product in ranks if first == second == channels]
     return {
         "features": features,
         "constructed": features in EXAMPLES,
         "channels": channels,
         "n": channels**2,
-        "draws": len(found),
+        "draws": len(ranks),
         "full_factors": len(products),
         "full_products": sum(rank == channels**2 for rank in products),
         "smallest_rank": min(products, default=0),
@@ -112,33 +107,25 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
         line["draws"] = ", ".join(str(draws) for draws in group["draws"])
         line["largest n - rank"] = int((group["n"] - group["smallest_rank"]).max())
         lines.append(line)
-    table = pd.DataFrame(lines).fillna("")
-    sizes = [name for name in table if name.startswith("c0")]
-    return table[["features", *sizes, "largest n - rank", "draws"]]
+    printed = pd.DataFrame(lines).fillna("")
+    sizes = [name for name in printed if name.startswith("c0")]
+    return printed[["features", *sizes, "largest n - rank", "draws"]]
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def judge(rows: pd.DataFrame) -> Decisions:
     """Does full rank of the factors suffice?"""
     failed = rows[rows["full_products"] < rows["full_factors"]]
-    evidence = [
+    examples = [
         f"{label}, M of rank n among draws with factors of full rank: {_counts(group)}"
         for label, group in failed[~failed["constructed"]].groupby("features", sort=False)
     ]
-    evidence += [
+    examples += [
         f"{row['features']}: rank {row['smallest_rank']} of {row['n']}"
         for row in failed[failed["constructed"]].to_dict("records")
     ]
-    return [
-        Claim(
-            "Theorem 2.1",
-            "The problem can be solved with loss 0 if W(1) and W(2) have full rank and c1 ≥ c2 c0.",
-            "false as stated" if len(failed) else "open",
-            ("; ".join(evidence) or "no counterexample among these rows")
-            + ". It restates two papers that assume random continuous weights, whose M has rank "
-            "c2 c0 almost surely: that is sufficient, and without second scales necessary for all "
-            "targets.",
-        )
-    ]
+    counterexamples = "; ".join(examples) or "no counterexample among these rows"
+    verdict = "false as stated" if len(failed) else "open"
+    return {"Theorem 2.1": verdict}, {"counterexamples": counterexamples}
 
 
 def _counts(group: pd.DataFrame) -> str:
@@ -148,22 +135,4 @@ def _counts(group: pd.DataFrame) -> str:
     )
 
 
-PART = Experiment(
-    where="Theorem 2.1",
-    title="Rank of M where both frozen weights have full rank",
-    caption=(
-        "In how many draws M has rank n = c1, of those in which W1 and W2 have full rank, as all "
-        "constructed ones do. Ranks are exact: the float32 weights are rational numbers, and "
-        "elimination is modulo "
-        "2^31 - 1. Rank n is proven by it; a rank below n of a draw is wrong with a probability of "
-        "about n/2^31. Zero features were drawn again. "
-        "In the first example every V diag(γ) W is diagonal, second scales included. In the second "
-        "no two features are parallel, yet all are symmetric matrices, a space of dimension 3. In "
-        "the third rows of W1 are equal, and M has full rank. "
-        "ER sign and ER normal have no density: two of their features may be parallel, which "
-        "becomes rare for many channels (docs/errata.md, entry 7)."
-    ),
-    tasks=tasks,
-    summary=summarize,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, decide=judge)

@@ -1,79 +1,88 @@
-"""Sect. 5: training the scales of dense random features from scratch, and how far steps go."""
+"""Sect. 5: training the scales of dense random features from scratch, and how far steps go.
+
+The paper trains for 300 and 500 epochs, where weight decay lets a start fade
+(``bnrecon/targets/relative_step.py``): shorter trainings do not decide what it says of those.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import decide, differences_by_seed, paired_difference_by
 from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import compare_settings, training_tasks
-from bnrecon.studies.random_features.scales_claims import claims
-from bnrecon.studies.random_features.scales_figure import draw
-from bnrecon.studies.random_features.scales_settings import (
-    MAIN,
-    MATCHED,
-    ONES,
-    SHOWN,
-    SLOWED,
-    WEIGHTS,
-    at_step,
-)
-
-__all__ = ["PART"]
+from bnrecon.studies.random_features.averages import errorbar_by
 
 REPORTED = read_reported(__package__)["section5"]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Options at a scale; the paper does not give the warm-up's length.
-
-    Attributes:
-        options: of all trainings.
-        main: of the four main settings.
-        view: of the trainings at several steps.
-        steps: relative steps, those of weights as PyTorch starts them being 1.
-        seeds: fixed before any training.
-    """
-
-    options: tuple[str, ...]
-    main: tuple[str, ...]
-    view: tuple[str, ...]
-    steps: tuple[float, ...]
-    seeds: tuple[int, ...]
-
-
-SCHEDULES = {
-    "smoke": Schedule(
-        ("data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
-        (),
-        ("train.epochs=1",),
-        (1 / 8, 1),
-        (0, 1),
-    ),
-    "laptop": Schedule(
-        ("data=cifar10", "scale=laptop", "target.width=16"),
-        (),  # 30 epochs, 2 of them warm-up
-        ("train.epochs=6",),
-        (1 / 512, 1 / 64, 1 / 8, 1, 8),
-        (0, 1, 2),
-    ),
-    "paper": Schedule(
-        ("data=cifar10", "scale=paper", "target.width=100"),
-        ("train.epochs=500", "train.warmup_epochs=20"),
-        ("train.epochs=30",),
-        (1 / 4096, 1 / 512, 1 / 64, 1 / 8, 1, 8),
-        (0, 1, 2),
-    ),
+TARGET = "target=vgg18_normalization"
+OPTIONS = {
+    "smoke": (TARGET, "data=digits", "scale=smoke", "target.groups=[1,1]", "seeds=[0]"),
+    "laptop": (
+        TARGET,
+        "data=cifar10",
+        "scale=laptop",
+        "target.width=16",
+    ),  # 30 epochs, 2 of them warm-up
+    "paper": (TARGET, "data=cifar10", "scale=paper", "target.width=100"),
 }
+# Of the four main settings; the paper does not give the warm-up's length.
+PRINTED = {"smoke": (), "laptop": (), "paper": ("train.epochs=500", "train.warmup_epochs=20")}
+# Of the trainings at several relative steps, those of weights as PyTorch starts them being 1.
+SHORT = {"smoke": "train.epochs=1", "laptop": "train.epochs=6", "paper": "train.epochs=30"}
+LAPTOP_STEPS = (1 / 512, 1 / 64, 1 / 8, 1, 8)
+STEPS = {"smoke": (1 / 8, 1), "laptop": LAPTOP_STEPS, "paper": (1 / 4096, *LAPTOP_STEPS)}
+SEEDS = {"smoke": (0, 1), "laptop": (0, 1, 2), "paper": (0, 1, 2)}  # fixed before any training
+ONES = "scales, started at 1"
+MATCHED = "scales, started for the steps of weights"  # matched start
+WEIGHTS = "weights"
+SLOWED = "weights, slowed down alike"
+SHOWN = {SLOWED: "weights, steps shortened by 3 fan-in"}  # on the page, where it differs
+STEP = ", relative step "
+MAIN = {
+    ONES: ("target.inner=scale", "target.start=ones"),
+    MATCHED: ("target.inner=scale", "target.start=weights"),
+    WEIGHTS: ("target.features=none", "target.start=weights"),
+    SLOWED: ("target.features=none", "target.start=ones"),
+}
+SCALES_COLOUR, WEIGHTS_COLOUR = PALETTE[1], PALETTE[0]
+LABELS = {
+    ONES: ("scales,\nstart 1", SCALES_COLOUR),
+    SLOWED: ("weights,\nshort steps", WEIGHTS_COLOUR),
+    MATCHED: ("scales,\nmatched start", SCALES_COLOUR),
+    WEIGHTS: ("weights", WEIGHTS_COLOUR),
+}
+PRINTED_EPOCHS = 300  # the shorter of the paper's trainings
+NOT_YET = "not computed yet"
+ENOUGH = 2  # seeds: the half-width says how little two of them tell
 
 
-def common_options(scale: str) -> Sequence[str]:
-    """The overrides that all trainings have in common."""
-    return ("target=vgg18_normalization", *SCHEDULES[scale].options)
+def at_step(kind: str, step: float) -> str:
+    """What scales or weights are called at a relative step.
+
+    >>> at_step(WEIGHTS, 1 / 8), at_step(MATCHED, 8)
+    ('weights, relative step 1/8', 'scales, relative step 8')
+    """
+    return f"{kind.partition(',')[0]}{STEP}{Fraction(step)}"
+
+
+def step_of(setting: str) -> float | None:
+    """The relative step in such a name; ``None`` for the main settings.
+
+    >>> step_of(at_step(WEIGHTS, 1 / 8)), step_of(WEIGHTS)
+    (0.125, None)
+    """
+    _, separator, step = setting.partition(STEP)
+    return float(Fraction(step)) if separator else None
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -82,69 +91,119 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     The features are n + 100 of he_normal for each layer, with scales alone between the two
     convolutions.
     """
-    schedule = SCHEDULES[scale]
-    common = common_options(scale)
+    common, seeds = OPTIONS[scale], SEEDS[scale]
     view = {
         at_step(kind, step): (*MAIN[kind], f"target.step={step:g}")
-        for step in schedule.steps
+        for step in STEPS[scale]
         for kind in (MATCHED, WEIGHTS)
     }
     return [
-        *training_tasks(MAIN, (*common, *schedule.main), schedule.seeds, options),
-        *training_tasks(view, (*common, *schedule.view), schedule.seeds, options),
+        *training_tasks(MAIN, (*common, *PRINTED[scale]), seeds, options),
+        *training_tasks(view, (*common, SHORT[scale]), seeds, options),
     ]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line for each setting."""
-    reported = {
-        ONES: f"{REPORTED['long']}; {REPORTED['short']}",
-        WEIGHTS: REPORTED["weights"],
-    }
-    baselines = {name: WEIGHTS for name in (ONES, MATCHED, SLOWED)}
-    for schedule in SCHEDULES.values():
-        baselines |= {at_step(MATCHED, step): at_step(WEIGHTS, step) for step in schedule.steps}
+    reported = {ONES: f"{REPORTED['long']}; {REPORTED['short']}", WEIGHTS: REPORTED["weights"]}
+    baselines = dict.fromkeys((ONES, MATCHED, SLOWED), WEIGHTS)
+    for steps in STEPS.values():
+        baselines |= {at_step(MATCHED, step): at_step(WEIGHTS, step) for step in steps}
     columns = {name: {"reported, width 100": value} for name, value in reported.items()}
     table = compare_settings(rows, "trained", columns, baselines)
     return table.replace({"trained": SHOWN, "compared with": SHOWN})
 
 
-def caption(rows: pd.DataFrame) -> str:
-    """Says what is trained, and by how much the step of scales differs."""
+def draw(rows: pd.DataFrame) -> Figure:
+    """Both panels, with 95% intervals over seeds."""
+    figure, (left, right) = new_figure(1, 2, (PAGE, 2.7))
+    _settings(left, rows)
+    _steps(right, rows)
+    for axes in (left, right):
+        axes.set_ylabel("test accuracy (%)")
+    return figure
+
+
+def _settings(axes: Axes, rows: pd.DataFrame) -> None:
+    """A point each, with its mean in numbers."""
+    for x, (setting, (_, colour)) in enumerate(LABELS.items()):
+        group = rows[rows["setting"] == setting]
+        if group.empty:
+            continue
+        errorbar_by(axes, group.assign(x=x), "x", "accuracy", color=colour, marker="o", capsize=2)
+        mean = mean_interval(list(group["accuracy"])).mean
+        axes.annotate(f"{mean:.1f}", (x, mean), (5, -3), textcoords="offset points")
+        axes.set_title(f"(a) {_conditions(group)}")
+    axes.set_xticks(range(len(LABELS)), [label for label, _ in LABELS.values()])
+    axes.set_xlim(-0.5, len(LABELS) - 0.4)
+
+
+def _steps(axes: Axes, rows: pd.DataFrame) -> None:
+    """Accuracy by relative step, and where scales that start at 1 stand."""
+    view = rows.assign(step=rows["setting"].map(step_of)).dropna(subset="step")
+    for name, colour, aside in (
+        ("scales", SCALES_COLOUR, 2**-0.08),
+        ("weights", WEIGHTS_COLOUR, 2**0.08),
+    ):
+        group = view[view["setting"].str.startswith(name + STEP)]
+        group = group.assign(x=group["step"] * aside)
+        style = {"color": colour, "marker": "o", "capsize": 2, "label": name}
+        errorbar_by(axes, group, "x", "accuracy", **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("relative step along the gradient (weights: 1)")
+    if view.empty:
+        return
+    steps = sorted(set(view["step"]))
+    axes.set_xticks(steps, [str(Fraction(step)) for step in steps])
+    short = 1 / (27 * int(view["width"].iloc[0]))
+    axes.axvline(short, color="grey", linestyle=":", label="scales that start at 1")
+    axes.legend()
+    axes.set_title(f"(b) {_conditions(view)}")
+
+
+def _conditions(rows: pd.DataFrame) -> str:
+    """Width, epochs and number of seeds."""
+    width, epochs = (int(rows[name].iloc[0]) for name in ("width", "epochs"))
+    seeds = rows.groupby("setting")["seed"].nunique().max()
+    return f"width {width}, {epochs} epochs, n = {seeds}"
+
+
+def caption_numbers(rows: pd.DataFrame) -> dict[str, int]:
+    """By how much the step of scales differs."""
     width = int(rows["width"].iloc[0])
-    return (
-        "Each layer has n + 100 He-normal features and only scales between its two convolutions, "
-        "which are computed as one; weights: the same network with one trained convolution instead "
-        "of each pair. "
-        "Behind a normalization only the step relative to the weight counts. Scales that start at "
-        "1, PyTorch's default, which neither paper says it changes, go 3 · fan-in times less far "
-        f"along the gradient than weights, {27 * width:,} times in a layer of {width} channels. "
-        "The matched start is 1 / sqrt(3 · fan-in): on average the same distance along the "
-        "gradient, the default of target=vgg18_normalization. The length of such a step is "
-        "sqrt(1 + n/c1) times that of weights', about sqrt(2). Weights with steps shortened by "
-        "3 fan-in start at root mean square 1. The derivation is in "
-        "bnrecon/targets/relative_step.py. Learning rate, warm-up, weight decay and the outer "
-        "normalizations are the same in all settings. Weight decay makes relative steps longer in "
-        "all of them, so that in trainings as long as the paper's the start counts for less: its "
-        "300 to 500 epochs are not judged by shorter ones. Its two accuracies, of 300 epochs and "
-        "of 500 with warm-up, differ by both; it does not say what their ± is. "
-        "A relative step is varied by the start alone, which is a learning rate of the inner "
-        "scales or weights alone. "
-        "Figure: (a) the four settings at full length; (b) short trainings by relative step, that "
-        "of weights as PyTorch starts them being 1. "
-        "Training accuracies are means over the last epoch, with augmentation. "
-        "± is the half-width of the 95% Student-t interval over seeds, three at laptop scale, "
-        "fixed before; the intervals are not corrected for their number."
-    )
+    return {"width": width, "shorter": 27 * width}
 
 
-PART = Experiment(
-    where="Sect. 5, CIFAR10",
-    title="Training the scales of dense random features from scratch: the step and the rest",
-    caption=caption,
-    tasks=tasks,
-    summary=summarize,
-    draw=draw,
-    options=common_options,
-    claims=claims,
-)
+def step_share(rows: pd.DataFrame) -> Interval | None:
+    """The share in percent of the gap between scales and weights that the matched start closes.
+
+    A ratio for each seed that all three settings have; the mean and its interval over them.
+    """
+    groups = {name: rows[rows["setting"] == name] for name in (ONES, WEIGHTS, MATCHED)}
+    gap, closed = (differences_by_seed(groups[name], groups[ONES]) for name in (WEIGHTS, MATCHED))
+    shares = (100 * closed / gap).dropna()
+    return mean_interval(list(shares)) if len(shares) else None
+
+
+def judge(rows: pd.DataFrame) -> Decisions:
+    """The paper's sentence; beyond it, how much of the gap is the step, and what remains."""
+    pairs = {"gap": (WEIGHTS, ONES), "remaining": (WEIGHTS, MATCHED)}
+    pairs |= {"slowed": (WEIGHTS, SLOWED), "alike": (SLOWED, ONES)}
+    differences = {
+        name: paired_difference_by(rows, "setting", *pair) for name, pair in pairs.items()
+    }
+    share, epochs = step_share(rows), int(rows["epochs"].max())
+    gap = decide([differences["gap"]], ENOUGH)
+    verdicts = {
+        "below": gap,
+        "step": decide([share and share - 50], ENOUGH),
+        "equal steps": decide([differences["remaining"]], ENOUGH),
+    }
+    short = epochs < PRINTED_EPOCHS
+    verdicts |= {"in print, short": "open"} if short else {"in print": gap}
+    numbers: dict[str, Any] = {name: one or NOT_YET for name, one in differences.items()}
+    numbers["share"] = "a share not computed yet" if share is None else f"{share:.0f} %"
+    return verdicts, numbers | {"epochs": epochs, "width": int(rows["width"].max())}
+
+
+PART = part(__file__, tasks, summarize, draw, judge, caption_numbers, options=OPTIONS.__getitem__)

@@ -15,23 +15,6 @@ from scipy.optimize import brentq
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-__all__ = [
-    "MakeTarget",
-    "count_matches",
-    "critical_density",
-    "degree_bound",
-    "disjoint_factor",
-    "disjoint_factor_in_print",
-    "disjoint_rows",
-    "has_perfect_matching",
-    "partition_probability",
-    "random_rows",
-    "required_density",
-    "required_density_in_print",
-    "width_factor",
-    "width_factor_in_print",
-]
-
 MakeTarget = Callable[[np.random.Generator], np.ndarray]
 
 
@@ -124,10 +107,10 @@ def width_factor(
     """
 
     def excess(log_factor: float) -> float:
-        found = partition_probability(
+        probability = partition_probability(
             math.exp(log_factor), outputs, inputs, target_density, density
         )
-        return found - (1 - failure)
+        return probability - (1 - failure)
 
     largest = 1.0
     while excess(largest) < 0:
@@ -159,8 +142,8 @@ def has_perfect_matching(target: np.ndarray, features: np.ndarray) -> bool:
     False
     """
     fits = (target.astype(np.int32) @ (1 - features.astype(np.int32)).T) == 0
-    found = maximum_bipartite_matching(csr_matrix(fits.astype(np.int8)), perm_type="column")
-    return bool((found >= 0).all())
+    matching = maximum_bipartite_matching(csr_matrix(fits.astype(np.int8)), perm_type="column")
+    return bool((matching >= 0).all())
 
 
 def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
@@ -183,8 +166,8 @@ def critical_density(target: np.ndarray, draw: np.ndarray) -> float:
     while low < high:
         middle = (low + high) // 2
         fits = csr_matrix((needed <= levels[middle]).astype(np.int8))
-        found = maximum_bipartite_matching(fits, perm_type="column")
-        if (found >= 0).all():
+        matching = maximum_bipartite_matching(fits, perm_type="column")
+        if (matching >= 0).all():
             high = middle
         else:
             low = middle + 1
