@@ -14,16 +14,15 @@ from pathlib import Path
 
 import torch
 
-from bnrecon.reproduction.executors import worker
-from bnrecon.reproduction.outcome import Outcome, Started
-from bnrecon.reproduction.shared_targets import not_tried
-from bnrecon.reproduction.work import Work
+from bnrecon.jobs import worker
+from bnrecon.jobs.outcome import Outcome, Started
+from bnrecon.jobs.work import Work, not_tried, process_log
 from bnrecon.runtime import hardware
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["LocalProcesses", "gpu_name", "process_log", "require_room"]
+__all__ = ["LocalProcesses", "gpu_name", "require_room"]
 
 EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
 
@@ -44,15 +43,6 @@ def require_room(jobs: int, device: torch.device) -> None:
         most, there = min(most, gpus), f"{there}, {gpus} GPU{'' if gpus == 1 else 's'}"
     if jobs > most:
         raise UserError(f"jobs={jobs}: this machine has room for {most} ({there})")
-
-
-def process_log(log: Path, number: int | str) -> Path:
-    """The log of one of several processes, counted from 1; ``"*"`` stands for all.
-
-    >>> process_log(Path("smoke.log"), 2).name
-    'smoke-process-2.log'
-    """
-    return log.with_name(f"{log.stem}-process-{number}.log")
 
 
 @dataclass(frozen=True)

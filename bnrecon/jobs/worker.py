@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from bnrecon.reproduction.executors.computation import compute, details_to
-from bnrecon.reproduction.outcome import Outcome
-from bnrecon.reproduction.work import Work
+from bnrecon.jobs.computation import compute, details_to
+from bnrecon.jobs.outcome import Outcome
+from bnrecon.jobs.work import Work
 
 __all__ = ["GRACE", "Start", "compute_work", "start"]
 
