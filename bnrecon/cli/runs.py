@@ -85,6 +85,7 @@ def _run(given: argparse.Namespace) -> int:
                 return run_sweep(plan, options, given)
             if misplaced:
                 raise UserError(f"{misplaced[0]}: not with hydra/launcher= or hydra/sweeper=")
+            interruption.finish_loading()  # the launcher's processes load what takes long
         elif misplaced or given.detach:
             raise UserError(f"{[*misplaced, '--detach'][0]}: is for sweeps; add -m")
         elif not given.cfg and not given.info:
