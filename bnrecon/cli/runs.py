@@ -15,7 +15,7 @@ from bnrecon.cli.parser import Parser
 from bnrecon.cli.user_modules import import_user_module
 from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
-from bnrecon.runtime.errors import Interrupted, RunError, UserError
+from bnrecon.runtime.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -74,27 +74,35 @@ def _run(given: argparse.Namespace) -> int:
     if given.help:
         return _help(given)
     values, slurm, given.options = job_options.split(given.options, job_options.OPTIONS)
-    misplaced = [f"{name}={value}" for name, value in values.items()] + slurm
-    try:
-        if hydra_app.is_sweep(given) and not (given.cfg or given.info or given.hydra_help):
-            config_dir = None if given.config_dir is None else Path(given.config_dir)
-            options = job_options.read(values, slurm, given.detach, config_dir)
-            if (plan := hydra_app.plan_sweep(given)) is not None:
-                from bnrecon.cli.sweeps import run_sweep
-
-                return run_sweep(plan, options, given)
-            if misplaced:
-                raise UserError(f"{misplaced[0]}: not with hydra/launcher= or hydra/sweeper=")
-            interruption.finish_loading()  # the launcher's processes load what takes long
-        elif misplaced or given.detach:
+    misplaced = [*(f"{name}={value}" for name, value in values.items()), *slurm]
+    if not hydra_app.is_sweep(given) or given.cfg or given.info or given.hydra_help:
+        if misplaced or given.detach:
             raise UserError(f"{[*misplaced, '--detach'][0]}: is for sweeps; add -m")
-        elif not given.cfg and not given.info:
+        if not given.cfg and not given.info:
             _refuse_launchers(given.options, "launchers run sweeps; add -m")
+        return _launch(given)
+    config_dir = None if given.config_dir is None else Path(given.config_dir)
+    options = job_options.read(values, slurm, given.detach, config_dir)
+    try:
+        plan = hydra_app.plan_sweep(given)
+    except Exception as error:
+        return _report_composition(error)
+    if plan is not None:
+        from bnrecon.cli.sweeps import run_sweep
+
+        return run_sweep(plan, options, given)
+    if misplaced:
+        raise UserError(f"{misplaced[0]}: not with hydra/launcher= or hydra/sweeper=")
+    interruption.finish_loading()  # the launcher's processes load what takes long
+    return _launch(given)
+
+
+def _launch(given: argparse.Namespace) -> int:
+    """Have Hydra run what it makes of the options."""
+    try:
         hydra_app.launch(_Job(logging.getLogger("bnrecon").level), given)
     except SystemExit as leaving:  # of a run, or of Hydra's own help
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
-    except (KeyboardInterrupt, Interrupted) as error:
-        return exit_codes.report(error)
     except Exception as error:  # of a launcher or Hydra: a run reports its own failure
         return _report_composition(error)
     return exit_codes.DONE

@@ -149,8 +149,8 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
         executor = executors.choose(options, batch, device, {}, show=True)
         try:
             failures = _compute(missing, executor, batch)
-        except Detached as left:
-            output.write(f"{left}\n\n{folder}")
+        except Detached as detached:
+            output.write(f"{detached}\n\n{folder}")
             return exit_codes.DONE
     return _finish(runs, failures, folder)
 

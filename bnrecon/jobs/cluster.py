@@ -66,7 +66,7 @@ class Cluster:
     ) -> None:
         self._batch, self._options, self._seconds = batch, options, seconds or {}
         self._shares, self._device = processes, device
-        self.name = open_queue(options.name, batch.folder, options.settings).place
+        self.name = open_queue(options.name, batch.folder, options.settings).name
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
         """See ``Executor.run``. Closing it leaves the jobs to go on, and says so.
@@ -312,7 +312,7 @@ def _with_jobs(submission: Submission, items: Mapping[str, Work]) -> dict[str, _
 
 def _given(submission: Submission, queue: Queue) -> str:
     numbers = shorten(submission.numbers, 10)
-    return f"{_count(submission)} given to {queue.place}: {numbers}\nlogs: {submission.folder}"
+    return f"{_count(submission)} given to {queue.name}: {numbers}\nlogs: {submission.folder}"
 
 
 def _count(submission: Submission) -> str:

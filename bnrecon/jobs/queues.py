@@ -43,7 +43,7 @@ ENDS = {
 class Queue(Protocol):
     """Takes jobs, and says what becomes of them."""
 
-    place: str  # where the jobs run, in words
+    name: str  # where the jobs run, in words
     grace: float  # seconds that a file may take to be seen from another machine
 
     def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
@@ -92,7 +92,7 @@ def log_of(folder: Path, job: str) -> Path:
 class SlurmQueue:
     """Slurm, through submitit; its accounting says how jobs ended."""
 
-    place, grace = "Slurm", 15.0
+    name, grace = "Slurm", 15.0
 
     def __init__(self, folder: Path, settings: ClusterSettings) -> None:
         if missing := [name for name in COMMANDS if shutil.which(name) is None]:
@@ -181,7 +181,7 @@ class SlurmQueue:
 class LocalQueue:
     """Processes of this machine, which start at once and outlive the command and its terminal."""
 
-    place, grace = "this machine", 1.0
+    name, grace = "this machine", 1.0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -179,10 +179,10 @@ def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
         scale: of this scale only.
     """
     try:
-        places = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
+        folders = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    read = [submission for place in places if (submission := _read(place.absolute()))]
+    read = [submission for each in folders if (submission := _read(each.absolute()))]
     return [
         submission
         for submission in read

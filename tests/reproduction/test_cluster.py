@@ -250,7 +250,7 @@ def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypat
 class OneArrayTaken:
     """A queue that takes one array and refuses the next, as a limit on jobs does."""
 
-    place, grace = "a queue", 0.0
+    name, grace = "a queue", 0.0
 
     def __init__(self):
         self.taken = []
