@@ -90,6 +90,7 @@ def train_steps(step_class, network, plan, args: argparse.Namespace, device) -> 
     """Images a second of the project's own steps."""
     import torch
 
+    from bnrecon.data.batches import EpochPosition
     from bnrecon.runtime.malloc import keep_freed_memory
 
     spec, data = plan.spec, random_images()
@@ -106,7 +107,7 @@ def train_steps(step_class, network, plan, args: argparse.Namespace, device) -> 
 
     def batches():
         for epoch in itertools.count():
-            yield from data.train_batches(args.batch, 0, epoch, device, dtype=plan.dtype)
+            yield from data.train_batches(EpochPosition(args.batch, 0, epoch), device, plan.dtype)
 
     def one_step(x, y) -> None:
         nonlocal sums

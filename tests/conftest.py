@@ -1,14 +1,29 @@
 """Shared fixtures: the embedded digits, and the command run in this process."""
 
+import os
+import signal
 import socket
+import tempfile
 
 import pytest
+from places import OUTPUTS, SHIPPED
 
 from bnrecon.cli.main import main
 from bnrecon.data import DATASETS, DataSpec, load
 from bnrecon.features import DISTRIBUTIONS
 from bnrecon.solvers import SOLVERS
+from bnrecon.studies import registry
 from bnrecon.targets.register import FAMILIES
+
+
+def pytest_configure(config):
+    """Nothing that the user's shell or home sets changes a test, or a process that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and CI may have it ignored
+    for name in ("COLUMNS", "LINES", "HYDRA_FULL_ERROR", "TRACKIO_DIR", "WANDB_MODE"):
+        os.environ.pop(name, None)
+    empty = tempfile.TemporaryDirectory()
+    config.add_cleanup(empty.cleanup)
+    os.environ |= {name: empty.name for name in ("BNRECON_DATA", "XDG_CONFIG_HOME")}
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +44,17 @@ def _no_network(request, monkeypatch):
 @pytest.fixture(scope="session")
 def digits():
     return load(DataSpec("digits", crop_padding=1, flip=False))
+
+
+@pytest.fixture(scope="session")
+def shipped_outputs(tmp_path_factory):
+    """An outputs folder with what ships and nothing of the user's."""
+    folder = tmp_path_factory.mktemp("shipped")
+    names = [f"{kind}/{name}" for kind in ("runs", "targets") for name in SHIPPED[kind]]
+    for name in (*names, *registry.STUDIES, "main_job", "models", "solvers"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(OUTPUTS / name, target_is_directory=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

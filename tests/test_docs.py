@@ -88,9 +88,9 @@ def test_pages_link_to_each_other_at_all():
 
 
 @pytest.mark.parametrize("name", registry.STUDIES)
-def test_the_page_of_a_paper_is_what_the_results_make(name):
+def test_the_page_of_a_paper_is_what_the_results_make(shipped_outputs, name):
     page = ROOT / f"docs/reproduction/{name}.md"
-    current = page.exists() and text_of(page) == document(registry.find(name), ROOT / "outputs")
+    current = page.exists() and text_of(page) == document(registry.find(name), shipped_outputs)
     assert current, "write it again: python scripts/write_documents.py"
     assert f"reproduction/{name}\n" in text_of(ROOT / "docs/index.md")
     assert f"docs/reproduction/{name}.md" in links(ROOT / "README.md")
@@ -129,9 +129,9 @@ def test_every_package_is_named(name):
     assert packages <= set(re.findall(r"`(\w+)`", section.partition("\n## ")[0]))
 
 
-def test_no_table_shows_an_object_of_python():
+def test_no_table_shows_an_object_of_python(shipped_outputs):
     """As ``Interval(mean=...)``, where a number belongs."""
-    tables = [*(ROOT / "docs/reproduction").glob("*.md"), *(ROOT / "outputs").glob("*/*.md")]
+    tables = [*(ROOT / "docs/reproduction").glob("*.md"), *shipped_outputs.glob("*/*.md")]
     assert len(tables) > 50
     for page in tables:
         assert not re.search(r"\b[A-Z]\w+\(\w+=", page.read_text()), page

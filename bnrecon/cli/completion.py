@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import importlib.resources
 import itertools
 import logging
@@ -62,7 +63,7 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `completion` to the parser's commands."""
+    """Add `completion` to the parser's commands, all of which it then completes."""
     parser = commands.add_parser(
         "completion",
         parents=[shared],
@@ -72,18 +73,16 @@ def add_commands(commands: Any, shared: Parser) -> None:
     )
     parser.add_argument("shell", choices=tuple(SCRIPTS))
     parser.add_argument("line", nargs="?", help=argparse.SUPPRESS)
-    parser.set_defaults(function=_print)
+    parser.set_defaults(function=functools.partial(_print, commands.choices))
 
 
-def _print(given: argparse.Namespace) -> int:
+def _print(commands: dict[str, Parser], given: argparse.Namespace) -> int:
     """Print a shell's script, or what completes a line."""
     if given.line is None:
         output.write(SCRIPTS[given.shell].strip())
         return exit_codes.DONE
-    from bnrecon.cli.main import make_parsers
-
     try:
-        found = complete(given.line, make_parsers()[1])
+        found = complete(given.line, commands)
     except Exception:  # a prompt is no place for an error: there is nothing to offer
         logger.debug("no completion of %r", given.line, exc_info=True)
         return exit_codes.FAILED

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import os
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -131,11 +132,12 @@ class _Job:
     """
 
     level: int  # of the log messages that are shown
+    command: int = field(default_factory=os.getpid)  # the process that launches it
 
     def __call__(self, composed: DictConfig) -> None:
         if multiprocessing.current_process().name == "MainProcess":
             return self._run(composed)
-        with interruption.ending_with_parent():  # one of joblib's
+        with interruption.ending_with_parent(self.command):  # one of joblib's
             return self._run(composed)
 
     def _run(self, composed: DictConfig) -> None:

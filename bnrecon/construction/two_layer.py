@@ -123,9 +123,12 @@ def relative_error(composed: torch.Tensor, target: torch.Tensor) -> float:
 
 
 def channel_errors(
-    composed: torch.Tensor, target: torch.Tensor, inputs: torch.Tensor | None = None
+    composed: torch.Tensor,
+    target: torch.Tensor,
+    inputs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """‖(W' - W)_i D‖ / ‖W_i D‖ of each output i, (c2,) in float64.
+    """‖(W' - W)_i D‖ / ‖W_i D, b_i‖ of each output i, (c2,) in float64.
 
     Relative to the largest output's weights where an output's own are zero.
 
@@ -133,6 +136,7 @@ def channel_errors(
         composed: W' (c2, c0, *kernel).
         target: W, of the same shape.
         inputs: (c0,), sizes of the inputs, the diagonal of D; all 1 without.
+        bias: b (c2,); 0 without.
 
     >>> target = torch.tensor([[4.0, 3.0], [0.0, 1e-6]]).double()
     >>> channel_errors(target + 1e-7, target).log10().round()
@@ -144,5 +148,7 @@ def channel_errors(
         sizes = inputs.to(target).reshape(-1, *(1 for _ in target.shape[2:]))
         target, difference = target * sizes, difference * sizes
     norms = target.flatten(1).norm(dim=1)
+    if bias is not None:
+        norms = torch.hypot(norms, bias.to(norms))
     sizes = torch.where(norms > 0, norms, norms.max())
     return difference.flatten(1).norm(dim=1) / torch.where(sizes > 0, sizes, 1)

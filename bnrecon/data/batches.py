@@ -4,11 +4,43 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 
-__all__ = ["Batches", "epoch_generator"]
+__all__ = ["Batches", "EpochPosition"]
+
+
+@dataclass(frozen=True)
+class EpochPosition:
+    """Which batches of a training come next, and what part of them.
+
+    Order, crops and flips depend on ``seed`` and ``epoch`` alone: an epoch resumed in its middle
+    goes on exactly as it would have.
+
+    Args:
+        batch_size: images a batch.
+        seed: of the training.
+        epoch: its number, from 0.
+        start: number of the first batch to yield.
+        share: (r, R): only every R-th image of a batch, from the r-th on.
+    """
+
+    batch_size: int
+    seed: int
+    epoch: int
+    start: int = 0
+    share: tuple[int, int] = (0, 1)
+
+    @property
+    def number(self) -> int:
+        """Of the epoch among those of all seeds."""
+        return self.seed * 1_000_003 + self.epoch
+
+    def generator(self) -> torch.Generator:
+        """What the epoch's order, crops and flips are drawn from."""
+        return torch.Generator().manual_seed(self.number % 2**63)
 
 
 class Batches(abc.ABC):
@@ -34,28 +66,14 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def train_batches(
-        self,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        device: torch.device,
-        start: int = 0,
-        dtype: torch.dtype = torch.float32,
-        share: tuple[int, int] = (0, 1),
+        self, at: EpochPosition, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the epoch's augmented batches: images (N, C, H, W) and class numbers (N,).
 
-        Order, crops and flips depend on ``seed`` and ``epoch`` alone: an epoch resumed in its
-        middle goes on exactly as it would have.
-
         Args:
-            batch_size: images a batch.
-            seed: of the training.
-            epoch: its number, from 0.
+            at: the epoch, and where in it to begin.
             device: where the batches go.
-            start: number of the first batch to yield.
             dtype: of the images.
-            share: (r, R): only every R-th image of a batch, from the r-th on.
         """
 
     @abc.abstractmethod
@@ -82,8 +100,3 @@ class Batches(abc.ABC):
             device: where the batches go.
             limit: images in all.
         """
-
-
-def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """What an epoch's order, crops and flips are drawn from."""
-    return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)

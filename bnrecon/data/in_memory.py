@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from bnrecon.data.batches import Batches, epoch_generator
+from bnrecon.data.batches import Batches, EpochPosition
 from bnrecon.data.spec import DataSpec, default_root
 from bnrecon.runtime.errors import UserError
 
@@ -117,19 +117,12 @@ class InMemoryImages(Batches):
         return self._held[key]
 
     def train_batches(
-        self,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        device: torch.device,
-        start: int = 0,
-        dtype: torch.dtype = torch.float32,
-        share: tuple[int, int] = (0, 1),
+        self, at: EpochPosition, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the epoch's augmented batches, all drawn before the first one; see ``Batches``."""
         padded, labels = self._on(device)
         n, (_, height, width) = len(padded), self.shape
-        generator = epoch_generator(seed, epoch)
+        generator, size, (rank, processes) = at.generator(), at.batch_size, at.share
         order = torch.randperm(n, generator=generator)
         shifts = torch.randint(2 * self.crop_padding + 1, (2, n), generator=generator)
         mirrored = (
@@ -142,8 +135,8 @@ class InMemoryImages(Batches):
             mirrored[:, None], torch.arange(width).flip(0), torch.arange(width)
         )
         order, rows, columns = order.to(device), rows.to(device), columns.to(device)
-        for batch in range(start, self.batches(batch_size)):
-            take = slice(batch * batch_size + share[0], (batch + 1) * batch_size, share[1])
+        for batch in range(at.start, self.batches(size)):
+            take = slice(batch * size + rank, (batch + 1) * size, processes)
             index = order[take]
             pixels = padded[index[:, None, None], rows[take, :, None], columns[take, None, :]]
             yield self._normalize(pixels, dtype), labels[index]

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from bnrecon.data.batches import Batches, epoch_generator
+from bnrecon.data.batches import Batches, EpochPosition
 from bnrecon.data.image_file import read_image
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import leave_group, signals_blocked
@@ -97,34 +97,25 @@ class StreamedImages(Batches):
         return max(1, len(self.train_files) // batch_size)
 
     def train_batches(
-        self,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        device: torch.device,
-        start: int = 0,
-        dtype: torch.dtype = torch.float32,
-        share: tuple[int, int] = (0, 1),
+        self, at: EpochPosition, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the epoch's augmented batches; see ``Batches``.
 
         An image's crop depends on its place in the order too.
         """
-        generator = epoch_generator(seed, epoch)
-        order = torch.randperm(len(self.train_files), generator=generator).tolist()
-        order = order[start * batch_size : self.batches(batch_size) * batch_size]
+        first = at.start * at.batch_size
+        order = torch.randperm(len(self.train_files), generator=at.generator()).tolist()
+        order = order[first : self.batches(at.batch_size) * at.batch_size]
         v2 = _transforms()
         augment = v2.Compose(
             [v2.RandomResizedCrop(self.side, antialias=True), v2.RandomHorizontalFlip()]
         )
-        first = start * batch_size
-        items: list[Item] = [
-            (*self.train_files[i], (seed * 1_000_003 + epoch) * 10_000_019 + first + k)
-            for k, i in enumerate(order)
-        ]
+        crops = enumerate(order, at.number * 10_000_019 + first)
+        items: list[Item] = [(*self.train_files[i], seed) for seed, i in crops]
         # The images of a batch are a multiple of R, so that batches stay together.
-        items = items[share[0] :: share[1]]
-        for images, labels in self._read(_Files(items, augment), batch_size // share[1]):
+        rank, processes = at.share
+        items = items[rank::processes]
+        for images, labels in self._read(_Files(items, augment), at.batch_size // processes):
             yield _to(images, device, dtype), labels.to(device, non_blocking=True)
 
     def test_batches(

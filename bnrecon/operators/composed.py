@@ -38,26 +38,19 @@ class Convolved(Operator):
 
     @classmethod
     def of(
-        cls,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        dtype: torch.dtype,
-        device: torch.device,
-        chunk_bytes: int | None = None,
+        cls, first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, device: torch.device
     ) -> Convolved:
         """Build the operator of a pair of kernels.
 
         Args:
             first: A (c1, c0, k1h, k1w).
             second: B (c2, c1, k2h, k2w).
-            dtype: of the operator's factors.
+            dtype: of the operator's products.
             device: where the operator is.
-            chunk_bytes: as in ``KhatriRao``.
         """
         (c1, c0, k1h, k1w), (c2, _, k2h, k2w) = first.shape, second.shape
-        product = KhatriRao.of(
-            first.permute(0, 2, 3, 1).reshape(c1, -1), second, dtype, device, chunk_bytes
-        )
+        rows = first.permute(0, 2, 3, 1).reshape(c1, -1)
+        product = KhatriRao.of(rows, second, dtype, device)
         i, ph, pw, qh, qw, j = torch.meshgrid(
             *map(torch.arange, (c2, k2h, k2w, k1h, k1w, c0)), indexing="ij"
         )

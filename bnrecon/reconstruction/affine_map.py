@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 
+from bnrecon.features.pair import Features
 from bnrecon.reconstruction.kernels import Norm
 
-__all__ = ["AffineMap", "norm_values", "present_map", "rounded_scale", "write_map"]
+__all__ = [
+    "AffineMap",
+    "fold_inner_shift",
+    "norm_values",
+    "present_map",
+    "rounded_scale",
+    "shift_at_output",
+    "shifts_at_output",
+    "write_map",
+]
 
 
 @dataclass(frozen=True)
@@ -100,3 +110,44 @@ def rounded_scale(norm: Norm) -> torch.Tensor:
     """The scale of a normalization in its own precision."""
     gamma, _, _, variance = norm_values(norm)
     return gamma * torch.rsqrt(variance + norm.eps)
+
+
+def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
+    """What a shift t (c1,) of the intermediate channels adds: Σ_l Σ_tap B[i, l, tap] t_l, (c2,)."""
+    if not bool(shift.any()):
+        return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
+    if features.identity:
+        return shift.reshape(features.shape.outputs, -1).sum(1)
+    added = torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
+    for part, second in features.second_parts(shift.device):
+        added += second.flatten(2).sum(2, dtype=torch.float64) @ shift[part]
+    return added
+
+
+def shifts_at_output(pairs: Sequence[Features], shift: torch.Tensor) -> torch.Tensor:
+    """The same for the intermediate channels and outputs of all groups."""
+    parts = shift.chunk(len(pairs))
+    return torch.cat([shift_at_output(*each) for each in zip(pairs, parts, strict=True)])
+
+
+def fold_inner_shift(
+    pairs: Sequence[Features], first: AffineMap, second: AffineMap
+) -> tuple[AffineMap, AffineMap]:
+    """The same layer with a first BatchNorm whose β is 0, nothing nonlinear being in between.
+
+    All padding comes before A, so that a shift t of the intermediate channels reaches every place
+    of the output as the constant B t, the kernel's taps summed. The first map x -> s ∘ x + t
+    becomes s ∘ (x - μ), μ being its running mean; what the output loses, B (t + s ∘ μ), the second
+    map adds. A pair then has c1 + 2 c2 trainable parameters (Burkholz 2024, Sect. 3.2) instead of
+    2 (c1 + c2).
+
+    Args:
+        pairs: the frozen pair of each group.
+        first: s and t (groups c1,).
+        second: the map (c2,) of B's output; its running mean moves with that output.
+    """
+    shift = -first.scale * first.mean.double()  # with which β = t + s ∘ μ is 0
+    added = shifts_at_output(pairs, shift - first.shift)
+    return replace(first, shift=shift), replace(
+        second, shift=second.shift - second.scale * added, mean=second.mean.double() + added
+    )

@@ -98,7 +98,8 @@ def _check_range(name: str, seen: LayerMoments | None, activation: str) -> None:
     label = layer_label(name)
     if seen is None or seen.largest_input is None:
         raise UserError(
-            f"{label}: the images never reach it, so that its range is not known; "
+            f"{label}: the images do not reach it, or within torch.vmap, so that its range is not "
+            "known; "
             f"activation={activation} needs it"
         )
     if (largest := float(seen.largest_input.max())) < NOTHING:

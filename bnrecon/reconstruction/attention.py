@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from bnrecon.reconstruction.kernels import make_layer
+from bnrecon.reconstruction.unpacked import Unpacked
 
 __all__ = [
     "Attention",
-    "Unpacked",
     "attention_refusal",
     "fast_path_notes",
     "pack",
@@ -26,10 +26,6 @@ __all__ = [
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerEncoder)  # with a fast path in eval mode
 SWIN = "torchvision.models.swin_transformer"
-
-
-class Unpacked(nn.Module):
-    """An attention whose projections are modules that it calls; a trace does not look inside."""
 
 
 class Attention(Unpacked):

@@ -12,8 +12,7 @@ from bnrecon.construction.activation import FIRST_ACTIVATIONS, LinearRegion, lin
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales, System
-from bnrecon.reconstruction.affine_map import AffineMap
-from bnrecon.reconstruction.collapse import shift_at_output
+from bnrecon.reconstruction.affine_map import AffineMap, shift_at_output
 from bnrecon.reconstruction.groups import joined_digest, weakest
 from bnrecon.reconstruction.layer_report import report_layer
 from bnrecon.reconstruction.moments import LayerMoments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,9 +11,8 @@ from torch import nn
 
 from bnrecon.construction.two_layer import channel_errors, composed_weight, relative_error
 from bnrecon.features.matrix import feature_operator
-from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales
-from bnrecon.reconstruction.affine_map import AffineMap, rounded_scale
+from bnrecon.reconstruction.affine_map import rounded_scale, shifts_at_output
 from bnrecon.reconstruction.kernels import Layer, make_layer, weight_of
 from bnrecon.reconstruction.replaced_layer import refuse_sequences
 from bnrecon.runtime.precision import Precision
@@ -27,52 +25,9 @@ __all__ = [
     "LayerErrors",
     "collapse_layer",
     "collapsed_bias",
-    "fold_inner_shift",
     "layer_errors",
     "present_layer",
-    "shift_at_output",
 ]
-
-
-def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
-    """What a shift t (c1,) of the intermediate channels adds: Σ_l Σ_tap B[i, l, tap] t_l, (c2,)."""
-    if not bool(shift.any()):
-        return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
-    if features.identity:
-        return shift.reshape(features.shape.outputs, -1).sum(1)
-    added = torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
-    for part, second in features.second_parts(shift.device):
-        added += second.flatten(2).sum(2, dtype=torch.float64) @ shift[part]
-    return added
-
-
-def _shifts_at_output(pairs: Sequence[Features], shift: torch.Tensor) -> torch.Tensor:
-    """The same for the intermediate channels and outputs of all groups."""
-    parts = shift.chunk(len(pairs))
-    return torch.cat([shift_at_output(*each) for each in zip(pairs, parts, strict=True)])
-
-
-def fold_inner_shift(
-    pairs: Sequence[Features], first: AffineMap, second: AffineMap
-) -> tuple[AffineMap, AffineMap]:
-    """The same layer with a first BatchNorm whose β is 0, nothing nonlinear being in between.
-
-    All padding comes before A, so that a shift t of the intermediate channels reaches every place
-    of the output as the constant B t, the kernel's taps summed. The first map x -> s ∘ x + t
-    becomes s ∘ (x - μ), μ being its running mean; what the output loses, B (t + s ∘ μ), the second
-    map adds. A pair then has c1 + 2 c2 trainable parameters (Burkholz 2024, Sect. 3.2) instead of
-    2 (c1 + c2).
-
-    Args:
-        pairs: the frozen pair of each group.
-        first: s and t (groups c1,).
-        second: the map (c2,) of B's output; its running mean moves with that output.
-    """
-    shift = -first.scale * first.mean.double()  # with which β = t + s ∘ μ is 0
-    added = _shifts_at_output(pairs, shift - first.shift)
-    return dataclasses.replace(first, shift=shift), dataclasses.replace(
-        second, shift=second.shift - second.scale * added, mean=second.mean.double() + added
-    )
 
 
 def _composed(
@@ -116,6 +71,8 @@ def collapse_layer(layer: SourceLayer) -> Layer:
     )
     if layer.folded and kind is nn.Linear:
         made.register_forward_pre_hook(refuse_sequences)
+    if getattr(made, "padding_mode", "zeros") != "zeros":  # the target's, whatever its padding says
+        made._reversed_padding_repeated_twice = list(layer.geometry.pads)
     return made
 
 
@@ -123,7 +80,7 @@ def collapsed_bias(layer: SourceLayer) -> torch.Tensor:
     """The bias of that layer, (c2,) in float64."""
     first, second = layer.present_maps()
     slope, offset = layer.linearized.slope, layer.linearized.offset
-    shift = _shifts_at_output(layer.pairs, slope * first.shift + offset)
+    shift = shifts_at_output(layer.pairs, slope * first.shift + offset)
     return second.scale * shift + second.shift
 
 
@@ -166,7 +123,10 @@ class LayerErrors(NamedTuple):
 
 
 def layer_errors(
-    layer: SourceLayer, kernel: torch.Tensor, inputs: torch.Tensor | None = None
+    layer: SourceLayer,
+    kernel: torch.Tensor,
+    inputs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> LayerErrors:
     """The relative errors of a layer's kernel in float64 and in the network's precision.
 
@@ -178,15 +138,17 @@ def layer_errors(
         layer: the source layer.
         kernel: the target's (c2, c0 / groups, *kernel).
         inputs: (c0,), sizes of the layer's inputs, by which the weights of one output are weighed.
+        bias: (c2,), the target's, which adds to the size of an output.
     """
     first, second = layer.present_maps()
     exact = first.scale, second.scale
     rounded = rounded_scale(layer.first_norm), rounded_scale(layer.second_norm)
     count = len(layer.pairs)
     targets, sizes = kernel.chunk(count), [None] * count if inputs is None else inputs.chunk(count)
+    biases = [None] * count if bias is None else bias.chunk(count)
     whole, channels = [], []
     for kernels in _composed(layer, exact, rounded):
         whole.append(max(map(relative_error, kernels, targets)))
-        channels.append(torch.cat(list(map(channel_errors, kernels, targets, sizes))))
+        channels.append(torch.cat(list(map(channel_errors, kernels, targets, sizes, biases))))
     largest, worst = [float(errors.max()) for errors in channels], int(channels[1].argmax())
     return LayerErrors(whole[0], whole[1], largest[0], largest[1], worst)

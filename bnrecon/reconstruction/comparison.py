@@ -18,7 +18,7 @@ from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
-from bnrecon.runtime.torch_modes import callers_default_device
+from bnrecon.runtime.torch_modes import callers_default_device, one_thread_at_a_time
 
 __all__ = ["compare", "say_how_far"]
 
@@ -26,16 +26,17 @@ __all__ = ["compare", "say_how_far"]
 FAR = 0.1  # of an output's spread: farther off, the two are not the same network
 NUDGE = 1e-4  # of the images' size: about what rounding in float32 may come to
 JUMP = 1e-2  # of the spread: outputs that change by more when images are nudged are taken to jump
-FLAT = 1e-2  # of an output's largest number: the least that counts as its spread
+FLAT = 1e-2  # of a tensor's largest number: the least that counts as a spread
 
 
+@one_thread_at_a_time
 def compare(
     network: nn.Module, model: nn.Module, images: torch.Tensor
 ) -> tuple[OutputDifference | None, list[str]]:
     """Compare both networks' outputs on up to 64 images, tensor by tensor.
 
-    Each is compared by its own spread, the largest distance of its numbers from their mean: a small
-    one may be wrong beside a large one. Of both networks a copy is run.
+    Each, and each channel of it, is compared by its own spread, the largest distance of its numbers
+    from their mean: a small one may be wrong beside a large one. Of both networks a copy is run.
 
     Args:
         network: the source network.
@@ -50,8 +51,8 @@ def compare(
         RunError: the source network fails, or its outputs are of other shapes, or not finite where
             the model's are.
 
-    >>> compare(nn.ReLU(), nn.ReLU6(), torch.ones(3, 2))
-    (OutputDifference(largest=0.0, size=0.01, images=3, output=0, outputs=1), [])
+    >>> compare(nn.ReLU(), nn.ReLU6(), torch.tensor([[0.0], [2.0]]))
+    (OutputDifference(largest=0.0, size=1.0, images=2, output=0, outputs=1), [])
     """
     images, notes = images[:64], []
     running, layers = share_parameters(model), _replaced_layers(network)
@@ -63,9 +64,11 @@ def compare(
         if missed := [name for name, count in ran.items() if not count]:
             notes.append(f"not compared, as these images do not reach them: {shorten(missed)}")
         if not theirs:
-            notes.append("outputs were not compared: the model puts out no floating-point tensors")
-            return None, notes
+            return None, ["outputs were not compared: the model puts out no tensors", *notes]
         difference = _difference(ours, theirs, len(images))
+        if difference.largest == 0 and not any(map(_tells, theirs)):
+            why = "all numbers of each output are the same, or not finite"
+            return None, [f"outputs were not compared: {why}", *notes]
         if difference.relative <= NOTED:
             return difference, notes
         if reason := _unsteady(running, images, theirs, difference):
@@ -166,31 +169,45 @@ def _difference(
     """The difference of the tensor that is farthest off by its own spread."""
     if _shapes(ours) != _shapes(theirs):
         return OutputDifference(math.inf, 1.0, images)
-    count = len(theirs)
     differences = [
-        OutputDifference(_gap(a, b), _spread(b), images, number, count)
+        OutputDifference(*pair, images, number, len(theirs))
         for number, (a, b) in enumerate(zip(ours, theirs, strict=True))
+        for pair in _gaps(a, b)
     ]
     return max(differences, key=lambda difference: difference.relative)
 
 
-def _gap(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference, infinite for what is no number; equal infinities do not differ."""
+def _gaps(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[float, float]]:
+    """The largest difference and the spread: of all numbers, and of a channel or entry alone.
+
+    Those are the slices along the second and the last dimension: a tensor may hold boxes and
+    scores. Of whole numbers, as classes are, it is the share that differs.
+    """
     same = (a == b) | (a.isnan() & b.isnan())
-    gap = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
-    return float(gap.max())
+    if not a.is_floating_point():
+        yield float((~same).double().mean()), 1.0
+        return
+    gaps = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    finite = torch.where(b.isfinite(), b, b[b.isfinite()].mean() if b.isfinite().any() else 0)
+    least = FLAT * float(finite.abs().max())
+    yield float(gaps.max()), max(float((finite - finite.mean()).abs().max()), least)
+    for dim in {1, b.ndim - 1} if b.ndim > 1 else ():
+        others = [other for other in range(b.ndim) if other != dim]
+        spread = (finite - finite.mean(others, keepdim=True)).abs().amax(others).clamp_min(least)
+        largest = gaps.amax(others)
+        worst = int((largest / spread.clamp_min(1e-300)).argmax())
+        yield float(largest[worst]), float(spread[worst])
 
 
-def _spread(values: torch.Tensor) -> float:
-    """The largest distance of a number from the mean, infinities aside."""
+def _tells(values: torch.Tensor) -> bool:
+    """Whether a tensor has two numbers that differ: one that has none is easily met."""
     finite = values[values.isfinite()]
-    if not finite.numel():
-        return 0.0
-    return max(float((finite - finite.mean()).abs().max()), FLAT * float(finite.abs().max()))
+    return bool(finite.numel() and (finite != finite[0]).any())
 
 
 def _numbers(output: Any) -> list[torch.Tensor]:
-    return [part for part in tensors_in(output) if part.is_floating_point() and part.numel()]
+    parts = [part for part in tensors_in(output) if part.numel()]
+    return [torch.view_as_real(part) if part.is_complex() else part for part in parts]
 
 
 def _shapes(parts: list[torch.Tensor]) -> list[tuple[int, ...]]:

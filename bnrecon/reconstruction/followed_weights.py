@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 
 from torch import nn
 
-from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.kernels import LAYERS
+from bnrecon.reconstruction.unpacked import Unpacked
 
 __all__ = ["HARMLESS", "FollowedWeights"]
 

@@ -122,7 +122,7 @@ def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
             f"images are {given}, the model is {wanted}: give them as it takes them, "
             f"as {wanted} and normalized"
         )
-    if batch.layout != torch.strided:
+    if batch.is_nested or batch.layout != torch.strided:
         raise UserError("images: they are sparse or nested; give them as a tensor of one shape")
     if batch.is_meta:
         raise UserError("images: they are on the meta device and hold no numbers")

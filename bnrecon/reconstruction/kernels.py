@@ -45,11 +45,9 @@ NORMS: dict[int, type[Norm]] = {
     3: nn.BatchNorm3d,
 }
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-# What these layers and batch normalizations run; a convolution's forward calls a method of its own.
-BUILT_IN: tuple[type[Any], ...] = (*LAYERS, nn.BatchNorm1d)
-FORWARDS = {kind.forward for kind in BUILT_IN}
-INNER_FORWARDS = {getattr(kind, "_conv_forward", None) for kind in BUILT_IN}
-METHODS = ("forward", "_conv_forward")
+BUILT_IN: tuple[type[Any], ...] = (*LAYERS, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+METHODS = ("forward", "_conv_forward")  # of which a convolution's forward calls the second
+FILES = {sys.modules[kind.__module__].__file__ for kind in BUILT_IN}
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -62,28 +60,37 @@ def is_plain(module: nn.Module) -> bool:
     """
     kind = type(module)
     return (
-        kind.forward in FORWARDS
-        and getattr(kind, "_conv_forward", None) in INNER_FORWARDS
+        isinstance(module, BUILT_IN)
+        and all(_file_of(kind, name) in FILES | {None} for name in METHODS)
         and kind.__call__ is nn.Module.__call__
         and not any(name in vars(module) for name in METHODS)
     )
 
 
+def _file_of(kind: type[Any], method: str) -> str | None:
+    """The file of a method's code, ``None`` without such a method.
+
+    A wrapper that replaces PyTorch's method can take over its name, and may have done so before
+    this was imported; its code lies elsewhere.
+    """
+    function = getattr(kind, method, None)
+    return None if function is None else function.__code__.co_filename
+
+
 def changes_to_torch() -> list[str]:
     """What is not PyTorch's own of the classes that are rebuilt, and of every module's call.
-
-    A replaced method is told by the file of its code: a wrapper can take over its name, and it may
-    have been replaced before this was imported.
 
     >>> changes_to_torch()
     []
     """
-    changed = []
-    for kind in BUILT_IN:
-        for name in METHODS:
-            code = getattr(getattr(kind, name, None), "__code__", None)
-            if code is not None and code.co_filename != sys.modules[kind.__module__].__file__:
-                changed.append(f"torch.nn.{kind.__name__}.{name} is replaced")
+    methods = [(kind, name) for kind in BUILT_IN for name in METHODS]
+    methods += [(nn.Module, "__call__"), (nn.Module, "_call_impl")]
+    files = FILES | {torch_module.__file__, None}
+    changed = [
+        f"torch.nn.{kind.__name__}.{name} is replaced"
+        for kind, name in methods
+        if _file_of(kind, name) not in files
+    ]
     hooks = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
     return changed + ["forward hooks are registered for all modules"] * any(hooks)
 

@@ -70,7 +70,8 @@ def _errors(
     inputs: torch.Tensor | None,
 ) -> LayerReport:
     precision = layer.second_norm.weight.dtype
-    errors = layer_errors(layer, planned.found.target.weight, inputs)
+    target = planned.found.target
+    errors = layer_errors(layer, target.weight, inputs, None if inputs is None else target.bias)
     exact, assembled = errors.exact, errors.assembled
     if not layer.is_finite() or not math.isfinite(assembled):
         largest = float(planned.found.target.weight.abs().max())
@@ -98,7 +99,8 @@ def _errors(
         diagnosis = (
             f"the layer as a whole is rebuilt to {assembled:.0e}; the weights of output "
             f"{errors.channel}{weighed}, are off by {errors.assembled_channel:.0e} of their own "
-            "size, far below that of others; use a model in double precision, or features=id_cond"
+            "size, far below that of others; use solver=lu, a model in double precision, or "
+            "features=id_cond"
         )
     shape = planned.shape
     return LayerReport(

@@ -21,11 +21,11 @@ from bnrecon.reconstruction.moments import LayerMoments, gather
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.refusal import RefusedLayers, layer_label
-from bnrecon.reconstruction.report import Reconstruction
+from bnrecon.reconstruction.report import NOTED, Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
 from bnrecon.runtime.errors import RunError, shorten
-from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
+from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["reconstruct"]
@@ -34,7 +34,6 @@ __all__ = ["reconstruct"]
 logger = logging.getLogger(__name__)
 
 
-@one_thread_at_a_time
 @outside_torch_modes
 def reconstruct(
     model: nn.Module,
@@ -129,20 +128,30 @@ def _compare(
     if images is None:
         note = "outputs were not compared with the model's: give images, and they are"
         return dataclasses.replace(rebuilt, notes=[note, *rebuilt.notes])
-    worst = max(rebuilt.layers, key=lambda report: report.channel_error or 0)
-    why = (
-        f"alone, layers are off by at most {worst.channel_error:.0e} of an output's weights "
-        f"({layer_label(worst.name)}), which adds up; use model.double(), or features=id_cond"
-    )
-    if failed := [report.name for report in rebuilt.layers if not report.converged]:
-        why = f"not converged: {shorten([name or 'the model' for name in failed])}"
     try:
         difference, notes = compare(rebuilt.network, model, images)
-        notes += say_how_far(difference, why, accepted=_is_approximate(plan))
+        said = say_how_far(difference, _explain(rebuilt), accepted=_is_approximate(plan))
     except RunError as error:
         error.reconstruction = rebuilt
         raise
-    return dataclasses.replace(rebuilt, difference=difference, notes=rebuilt.notes + notes)
+    if plan.trial is None or plan.trial.relative <= NOTED:  # else it is known why, and said
+        notes += said
+    notes = list(dict.fromkeys(rebuilt.notes + notes))
+    return dataclasses.replace(rebuilt, difference=difference, notes=notes)
+
+
+def _explain(rebuilt: Reconstruction) -> str:
+    """What is known of layers whose network's outputs are off."""
+    failed = [report for report in rebuilt.layers if not report.converged]
+    if failed:
+        names = shorten([report.name or "the model" for report in failed])
+        return f"not converged: {names}" + (f" ({failed[0].diagnosis})" * bool(failed[0].diagnosis))
+    worst = max(rebuilt.layers, key=lambda report: report.channel_error or 0)
+    return (
+        f"alone, each layer's outputs are rebuilt to {worst.channel_error:.0e} of their weights "
+        f"({layer_label(worst.name)} is the worst); see whether model.double() or "
+        "features=id_cond are as far off, which rounding that adds up is not"
+    )
 
 
 def _is_approximate(plan: Plan) -> bool:

@@ -14,7 +14,7 @@ from bnrecon.reconstruction.geometry import centre, geometry_of, pad, take
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.hardware import exact_float32
-from bnrecon.runtime.torch_modes import outside_torch_modes
+from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 
 __all__ = ["LayerMoments", "gather"]
 
@@ -158,6 +158,7 @@ def _unbiased(count: int) -> float:
     return count / max(1, count - 1)
 
 
+@one_thread_at_a_time
 @outside_torch_modes
 def gather(
     model: nn.Module, layers: list[FoundLayer], batches: Iterable[torch.Tensor]

@@ -18,6 +18,7 @@ from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.groups import group_number, together_bytes
 from bnrecon.reconstruction.refusal import layer_label
+from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
 from bnrecon.reconstruction.storage import (
     disk_bytes,
@@ -157,7 +158,8 @@ class PlannedLayer:
 class Plan:
     """What will be rebuilt: ``layers`` of ``model``, and ``notes`` on what was found.
 
-    ``kept`` has the reason for each layer that is left as it is.
+    ``kept`` has the reason for each layer that is left as it is, ``trial`` how far outputs are off
+    once layers are replaced by others that compute the same, where images were given.
     """
 
     layers: list[PlannedLayer]
@@ -165,6 +167,7 @@ class Plan:
     model: nn.Module = field(default_factory=nn.Identity)
     features: FeatureSpec = field(default_factory=FeatureSpec)
     kept: dict[str, str] = field(default_factory=dict)
+    trial: OutputDifference | None = None
 
     @property
     def memory(self) -> int:

@@ -23,6 +23,7 @@ from bnrecon.reconstruction.folding import find_layers, replacements
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
 from bnrecon.reconstruction.replaced_layer import TrialLayer
+from bnrecon.reconstruction.report import OutputDifference
 from bnrecon.reconstruction.storage import (
     advice,
     count,
@@ -132,13 +133,16 @@ def plan_layers(
     notes = [*inventory.notes, *kept, *_slow(planned), *fast_path_notes(model)]
     if compiled:
         notes.append("the model is compiled, the source network is not: torch.compile it again")
-    return Plan(planned, notes + _try_copy(model, own, planned, images), model, features, refused)
+    trial, said = _try_copy(model, own, planned, images)
+    return Plan(planned, notes + said, model, features, refused, trial)
 
 
 def _try_copy(
     model: nn.Module, own: nn.Module, planned: list[PlannedLayer], images: torch.Tensor | None
-) -> list[str]:
-    """Notes of a network with other layers that compute the same, tried before any is solved.
+) -> tuple[OutputDifference | None, list[str]]:
+    """How far a network is off whose layers are others that compute the same, with notes.
+
+    It is tried before any layer is solved.
 
     Args:
         model: whose layers are replaced.
@@ -149,16 +153,17 @@ def _try_copy(
     layers = [layer.found for layer in planned]
     if images is None:
         substitute(model, replacements(layers, (nn.Identity() for _ in layers)))
-        return []
+        return None, []
     trials = [TrialLayer(one.module, one.target, one.norm is not None) for one in layers]
     network = pack(substitute(model, replacements(layers, trials)))
     difference, notes = compare(network, own, images[:TRIED])
     why = (
-        "nothing is solved yet, and each layer alone computes what the model's does. So the model "
-        "does more with its layers than call them: look for code that asks for their type, "
-        "settings or weights, or for a BatchNorm's that is folded (not with fold=False)"
+        "nothing is solved yet, and each layer alone computes what the model's does up to "
+        "rounding. Look for code that asks for their type, settings or weights, or for a "
+        "BatchNorm's that is folded (not with fold=False), and for numbers so far from 0 that "
+        "rounding shows (not with model.double())"
     )
-    return notes + say_how_far(difference, why)
+    return difference, notes + say_how_far(difference, why)
 
 
 def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:

@@ -12,8 +12,14 @@ from torch import nn
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.affine_map import AffineMap, norm_values, present_map, write_map
-from bnrecon.reconstruction.collapse import collapsed_bias, fold_inner_shift, present_layer
+from bnrecon.reconstruction.affine_map import (
+    AffineMap,
+    fold_inner_shift,
+    norm_values,
+    present_map,
+    write_map,
+)
+from bnrecon.reconstruction.collapse import collapsed_bias, present_layer
 from bnrecon.reconstruction.geometry import centre
 from bnrecon.reconstruction.groups import joined, joined_digest
 from bnrecon.reconstruction.identity_features import identity_output

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.reconstruction.refusal import layer_label
+from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.errors import UserError, first_line
 
 __all__ = ["freeze", "share_parameters", "substitute", "uncompiled"]
@@ -38,12 +39,14 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
     """Copy a network with some of its objects, by ``id``, replaced; those are never copied.
 
+    Tensors with a gradient's history, such as an output that a module keeps, lose it.
+
     Raises ``UserError`` where something in the network cannot be copied.
     """
     if isinstance(module := replaced.get(id(model)), nn.Module):
         return module
     try:
-        return copy.deepcopy(model, dict(replaced)).eval()
+        return copy.deepcopy(model, _without_history(model) | dict(replaced)).eval()
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever the user's own objects say
@@ -52,7 +55,7 @@ def substitute(model: nn.Module, replaced: Mapping[int, object]) -> nn.Module:
 
 
 def share_parameters(model: nn.Module, modules: Iterable[nn.Module] = ()) -> nn.Module:
-    """A copy in eval mode that shares the parameters, and what has a gradient's history of them.
+    """A copy in eval mode that shares the parameters.
 
     It is run in the model's place: buffers and settings that a ``forward`` changes are the copy's,
     as are hooks.
@@ -61,14 +64,13 @@ def share_parameters(model: nn.Module, modules: Iterable[nn.Module] = ()) -> nn.
         model: is left as it is.
         modules: parts of it that are not copied.
     """
-    tensors = (
-        value
-        for module in model.modules()
-        for value in (*module.parameters(recurse=False), *vars(module).values())
-        if isinstance(value, torch.Tensor)
-    )
-    shared = (v for v in tensors if isinstance(v, nn.Parameter) or v.grad_fn is not None)
-    return substitute(model, {id(value): value for value in (*shared, *modules)})
+    return substitute(model, {id(value): value for value in (*model.parameters(), *modules)})
+
+
+def _without_history(model: nn.Module) -> dict[int, object]:
+    """By ``id``, copies of the tensors that ``deepcopy`` refuses."""
+    values = (value for module in model.modules() for value in tensors_in(vars(module)))
+    return {id(value): value.detach().clone() for value in values if value.grad_fn is not None}
 
 
 def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, str]:
@@ -84,11 +86,5 @@ def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, st
             except Exception:
                 # Whatever a user's object raises: it is this one that cannot be copied.
                 what = f"{layer_label(name)}: its {key.lstrip('_')}"
-                if isinstance(value, torch.Tensor):
-                    return (
-                        what,
-                        "run the model once under torch.no_grad() before, "
-                        "so that it holds no gradient's history",
-                    )
                 return what, "take it off the model while it is rebuilt"
     return "the model", "copy.deepcopy(model) has to work"

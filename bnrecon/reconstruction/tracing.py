@@ -11,11 +11,11 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.followed_weights import METADATA
 from bnrecon.reconstruction.kernels import LAYERS, is_plain, norm_class, output_channels
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
+from bnrecon.reconstruction.unpacked import Unpacked
 from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["Trace", "foldable", "trace"]
@@ -178,8 +178,8 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
     """The BatchNorm layers that alone use one layer's output, by the name of that layer.
 
     Each is called once. None is there whose numbers, or the layer's bias, are read by others: they
-    would find those of the folded layer, or none. Nor is one beside which another of its size
-    stands that this call does not use: which of them it is seems to be chosen at run time.
+    would find those of the folded layer, or none. Nor is one beside which another stands
+    that this call does not use: which of them it is seems to be chosen at run time.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     >>> foldable(trace(net), net)
@@ -212,14 +212,9 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
 
 
 def _could_replace(other: str, norm: str, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a module is a BatchNorm of the same size in the same part of the network."""
-    part, same = modules[other], modules[norm]
-    return (
-        other.rpartition(".")[0] == norm.rpartition(".")[0]
-        and isinstance(part, nn.modules.batchnorm._BatchNorm)
-        and isinstance(same, nn.modules.batchnorm._BatchNorm)
-        and part.num_features == same.num_features
-    )
+    """Whether a module is a BatchNorm in the same part of the network."""
+    same_part = other.rpartition(".")[0] == norm.rpartition(".")[0]
+    return same_part and isinstance(modules[other], nn.modules.batchnorm._BatchNorm)
 
 
 def _is_bias(name: str, layer: str) -> bool:

@@ -13,12 +13,12 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
 from bnrecon.reconstruction.kernels import LAYERS, is_plain
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.reconstruction.tracing import foldable, trace
+from bnrecon.reconstruction.unpacked import Unpacked
 from bnrecon.runtime.errors import first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision.models.swin_transformer import ShiftedWindowAttention, ShiftedWindowAttentionV2
 
-from bnrecon.reconstruction.attention import Unpacked
 from bnrecon.reconstruction.kernels import is_plain
+from bnrecon.reconstruction.unpacked import Unpacked
 
 __all__ = [
     "WindowAttention",

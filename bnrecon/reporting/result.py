@@ -50,7 +50,9 @@ class SeedRecord(SeedResult):
 
     ``images`` were tested, ``source_images`` of them through the real source network; see
     ``Evaluation`` for the two differences. ``outside_linear_region`` counts intermediate values
-    outside the activation's linear region. ``key`` is a hash of all that the numbers depend on.
+    outside the activation's linear region. ``key`` is a hash of all that the numbers depend on but
+    the seed. ``source`` is the SHA-256 of the source network's file; ``None`` where the file was
+    written before it was kept.
     """
 
     images: int
@@ -62,6 +64,7 @@ class SeedRecord(SeedResult):
     parameters: int
     notes: tuple[str, ...]
     key: str
+    source: str | None = None
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> SeedRecord:

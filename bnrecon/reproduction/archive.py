@@ -209,16 +209,29 @@ def import_results(archive: Path, outputs: Path, study: str) -> Imported:
 
     Raises:
         UserError: there is no such archive, or it holds something else than results, a link, a
-            file that is not what its digest says or that cannot be read. Nothing is written then.
+            file that is not what its digest says or that cannot be read; or a pipe or a folder is
+            where a file of it belongs. Nothing is written then.
     """
     with tempfile.TemporaryDirectory() as folder:
         names = _unpack(archive, study, Path(folder))
+        _require_files(names, outputs)
         kept = _kept_targets(names, Path(folder), outputs)
         states = {
             name: "kept" if name in kept else _add(Path(folder) / name, outputs / name)
             for name in names
         }
     return Imported(*(tuple(n for n in names if states[n] == s) for s in ("new", "same", "kept")))
+
+
+def _require_files(names: Sequence[str], outputs: Path) -> None:
+    """Raise ``UserError`` where something else than a file is in a result's place."""
+    for name in names:
+        try:
+            files.require_regular(outputs / name)
+        except FileNotFoundError:
+            continue
+        except files.Damaged as error:
+            raise UserError(f"{error}; move it away; nothing is taken") from None
 
 
 def _kept_targets(names: Sequence[str], arrived: Path, outputs: Path) -> set[str]:

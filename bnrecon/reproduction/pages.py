@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from bnrecon.reporting import figures as drawing
 from bnrecon.reporting import tables
@@ -31,11 +32,13 @@ from bnrecon.reproduction.shipped_rows import shipped_rows
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.runtime import files
+from bnrecon.runtime.errors import first_line
 
 __all__ = ["figures", "read", "write"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 KINDS = ("png", "svg")
 
 
@@ -53,17 +56,18 @@ def write(study: Study, request: StudyRequest, folder: Path | None = None) -> st
     folder = folder or request.folder
     files.remove_leftovers(folder)
     texts = []
-    for page in read(study, request):
-        texts.append(page.text)
-        if page.csv:
-            _write_page(folder / page.heading.stem, page)
+    for text, contents in read(study, request, _render):
+        texts.append(text)
+        for name, content in contents.items():
+            files.write_bytes(folder / name, content)
     return "\n\n\n".join(texts)
 
 
-def read(study: Study, request: StudyRequest) -> Iterator[Page]:
-    """The pages of the requested parts, one after the other; nothing is computed or written.
+def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> Iterator[T]:
+    """The pages of the requested parts, one after the other, as ``render`` shows them.
 
-    A part that cannot be shown is a page that says why; the others are shown all the same.
+    Nothing is computed or written. A part that cannot be read or rendered is a page that says why;
+    the others are shown all the same.
 
     Raises:
         UserError: an impossible request.
@@ -71,13 +75,13 @@ def read(study: Study, request: StudyRequest) -> Iterator[Page]:
     for planned in _all_solvers(study, request):
         heading = _heading(study, request, planned)
         try:
-            page = _page(planned, heading)
+            shown = render(_page(planned, heading))
         except Exception as error:
-            place = f"{request.folder / 'tasks' / heading.stem}"
-            line = f"{planned.name} cannot be shown ({type(error).__name__}: {error}); see {place}"
-            logger.exception("%s", line)
-            page = Page(heading, problem=line)
-        yield page
+            place, reason = request.folder / "tasks" / heading.stem, first_line(error)
+            line = f"{planned.name} cannot be shown ({type(error).__name__}: {reason}); see {place}"
+            logger.error("%s", line, exc_info=logger.isEnabledFor(logging.DEBUG))
+            shown = render(Page(heading, problem=line))
+        yield shown
 
 
 def figures(study: Study, request: StudyRequest) -> list[Path]:
@@ -113,14 +117,15 @@ def _stem(planned: ExperimentPlan | TablePlan, request: StudyRequest) -> str:
     return f"{planned.name}-{request.scale}{stem_suffix(_options_of(planned, request))}"
 
 
-def _write_page(stem: Path, page: Page) -> None:
-    files.write_text(stem.with_name(f"{stem.name}.md"), page.text + "\n")
-    files.write_text(stem.with_name(f"{stem.name}.csv"), page.csv)
-    files.write_text(stem.with_name(f"{stem.name}.tex"), page.latex)
+def _render(page: Page) -> tuple[str, dict[str, bytes]]:
+    """A page as Markdown, and its files by name; none where nothing is finished."""
+    if not page.csv:
+        return page.text, {}
+    texts = {"md": page.text + "\n", "csv": page.csv, "tex": page.latex}
+    contents = {kind: text.encode() for kind, text in texts.items()}
     if page.figure is not None:
-        for kind in KINDS:
-            picture = drawing.image(page.figure, kind)
-            files.write_bytes(stem.with_name(f"{stem.name}.{kind}"), picture)
+        contents |= {kind: drawing.image(page.figure, kind) for kind in KINDS}
+    return page.text, {f"{page.heading.stem}.{kind}": made for kind, made in contents.items()}
 
 
 def _heading(study: Study, request: StudyRequest, planned: ExperimentPlan | TablePlan) -> Heading:

@@ -17,45 +17,79 @@ __all__ = ["sweep", "table"]
 def sweep(
     function: Callable[..., pd.DataFrame],
     name: str,
-    over: Mapping[str, Mapping[str, Sequence[Any]]],
-    fixed: Mapping[str, Mapping[str, Any]] | None = None,
+    over: Mapping[Any, Any],
+    fixed: Mapping[str, Any] | None = None,
 ) -> Callable[[str, Sequence[str]], list[Task]]:
     """A part's tasks: ``function`` once for each combination of a scale's values.
 
     Args:
         function: makes a task's rows.
         name: of a task, with the values' names in braces.
-        over: by argument and scale the values that it takes, the last one changing fastest.
-        fixed: by argument and scale its one value.
+        over: by argument, or by arguments that vary together, the values that it takes: those of
+            each scale, or of all scales; a number stands for those below it. The last one changes
+            fastest.
+        fixed: by argument its one value, of each scale or of all.
 
-    >>> widths = {"smoke": (2,), "laptop": (2, 4)}
-    >>> tasks = sweep(lambda width, seeds: None, "width {width}", {"width": widths})
-    >>> [task.name for task in tasks("laptop", ())]
-    ['width 2', 'width 4']
+    >>> settings = {"smoke": [(2, 1)], "laptop": [(2, 1), (4, 3)]}
+    >>> over = {("width", "rank"): settings, "seed": 1}
+    >>> tasks = sweep(lambda width, rank, seed: None, "width {width}", over)
+    >>> [(task.name, task.arguments["rank"]) for task in tasks("laptop", ())]
+    [('width 2', 1), ('width 4', 3)]
     """
 
     def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
-        same = {argument: values[scale] for argument, values in (fixed or {}).items()}
-        points = itertools.product(*(values[scale] for values in over.values()))
-        named = (dict(zip(over, point, strict=True)) for point in points)
-        return [Task(name.format(**point), function, point | same) for point in named]
+        same = {argument: _at(values, scale) for argument, values in (fixed or {}).items()}
+        axes = [[_named(names, value) for value in _values(over[names], scale)] for names in over]
+        points = (dict(itertools.chain(*point)) for point in itertools.product(*axes))
+        return [Task(name.format(**point), function, point | same) for point in points]
 
     return tasks
 
 
+def _at(values: Any, scale: str) -> Any:
+    return values[scale] if isinstance(values, Mapping) else values
+
+
+def _values(values: Any, scale: str) -> Sequence[Any]:
+    chosen = _at(values, scale)
+    return range(chosen) if isinstance(chosen, int) else chosen
+
+
+def _named(names: str | tuple[str, ...], value: Any) -> list[tuple[str, Any]]:
+    return [(names, value)] if isinstance(names, str) else list(zip(names, value, strict=True))
+
+
 def table(
-    rows: pd.DataFrame, by: Sequence[str], **columns: Callable[[pd.DataFrame], Any]
+    rows: pd.DataFrame,
+    by: Sequence[str],
+    sort: bool = True,
+    /,
+    **columns: str | Callable[[pd.DataFrame], Any],
 ) -> pd.DataFrame:
     """One line a group of rows, each column computed from the group; ``**`` gives it any name.
 
+    Args:
+        rows: to be grouped.
+        by: columns whose values make a group.
+        sort: the groups by these values, else they come as they do in the rows.
+        columns: a function of the group, or a column of the rows that is the same in the group.
+
     >>> import pandas as pd
     >>> rows = pd.DataFrame({"width": [2, 2, 4], "error": [0.1, 0.3, 0.2]})
-    >>> table(rows, ["width"], **{"largest error": lambda group: group["error"].max()})
-       largest error
-    0            0.3
-    1            0.2
+    >>> table(rows, ["width"], c1="width", **{"largest error": lambda group: group["error"].max()})
+       c1  largest error
+    0   2            0.3
+    1   4            0.2
     """
     import pandas as pd
 
-    groups = (group for _, group in rows.groupby(list(by), sort=True))
-    return pd.DataFrame([{name: of(group) for name, of in columns.items()} for group in groups])
+    groups = (group for _, group in rows.groupby(list(by), sort=sort))
+    return pd.DataFrame(
+        [
+            {
+                name: group[of].iloc[0] if isinstance(of, str) else of(group)
+                for name, of in columns.items()
+            }
+            for group in groups
+        ]
+    )

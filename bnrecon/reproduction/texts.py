@@ -32,7 +32,7 @@ from bnrecon.reproduction.experiment import Claim, Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decisions", "Statement", "Text", "part", "read_text"]
+__all__ = ["Decisions", "Statement", "Text", "merge", "part", "read_text"]
 
 # By name of a claim its verdict, and the numbers that caption and evidence name.
 Decisions = tuple[Mapping[str, bool | str], Mapping[str, Any]]
@@ -91,6 +91,20 @@ class Text:
         ]
 
 
+def merge(*decisions: Decisions) -> Decisions:
+    """What was decided in pieces, together.
+
+    >>> merge(({"Theorem 1": True}, {"n": 3}), ({"Theorem 2": "open"}, {}))
+    ({'Theorem 1': True, 'Theorem 2': 'open'}, {'n': 3})
+    """
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, Any] = {}
+    for some, named in decisions:
+        verdicts |= some
+        numbers |= named
+    return verdicts, numbers
+
+
 def read_text(module: str) -> Text:
     """The text beside a module, of which ``__file__`` is given.
 
@@ -132,7 +146,7 @@ def part(
     summary: Callable,
     draw: Callable | None = None,
     decide: Callable[[pd.DataFrame], Decisions] | None = None,
-    numbers: Callable[[pd.DataFrame], Mapping[str, Any]] | None = None,
+    numbers: Callable[[pd.DataFrame], Mapping[str, Any] | str] | None = None,
     **options: Any,
 ) -> Experiment:
     """An experiment whose place, title, caption and claims stand in the file beside its module.
@@ -143,13 +157,18 @@ def part(
         summary: of the rows.
         draw: of the rows.
         decide: the claims' verdicts by name, and the numbers that they name.
-        numbers: those that the caption names; without, it is taken as it is.
+        numbers: those that the caption names, or what stands instead of it while rows that it
+            describes are missing; without, it is taken as it is.
         options: further fields of ``Experiment``.
     """
     text = read_text(module)
     caption: Any = text.caption
     if numbers is not None:
-        caption = lambda rows: text.caption.format(**numbers(rows))  # noqa: E731
+
+        def caption(rows: pd.DataFrame) -> str:
+            named = numbers(rows)
+            return named if isinstance(named, str) else text.caption.format(**named)
+
     claims = None if decide is None else lambda rows: text.claims(decide(rows))
     return Experiment(
         text.where, text.title, tasks, summary, caption, draw, claims=claims, **options

@@ -203,7 +203,11 @@ def _training(config: RunConfig, images: int) -> str:
 def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
     """What the run does otherwise than its options seem to say."""
     target, notes = config.target, []
-    skipped = skipped_poolings(data.shape, target.groups) if isinstance(target, VggTarget) else 0
+    skipped = (
+        skipped_poolings(data.shape, target.groups[: target.poolings])
+        if isinstance(target, VggTarget)
+        else 0
+    )
     if skipped:
         notes.append(f"{skipped} poolings are skipped: the image's side is already 1")
     given = config.target.weights is not None

@@ -13,9 +13,10 @@ from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.data import Images, load
 from bnrecon.reporting import figures
 from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
-from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.result import RunResult, SeedRecord
 from bnrecon.reporting.run_tables import table_files
 from bnrecon.run.layer_checkpoint import solved_layers
+from bnrecon.run.seed import read_source
 from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import json_values
 from bnrecon.runtime.errors import UserError
@@ -131,20 +132,23 @@ def check_images(
     )
 
 
-def source_notes(config: RunConfig, folder: Path) -> list[str]:
-    """A note where source networks of a finished run are missing or damaged."""
+def source_notes(result: RunResult, folder: Path) -> list[str]:
+    """A note where source networks of a finished run are missing, damaged or those of others."""
     problems = []
-    for seed in config.seeds:
-        path = folder / f"seed-{seed}" / "source.safetensors"
+    for seed in result.seeds:
+        place = folder / f"seed-{seed.seed}"
+        record = files.read_if_valid(place / "result.json", SeedRecord.read)
         try:
-            files.read_tensors(path)
+            read_source(place / "source.safetensors", record)
+            if record is not None and record.result() != seed:
+                problems.append(f"{place} is of another seed or run")
         except FileNotFoundError:
-            problems.append(f"the source network of seed {seed} is not here")
+            problems.append(f"the source network of seed {seed.seed} is not here")
         except ValueError as error:
             problems.append(str(error))
     if not problems:
         return []
-    if len(problems) == len(config.seeds) > 1:
+    if len(problems) > 1 and not any(folder.glob("seed-*/source.safetensors")):
         problems = ["none of its source networks is here"]
     return [
         f"note      {'; '.join(problems)}; to make it again, remove {folder / 'result.json'} and "

@@ -175,7 +175,7 @@ def _read_or_compute(config: RunConfig) -> Run:
             log_run(tracked, result)
         notes = finished_run.check_images(config, result, folder, data)
         notes.insert(0, f"already done; nothing to do (remove {folder} to run it again)")
-        notes += finished_run.source_notes(config, folder) if config.keep_source else []
+        notes += finished_run.source_notes(result, folder) if config.keep_source else []
         if config.device != "auto" and not result.device.startswith(
             config.device.partition(":")[0]
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import logging
 import math
@@ -11,6 +12,7 @@ import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -43,7 +45,7 @@ from bnrecon.runtime.tracking import TrackedRun
 from bnrecon.solvers.base import Solution, SolverReport
 from bnrecon.targets.store import Trained
 
-__all__ = ["read_seed", "run_seed", "seed_key"]
+__all__ = ["read_seed", "read_source", "run_seed", "seed_key"]
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +125,7 @@ def run_seed(
         notes=tuple(notes),
         key=key,
         predictions=outcome.predictions,
+        source=_file_digest(path),
     )
     files.write_json(place / "result.json", record.to_json())
     _remove_solutions(place)
@@ -167,7 +170,7 @@ def seed_key(config: RunConfig, trained: Trained, data: Images, device: torch.de
 
 
 def read_seed(place: Path, key: str, with_source: bool, repair: bool = False) -> SeedRecord | None:
-    """A seed's record, if it has this key and its files can be read.
+    """A seed's record, if it is of its folder's seed, has this key, and its files can be read.
 
     Args:
         place: the seed's folder.
@@ -175,16 +178,37 @@ def read_seed(place: Path, key: str, with_source: bool, repair: bool = False) ->
         with_source: whether the source network's file must be there too.
         repair: set damaged files aside; the run's lock must be held.
     """
-    source = place / "source.safetensors"
-    if with_source and files.read_if_valid(source, files.read_tensors, repair) is None:
-        return None
     record = files.read_if_valid(place / "result.json", SeedRecord.read, repair)
-    if record is None or record.key == key:
-        return record
-    if repair:
-        for name in ("result.json", "source.safetensors"):
-            files.quarantine(place / name, f"{place / name} is of {OTHERWISE}")
-    return None
+    if record is not None and (place.name, record.key) != (f"seed-{record.seed}", key):
+        other = OTHERWISE if record.key != key else f"seed {record.seed}"
+        if repair:
+            for name in ("result.json", "source.safetensors"):
+                files.quarantine(place / name, f"{place / name} is of {other}")
+        return None
+    source = place / "source.safetensors"
+    if with_source and not files.read_if_valid(source, lambda p: read_source(p, record), repair):
+        return None
+    return record
+
+
+def read_source(
+    path: Path, record: SeedRecord | None
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read a source network's file, and see that it is the one of a seed's record.
+
+    Raises:
+        Damaged: it is damaged, or another one.
+        FileNotFoundError: there is none.
+    """
+    content = files.read_tensors(path)
+    # Records of earlier versions do not say which source is theirs.
+    if record is not None and record.source not in (None, _file_digest(path)):
+        raise files.Damaged(f"{path} is not the source network of result.json beside it")
+    return content
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _finished_before(config: RunConfig, seed: int, place: Path, key: str) -> SeedRecord | None:

@@ -92,13 +92,16 @@ def finish_loading() -> None:
 
 
 @contextlib.contextmanager
-def ending_with_parent() -> Iterator[None]:
+def ending_with_parent(parent: int | None = None) -> Iterator[None]:
     """Within the block SIGTERM comes once the process that started this one has ended.
 
     Whoever is killed cannot tell its processes to stop; without it they would go on for hours. At
     the end of the block this process ends, too, if nobody is left to give it more to do.
+
+    Args:
+        parent: that process, which may have ended before the block; by default the present parent.
     """
-    parent, done = os.getppid(), threading.Event()
+    parent, done = parent or os.getppid(), threading.Event()
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -8,7 +8,7 @@ import torch
 
 from bnrecon.operators.integers import IntegerProducts
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
-from bnrecon.solvers.krylov import ratio
+from bnrecon.solvers.krylov import Course, begin_at_zero, ratio
 
 __all__ = ["integer_cgls"]
 
@@ -48,15 +48,10 @@ def integer_cgls(
     Returns:
         x (c1,) in float64, and the iterations.
     """
-    state = None if checkpoint is None else checkpoint.load()
-    if state is None:
-        gradient = operator.rmatvec(rhs)
-        energy = torch.dot(gradient, gradient)
-        x = rhs.new_zeros(operator.shape[1])
-        state = KrylovState(x, rhs.clone(), gradient, energy, energy)
-    else:
-        gradient = operator.rmatvec(state.residual.to(rhs))
-    x, residual, direction, energy, first, done, marked, marked_at = state.on(rhs)
+    course = Course(checkpoint, 0.99, PATIENCE)
+    state = course.resume(rhs) or begin_at_zero(operator, rhs)
+    x, residual, direction, energy, first, done, *_ = state
+    gradient = operator.rmatvec(residual) if done else direction
     step, tiny = done, torch.finfo(rhs.dtype).eps ** 2
     if not energy > 0:
         return x, step  # b is orthogonal to M's range
@@ -68,11 +63,7 @@ def integer_cgls(
         residual.addcmul_(alpha, image, value=-1)
         size = float(residual.norm())
         show(step, size)
-        if not size > gain:
-            break
-        if size < 0.99 * marked:
-            marked, marked_at = size, step
-        elif step - marked_at >= PATIENCE:
+        if not size > gain or course.stagnates(size, step):
             break
         previous, gradient = gradient, operator.rmatvec(residual)
         beta = ratio(torch.dot(gradient, gradient - previous), energy)
@@ -80,8 +71,5 @@ def integer_cgls(
         if not energy > tiny * first:
             break
         direction.mul_(beta).add_(gradient)
-        if checkpoint is not None:
-            checkpoint.save(
-                KrylovState(x, residual, direction, energy, first, step, marked, marked_at)
-            )
+        course.save(KrylovState(x, residual, direction, energy, first, step))
     return x, step

@@ -9,7 +9,7 @@ import torch
 from bnrecon.operators.base import Products
 from bnrecon.solvers.checkpoint import InnerCheckpoint, KrylovState
 
-__all__ = ["LOOK_EVERY", "MOST_ITERATIONS", "cgls", "craig", "ratio"]
+__all__ = ["LOOK_EVERY", "MOST_ITERATIONS", "Course", "begin_at_zero", "cgls", "craig", "ratio"]
 
 # Iterations between checks of the residual on a GPU. A check waits for the GPU and leaves it idle
 # until the next iteration is launched; up to nine iterations too many cost less.
@@ -46,13 +46,9 @@ def cgls(
     Returns:
         x (c1,) and the iterations.
     """
-    state = None if checkpoint is None else checkpoint.load()
-    if state is None:
-        gradient = operator.rmatvec(rhs)
-        energy = torch.dot(gradient, gradient)
-        x = torch.zeros(operator.shape[1], dtype=rhs.dtype, device=rhs.device)
-        state = KrylovState(x, rhs.clone(), gradient.clone(), energy, energy)
-    x, residual, direction, energy, first, done, marked, marked_at = state.on(rhs)
+    course = Course(checkpoint, 0.99, patience)
+    state = course.resume(rhs) or begin_at_zero(operator, rhs)
+    x, residual, direction, energy, first, done, *_ = state
     step = done
     tiny = (torch.finfo(rhs.dtype).eps if flat is None else flat) ** 2
     every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
@@ -67,21 +63,14 @@ def cgls(
         if looking:
             size = float(residual.norm())
             show(step, size)
-            if not size > gain:
-                break
-            if size < 0.99 * marked:
-                marked, marked_at = size, step
-            elif step - marked_at >= patience:
+            if not size > gain or course.stagnates(size, step):
                 break
         gradient = operator.rmatvec(residual)
         energy, previous = torch.dot(gradient, gradient), energy
         if looking and not energy > tiny * first:
             break
         direction = gradient + ratio(energy, previous) * direction
-        if checkpoint is not None:
-            checkpoint.save(
-                KrylovState(x, residual, direction, energy, first, step, marked, marked_at)
-            )
+        course.save(KrylovState(x, residual, direction, energy, first, step))
     return x, step
 
 
@@ -111,13 +100,11 @@ def craig(
     Returns:
         y (n,) and the iterations.
     """
-    state = None if checkpoint is None else checkpoint.load()
-    if state is None:
-        energy = torch.dot(rhs, rhs)
-        state = KrylovState(torch.zeros_like(rhs), rhs.clone(), rhs.clone(), energy, energy)
-    y, residual, direction, energy, lowest, done, marked, marked_at = state.on(rhs)
+    square = torch.dot(rhs, rhs)
+    zero = KrylovState(torch.zeros_like(rhs), rhs.clone(), rhs.clone(), square, square)
+    course = Course(checkpoint, 0.9, max(200, len(rhs)) if rhs.dtype == torch.float64 else 200)
+    y, residual, direction, energy, lowest, done, *_ = course.resume(rhs) or zero
     step = done
-    patience = max(200, len(rhs)) if rhs.dtype == torch.float64 else 200
     every = 1 if rhs.device.type == "cpu" else LOOK_EVERY
     for step in range(done + 1, max_iterations + 1):
         image = operator.rmatvec(direction)
@@ -125,24 +112,52 @@ def craig(
         y.addcmul_(length, direction)
         residual.addcmul_(length, operator.matvec(image), value=-1)
         energy, previous = torch.dot(residual, residual), energy
-        lowest = torch.minimum(
-            lowest, energy
-        )  # it may have fallen and risen again since the last look
+        lowest = torch.minimum(lowest, energy)  # it may fall and rise again between two looks
         if step % every == 0:
             size, least = float(energy) ** 0.5, float(lowest) ** 0.5
             show(step, size)
-            if not gain < size < 1e8:
-                break
-            if least < 0.9 * marked:
-                marked, marked_at = least, step
-            elif step - marked_at >= patience:
+            if not gain < size < 1e8 or course.stagnates(least, step):
                 break
         direction = residual + ratio(energy, previous) * direction
-        if checkpoint is not None:
-            checkpoint.save(
-                KrylovState(y, residual, direction, energy, lowest, step, marked, marked_at)
-            )
+        course.save(KrylovState(y, residual, direction, energy, lowest, step))
     return y, step
+
+
+class Course:
+    """Where a solve stands beside its iterates: its checkpoint, and whether it stagnates.
+
+    It does when the residual has not fallen to ``share`` of itself for ``patience`` iterations.
+    """
+
+    def __init__(self, checkpoint: InnerCheckpoint | None, share: float, patience: float):
+        self.checkpoint, self.share, self.patience = checkpoint, share, patience
+        self.mark = 1.0, 0  # the residual's norm when it last fell so far, and the iteration
+
+    def resume(self, rhs: torch.Tensor) -> KrylovState | None:
+        """Where the solve of b goes on from, on its device; ``None`` where it has not begun."""
+        state = None if self.checkpoint is None else self.checkpoint.load()
+        if state is None:
+            return None
+        self.mark = state.marked, state.marked_at
+        return state.on(rhs)
+
+    def stagnates(self, size: float, step: int) -> bool:
+        """Whether it does, the residual now being of this norm."""
+        if size < self.share * self.mark[0]:
+            self.mark = size, step
+        return step - self.mark[1] >= self.patience
+
+    def save(self, state: KrylovState) -> None:
+        """Keep a state, which need not say when the residual last fell."""
+        if self.checkpoint is not None:
+            self.checkpoint.save(state._replace(marked=self.mark[0], marked_at=self.mark[1]))
+
+
+def begin_at_zero(operator: Products, rhs: torch.Tensor) -> KrylovState:
+    """The state of CGLS at x = 0, whose first direction is the gradient M^T b."""
+    gradient = operator.rmatvec(rhs)
+    energy = torch.dot(gradient, gradient)
+    return KrylovState(rhs.new_zeros(operator.shape[1]), rhs.clone(), gradient, energy, energy)
 
 
 def ratio(above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from bnrecon.targets.spec import TargetRequest
 __all__ = [
     "ABOUT",
     "CHECKPOINT",
+    "HOW",
     "WEIGHTS",
     "interrupted_elsewhere",
     "is_trained",

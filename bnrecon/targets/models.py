@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
+import torch
 from torch import nn
 
 from bnrecon.runtime.errors import UserError, nearest
@@ -25,18 +27,38 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "leaky_relu": lambda: nn.LeakyReLU(0.01),
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
+    "centred_sigmoid": lambda: CentredSigmoid(),
 }
 
 
+class CentredSigmoid(nn.Module):
+    """sigmoid(x) - 1/2 = tanh(x / 2) / 2, whose value at 0 is that of padding by zeros.
+
+    >>> CentredSigmoid()(torch.zeros(1))
+    tensor([0.])
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of any shape, element by element."""
+        return torch.sigmoid(x) - 0.5
+
+
 def make_activation(name: str) -> nn.Module:
-    """Make an activation by name: relu, leaky_relu (slope 0.01), tanh or sigmoid."""
+    """Make an activation by name: relu, leaky_relu (slope 0.01), tanh, sigmoid, centred_sigmoid."""
     if name not in ACTIVATIONS:
         raise UserError(f"activation={name}: {nearest(name, ACTIVATIONS)}")
     return ACTIVATIONS[name]()
 
 
 def vgg(
-    shape: tuple[int, int, int], classes: int, width: int, groups: list[int], activation: str
+    shape: tuple[int, int, int],
+    classes: int,
+    width: int,
+    groups: list[int],
+    activation: str,
+    poolings: int | None = None,
+    norm_position: str = "before",
+    padding: str = "zeros",
 ) -> nn.Module:
     """Build a VGG: groups of 3x3 convolutions with BatchNorm, max-pooling, one linear layer.
 
@@ -51,21 +73,28 @@ def vgg(
             skipped where the side is 1 already (``skipped_poolings``). The side that is left at
             the end is averaged.
         activation: a name in ``ACTIVATIONS``.
+        poolings: how many groups, the first ones, a max-pooling follows; ``None`` for all.
+        norm_position: of the BatchNorm, ``"before"`` or ``"after"`` the activation.
+        padding: the ``padding_mode`` of the convolutions.
 
     >>> network = vgg((3, 32, 32), 10, width=64, groups=[2, 3, 4, 4, 4], activation="relu")
     >>> parameter_count(network)
     594378
     """
     channels, *sides = shape
-    features = nn.Sequential()
+    features, mode = nn.Sequential(), cast(Any, padding)
     for group, size in enumerate(groups, 1):
         for number in range(1, size + 1):
             name = f"{group}_{number}"
-            features.add_module(f"conv{name}", nn.Conv2d(channels, width, 3, padding=1, bias=False))
-            features.add_module(f"norm{name}", nn.BatchNorm2d(width))
+            conv = nn.Conv2d(channels, width, 3, padding=1, bias=False, padding_mode=mode)
+            features.add_module(f"conv{name}", conv)
+            if norm_position == "before":
+                features.add_module(f"norm{name}", nn.BatchNorm2d(width))
             features.add_module(f"act{name}", make_activation(activation))
+            if norm_position == "after":
+                features.add_module(f"norm{name}", nn.BatchNorm2d(width))
             channels = width
-        if min(sides) > 1:
+        if min(sides) > 1 and (poolings is None or group <= poolings):
             features.add_module(f"pool{group}", nn.MaxPool2d(2))
             sides = [side // 2 for side in sides]
     if max(sides) > 1:

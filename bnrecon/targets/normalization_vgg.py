@@ -6,6 +6,7 @@ Burkholz 2024, Sect. 3.2.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,6 +36,7 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     oversampling: float | None = None,
     start: str = "usual",
     step: float = 1.0,
+    **layout: Any,
 ) -> nn.Module:
     """Build the source architecture of a VGG: two frozen random convolutions for every layer.
 
@@ -61,6 +63,7 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
         oversampling: c1 / n, instead of ``excess``.
         start: root mean square of what a layer trains at its start, a name in ``STARTS``.
         step: what the relative step of that start is multiplied by.
+        layout: ``poolings`` of ``vgg``, whose other options keep their defaults.
 
     Raises:
         UserError: for a name that is not known, or a width that the features do not allow.
@@ -72,7 +75,7 @@ def normalization_vgg(  # noqa: PLR0913  one parameter for each field of Normali
     torch.Size([2, 10])
     """
     _check(features, inner)
-    model = vgg(shape, classes, width, groups, activation)
+    model = vgg(shape, classes, width, groups, activation, **layout)
     seed = int(torch.randint(2**31, ()))
     numbers = itertools.count()
 

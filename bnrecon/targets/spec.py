@@ -40,7 +40,9 @@ STEMS = ("auto", "cifar", "imagenet")
 INITIALIZED_FROM_DATA = ("frozen_statistics", "frozen_scale", "folded_statistics")
 INITIALIZATIONS = ("batchnorm", "zero_bias", "random_bias", *INITIALIZED_FROM_DATA)
 RESNET_DEPTHS = (18, 34, 50)
-ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid")
+ACTIVATION_NAMES = ("relu", "leaky_relu", "tanh", "sigmoid", "centred_sigmoid")
+NORM_POSITIONS = ("before", "after")  # of the activation
+PADDINGS = ("zeros", "reflect", "replicate")
 MAX_CONVOLUTIONS = 256
 MAX_CONDITION = 10**12  # beyond, the smallest factor is lost in the law's own rounding
 BYTES_PER_WEIGHT = 12  # weight, gradient and momentum in float32
@@ -124,6 +126,16 @@ class VggTarget(TargetSpec):
         metadata={"help": "number of convolutions before each pooling"},
     )
     activation: str = option("relu", "activation after each BatchNorm", allowed=ACTIVATION_NAMES)
+    poolings: int | None = option(
+        None,
+        "how many groups, the first ones, a max-pooling follows; what is left at the end is "
+        "averaged; by default all",
+        at_least=0,
+    )
+    norm_position: str = option(
+        "before", "BatchNorm before or after the activation", allowed=NORM_POSITIONS
+    )
+    padding: str = option("zeros", "of each convolution", allowed=PADDINGS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,6 +147,10 @@ class VggTarget(TargetSpec):
         if sum(self.groups) > MAX_CONVOLUTIONS:
             raise UserError(
                 f"groups={self.groups}: must be at most {MAX_CONVOLUTIONS} convolutions in all"
+            )
+        if self.poolings is not None and self.poolings > len(self.groups):
+            raise UserError(
+                f"poolings={self.poolings}: there are {len(self.groups)} groups of convolutions"
             )
 
     def training_bytes(self) -> int:
@@ -180,10 +196,12 @@ class NormalizationVggTarget(VggTarget):
             self.start = "usual"  # the same network has one name
         changed = {"affine": self.affine is not True, "virtual_batch": self.virtual_batch}
         changed["initialization"] = self.initialization != "batchnorm"
+        changed["norm_position"] = self.norm_position != "before"
+        changed["padding"] = self.padding != "zeros"
         given = [name for name, value in changed.items() if value]
         if given and self.features != "none":
             raise UserError(
-                f"{given[0]}: a frozen pair keeps its own normalizations; "
+                f"{given[0]}: a frozen pair keeps its own normalizations and padding; "
                 f"leave {given[0]} out, or give features=none"
             )
 
@@ -273,6 +291,9 @@ class TrainSpec:
     lr: float = option(0.1, "peak learning rate", above=0)
     momentum: float = option(0.9, "momentum of SGD", at_least=0, below=1)
     weight_decay: float = option(5e-4, "weight decay", at_least=0)
+    norm_decay: float | None = option(
+        None, "weight decay of scales and shifts of normalizations; by default the same", at_least=0
+    )
     nesterov: bool = option(False, "Nesterov's momentum")
     batch_size: int = option(128, "images a step", above=0, at_most=10**7)
     warmup_epochs: float = option(

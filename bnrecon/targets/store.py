@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 
 from bnrecon.data import Images
 from bnrecon.runtime import distributed, files, locks, provenance
-from bnrecon.runtime.digests import tensor_digest
+from bnrecon.runtime.digests import json_values, tensor_digest
 from bnrecon.runtime.errors import Diverged, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest, parse_duration
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun, Trackers
@@ -27,6 +28,7 @@ from bnrecon.targets.given_weights import load_given
 from bnrecon.targets.location import (
     ABOUT,
     CHECKPOINT,
+    HOW,
     WEIGHTS,
     interrupted_elsewhere,
     is_trained,
@@ -40,7 +42,7 @@ from bnrecon.targets.register import FAMILIES, target_code
 from bnrecon.targets.spec import INITIALIZED_FROM_DATA, TargetRequest
 from bnrecon.targets.trainer import train
 
-__all__ = ["Trained", "obtain_target"]
+__all__ = ["Trained", "difference", "obtain_target"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +86,9 @@ def obtain_target(
     folder = target_folder(request, data, device)
     own = own_folder(request, data, device.type, training_plan(request, device).dtype)
     network, about = build_target(request, data), None
+    read = functools.partial(_read_stored, request, data, folder, network)
     if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
-        about = distributed.run_on_first_rank_before_others(lambda: _read_stored(folder, network))
+        about = distributed.run_on_first_rank_before_others(read)
     if about is None:
         if request.target.weights is None:
             _check_batches(network, request, data)
@@ -110,7 +113,7 @@ def _train_under_lock(
     with lock:
         network = build_target(request, data)
         about = distributed.run_on_first_rank_before_others(
-            lambda: _read_stored(folder, network, set_aside=True)
+            lambda: _read_stored(request, data, folder, network, set_aside=True)
         )
         if about is None:
             with trackers.track(f"targets/{folder.name}", _options(request)) as tracked:
@@ -118,7 +121,7 @@ def _train_under_lock(
                     _train_and_save(request, data, device, folder, tracked)
                 network = build_target(request, data)
                 about = distributed.run_on_first_rank_before_others(
-                    lambda: _read_stored(folder, network)
+                    lambda: _read_stored(request, data, folder, network)
                 )
                 if about is not None:
                     log_training(tracked, about)
@@ -166,7 +169,7 @@ def _check_batches(network: nn.Module, request: TargetRequest, data: Images) -> 
 
 
 def _read_stored(
-    folder: Path, network: nn.Module, set_aside: bool = False
+    request: TargetRequest, data: Images, folder: Path, network: nn.Module, set_aside: bool = False
 ) -> dict[str, Any] | None:
     """Read a stored target into ``network``; ``None`` where there is none, or it is damaged.
 
@@ -182,6 +185,8 @@ def _read_stored(
             raise files.Damaged(f"{path} was written by another version of bnrecon")
         if about.get("weights", digest := tensor_digest(weights)) != digest:
             raise files.Damaged(f"{path} is of other weights than {WEIGHTS} beside it")
+        if other := difference(about, request, data):
+            raise files.Damaged(f"{path} is of another target, with {other}")
     except FileNotFoundError:
         if not (folder / ABOUT).exists():
             return None  # not trained yet, or stopped just before it was said
@@ -198,6 +203,20 @@ def _read_stored(
     else:
         logger.warning("%s; the target is trained again", reason)
     return None
+
+
+def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -> str:
+    """What tells a stored target from the one that is asked for, if anything does.
+
+    Options that an earlier version did not have, or store, tell nothing.
+    """
+    options = json_values(_options(request))
+    for group in ("target", "train") if request.target.weights is None else ("target",):
+        stored = options[group] | about["config"][group]
+        for name, asked in options[group].items():
+            if stored[name] != asked and f"{group}.{name}" not in HOW:
+                return f"{group}.{name}={stored[name]}, not {asked}"
+    return "" if about.get("data_checksum") in (None, data.checksum()) else "other images"
 
 
 def _train_and_save(

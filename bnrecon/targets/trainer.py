@@ -13,6 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from bnrecon.data import Images
+from bnrecon.data.batches import EpochPosition
 from bnrecon.runtime import distributed, files
 from bnrecon.runtime.errors import Diverged, Interrupted, RunError, UserError
 from bnrecon.runtime.interruption import StopRequest
@@ -20,6 +21,7 @@ from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.targets.accuracy import measure_accuracy
 from bnrecon.targets.plan import TrainingPlan
 from bnrecon.targets.schedule import WarmupCosine
+from bnrecon.targets.spec import TrainSpec
 from bnrecon.targets.step import Step
 
 __all__ = ["Trainer", "train"]
@@ -27,6 +29,29 @@ __all__ = ["Trainer", "train"]
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY = 16  # steps between looks at the loss: each waits for the GPU, which no other step does
+
+
+def parameter_groups(network: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
+    """The optimizer's groups: one, or two where normalizations have a weight decay of their own.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    >>> [group["weight_decay"] for group in parameter_groups(net, TrainSpec(norm_decay=0.0))]
+    [0.0005, 0.0]
+    """
+    if spec.norm_decay is None:
+        return [{"params": list(network.parameters()), "weight_decay": spec.weight_decay}]
+    norms = {
+        parameter
+        for module in network.modules()
+        if isinstance(module, nn.modules.batchnorm._NormBase)
+        for parameter in module.parameters(recurse=False)
+    }
+    others = [parameter for parameter in network.parameters() if parameter not in norms]
+    ordered = [parameter for parameter in network.parameters() if parameter in norms]
+    return [
+        {"params": others, "weight_decay": spec.weight_decay},
+        {"params": ordered, "weight_decay": spec.norm_decay},
+    ]
 
 
 class Trainer:
@@ -47,10 +72,9 @@ class Trainer:
         self.network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
         self.data, self.plan, self.spec, self.device = data, plan, spec, device
         self.optimizer = torch.optim.SGD(
-            network.parameters(),
+            parameter_groups(network, spec),
             spec.lr,
             spec.momentum,
-            weight_decay=spec.weight_decay,
             nesterov=spec.nesterov,
             fused=True,
         )
@@ -163,9 +187,8 @@ class Trainer:
 
     def _train_batches(self, epoch: int, first: int) -> Any:
         spec, share = self.spec, (self.rank, self.processes)
-        return self.data.train_batches(
-            spec.batch_size, spec.seed, epoch, self.device, first, self.plan.dtype, share
-        )
+        at = EpochPosition(spec.batch_size, spec.seed, epoch, first, share)
+        return self.data.train_batches(at, self.device, self.plan.dtype)
 
     def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
         """Whether to save and whether to stop, the same in all processes.
@@ -194,9 +217,9 @@ class Trainer:
         return (number * self.processes + self.rank) % 2**63
 
     def _save(self, checkpoint: Path) -> None:
-        state = self.state()
+        tensors, about = self.state()
         if self.rank == 0:
-            files.write_tensors(checkpoint, *state)
+            files.write_tensors(checkpoint, tensors, about | {"folder": checkpoint.parent.name})
 
     def _interrupted(self, stop: StopRequest) -> Interrupted:
         why = f"stopped because {stop.reason or 'another process was'}"
@@ -311,6 +334,9 @@ def _resume(trainer: Trainer, checkpoint: Path) -> bool:
         return False
     try:
         tensors, about = files.read_tensors(checkpoint)
+        folder = checkpoint.parent.name  # says what is trained; earlier versions did not keep it
+        if about.get("folder", folder) != folder:
+            raise ValueError(f"is of {about['folder']}")
         trainer.restore(tensors, about)
     except ValueError as error:
         damaged = isinstance(error, files.Damaged)

@@ -11,7 +11,6 @@ import time
 import pandas as pd
 import pytest
 from made_study import study_of
-from places import OUTPUTS
 
 from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
@@ -57,10 +56,10 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(tmp_path_factory, shipped_outputs):
     """The shipped results of a paper, as a file."""
     study = registry.find("giannou2023")
-    made = gather([(study, read("giannou2023", [f"outputs={OUTPUTS}"]))])
+    made = gather([(study, read("giannou2023", [f"outputs={shipped_outputs}"]))])
     place = tmp_path_factory.mktemp("report") / "report.html"
     place.write_bytes(render(made))
     return place

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from places import OUTPUTS
+from places import OUTPUTS, RESULTS, SHIPPED
 from processes import ENVIRONMENT
 
 from bnrecon.cli.columns import Column, layout
@@ -18,7 +18,7 @@ from bnrecon.cli.listing import RUN_COLUMNS
 from bnrecon.cli.main import make_parsers
 from bnrecon.runtime import files
 
-RUNS = sorted(folder.name for folder in (OUTPUTS / "runs").iterdir())
+RUNS = [path.parent.name for path in RESULTS]
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def outputs():
     """A few shipped results in the current folder's ``outputs``."""
     shutil.copytree(OUTPUTS / "runs" / RUNS[0], Path("outputs/runs") / RUNS[0])
     shutil.copytree(OUTPUTS / "runs" / RUNS[-1], Path("outputs/runs") / RUNS[-1])
-    target = next((OUTPUTS / "targets").iterdir())
-    shutil.copytree(target, Path("outputs/targets") / target.name)
+    target = f"targets/{next(iter(SHIPPED['targets']))}"
+    shutil.copytree(OUTPUTS / target, Path("outputs") / target)
     shutil.copytree(OUTPUTS / "giannou2023", "outputs/giannou2023")
     return Path("outputs")
 
 
-def test_everything_that_ships_is_listed_without_loading_torch(process):
-    done = process("ls", str(OUTPUTS))
+def test_everything_that_ships_is_listed_without_loading_torch(process, shipped_outputs):
+    done = process("ls", str(shipped_outputs))
     assert done.returncode == 0
     assert done.stderr.split() == ["False"]  # torch
     lines = [line.split() for line in done.stdout.splitlines() if line]
@@ -138,8 +138,7 @@ def terminal(width, *words):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     line = [sys.executable, "-P", "-m", "bnrecon", *words]
-    environment = {k: v for k, v in ENVIRONMENT.items() if k not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(line, stdout=theirs, stderr=theirs, env=environment)
+    process = subprocess.Popen(line, stdout=theirs, stderr=theirs, env=ENVIRONMENT)
     os.close(theirs)
     shown = b""
     while chunk := _read(ours):

@@ -25,7 +25,7 @@ from PIL import EpsImagePlugin, ExifTags, Image
 from torchvision import datasets
 
 from bnrecon.data import DATASETS, DataSpec, load, refuse_unused_root
-from bnrecon.data.batches import Batches
+from bnrecon.data.batches import Batches, EpochPosition
 from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.data.image_file import read_image
 from bnrecon.data.imagenette import CLASSES as IMAGENETTE
@@ -120,7 +120,7 @@ def test_moments_are_exact(digits):
 
 
 def test_batches_are_normalized_channels_last_and_cover_every_image_once(digits):
-    batches = list(digits.train_batches(64, seed=0, epoch=0, device=CPU))
+    batches = list(digits.train_batches(EpochPosition(64, seed=0, epoch=0), CPU))
     assert len(batches) == 22 == digits.batches(64)
     x, y = batches[0]
     assert x.shape == (64, 1, 8, 8)
@@ -130,10 +130,10 @@ def test_batches_are_normalized_channels_last_and_cover_every_image_once(digits)
 
 
 def test_an_epoch_taken_up_in_its_middle_goes_on_as_it_would_have(digits):
-    whole = list(digits.train_batches(64, 3, 5, CPU))
-    rest = list(digits.train_batches(64, 3, 5, CPU, start=15))
+    whole = list(digits.train_batches(EpochPosition(64, 3, 5), CPU))
+    rest = list(digits.train_batches(EpochPosition(64, 3, 5, 15), CPU))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[15:], rest, strict=True))
-    other = next(iter(digits.train_batches(64, 3, 6, CPU)))
+    other = next(iter(digits.train_batches(EpochPosition(64, 3, 6), CPU)))
     assert not torch.equal(other[0], whole[0][0])
 
 
@@ -143,7 +143,7 @@ def test_crops_and_flips_move_pixels_and_nothing_else(tmp_path):
     originals = torch.nn.functional.pad(data.train_x, (0, 0, 2, 2, 2, 2)).permute(0, 3, 1, 2)
     seen = set()
     for epoch in range(20):
-        for x, y in data.train_batches(2, 0, epoch, CPU):
+        for x, y in data.train_batches(EpochPosition(2, 0, epoch), CPU):
             pixels = (
                 ((x * deviation[:, None, None] + mean[:, None, None]) * 255).round().to(torch.uint8)
             )
@@ -183,7 +183,7 @@ def test_a_broken_image_of_a_streamed_set_is_one_line_from_a_worker_too(tmp_path
     (tmp_path / "train" / "bee" / "3.png").write_bytes(b"rubbish")
     data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=1))
     with pytest.raises(UserError, match=r"3\.png is not a readable image") as raised:
-        list(data.train_batches(4, 0, 1, CPU))
+        list(data.train_batches(EpochPosition(4, 0, 1), CPU))
     assert "\n" not in str(raised.value)
 
 
@@ -250,10 +250,10 @@ def test_imagenet_streams_the_same_crops_in_the_same_order(tmp_path):
     (tmp_path / "test").rename(tmp_path / "val")
     data = load(DataSpec("imagenet", str(tmp_path), side=32, workers=0))
     assert data.shape == (3, 32, 32)
-    first, again = (list(data.train_batches(4, 0, 1, CPU)) for _ in range(2))
+    first, again = (list(data.train_batches(EpochPosition(4, 0, 1), CPU)) for _ in range(2))
     assert len(first) == 3
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
-    rest = list(data.train_batches(4, 0, 1, CPU, start=2))
+    rest = list(data.train_batches(EpochPosition(4, 0, 1, 2), CPU))
     assert torch.equal(rest[0][0], first[2][0])
     assert sum(len(y) for _, y in data.test_batches(4, CPU)) == 6
     assert len(data.checksum()) == 64
@@ -582,7 +582,7 @@ def test_names_that_are_not_utf8_are_read_and_printable_in_messages(tmp_path):
     line = r"gr\\udcf6\\udcdfe\\n\.png is not a readable image"
     refused(DataSpec("folder", str(tmp_path)), line)
     with pytest.raises(UserError, match=line):
-        list(streamed.train_batches(12, 0, 0, CPU))
+        list(streamed.train_batches(EpochPosition(12, 0, 0), CPU))
     shutil.rmtree(tmp_path / "train" / "ant")
     refused(
         DataSpec("folder", os.fsdecode(os.fsencode(tmp_path) + b"/\xff")),
@@ -743,7 +743,7 @@ def test_every_data_set_gives_the_same_kinds_of_batches(tmp_path, name):
     assert isinstance(data, Batches)
     assert data.name == name
     train, test = data.sizes
-    batches = list(data.train_batches(4, 0, 0, CPU))
+    batches = list(data.train_batches(EpochPosition(4, 0, 0), CPU))
     assert len(batches) == data.batches(4) == max(1, train // 4)
     for images, labels in [*batches, *data.test_batches(4, CPU)]:
         assert images.shape == (len(labels), *data.shape)
@@ -755,7 +755,7 @@ def test_every_data_set_gives_the_same_kinds_of_batches(tmp_path, name):
         test - 1
     )
     assert sum(len(images) for images in data.plain_train_batches(4, CPU, 3)) == 3
-    again = list(data.train_batches(4, 0, 0, CPU, start=len(batches) - 1))
+    again = list(data.train_batches(EpochPosition(4, 0, 0, len(batches) - 1), CPU))
     assert torch.equal(again[0][0], batches[-1][0])
 
 

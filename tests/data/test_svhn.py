@@ -14,6 +14,7 @@ from torchvision import datasets
 
 from bnrecon.config import composition
 from bnrecon.data import DataSpec, load
+from bnrecon.data.batches import EpochPosition
 from bnrecon.runtime.errors import UserError
 
 LABELS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
@@ -152,6 +153,6 @@ def test_house_numbers_are_not_mirrored_by_default(tmp_path, monkeypatch):
     whole = {bytes(image.numpy()) for image in data.train_x}
     mean, deviation = (moment[:, None, None] for moment in data.moments())
     for epoch in range(5):
-        for images, _ in data.train_batches(12, 0, epoch, torch.device("cpu")):
+        for images, _ in data.train_batches(EpochPosition(12, 0, epoch), torch.device("cpu")):
             seen = ((images * deviation + mean) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
             assert {image.contiguous().numpy().tobytes() for image in seen} == whole

@@ -26,7 +26,7 @@ class Rounded(nn.Module):
         return (50 * x).round() / 50
 
 
-IMAGES = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randn(40, generator=torch.Generator().manual_seed(0))  # of one number each
 
 
 class Both(nn.Module):
@@ -69,6 +69,51 @@ def test_a_small_output_is_compared_by_its_own_spread():
     assert difference.largest == pytest.approx(0.05 * float(IMAGES.abs().max()), rel=1e-3)
     with pytest.raises(RunError, match="output 2 of 2 differs"):
         say_how_far(difference, "why")
+
+
+def test_a_channel_of_a_tensor_is_compared_by_its_own_spread():
+    """Boxes and scores in one tensor, as detectors put them out."""
+
+    class Detector(nn.Module):
+        def __init__(self, sign):
+            super().__init__()
+            self.sign = sign
+
+        def forward(self, x):
+            return torch.cat([20 * x + 365, (self.sign * x).sigmoid()], 1)
+
+    difference, _ = compare(Detector(-1), Detector(1), IMAGES.reshape(20, 2))
+    with pytest.raises(RunError, match="outputs differ by"):
+        say_how_far(difference, "why")
+
+
+@pytest.mark.parametrize("number", [0.0, torch.inf, torch.nan])
+def test_outputs_that_tell_nothing_are_not_verified(number):
+    class Flat(nn.Module):
+        def forward(self, x):
+            return torch.full_like(x, number)
+
+    difference, (note,) = compare(Flat(), Flat(), IMAGES)
+    assert difference is None
+    assert note.startswith("outputs were not compared")
+
+
+def test_whole_and_complex_numbers_are_compared():
+    class Classes(nn.Module):
+        def __init__(self, sign):
+            super().__init__()
+            self.sign = sign
+
+        def forward(self, x):
+            return (self.sign * x).argmax(1), torch.fft.fft(x).abs()
+
+    class Spectrum(Classes):
+        def forward(self, x):
+            return torch.fft.fft(self.sign * x)
+
+    for kind in (Classes, Spectrum):
+        assert compare(kind(-1), kind(1), IMAGES.reshape(8, 5))[0].relative > 0.1
+        assert compare(kind(1), kind(1), IMAGES.reshape(8, 5))[0].relative == 0
 
 
 def test_numbers_that_are_none_in_both_do_not_differ():

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from random_layer import random_layer
+from torch import nn
 
+import bnrecon
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction import groups
 from bnrecon.reconstruction.groups import solve_groups
@@ -36,3 +38,13 @@ def test_groups_that_miss_the_tolerance_together_are_solved_alone():
     assert torch.equal(solution.scale, torch.cat([each.scale for each in alone]))
     worst = max(each.report.relative_residual for each in alone)
     assert solution.report.relative_residual == worst
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_small_groups_of_signs_have_features_to_spare(seed):
+    """Of 96 groups of 9 equations with 14 random signs each, one or the other was singular."""
+    torch.manual_seed(seed)
+    model = nn.Conv2d(96, 96, 3, groups=96).eval()
+    (report,) = bnrecon.reconstruct(model, "sign", seed=seed).layers
+    assert report.converged
+    assert report.width == 9 + 24

@@ -275,12 +275,12 @@ def rows(count=20):
 
 def test_outputs_that_are_a_little_off_are_noted():
     rebuilt = bnrecon.reconstruct(
-        around(lambda self, y: y + (0.02 if type(self.layers[0]) is nn.Linear else 0)),
+        around(lambda self, y: y + (0.005 if type(self.layers[0]) is nn.Linear else 0)),
         images=rows(),
     )
-    assert rebuilt.difference.largest == pytest.approx(0.02, abs=1e-4)
+    assert rebuilt.difference.largest == pytest.approx(0.005, abs=1e-4)
     assert rebuilt.verified is False
-    assert sum("outputs differ by 2.0e-02" in note for note in rebuilt.notes) == 2
+    assert sum("outputs differ by 5.0e-03" in note for note in rebuilt.notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,9 @@ def test_outputs_that_are_a_little_off_are_noted():
         (lambda _, y: nn.functional.dropout(y, 0.5), "from one run to the next"),
         (lambda _, y: 1e7 * y % 1, "differ by .* when its images change by 1e-04"),
         (lambda _, y: y.flatten()[: next(RUNS)], "another shape from one run to the next"),
-        (lambda _, y: y.argmax(1), "puts out no floating-point tensors"),
+        (lambda _, y: 0 * y, "all numbers of each output are the same"),
     ],
-    ids=["random", "jumps", "shape", "integers"],
+    ids=["random", "jumps", "shape", "nothing"],
 )
 def test_outputs_that_cannot_be_compared_are_no_failure(then, why):
     rebuilt = bnrecon.reconstruct(around(then), images=rows())

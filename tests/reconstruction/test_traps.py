@@ -76,6 +76,19 @@ class ReadsEpsilon(Body):
         return torch.relu(y)
 
 
+class Widths(nn.Module):
+    """One of two widths, chosen at run time, with a normalization each."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norms, self.few = nn.ModuleList([nn.BatchNorm2d(4), nn.BatchNorm2d(2)]), False
+
+    def forward(self, x):
+        y = self.conv(x)
+        return torch.relu(self.norms[1](y[:, :2]) if self.few else self.norms[0](y))
+
+
 class Domains(nn.Module):
     """One of two normalizations, chosen at run time."""
 
@@ -120,11 +133,12 @@ def test_a_source_is_verified_or_refused_with_images_and_not_verified_without(ki
 
 
 @pytest.mark.parametrize("given", [None, images()], ids=["trace", "run"])
-def test_a_normalization_chosen_at_run_time_is_kept(given):
-    model = lively(Domains)
+@pytest.mark.parametrize("kind", [Domains, Widths])
+def test_a_normalization_chosen_at_run_time_is_kept(kind, given):
+    model = lively(kind)
     model.norms[1].running_mean.fill_(3.0)
     rebuilt = bnrecon.reconstruct(model, images=given).network
-    model.domain = rebuilt.domain = 1
+    model.domain = rebuilt.domain = model.few = rebuilt.few = 1
     assert relative_difference(rebuilt(images()), model(images())) < 1e-4
 
 
@@ -145,6 +159,7 @@ def test_replaced_forwards_and_hooks_for_all_modules_are_refused(monkeypatch):
         patch.setattr(nn.Conv2d, "forward", functools.wraps(plain)(lambda self, x: plain(self, x)))
         with pytest.raises(UserError, match=r"torch\.nn\.Conv2d\.forward is replaced"):
             plan_layers(model)
+    assert plan_layers(model).layers
     handle = register_module_forward_hook(lambda *_: None)
     try:
         with pytest.raises(UserError, match="forward hooks are registered for all modules"):
@@ -204,7 +219,8 @@ def test_settings_that_were_changed_after_construction_are_read_as_pytorch_does(
     change(model)
     rebuilt = bnrecon.reconstruct(model, images=given)
     assert isinstance(rebuilt.network.bn, nn.Identity)
-    assert relative_difference(rebuilt.network(images()), model(images())) < 1e-4
+    for network in (rebuilt.network, bnrecon.collapse(rebuilt.network)):
+        assert relative_difference(network(images()), model(images())) < 1e-4
 
 
 class Averages(Body):
@@ -219,6 +235,23 @@ class Averages(Body):
         self.calls += 1
         self.average.mul_(0.9).add_(0.1 * x.mean())
         return super().forward(x)
+
+
+class Keeps(Body):
+    """Keeps what it computed, with its gradient's history."""
+
+    def forward(self, x):
+        self.kept = [self.conv(x)]
+        return self.act(self.bn(self.kept[0]))
+
+
+def test_a_model_that_keeps_an_activation_is_rebuilt():
+    model = lively(Keeps)
+    model(images())
+    assert model.kept[0].grad_fn is not None
+    for given in (None, images()):
+        network = bnrecon.reconstruct(model, images=given).network
+        assert relative_difference(network(images()), model(images())) < 1e-4
 
 
 class Fails(Body):
@@ -350,7 +383,8 @@ def test_a_graph_module_is_rebuilt_in_eval_mode():
 def test_sparse_and_nested_images_are_refused():
     model = nn.Linear(4, 3).eval()
     nested = torch.nested.nested_tensor([torch.ones(2, 4)], layout=torch.jagged)
-    for given in (torch.ones(2, 4).to_sparse(), nested):
+    strided = torch.nested.nested_tensor([torch.ones(2, 4)])
+    for given in (torch.ones(2, 4).to_sparse(), nested, strided):
         with pytest.raises(UserError, match="sparse or nested"):
             bnrecon.reconstruct(model, images=given)
 

@@ -108,17 +108,12 @@ def test_a_normalization_with_a_hook_is_not_folded():
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_a_kept_module_that_cannot_be_copied_is_named_with_the_way_out():
+def test_a_kept_module_with_a_gradients_history_is_copied():
     model = nn.Sequential(weight_norm(nn.Conv2d(2, 4, 3)), nn.Conv2d(4, 3, 3)).eval()
     model[0].register_forward_hook(lambda *_: None)  # refused, so that it is kept
-    with pytest.raises(
-        UserError,
-        match=r"layer 0: its weight cannot be copied .*run the model once under torch\.no_grad",
-    ):
-        bnrecon.reconstruct(model, unsupported="keep")
-    with torch.no_grad():
-        model(images())
-    assert [layer.name for layer in bnrecon.reconstruct(model, unsupported="keep").layers] == ["1"]
+    rebuilt = bnrecon.reconstruct(model, unsupported="keep")
+    assert [layer.name for layer in rebuilt.layers] == ["1"]
+    assert torch.allclose(copy.deepcopy(rebuilt.network)(images()), model(images()), atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")

@@ -7,7 +7,7 @@ import shutil
 import filelock
 import pytest
 import torch
-from places import OUTPUTS
+from places import OUTPUTS, RESULTS
 
 from bnrecon.reporting import inventory
 from bnrecon.reporting.result import RunResult
@@ -15,14 +15,14 @@ from bnrecon.reporting.run_names import find_run
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError
 
-RUNS = sorted((OUTPUTS / "runs").iterdir())
+RUN = RESULTS[0].parent
 
 
 @pytest.fixture
 def outputs(tmp_path):
     """A copy of a run and of a target."""
-    shutil.copytree(RUNS[0], tmp_path / "runs" / "one")
-    target = RunResult.read(RUNS[0] / "result.json").target.folder
+    shutil.copytree(RUN, tmp_path / "runs" / "one")
+    target = RunResult.read(RESULTS[0]).target.folder
     shutil.copytree(OUTPUTS.parent / target, tmp_path / "targets" / "one")
     return tmp_path
 
@@ -35,9 +35,9 @@ def the_target(outputs):
     return next(target for target in inventory.targets(outputs) if target.name == "one")
 
 
-def test_every_shipped_run_is_listed_as_its_result_says():
-    listed = inventory.runs(OUTPUTS)
-    assert [run.folder for run in listed] == RUNS
+def test_every_shipped_run_is_listed_as_its_result_says(shipped_outputs):
+    listed = inventory.runs(shipped_outputs)
+    assert [run.name for run in listed] == [path.parent.name for path in RESULTS]
     for run in listed:
         result = RunResult.read(run.folder / "result.json")
         assert (run.state, run.seeds, run.seeds_done) == ("finished", *[len(result.seeds)] * 2)
@@ -47,8 +47,8 @@ def test_every_shipped_run_is_listed_as_its_result_says():
         assert run.size == sum(path.stat().st_size for path in run.folder.rglob("*.*"))
 
 
-def test_every_shipped_target_is_listed_as_trained():
-    for target in inventory.targets(OUTPUTS):
+def test_every_shipped_target_is_listed_as_trained(shipped_outputs):
+    for target in inventory.targets(shipped_outputs):
         about = files.read_json(target.folder / "target.json")
         assert target.state == "trained"
         assert (target.accuracy, target.images) == (about["accuracy"], about["images"])
@@ -183,11 +183,11 @@ def test_what_is_no_folder_is_passed_over(tmp_path):
     assert inventory.targets(tmp_path) == []
 
 
-def test_a_run_is_found_by_the_beginning_of_its_name_or_hash_or_by_its_folder():
-    folder = RUNS[0]
+def test_a_run_is_found_by_the_beginning_of_its_name_or_hash_or_by_its_folder(shipped_outputs):
+    folder = shipped_outputs / "runs" / RUN.name
     key = folder.name.rpartition("-")[2]
     for text in (folder.name, folder.name[:-3], key, key[:5], f"{folder}", f"{folder}/result.json"):
-        assert find_run(text, [OUTPUTS]) == folder
+        assert find_run(text, [shipped_outputs]) == folder
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,12 @@ def test_a_run_is_found_by_the_beginning_of_its_name_or_hash_or_by_its_folder():
         ("nothing", "'nothing': no run in .* begins so; see bnrecon ls runs"),
         ("a\0b", "no run in"),
         ("a" * 5000, "no run in"),
-        (RUNS[0].name[:-1] + "x", f"did you mean {RUNS[0].name}?"),
+        (RUN.name[:-1] + "x", f"did you mean {RUN.name}?"),
     ],
 )
-def test_a_run_that_is_not_one_is_refused(text, line):
+def test_a_run_that_is_not_one_is_refused(shipped_outputs, text, line):
     with pytest.raises(UserError, match=line):
-        find_run(text, [OUTPUTS])
+        find_run(text, [shipped_outputs])
 
 
 def test_a_name_that_is_whole_is_no_beginning(outputs):

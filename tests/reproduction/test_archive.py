@@ -13,7 +13,7 @@ from pathlib import Path
 import pack_results
 import pytest
 import torch
-from places import OUTPUTS
+from places import OUTPUTS, RESULTS
 
 from bnrecon.reproduction.archive import LIMIT, MANIFEST, export_results, import_results
 from bnrecon.runtime import files
@@ -30,8 +30,8 @@ def outputs(tmp_path):
     """A folder with a target, two runs and two tasks, and files that are no results."""
     folder = tmp_path / "there"
     shutil.copytree(OUTPUTS / TARGET, folder / TARGET)
-    for run in sorted((OUTPUTS / "runs").iterdir())[:2]:
-        shutil.copytree(run, folder / "runs" / run.name)
+    for path in RESULTS[:2]:
+        shutil.copytree(path.parent, folder / "runs" / path.parent.name)
     for task in sorted((OUTPUTS / STUDY / "tasks").glob("layers-laptop/*.json"))[:2]:
         place = folder / "studies" / STUDY / "tasks" / task.parent.name / task.name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -295,6 +295,17 @@ def test_what_is_no_archive_is_refused(archive, refused, tmp_path):
     refused(tmp_path, "is no regular file")
     os.mkfifo(tmp_path / "pipe")
     refused(tmp_path / "pipe", "no regular file")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_file_in_the_place_of_a_result_is_named(archive, outputs, refused, make):
+    task = next(outputs.glob("studies/*/tasks/*/*.json")).relative_to(outputs)
+    for name in (f"{TARGET}/target.json", task):
+        path = outputs.parent / "home" / name
+        path.parent.mkdir(parents=True)
+        make(path)
+        refused(archive, str(path))
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_an_archive_whose_names_are_no_unicode_is_refused(archive, refused):

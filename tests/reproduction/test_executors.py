@@ -156,14 +156,12 @@ def test_a_time_limit_in_another_process_stops_the_study(executors, tmp_path, mo
 
 
 LEADER = """
-import signal
 import sys
 from pathlib import Path
 import torch
 from made_tasks import task_work, train
 from bnrecon.jobs.local_processes import LocalProcesses
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     folder = Path(sys.argv[1])
     work = [task_work(folder, name, train) for name in ("one", "two")]
     executor = LocalProcesses(2, folder, folder / "smoke.log", torch.device("cpu"))

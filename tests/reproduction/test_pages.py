@@ -14,6 +14,7 @@ from bnrecon.reproduction import pages
 from bnrecon.reproduction.commands import figures_of, run_study, tables_of
 from bnrecon.reproduction.document import claims_of, document
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.studies import registry
@@ -176,13 +177,34 @@ def test_the_document_takes_tasks_in_the_order_of_the_page(tmp_path):
     assert claim.evidence == "[0, 1, 2]"
 
 
-def test_a_part_that_cannot_be_shown_hides_no_other(tmp_path, caplog):
-    def fail(_rows):
-        raise KeyError("width")
+def fail(_rows):
+    raise KeyError("width")
 
-    broken = dataclasses.replace(DRAWN, summary=fail)
-    outcome = run_study(study_of(broken=broken, part=DRAWN), request_for(tmp_path))
+
+def fail_when_drawn(rows):
+    """A figure that is only found to be impossible while its file is made."""
+    figure = draw(rows)
+    figure.axes[0].set_title(r"$\nothing$")
+    return figure
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"summary": fail}, "KeyError: 'width'"), ({"draw": fail_when_drawn}, "ValueError: ")],
+    ids=["summary", "figure"],
+)
+def test_a_part_that_cannot_be_shown_is_one_line_and_hides_no_other(
+    tmp_path, caplog, change, reason
+):
+    pytest.importorskip("markdown_it")
+    broken = dataclasses.replace(DRAWN, **change)
+    study, request = study_of(broken=broken, part=DRAWN), request_for(tmp_path)
+    outcome = run_study(study, request)
     assert outcome.error is None
-    assert "broken cannot be shown (KeyError: 'width')" in outcome.text
+    assert f"broken cannot be shown ({reason}" in outcome.text
     assert "Figure 0: Errors" in outcome.text
-    assert "broken cannot be shown" in caplog.text
+    assert not list(tmp_path.rglob("broken-smoke.*"))
+    assert [part.incomplete for part in gather([(study, request)]).parts] == [True, False]
+    lines = [record for record in caplog.records if "cannot be shown" in record.message]
+    assert [len(record.message.splitlines()) for record in lines] == [1, 1]
+    assert not any(record.exc_info for record in lines)

@@ -13,12 +13,12 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 from made_study import study_of
-from places import OUTPUTS, RESULTS
+from places import RESULTS, ROOT
 
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.commands import run_study
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment, Task
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.report.html_table import html_table, number_of
@@ -79,10 +79,10 @@ def report_on(study, outputs, compute=True):
 
 
 @pytest.fixture(scope="module")
-def shipped():
+def shipped(shipped_outputs):
     """The report of the paper whose results are read fastest."""
     study = registry.find("giannou2023")
-    return gather([(study, read("giannou2023", [f"outputs={OUTPUTS}"]))])
+    return gather([(study, read("giannou2023", [f"outputs={shipped_outputs}"]))])
 
 
 class Outline(HTMLParser):
@@ -244,10 +244,8 @@ def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):
 
 def test_damaged_runs_are_named_without_the_place_of_the_folder(tmp_path):
     runs = tmp_path / "runs"
-    source = next((OUTPUTS / "runs").glob("digits-*/result.json"), None)
-    source = source or RESULTS[0]
     (runs / "good").mkdir(parents=True)
-    shutil.copy(source, runs / "good" / "result.json")
+    shutil.copy(RESULTS[0], runs / "good" / "result.json")
     (runs / "bad <b>").mkdir()
     (runs / "bad <b>" / "result.json").write_text("{", encoding="utf-8")
     report = report_on(study_of(part=experiment("a")), tmp_path, compute=False)
@@ -362,3 +360,9 @@ def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
         write_report(tmp_path, report)
     with pytest.raises(UserError, match="is a file, not a folder"):
         write_report(other / "report.html", report)
+
+
+def test_every_verdict_has_a_colour():
+    style = (ROOT / "bnrecon/reproduction/report/report.css").read_text(encoding="utf-8")
+    for name in VERDICTS:
+        assert re.search(rf"^\.{name.replace(' ', '-')} {{ --tone: ", style, re.MULTILINE), name

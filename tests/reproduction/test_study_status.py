@@ -26,11 +26,11 @@ def read(outputs):
     return progress.read(outputs / "studies" / "giannou2023" / "progress-smoke.jsonl")
 
 
-def test_every_study_that_ships_is_listed_with_its_tasks():
-    shipped = [study for study in look(OUTPUTS) if study.shipped]
+def test_every_study_that_ships_is_listed_with_its_tasks(shipped_outputs):
+    shipped = look(shipped_outputs)
     assert [study.study for study in shipped] == list(registry.STUDIES)
     for study in shipped:
-        assert (study.scale, study.state) == ("laptop", "stored")
+        assert (study.shipped, study.scale, study.state) == (True, "laptop", "stored")
         stored = list((OUTPUTS / study.study / "tasks").glob("*-laptop/*.json"))
         assert study.tasks == len(stored)
         assert 0 < study.parts_begun <= study.parts == len(KNOWN[study.study])

@@ -8,6 +8,7 @@ import pytest
 
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.task_store import TaskResult, concatenate, task_key, task_path
+from bnrecon.runtime import files
 from bnrecon.runtime.files import Damaged
 
 ROWS = (
@@ -59,10 +60,29 @@ def test_damage_is_noticed(stored, damage):
 
 
 def test_a_file_of_another_kind_is_not_taken_for_a_task(stored):
-    from bnrecon.runtime import files
-
     files.write_json(stored, {"rows": [], "something": "else"})
     with pytest.raises(Damaged, match="another version"):
+        TaskResult.read(stored)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": "long"},
+        {"seconds": None},
+        {"seconds": 10**400},
+        {"machine": None},
+        {"commit": 3},
+        {"rows": [{"n": 10**400}]},
+        {"rows": [{"n": [1]}]},
+        {"rows": [None]},
+        {"rows": None},
+    ],
+    ids=str,
+)
+def test_values_that_no_task_has_are_damage(stored, change):
+    files.write_json(stored, files.read_json(stored) | change)
+    with pytest.raises(Damaged, match=r"first\.json was written by another version .*\)$"):
         TaskResult.read(stored)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from processes import SMALLEST, folder_of
+from processes import SMALLEST, TWO_SEEDS, folder_of
 from safetensors.torch import load_file
 
 from bnrecon.config import composition
 from bnrecon.data.cifar import CIFAR10_CLASSES
 from bnrecon.reporting import figures
-from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.result import RunResult, SeedRecord
 from bnrecon.run import main_job
 from bnrecon.runtime import files
 
@@ -130,6 +130,44 @@ def test_a_target_just_trained_and_one_that_is_read_are_rebuilt_to_the_same_byte
     assert "already trained" in err
     found = load_file(finished / "seed-0" / "source.safetensors")
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+def exchange(one, other):
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+@pytest.mark.parametrize("name", ["", "result.json", "source.safetensors"])
+def test_seeds_that_were_exchanged_are_named_and_done_again(two_seeds, command, tmp_path, name):
+    words = ("run", *TWO_SEEDS, f"outputs={tmp_path}")
+    places = [two_seeds / f"seed-{seed}" for seed in (0, 1)]
+    wanted = [(place / "source.safetensors").read_bytes() for place in places]
+    exchange(*(place / name for place in places))
+    (note,) = (line for line in command(*words)[1].splitlines() if line.startswith("note"))
+    assert all(str(place) in note for place in places)
+    (two_seeds / "result.json").unlink()
+    code, _, err = command(*words)
+    assert code == 0, err
+    assert [(place / "source.safetensors").read_bytes() for place in places] == wanted
+    assert [SeedRecord.read(place / "result.json").seed for place in places] == [0, 1]
+    assert [(place / "source.safetensors.damaged").exists() for place in places] == [True, True]
+
+
+def test_a_copied_seed_is_no_other_seed_and_records_of_earlier_versions_count(
+    two_seeds, command, tmp_path
+):
+    path = two_seeds / "seed-0" / "result.json"
+    record = files.read_json(path)
+    del record["source"]  # earlier versions did not keep it
+    files.write_json(path, record)
+    (two_seeds / "result.json").unlink()
+    shutil.copytree(two_seeds / "seed-0", two_seeds / "seed-1", dirs_exist_ok=True)
+    code, _, err = command("run", *TWO_SEEDS, f"outputs={tmp_path}")
+    assert code == 0, err
+    assert f"{two_seeds / 'seed-1' / 'result.json'} is of seed 0" in err
+    assert files.read_json(path) == record
 
 
 # Files

@@ -77,10 +77,10 @@ def test_processes_that_need_one_target_train_it_once(command, tmp_path):
 
 
 def test_an_interruption_while_libraries_load_is_one_line(tmp_path):
-    """SIGINT at the first sign of life, when torch is not loaded yet."""
+    """SIGINT when the command has begun and torch is not loaded yet."""
     options = ["run", "scale=smoke", f"outputs={tmp_path}"]
     code = (
-        "import sys; print(flush=True); from bnrecon.cli.main import main; "
+        "import sys; from bnrecon.cli.main import main; print(flush=True); "
         f"sys.exit(main({options!r}))"
     )
     process = subprocess.Popen(
@@ -91,7 +91,7 @@ def test_an_interruption_while_libraries_load_is_one_line(tmp_path):
         env=os.environ | ENVIRONMENT,
     )
     process.stdout.readline()
-    time.sleep(0.8)
+    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -132,3 +134,14 @@ def test_a_worker_outlives_a_signal_that_comes_before_it_leaves_the_group(number
         os.kill(child, number)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_process_whose_parent_ended_before_its_job_began_ends():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    code = (
+        "import time; from bnrecon.runtime.interruption import ending_with_parent\n"
+        f"with ending_with_parent({ended.pid}): time.sleep(100)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60)
+    assert done.returncode == -signal.SIGTERM

@@ -14,23 +14,22 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.figures import image, style
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.studies.bn_explained import (
-    folds,
     proposition1,
     proposition3,
     theorem2,
-    translation,
+    theorem3,
 )
-from bnrecon.studies.bn_explained.dihedral import Fold, formula_angles, measured_angles
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
 from bnrecon.studies.bn_explained.normalized_layers import find_normalized_layers
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate, draw_network
 from bnrecon.studies.bn_explained.study import STUDY
-from bnrecon.studies.bn_explained.total_least_squares import (
+from bnrecon.studies.bn_explained.theorem1 import (
     batch_moments,
     check_layer,
     distances,
     mean_squared_distances,
 )
+from bnrecon.studies.bn_explained.theorem3 import Fold, formula_angles, measured_angles
 
 
 def make_generator(seed=0):
@@ -284,7 +283,7 @@ def test_folded_lines_are_where_the_network_has_the_threshold(activation, widths
 
 def test_the_counterexample_to_theorem_2():
     """d(z, H) = 0.6 < 0.9 = d(z, H'), and d(x, F) = 5.1 > 0.9 = d(x, F')."""
-    network, x, thresholds = translation.opposite_sides()
+    network, x, thresholds = theorem2.opposite_sides()
     batch = np.array([[-1.0, 0.0], [1.0, 0.0]])
     layer = network.layers[0]
     mean, deviation = batch_moments(batch, layer.weight)
@@ -293,7 +292,7 @@ def test_the_counterexample_to_theorem_2():
     assert np.abs(thresholds - output) == pytest.approx([0.6, 0.9])
     for place, threshold in ((-5.0, thresholds[0]), (1.0, thresholds[1])):
         assert network(np.array([[place, 0.3]]))[0, 0] == pytest.approx(threshold)
-    found = translation.compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
+    found = theorem2.compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
     assert (found["near"], found["far"]) == (pytest.approx(5.1), pytest.approx(0.9))
     assert not found["same_side"]
     assert not found["closer"]
@@ -301,16 +300,16 @@ def test_the_counterexample_to_theorem_2():
 
 def test_on_one_side_of_z_theorem_2_holds():
     """The path to the farther folded hyperplane crosses the nearer one."""
-    rows = translation.compare_pairs("leaky ReLU", (5,), 5)
+    rows = theorem2.compare_pairs("leaky ReLU", (5,), 5)
     assert rows["same_violated"].sum() == 0
     assert rows["same"].sum() > 50
     assert rows["other_violated"].sum() > 0
     counted = rows[["same", "same_empty", "other", "other_empty"]].sum(axis=1)
-    assert (counted == translation.PAIRS).all()
+    assert (counted == theorem2.PAIRS).all()
 
 
 def test_theorem_2_says_nothing_of_hyperplanes_that_no_input_reaches():
-    row = translation.counterexamples().set_index("kind").loc["no input on F and F'"]
+    row = theorem2.counterexamples().set_index("kind").loc["no input on F and F'"]
     assert row["same_side"]
     assert np.isinf([row["near"], row["far"]]).all()
     assert not row["closer"]
@@ -330,12 +329,12 @@ def test_distances_to_a_folded_line_of_zero_bias_are_those_to_a_cone(activation,
         points = generator.normal(size=(32, 2)) + 1
         network = draw_network(points, widths, SLOPES[activation], generator)
         weight = generator.normal(size=widths[-1])
-        plain = translation.without_normalization(network)
+        plain = theorem2.without_normalization(network)
         values = plain(circle) @ weight
         zero = angles[:-1][values[:-1] * values[1:] <= 0]
         between = np.subtract.outer(np.arctan2(*points.T[::-1]), zero)
         turn = np.abs((between + np.pi) % (2 * np.pi) - np.pi).min(1, initial=np.pi / 2)
-        found = translation.distances_with_zero_bias(plain, weight, points)
+        found = theorem2.distances_with_zero_bias(plain, weight, points)
         expected = np.linalg.norm(points, axis=1) * np.sin(turn)
         np.testing.assert_allclose(found, expected, atol=3e-3)
 
@@ -360,7 +359,7 @@ def test_a_line_beside_a_parallel_half_plane_has_no_facet_at_infinity():
 @pytest.mark.parametrize("activation", ["leaky ReLU", "absolute value"])
 def test_dihedral_angles_are_those_of_the_folded_lines(activation):
     """In the plane: both segments that meet at a point of H, from the exact partition."""
-    folded = folds.draw_fold(2, 6, SLOPES[activation], make_generator(4))
+    folded = theorem3.draw_fold(2, 6, SLOPES[activation], make_generator(4))
     pieces = affine_pieces(folded.network)
     threshold = float(network_output(folded, folded.point[None])[0])
     segments = fold(pieces, folded.weight, threshold)
@@ -387,7 +386,7 @@ def network_output(folded, points):
 @pytest.mark.parametrize("inputs", [2, 3, 12])
 def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printed(inputs):
     for seed in range(5):
-        folded = folds.draw_fold(inputs, 8, 0.1, make_generator(seed))
+        folded = theorem3.draw_fold(inputs, 8, 0.1, make_generator(seed))
         found, measured = formula_angles(folded), measured_angles(folded)
         assert found["eq24"] == pytest.approx(measured["measured24"])
         assert found["eq25"] == pytest.approx(measured["measured25"])
@@ -397,7 +396,7 @@ def test_measured_angles_agree_with_the_repaired_formula_and_not_with_the_printe
 
 
 def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
-    folded = folds.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
+    folded = theorem3.draw_fold(3, 4, 1.0, make_generator(5))  # slope 1: nothing is folded
     found = formula_angles(Fold(folded.network, folded.weight, folded.unit, folded.point))
     assert found["repaired"] == pytest.approx(np.pi)
     assert measured_angles(folded)["measured26"] == pytest.approx(np.pi)
@@ -410,7 +409,7 @@ def test_without_a_fold_the_angle_is_pi_and_equation_26_gives_zero():
 @pytest.mark.parametrize("activation", ["ReLU", "leaky ReLU"])
 def test_a_small_sigma_aligns_both_facets_of_leaky_relu_and_one_of_relu(activation):
     """Erratum 26, in networks whose sigma of one unit is multiplied by 1e-4."""
-    rows = folds.sweep(activation, 20).set_index(["seed", "factor"])
+    rows = theorem3.vary_sigma(activation, 20).set_index(["seed", "factor"])
     small, as_drawn = (rows.xs(factor, level="factor") for factor in (1e-4, 1.0))
     assert (small["eq24"] < 0.1).all()
     if activation == "ReLU":

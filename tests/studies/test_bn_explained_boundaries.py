@@ -17,7 +17,7 @@ from bnrecon.studies.bn_explained.boundaries import (
     distance_between,
     distances_to,
 )
-from bnrecon.studies.bn_explained.boundary_jitter import (
+from bnrecon.studies.bn_explained.figure6 import (
     GROUPS,
     INITIAL,
     SAMPLES,
@@ -191,11 +191,12 @@ def made_rows(ratio, gain):
     ],
 )
 def test_verdicts_follow_the_intervals(ratio, gain, verdicts):
-    variability, sides, *margins = figure6.PART.claims(made_rows(ratio, gain))
-    assert [variability.verdict, margins[0].verdict] == verdicts
-    assert len({margin.verdict for margin in margins}) == 1
-    assert sides.verdict == "false as stated"
-    assert "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256" in sides.evidence
+    decided, numbers = figure6.decide(made_rows(ratio, gain))
+    assert [decided["variability"], decided["4 groups of 64"]] == verdicts
+    assert len({decided[state] for state in GROUPS}) == 1
+    assert decided["sides"] == "false as stated"
+    one_sided = "4 of 20 mini-batches of 16, 0 of 20 mini-batches of 256"
+    assert numbers["one_sided"] == one_sided
 
 
 def test_each_amount_of_noise_has_its_own_verdict_on_the_margin():

@@ -11,7 +11,19 @@ from bnrecon.data import DataSpec, load
 from bnrecon.partition import count_by_local_map, fold_distances
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained import figure3, figure4
-from bnrecon.studies.bn_explained.image_counts import (
+from bnrecon.studies.bn_explained.figure3 import (
+    CENTRE,
+    LAYERS,
+    RADIUS,
+    REACH,
+    compare_counts,
+    count_at_star,
+    count_on_grid,
+    draw_star,
+    grid,
+    turned,
+)
+from bnrecon.studies.bn_explained.figure4 import (
     PIXELS,
     RADII,
     REFERENCE,
@@ -19,15 +31,7 @@ from bnrecon.studies.bn_explained.image_counts import (
     draw_points,
     measure_seed,
 )
-from bnrecon.studies.bn_explained.plane_counts import (
-    LAYERS,
-    RADIUS,
-    compare_counts,
-    count_at_star,
-    count_on_grid,
-)
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS, draw_layers
-from bnrecon.studies.bn_explained.star import CENTRE, REACH, draw_star, grid, turned
 
 # Figure 3
 
@@ -212,7 +216,7 @@ def test_counts_around_images_agree_with_exact_norms_samples_and_a_closed_form()
 
 
 def test_bn_makes_the_filters_zero_at_the_mean_of_the_training_images():
-    from bnrecon.studies.bn_explained.image_counts import _prepare
+    from bnrecon.studies.bn_explained.figure4 import _prepare
 
     network, batches = _prepare("BN", 0, PIXELS[1], OPTIONS)
     images = torch.cat(list(batches))

@@ -9,7 +9,16 @@ import torch
 from scipy.spatial import Delaunay
 
 from bnrecon.partition import partition
-from bnrecon.studies.bn_explained import figure1, figure2, figure9, wide_layers
+from bnrecon.studies.bn_explained import figure1, figure2, figure9
+from bnrecon.studies.bn_explained.figure2 import (
+    REACH,
+    UNIT,
+    adjusted,
+    check,
+    feature_slice,
+    folded_line,
+    own_line,
+)
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
 from bnrecon.studies.bn_explained.plane_networks import (
     SETTINGS,
@@ -21,15 +30,6 @@ from bnrecon.studies.bn_explained.plane_networks import (
     square,
 )
 from bnrecon.studies.bn_explained.small_networks import Layer, SmallNetwork
-from bnrecon.studies.bn_explained.translation_and_folding import (
-    REACH,
-    UNIT,
-    adjusted,
-    check,
-    feature_slice,
-    folded_line,
-    own_line,
-)
 
 
 def signs(layers, points):
@@ -131,7 +131,7 @@ def test_the_distance_of_layer_1_is_that_of_equation_7():
 
 
 def test_one_layer_with_bn_makes_two_regions_for_each_line():
-    rows = wide_layers.measure_widths(0)
+    rows = figure1.measure_widths(0)
     single = rows[(rows["depth"] == 1) & (rows["setting"] == "BN")]
     assert set(single["offset"]) == {0, 3}
     assert (single["regions"] == 2 * single["width"]).all()
@@ -147,7 +147,7 @@ def lines_and_crossings(layers, points):
     return lines, (Delaunay(points).find_simplex(crossings) >= 0).sum()
 
 
-@pytest.mark.parametrize("offset", wide_layers.OFFSETS)
+@pytest.mark.parametrize("offset", figure1.OFFSETS)
 def test_random_lines_make_one_region_more_for_each_line_and_each_crossing_in_the_hull(offset):
     points = draw_clusters(0, offset=offset)
     assert np.linalg.norm(points.mean(0)) == pytest.approx(offset)
@@ -178,7 +178,7 @@ def test_the_width_from_which_random_lines_make_more_regions_is_that_of_a_search
     rows = pd.DataFrame({"width": [48], "lines": [lines], "regions": [1 + lines + pairs * q]})
     widths = np.arange(1, 1000)
     fewer = widths[1 + p * widths + q * widths * (widths - 1) / 2 <= 2 * widths + 1e-9]
-    assert f"from K = {fewer.max() + 1} on" in wide_layers._enough(rows)
+    assert f"from K = {fewer.max() + 1} on" in figure1._enough(rows)
 
 
 def compared(ratio, spread, setting="random bias", alike=None):
@@ -203,8 +203,8 @@ def compared(ratio, spread, setting="random bias", alike=None):
     [(0.5, 0.01, "confirmed"), (0.98, 1.0, "open"), (2.0, 0.01, "contradicted")],
 )
 def test_noise_confirms_nothing(ratio, spread, verdict):
-    claim = figure1._comparison(compared(ratio, spread), "distance", "Figure 1", "closer")
-    assert claim.verdict == verdict
+    rows = compared(ratio, spread)
+    assert figure1._compare(rows, "distance", "random bias", (1, 2, 3, 4))[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,7 @@ def test_only_where_zero_bias_and_bn_have_the_same_lines_equality_does_not_count
     setting, alike, verdict
 ):
     rows = compared(0.5, 0.01, setting, alike)
-    claim = figure1._comparison(rows, "distance", "Sect. 3.3", "closer", setting=setting)
-    assert claim.verdict == verdict
-    assert ("Left out" in claim.evidence) == (setting == "zero bias")
+    assert figure1._compare(rows, "distance", setting, (1, 2, 3, 4))[0] == verdict
 
 
 # Figure 2
@@ -294,7 +292,7 @@ def test_what_figure_2_reports_is_not_empty_and_can_fail(monkeypatch):
         changed.get_buffer("0.1.running_mean").add_(0.1)
         return changed
 
-    monkeypatch.setattr("bnrecon.studies.bn_explained.translation_and_folding.adjusted", moving)
+    monkeypatch.setattr("bnrecon.studies.bn_explained.figure2.adjusted", moving)
     wrong = check(0).iloc[0]
     assert wrong[["off_layer1", "layer1_moved", "off_layer1_sigma", "own_sigma"]].min() > 1e-3
 

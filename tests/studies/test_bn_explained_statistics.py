@@ -11,12 +11,6 @@ from scipy.stats import norm
 from torch import nn
 
 from bnrecon.studies.bn_explained import figure7, proposition2
-from bnrecon.studies.bn_explained.above_normalized import (
-    ACTIVATIONS,
-    geary,
-    share_of_equation_13,
-    simulate_layer,
-)
 from bnrecon.studies.bn_explained.batch_statistics import (
     biased,
     finite_population,
@@ -25,7 +19,13 @@ from bnrecon.studies.bn_explained.batch_statistics import (
     variance_of_mean,
     variance_of_variance,
 )
-from bnrecon.studies.bn_explained.independent_inputs import enumerate_batches
+from bnrecon.studies.bn_explained.proposition2 import (
+    ACTIVATIONS,
+    enumerate_batches,
+    geary,
+    share_of_equation_13,
+    simulate_layer,
+)
 
 SKEW = np.array([0.0, 1.0, 5.0, 7.0, 8.5, 8.5, -20.0])
 
@@ -147,36 +147,29 @@ def rows_of(*frames):
     return pd.concat(frames, ignore_index=True)
 
 
-def setting(rows):
-    return next(
-        c for c in proposition2.claims(rows) if c.where == "Beyond Proposition 2: its setting"
-    )
-
-
 def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alone():
     rows = simulate_layer("ReLU", 16, 2000, 0)
     shared, fixed = (rows[rows["kind"] == kind] for kind in ("shared", "fixed"))
-    assert setting(rows).verdict == "contradicted"
+    assert proposition2.decide(rows)[0]["setting"] is False
     both_off = rows_of(shared, shared.assign(kind="fixed"))  # the control fails, too
-    assert setting(both_off).verdict == "open"
+    assert proposition2.decide(both_off)[0]["setting"] == "open"
     swapped = fixed.assign(kind="shared", expected_share=1.0)
-    assert setting(rows_of(swapped, fixed)).verdict == "confirmed"
+    assert proposition2.decide(rows_of(swapped, fixed))[0]["setting"] is True
 
 
 def test_where_noise_hides_the_factor_a_setting_is_undecided():
     rows = enumerate_batches(2)
-    claim = proposition2.claims(rows)[1]
-    assert claim.verdict == "false as stated"
-    assert "contradicted in 1 of 1 settings and undecided in 0" in claim.evidence
-    noisy = rows_of(rows, rows.assign(variance_error=1.0))
-    evidence = proposition2.claims(noisy)[1].evidence
-    assert "contradicted in 1 of 2 settings and undecided in 1" in evidence
+    verdicts, numbers = proposition2.decide(rows)
+    assert verdicts["Proposition 2, Eq. 13, right"] == "false as stated"
+    assert (numbers["contradicted"], numbers["settings"], numbers["undecided"]) == (1, 1, 0)
+    numbers = proposition2.decide(rows_of(rows, rows.assign(variance_error=1.0)))[1]
+    assert (numbers["contradicted"], numbers["settings"], numbers["undecided"]) == (1, 2, 1)
 
 
 def test_a_variance_of_the_mean_above_the_bound_is_noticed():
     rows = enumerate_batches(3)
-    assert proposition2.claims(rows)[0].verdict == "confirmed"
-    assert proposition2.claims(rows.assign(bound_mean=0.3))[0].verdict == "contradicted"
+    assert proposition2.PART.claims(rows)[0].verdict == "confirmed"
+    assert proposition2.PART.claims(rows.assign(bound_mean=0.3))[0].verdict == "contradicted"
 
 
 @pytest.fixture(scope="module")
@@ -218,11 +211,11 @@ def test_the_green_curves_have_the_variances_of_equation_13(unit):
 def test_the_verdicts_of_figure_7_tell_the_printed_form_from_the_repaired(unit):
     def verdicts(error):
         exact = unit.assign(variance=unit["exact"], error=unit["exact"] * error)
-        return [claim.verdict for claim in figure7.claims(exact)]
+        return [claim.verdict for claim in figure7.PART.claims(exact)]
 
     assert verdicts(0.005) == ["confirmed", "contradicted", "confirmed"]
     assert verdicts(0.05) == ["open", "open", "open"]  # noise hides the factors
     printed = unit.assign(variance=unit["predicted"], error=unit["exact"] * 0.005)
-    assert figure7.claims(printed)[1].verdict == "open"
+    assert figure7.PART.claims(printed)[1].verdict == "open"
     off = unit.assign(variance=1.05 * unit["predicted"], error=unit["exact"] * 0.005)
-    assert figure7.claims(off)[0].verdict == "contradicted"
+    assert figure7.PART.claims(off)[0].verdict == "contradicted"

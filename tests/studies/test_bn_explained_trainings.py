@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from bnrecon.runtime.errors import UserError
-from bnrecon.studies.bn_explained import controlled_noise, figure10, initializations, table1
+from bnrecon.studies.bn_explained import controlled_noise, figure10, table1
 from bnrecon.studies.bn_explained.measured_noise import _ratio, _statistics, measure_noise
-from bnrecon.studies.bn_explained.trained_networks import (
-    describe_training,
-)
 from bnrecon.targets.noisy_batchnorm import NoisyBatchNorm2d, batch_noise
 
 TINY = ("data=digits", "scale=smoke", "device=cpu")
@@ -44,7 +41,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
     )
     rates = [0.0001, 0.05]
     reached = {
-        rate: initializations.train_at_rate(
+        rate: figure10.train_at_rate(
             "frozen_statistics",
             rate,
             (*options, "data.validation=64", f"train.lr={rate:g}", "train.seed=0"),
@@ -53,7 +50,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
     }
     assert all(rows["images"].eq(64).all() for rows in reached.values())
     best = max(rates, key=lambda rate: reached[rate]["accuracy"].iloc[-1])
-    rows = initializations.train_at_best_rate("frozen_statistics", 1, rates, 64, options)
+    rows = figure10.train_at_best_rate("frozen_statistics", 1, rates, 64, options)
     assert rows["rate"].eq(best).all()
     assert rows["images"].eq(128).all()  # the test images of scale=smoke
     assert rows["seed"].eq(1).all()
@@ -61,7 +58,7 @@ def test_the_rate_that_validation_selects_is_trained_on_all_images(small):
 
 def test_a_training_that_diverges_is_a_result(small):
     options = ("target=resnet9", *small, "train.lr=1e30", "train.test_every=1")
-    rows = initializations.train_at_rate("zero_bias", 1e30, options)
+    rows = figure10.train_at_rate("zero_bias", 1e30, options)
     assert rows["diverged"].all()
     assert rows["accuracy"].eq(0).all()
 
@@ -132,28 +129,17 @@ def test_very_little_impact_needs_all_comparisons():
     rows = table1_rows([-0.1, 0.0, 0.1])
     unpaired = (rows["network"] == "CNN") & rows["affine"]
     for part in (rows[~unpaired], rows[rows["network"] == "RESNET"]):
-        claim = table1.PART.claims(part)[1]
-        assert claim.verdict == "open"
-        assert "1 of 2 comparisons" in claim.evidence
+        verdicts, numbers = table1.decide(part)
+        assert verdicts["Table 1, Appendix D"] == "open"
+        assert (numbers["computed"], numbers["comparisons"]) == (1, 2)
 
 
 def test_the_printed_table_1_has_differences_above_a_point():
     """RESNET on cifar10, cifar100 and svhn, CNN on cifar100; all of ImageNet."""
-    claim = table1.PART.claims(table1_rows([0.0, 0.1, 0.2]))[0]
-    assert claim.verdict == "contradicted"
-    assert "more than 1 point in 4 of 8 cells and 3 of 3 rows" in claim.evidence
-
-
-def test_a_caption_says_of_each_data_set_how_it_was_trained():
-    rows = pd.DataFrame(
-        [
-            TRAINED | {"data": "cifar10", "batch_size": 64},
-            TRAINED | {"data": "svhn", "batch_size": 64, "flip": False, "trained_on": 73_257},
-        ]
-    )
-    words = describe_training(rows)
-    assert words.startswith("4 epochs on 1,000 (cifar10), 73,257 (svhn) training images")
-    assert "crops and flips (cifar10), crops (svhn), batches of 64, SGD" in words
+    verdicts, numbers = table1.decide(table1_rows([0.0, 0.1, 0.2]))
+    assert verdicts["Table 1, as printed"] is False
+    assert [numbers["cells"][name] for name in ("large", "n")] == [4, 8]
+    assert [numbers["imagenet"][name] for name in ("large", "n")] == [3, 3]
 
 
 def test_table1_says_what_is_not_measured():

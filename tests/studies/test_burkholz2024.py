@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from places import OUTPUTS
+from places import OUTPUTS, RESULTS
 
 from bnrecon.config import composition
 from bnrecon.data.cifar import CIFAR10_CLASSES
@@ -94,9 +94,9 @@ def test_the_runs_of_a_table_differ_at_every_scale(name):
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if PARTS[name].draw])
-def test_a_table_that_has_a_figure_is_drawn(name):
+def test_a_table_that_has_a_figure_is_drawn(name, shipped_outputs):
     """From the runs that ship, where there are any."""
-    (planned,) = engine.plan(STUDY, read(STUDY.name, [name, f"outputs={OUTPUTS}"]))
+    (planned,) = engine.plan(STUDY, read(STUDY.name, [name, f"outputs={shipped_outputs}"]))
     cells = [cell for work in planned.work if (cell := work.cell()).result is not None]
     with style():
         figure = PARTS[name].draw(cells)
@@ -163,7 +163,7 @@ def test_table_1_begins_with_what_is_computed_fastest_and_has_more_targets_where
 def test_the_grids_of_table_1_say_how_they_were_rebuilt():
     """Those of which a run is finished."""
     rows = PARTS["table1"].rows("smoke", ())[:3]
-    finished = RunResult.read(min((OUTPUTS / "runs").glob("*/result.json")))
+    finished = RunResult.read(RESULTS[0])
     cells = [Cell(row, composition.compose(row.overrides), Path(), finished) for row in rows]
     names = [
         "target width 4, paper's solver, n - c2 + 1 features",

@@ -5,7 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from places import OUTPUTS
+from places import RESULTS
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval
@@ -101,21 +101,20 @@ def test_without_finished_cells_there_is_no_claim():
     assert CLAIMS([unfinished(cell("exact"))]) == []
 
 
-def test_the_shipped_evidence_is_what_the_shipped_runs_say():
-    claims = claims_of(registry.find("burkholz2024"), OUTPUTS, "laptop")
+def test_the_shipped_evidence_is_what_the_shipped_runs_say(shipped_outputs):
+    claims = claims_of(registry.find("burkholz2024"), shipped_outputs, "laptop")
     (evidence,) = (
         claim.evidence
         for claim in claims
         if "small variations" in claim.statement and "width 16" in claim.statement
     )
     rates = []
-    for solver, path in itertools.product(
-        ("lu_lbfgs", "auto"), sorted((OUTPUTS / "runs").glob("cifar10-vgg18-*/result.json"))
-    ):
+    for solver, path in itertools.product(("lu_lbfgs", "auto"), RESULTS):
         result = RunResult.read(path)
         config = result.config
         if (
-            config["solver"]["name"] == solver
+            path.parent.name.startswith("cifar10-vgg18-")
+            and config["solver"]["name"] == solver
             and config["features"]["width"] == "minimum"
             and config["target"]["width"] == 16
             and config.get("source_images") == 256

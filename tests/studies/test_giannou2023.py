@@ -11,7 +11,7 @@ from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
 from bnrecon.reporting.figures import image, style
-from bnrecon.studies.giannou2023 import sparse_sources, theorem2, theorem3, theorem3_claims
+from bnrecon.studies.giannou2023 import theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
     SCHEDULES,
@@ -101,13 +101,13 @@ def test_batched_training_is_pytorchs_own_for_every_network(normalization):
 
 def _train_alone(network, optimizer, samples, run):
     parameters = [p for p in network.parameters() if p.requires_grad]
-    sgd = torch.optim.SGD(parameters, optimizer.rate, momentum=MOMENTUM)
+    sgd = torch.optim.SGD(parameters, optimizer.learning_rate, momentum=MOMENTUM)
     x, y = samples.x["train"][run], samples.y["train"][run].float()
     generator, step, total = torch.Generator().manual_seed(3), 0, TINY.epochs * 2
     for _ in range(TINY.epochs):
         for chosen in torch.randperm(512, generator=generator).split(256):
             for group in sgd.param_groups:
-                group["lr"] = optimizer.rate * SCHEDULES[optimizer.schedule](step / total)
+                group["lr"] = optimizer.learning_rate * SCHEDULES[optimizer.schedule](step / total)
             sgd.zero_grad()
             (network(x[chosen]).sum(1) - y[chosen]).square().mean().backward()
             sgd.step()
@@ -128,9 +128,9 @@ def test_the_constructed_source_is_the_network_of_theorem_1():
     """Its error is that of real modules whose normalizations hold random statistics."""
     samples = draw_samples(4, TINY, [0])
     first, second = draw_source(4, 16, 1.0, [0])
-    (error, residual), *_ = constructed_error(first, second, samples.teachers, samples)
-    assert error < 1e-20
-    assert residual < 1e-10
+    constructed = constructed_error(first, second, samples.teachers, samples)
+    assert constructed["mse"][0] < 1e-20
+    assert constructed["residual"][0] < 1e-10
     teacher = nn.Sequential(nn.Linear(4, 4, bias=False, dtype=torch.float64), nn.ReLU())
     with torch.no_grad():
         teacher[0].weight.copy_(samples.teachers[0])
@@ -195,7 +195,7 @@ def test_figure_5a_is_judged_in_shares_of_the_variance():
             _compared(dict(zip(("baseline", "student", "dense", "teacher"), e, strict=True)), side)
             for side, e in ((5, small), (30, large))
         ]
-        (claim,) = sparse_sources.claims_at_20_percent(pd.concat(rows))
+        (claim,) = STUDY.part("figure5a").claims(pd.concat(rows))
         return claim.verdict
 
     far, close = ([0.3], [1.0], [1e-14], [1.0]), ([0.1], [0.055], [0.05], [0.001])
@@ -207,7 +207,7 @@ def test_figure_5a_is_judged_in_shares_of_the_variance():
 def test_figure_5b_needs_large_losses_and_a_factor_of_two():
     def verdicts(baseline, student):
         errors = {"baseline": [baseline], "teacher": [student], "student": [student]}
-        return [claim.verdict for claim in sparse_sources.claims_at_5_percent(_compared(errors))]
+        return [claim.verdict for claim in STUDY.part("figure5b").claims(_compared(errors))]
 
     assert verdicts(0.2, 1.0) == ["confirmed"] * 3
     assert verdicts(0.02, 1.0) == ["contradicted", "confirmed", "confirmed"]
@@ -220,7 +220,7 @@ def test_a_run_without_a_winner_does_not_decide_figure_5_bottom_left():
 
     def verdict(baseline):
         errors = {"baseline": baseline, "teacher": [5.0, 5, 5], "student": [5.0, 6, 6]}
-        return sparse_sources.claims_at_5_percent(_compared(errors))[2]
+        return STUDY.part("figure5b").claims(_compared(errors))[2]
 
     assert verdict([1.0, 1, 5]).verdict == "confirmed"
     assert "2 of 3 at d = 5 (ties: 1)" in verdict([1.0, 1, 5]).evidence
@@ -251,10 +251,10 @@ def test_a_legend_stands_above_the_axes_and_small_errors_on_the_floor():
 
 def test_the_bound_of_clopper_and_pearson_has_its_coverage():
     """At the bound so many successes, or more, have a probability of 5%."""
-    bound = theorem3_claims.lower_bound(392, 400)
+    bound = theorem3.lower_bound(392, 400)
     at_least = sum(math.comb(400, k) * bound**k * (1 - bound) ** (400 - k) for k in range(392, 401))
     assert at_least == pytest.approx(0.05)
-    assert theorem3_claims.lower_bound(0, 10) == 0
+    assert theorem3.lower_bound(0, 10) == 0
 
 
 def test_lemma_9_is_tried_on_singular_products_without_a_zero_column():
@@ -291,8 +291,8 @@ def test_the_chain_in_digits_is_the_same_chain():
 
 def test_the_crossing_of_one_half_is_interpolated():
     densities, shares = np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.25, 0.75])
-    assert theorem3_claims.crossing(densities, shares) == pytest.approx(0.25)
-    assert math.isnan(theorem3_claims.crossing(densities, shares / 2))
+    assert theorem3.crossing(densities, shares) == pytest.approx(0.25)
+    assert math.isnan(theorem3.crossing(densities, shares / 2))
 
 
 def test_a_scale_has_the_papers_numbers():
@@ -319,4 +319,4 @@ def test_theorem_3_is_contradicted_by_evidence_and_not_by_the_lack_of_it(counts,
         }
         for side, (invertible, draws) in counts.items()
     )
-    assert theorem3_claims._theorem_3(rows.round({"density": 6})).verdict == verdict
+    assert theorem3.decide_theorem_3(rows.round({"density": 6}))[0] == verdict

@@ -13,6 +13,7 @@ from PIL import Image
 from processes import ENVIRONMENT
 
 from bnrecon.data import DataSpec, load
+from bnrecon.data.batches import EpochPosition
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
@@ -330,9 +331,10 @@ def test_a_batch_that_cannot_be_shared_is_refused(monkeypatch, digits):
 
 def test_the_shares_of_a_batch_make_the_batch(digits):
     cpu = torch.device("cpu")
-    whole = next(iter(digits.train_batches(12, 3, 1, cpu, start=2)))
+    whole = next(iter(digits.train_batches(EpochPosition(12, 3, 1, 2), cpu)))
     parts = [
-        next(iter(digits.train_batches(12, 3, 1, cpu, 2, share=(rank, 3)))) for rank in range(3)
+        next(iter(digits.train_batches(EpochPosition(12, 3, 1, 2, (rank, 3)), cpu)))
+        for rank in range(3)
     ]
     for position in (0, 1):
         together = torch.stack([part[position] for part in parts], 1).flatten(0, 1)
@@ -342,8 +344,9 @@ def test_the_shares_of_a_batch_make_the_batch(digits):
 def test_the_shares_of_streamed_images_make_the_batch(tree):
     streamed = load(DataSpec("imagenet", root=str(tree), side=32, workers=1))
     cpu = torch.device("cpu")
-    whole = list(streamed.train_batches(12, 3, 1, cpu, start=1))
-    parts = [list(streamed.train_batches(12, 3, 1, cpu, 1, share=(rank, 2))) for rank in range(2)]
+    whole = list(streamed.train_batches(EpochPosition(12, 3, 1, 1), cpu))
+    halves = [EpochPosition(12, 3, 1, 1, (rank, 2)) for rank in range(2)]
+    parts = [list(streamed.train_batches(at, cpu)) for at in halves]
     assert len(whole) == len(parts[0]) == len(parts[1]) == 3
     for number, batch in enumerate(whole):
         for position in (0, 1):

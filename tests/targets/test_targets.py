@@ -1,6 +1,7 @@
 """Target networks: published sizes, schedule, and training that resumes to the same numbers."""
 
 import dataclasses
+import shutil
 
 import pytest
 import torch
@@ -223,6 +224,23 @@ def test_divergence_is_a_clear_line_and_keeps_the_last_good_checkpoint(digits, t
     assert torch.isfinite(tensors["sums"]).all()
 
 
+def test_a_checkpoint_in_the_place_of_another_is_set_aside(digits, tmp_path, caplog):
+    one, other = (tmp_path / name / "checkpoint.safetensors" for name in ("one", "other"))
+    with pytest.raises(Interrupted):
+        train(small_vgg(), digits, PLAN, CPU, one, StopRequest(time_limit=0))
+    other.parent.mkdir()
+    shutil.copy(one, other)
+    plan = changed(epochs=1)
+    assert train(small_vgg(), digits, plan, CPU, other, StopRequest())[0][0]["epoch"] == 1
+    assert f"{other} is of one; set aside" in caplog.text
+    tensors, about = files.read_tensors(one)
+    del about["folder"]  # earlier versions did not keep it
+    files.write_tensors(other, tensors, about)
+    caplog.set_level("INFO")
+    train(small_vgg(), digits, plan, CPU, other, StopRequest())
+    assert "resuming at step 1 of" in caplog.text
+
+
 def test_a_damaged_checkpoint_is_named_and_training_starts_anew(digits, tmp_path, caplog):
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted):
@@ -338,6 +356,38 @@ def test_what_is_said_of_other_weights_is_set_aside_with_them(digits, stored, ca
         assert (here / f"{name}.damaged").exists()
     again = files.read_tensors(here / "target.safetensors")[0]
     assert torch.equal(again[weight], tensors[weight])
+
+
+def test_a_target_in_the_place_of_another_is_set_aside(digits, stored, caplog):
+    request, _, there = stored
+    changes = ({"seed": 1}, {"lr": 0.05})
+    for train_spec in (dataclasses.replace(request.train, **change) for change in changes):
+        asked = dataclasses.replace(request, train=train_spec)
+        wanted = obtain_target(asked, digits, CPU)
+        name = "target.safetensors"
+        weights = (wanted.folder / name).read_bytes()
+        shutil.copytree(there, wanted.folder, dirs_exist_ok=True)
+        assert (wanted.folder / name).read_bytes() != weights
+        obtain_target(asked, digits, CPU)
+        assert (wanted.folder / name).read_bytes() == weights
+        assert (wanted.folder / f"{name}.damaged").exists()
+    assert "is of another target, with train.seed=0, not 1" in caplog.text
+
+
+def test_a_target_of_other_images_is_set_aside(digits, stored, caplog):
+    request, here, there = stored
+    about = files.read_json(there / "target.json")
+    files.write_json(there / "target.json", about | {"data_checksum": "of others"})
+    assert obtain_target(request, digits, CPU).folder == here
+    assert "is of another target, with other images" in caplog.text
+
+
+def test_a_target_whose_options_an_earlier_version_did_not_store_is_taken(digits, stored):
+    request, _, there = stored
+    about = files.read_json(there / "target.json")
+    del about["config"]["train"]["seed"], about["data_checksum"]
+    files.write_json(there / "target.json", about)
+    assert obtain_target(request, digits, CPU).folder == there
 
 
 def test_a_target_without_its_weights_is_not_trained(digits, stored, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import shlex
 from collections.abc import Sequence
@@ -122,9 +123,10 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
     papers = []
     for study, request in requests:
         logger.info("%s: %d parts", study.name, len(study.parts))
-        read = [_without_place(page, request) for page in pages.read(study, request)]
-        parts = [_part(page, figures, found.anchors) for page in read]
-        papers.append(Paper(study, _command(request), parts, provenance.summary_of(read)))
+        render = functools.partial(_part, request, figures, found.anchors)
+        parts = list(pages.read(study, request, render))
+        origins = provenance.summary_of([part.page for part in parts])
+        papers.append(Paper(study, _command(request), parts, origins))
     first = requests[0][1]
     runs, options = read_runs(first.outputs), result_options(first.options)
     return Report(first.scale, options, papers, runs, found, figures.glyphs())
@@ -141,7 +143,10 @@ def _without_place(page: Page, request: StudyRequest) -> Page:
     return dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
 
 
-def _part(page: Page, figures: VectorFigures, anchors: dict[str, str]) -> Part:
+def _part(
+    request: StudyRequest, figures: VectorFigures, anchors: dict[str, str], page: Page
+) -> Part:
+    page = _without_place(page, request)
     anchor = f"{page.heading.study}-{page.heading.name}"
     blocks, readings = _blocks(page, anchor, anchors)
     return Part(

@@ -91,21 +91,21 @@ def measure_statistics(
         ``mean_error`` and ``variance_error``, their standard errors; ``own_variance`` and
         ``own_fourth``, central moments of the outputs over all mini-batches.
     """
-    means, variances, powers, left = [], [], np.zeros(4), draws
-    while left:
-        size = min(left, max(1, CHUNK // batch))
+    means, variances, powers, remaining = [], [], np.zeros(4), draws
+    while remaining:
+        size = min(remaining, max(1, CHUNK // batch))
         outputs = sample(size)
         means.append(outputs.mean(1))
         variances.append(outputs.var(1))  # 1/B, as in Eq. 3
         powers += [np.sum(outputs**power) for power in range(1, 5)]
-        left -= size
+        remaining -= size
     m1, m2, m3, m4 = powers / (draws * batch)
-    found = {
+    moments = {
         "own_variance": float(m2 - m1**2),
         "own_fourth": float(m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4),
     }
     for name, values in (("mean", means), ("variance", variances)):
         squares = np.square(np.concatenate(values) - np.concatenate(values).mean())
-        found[f"measured_{name}"] = float(squares.sum() / (draws - 1))
-        found[f"{name}_error"] = float(squares.std() / draws**0.5)
-    return found
+        moments[f"measured_{name}"] = float(squares.sum() / (draws - 1))
+        moments[f"{name}_error"] = float(squares.std() / draws**0.5)
+    return moments

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,9 +12,11 @@ from matplotlib.figure import Figure
 
 from bnrecon.partition import Slice, partition
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide, geometric_mean
+from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.intervals import geometric_mean
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.plane_networks import (
     SETTINGS,
     distances,
@@ -28,20 +32,25 @@ from bnrecon.studies.bn_explained.plane_pictures import (
     picture_rows,
     point_rows,
 )
-from bnrecon.studies.bn_explained.wide_layers import (
-    OFFSETS,
-    measure_widths,
-    place,
-    summarize_widths,
-    width_claims,
-)
-
-__all__ = ["PART", "measure", "picture"]
 
 WIDTHS = (6, 6, 6, 6)
+WIDE = (6, 12, 24, 48)  # K, the units of a layer of the wider networks
+OFFSETS = (0.0, 3.0)  # of the data's mean from the origin, in the data's standard deviations
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 200}
 REACH = 30.0  # distances beyond it count as this
 SHOWN = {"seed": 0, "offset": 3.0, "reach": 4.0}  # the network and the window of the picture
+COLUMNS = [
+    "data's mean",
+    "network",
+    "setting",
+    "layer",
+    "distance to the nearest line",
+    "lines through the hull",
+    "regions in the hull",
+    "of those in the window",
+    "distance, BN to this",
+    "regions, BN to this",
+]
 SAME = (0.0, 1)  # offset and layer: there mu = 0, and zero bias has the lines of BN
 
 
@@ -64,20 +73,12 @@ def measure(seed: int) -> pd.DataFrame:
             near = partition(layers, hull(points)).folds
             for layer in range(len(WIDTHS)):
                 upto = layers[: layer + 1]
-                found = distances(far.of(layer), points).clip(max=REACH)
-                rows.append(
-                    {
-                        "kind": "network",
-                        "seed": seed,
-                        "offset": offset,
-                        "setting": setting,
-                        "layer": layer + 1,
-                        "distance": float(np.median(found)),
-                        "lines": len(np.unique(near.of(layer).unit)),
-                        "regions": len(partition(upto, hull(points)).regions),
-                        "window": len(partition(upto, square(centre, 5.0)).regions),
-                    }
-                )
+                gaps = distances(far.of(layer), points).clip(max=REACH)
+                row = {"kind": "network", "seed": seed, "offset": offset, "setting": setting}
+                row |= {"layer": layer + 1, "distance": float(np.median(gaps))}
+                row |= {"lines": len(np.unique(near.of(layer).unit))}
+                row |= {"regions": len(partition(upto, hull(points)).regions)}
+                rows.append(row | {"window": len(partition(upto, square(centre, 5.0)).regions)})
     return pd.DataFrame(rows)
 
 
@@ -104,10 +105,21 @@ def measure_seed(seed: int) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per seed."""
-    seeds = range(SEEDS[scale])
-    return [Task(f"seed {seed}", measure_seed, {"seed": seed}) for seed in seeds]
+def measure_widths(seed: int) -> pd.DataFrame:
+    """One row for each place of the data, depth, width and setting.
+
+    ``regions``: how many meet the data's convex hull. ``lines``: of how many of the last layer's
+    units the folded line does.
+    """
+    rows = []
+    cases = itertools.product(OFFSETS, (1, 2), WIDE, ("random bias", "BN"))
+    for offset, depth, width, setting in cases:
+        points = draw_clusters(seed, offset=offset)
+        divided = partition(draw_layers((width,) * depth, setting, points, seed), hull(points))
+        row = {"kind": "wide", "seed": seed, "offset": offset, "setting": setting}
+        row |= {"depth": depth, "width": width, "regions": len(divided.regions)}
+        rows.append(row | {"lines": len(np.unique(divided.folds.of(depth - 1).unit))})
+    return pd.DataFrame(rows)
 
 
 def _paired(rows: pd.DataFrame, column: str, setting: str) -> pd.Series:
@@ -120,52 +132,48 @@ def _paired(rows: pd.DataFrame, column: str, setting: str) -> pd.Series:
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per place of the data, setting and layer; then those of the wider layers."""
+    networks, wide = (rows[rows["kind"] == kind] for kind in ("network", "wide"))
     lines = []
-    networks = rows[rows["kind"] == "network"]
     for (offset, setting, layer), group in networks.groupby(
         ["offset", "setting", "layer"], sort=False
     ):
-        distance, regions = (
-            ""
-            if setting == "BN"
-            else f"{geometric_mean(_paired(rows, column, setting)[offset, layer]):.2f}"
-            for column in ("distance", "regions")
-        )
-        lines.append(
-            {
-                "data's mean": f"{offset:.0f} from the origin",
-                "network": f"{len(WIDTHS)} layers of {WIDTHS[0]}",
-                "setting": setting,
-                "layer": f"{layer:.0f}",
-                "distance to the nearest line": mean_interval(group["distance"].tolist()),
-                "lines through the hull": mean_interval(group["lines"].tolist()),
-                "regions in the hull": mean_interval(group["regions"].tolist()),
-                "of those in the window": f"{group['regions'].sum() / group['window'].sum():.0%}",
-                "distance, BN to this": distance,
-                "regions, BN to this": regions,
-            }
-        )
-    return pd.concat([pd.DataFrame(lines), summarize_widths(rows)]).fillna("")
+        line = _line(group, f"{len(WIDTHS)} layers of {WIDTHS[0]}", layer)
+        line["distance to the nearest line"] = mean_interval(group["distance"].tolist())
+        line["of those in the window"] = f"{group['regions'].sum() / group['window'].sum():.0%}"
+        for column in ("distance", "regions") if setting != "BN" else ():
+            ratio = geometric_mean(_paired(rows, column, setting)[offset, layer])
+            line[f"{column}, BN to this"] = f"{ratio:.2f}"
+        lines.append(line)
+    for (offset, depth, width, setting), group in wide.groupby(
+        ["offset", "depth", "width", "setting"], sort=False
+    ):
+        line = _line(group, f"{depth:.0f} layer{'s' * (depth > 1)} of {width:.0f}", depth)
+        if setting != "BN":
+            ratio = geometric_mean(_ratios(rows)[offset, depth, width])
+            line["regions, BN to this"] = f"{ratio:.2f}"
+        lines.append(line)
+    return pd.DataFrame(lines, columns=COLUMNS).fillna("")
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def _line(group: pd.DataFrame, network: str, layer: float) -> dict[str, Any]:
+    """What the lines of all networks have."""
+    line: dict[str, Any] = {"data's mean": f"{group['offset'].iloc[0]:.0f} from the origin"}
+    line |= {"network": network, "setting": group["setting"].iloc[0], "layer": f"{layer:.0f}"}
+    line["lines through the hull"] = mean_interval(group["lines"].tolist())
+    return line | {"regions in the hull": mean_interval(group["regions"].tolist())}
+
+
+def _ratios(rows: pd.DataFrame) -> pd.Series:
+    """BN's regions to those of random biases, by place of the data, depth, width and seed."""
+    wide = rows[rows["kind"] == "wide"]
+    table = wide.pivot_table("regions", ["offset", "depth", "width", "seed"], "setting")
+    return table["BN"] / table["random bias"]
+
+
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     seeds = rows.loc[rows["kind"] == "network", "seed"].nunique()
-    return (
-        "Leaky ReLUs on the plane; normal weights of variance 1/fan-in, the same in all settings. "
-        "Zero bias: Eq. 1 with c = 0; random bias: c standard normal; BN: Eq. 2 with γ = 1, β = 0 "
-        "and the statistics of the 50 points, three clusters with each coordinate of variance 1. "
-        "Lines and regions are exact. Distance: median over the data, to the nearest folded line "
-        f"of the layer, at most {REACH:.0f}. Lines: how many of the layer's units have one that "
-        "meets the data's convex hull. Regions: those of all layers up to this one that meet the "
-        "hull, and their share of those in the square of width 10 around the data. Means over "
-        f"{seeds} seeds with 95% intervals; ratios are geometric means, paired by seed. Seeds, "
-        "widths and places of the data are those of the first run, in which layers of "
-        "other widths were counted at the first place only. Figure: the network of "
-        f"{len(WIDTHS)} layers of {WIDTHS[0]} of the first seed, without BN (random bias) and with "
-        "it; the data's mean is 3 from the origin, of the two places the one that random biases "
-        "miss more clearly. Blue, the folded lines of this layer; grey, of earlier ones; black "
-        "dots, the data."
-    )
+    return {"reach": REACH, "seeds": seeds, "layers": len(WIDTHS), "width": WIDTHS[0]}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -175,10 +183,10 @@ def draw(rows: pd.DataFrame) -> Figure:
     lines, points = (rows[rows["kind"] == kind] for kind in ("line", "point"))
     window = _window(SHOWN["offset"]).window
     for axes_row, setting in zip(grid, ("random bias", "BN"), strict=True):
-        own = lines[lines["setting"] == setting]
+        folds = lines[lines["setting"] == setting]
         for layer, axes in enumerate(axes_row, 1):
-            draw_lines(axes, own[own["layer"] < layer], linewidths=0.5)
-            draw_lines(axes, own[own["layer"] == layer], colors=PALETTE[0], linewidths=0.9)
+            draw_lines(axes, folds[folds["layer"] < layer], linewidths=0.5)
+            draw_lines(axes, folds[folds["layer"] == layer], colors=PALETTE[0], linewidths=0.9)
             draw_points(axes, points, window)
         axes_row[0].set_ylabel("with BN" if setting == "BN" else "without BN, random biases")
     for layer, axes in enumerate(grid[0], 1):
@@ -186,98 +194,101 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Are the folded lines drawn towards the data, and are there more regions?"""
-    return [
-        _comparison(
-            rows,
-            "distance",
-            "Figure 1",
-            "With BN the folded hyperplanes are drawn towards the data (against random biases, "
-            "at every layer).",
-        ),
-        _on_every_hyperplane(rows),
-        _comparison(
-            rows,
-            "regions",
-            "Figure 1",
-            "BN increases the density of partition regions around the data (against random "
-            "biases, the partition of the network).",
-            layers=(len(WIDTHS),),
-        ),
-        *width_claims(rows),
-        _comparison(
-            rows,
-            "distance",
-            "Sect. 3.3",
-            "BN focuses the partition on the data, in contrast to zero bias (every layer of these "
-            "networks; Figure 3 has the section's own).",
-            setting="zero bias",
-        ),
-    ]
-
-
-def _on_every_hyperplane(rows: pd.DataFrame) -> Claim:
-    networks, width = rows[rows["kind"] == "network"], max(WIDTHS)
+    networks = rows[rows["kind"] == "network"]
     fewest = networks.loc[networks["setting"] == "BN", "lines"].min()
     others = networks[networks["setting"] == "random bias"].groupby("offset")["lines"].mean()
-    return Claim(
-        "Beyond Figure 1",
-        "With BN every folded hyperplane of every layer meets the convex hull of the data (h has "
-        "mean 0 over the data, and is continuous).",
-        "confirmed" if fewest == width else "contradicted",
-        f"the fewest in a layer are {fewest:.0f} of {width}; with random biases on average "
-        + ", ".join(f"{value:.1f} ({place(offset)})" for offset, value in others.items())
-        + ".",
+    verdicts: dict[str, bool | str] = {"hyperplanes": bool(fewest == max(WIDTHS))}
+    numbers: dict[str, Any] = {"fewest": fewest, "width": max(WIDTHS), "layers": len(WIDTHS)}
+    numbers["widths"] = [WIDE[0], WIDE[-1]]
+    numbers["others"] = ", ".join(
+        f"{value:.1f} (data's mean {offset:.0f} from the origin)"
+        for offset, value in others.items()
     )
+    every = range(1, len(WIDTHS) + 1)
+    for name, column, setting, layers in (
+        ("distance", "distance", "random bias", every),
+        ("regions", "regions", "random bias", (len(WIDTHS),)),
+        ("zero bias", "distance", "zero bias", every),
+    ):
+        verdicts[name], numbers[name] = _compare(rows, column, setting, layers)
+    for offset in OFFSETS:
+        name = f"offset {offset:.0f}"
+        verdicts[name], numbers[name] = _compare_widths(rows, offset)
+    return verdicts, numbers
 
 
-def _comparison(
-    rows: pd.DataFrame,
-    column: str,
-    where: str,
-    statement: str,
-    *,
-    setting: str = "random bias",
-    layers: Sequence[int] = range(1, len(WIDTHS) + 1),
-) -> Claim:
+def _compare(
+    rows: pd.DataFrame, column: str, setting: str, layers: Sequence[int]
+) -> tuple[str, dict[str, Any]]:
     """Whether BN's distances are smaller, or its regions more, at these layers and every place."""
     paired = _paired(rows, column, setting)
-    found = [
+    logarithms = [
         geometric_mean(group).logarithm
         for (offset, layer), group in paired.groupby(level=["offset", "layer"])
         if layer in layers and (setting != "zero bias" or (offset, layer) != SAME)
     ]
     if column == "distance":  # smaller is better
-        found = [-one for one in found]
-    verdicts = [decide([interval]) for interval in found]
+        logarithms = [-one for one in logarithms]
+    single = [intervals.decide([one]) for one in logarithms]
     ratios = (
-        ", ".join(f"{geometric_mean(group).mean:.2f}" for _, group in part.groupby("layer"))
-        + f" ({place(offset)})"
-        for offset, part in paired.groupby("offset")
+        ", ".join(f"{geometric_mean(group).mean:.2f}" for _, group in some.groupby("layer"))
+        + f" (data's mean {offset:.0f} from the origin)"
+        for offset, some in paired.groupby("offset")
     )
-    left_out = (
-        " Left out is layer 1 with the data's mean in the origin: there μ = 0, and both settings "
-        "have the same lines."
-        if setting == "zero bias"
-        else ""
+    return intervals.decide(logarithms), {
+        "ratios": "; ".join(ratios),
+        "cases": len(logarithms),
+        "with": single.count("confirmed"),
+        "against": single.count("contradicted"),
+    }
+
+
+def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, str]]:
+    """At a place of the data: does BN increase the number of a single layer's regions?"""
+    wide, ratios = rows[(rows["kind"] == "wide") & (rows["offset"] == offset)], _ratios(rows)
+    one, two = (
+        {width: geometric_mean(ratios[offset, depth, width]).logarithm for width in WIDE}
+        for depth in (1, 2)
     )
-    return Claim(
-        where,
-        statement,
-        decide(found),
-        f"{column}, BN to {setting}, layers 1 to {len(WIDTHS)}: {'; '.join(ratios)}; the paired "
-        f"95% interval is on BN's side in {verdicts.count('confirmed')} of {len(found)} cases, on "
-        f"the other in {verdicts.count('contradicted')}.{left_out}",
+    single, double = (wide[wide["depth"] == depth] for depth in (1, 2))
+    return intervals.decide(one.values()), {
+        "one": _list_regions(single, one),
+        "two": _list_regions(double, two),
+        "enough": _enough(single[single["setting"] == "random bias"]),
+    }
+
+
+def _list_regions(rows: pd.DataFrame, compared: dict[int, Interval]) -> str:
+    """Mean regions with BN and with random biases, and what the intervals by width say of them."""
+    means = rows.pivot_table("regions", "width", "setting")
+    words = {"confirmed": "more", "contradicted": "fewer", "open": "undecided"}
+    return ", ".join(
+        f"{means.loc[width, 'BN']:.0f} and {means.loc[width, 'random bias']:.0f} "
+        f"(K = {width}, {words[intervals.decide([interval])]})"
+        for width, interval in compared.items()
     )
 
 
-PART = Experiment(
-    "Figure 1",
-    "Partition of the plane layer by layer, without and with BN",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+def _enough(rows: pd.DataFrame) -> str:
+    """From which width K on random lines make more regions in the hull than BN's 2 K.
+
+    K lines make one region, one more for each line that meets the hull, and one for each crossing
+    of two of them in it: 1 + p K + q K (K - 1) / 2 on average, with the shares p and q of lines and
+    of pairs. This is above 2 K beyond the larger root.
+    """
+    width = rows["width"].max()
+    widest = rows[rows["width"] == width]
+    lines, regions = widest["lines"].mean(), widest["regions"].mean()
+    p, q = lines / width, (regions - 1 - lines) / (width * (width - 1) / 2)
+    middle = 2 - p + q / 2
+    root = (middle + (middle**2 - 2 * q) ** 0.5) / q
+    return (
+        f"with p = {p:.2f} and q = {q:.2f} (K = {width:.0f}) more than 2 K from "
+        f"K = {np.floor(root) + 1:.0f} on"
+    )
+
+
+TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
+PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,14 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide, paired_difference_by
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.intervals import paired_difference_by
 from bnrecon.reproduction.options import refuse_compared
-from bnrecon.studies.bn_explained.initializations import (
-    at_rate,
-    train_at_best_rate,
-    train_at_rate,
-)
-from bnrecon.studies.bn_explained.trained_networks import (
-    NOT_AUGMENTED,
-    describe,
-)
-
-__all__ = ["PART"]
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.trainings import obtain
+from bnrecon.runtime.errors import Diverged
+from bnrecon.studies.bn_explained.trained_networks import NOT_AUGMENTED, describe
 
 STARTS = {
     "zero_bias": "zero bias",
@@ -36,45 +29,76 @@ STARTS = {
     "frozen_scale": "frozen BN scale",
 }
 BN = "frozen_statistics"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a scale trains, and how many training images select the learning rate."""
-
-    options: tuple[str, ...]
-    rates: tuple[float, ...]
-    validation: int
-    seeds: int
-
-
-SETTINGS = {
-    "smoke": Setting(("data=digits", "scale=smoke"), (0.01, 0.1), 64, 2),
-    "laptop": Setting(
-        ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),
-        (0.03, 0.1, 0.3),
-        5000,
-        3,
-    ),
-    "paper": Setting(
-        ("data=cifar100", "target.width=64", "train.epochs=50", "train.warmup_epochs=5"),
-        (0.003, 0.01, 0.03, 0.1, 0.3),
-        5000,
-        10,
-    ),
+OPTIONS = {
+    "smoke": ("data=digits", "scale=smoke"),
+    "laptop": ("data=cifar100", "target.width=8", "train.epochs=6", "train.warmup_epochs=1"),
+    "paper": ("data=cifar100", "target.width=64", "train.epochs=50", "train.warmup_epochs=5"),
 }
+RATES = {"smoke": (0.01, 0.1), "laptop": (0.03, 0.1, 0.3), "paper": (0.003, 0.01, 0.03, 0.1, 0.3)}
+VALIDATION = {"smoke": 64, "laptop": 5000, "paper": 5000}  # images that select the learning rate
+SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
 
 
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
-    return ("target=resnet9", *SETTINGS[scale].options, *NOT_AUGMENTED, "train.test_every=1")
+    return ("target=resnet9", *OPTIONS[scale], *NOT_AUGMENTED, "train.test_every=1")
+
+
+def at_rate(options: Sequence[str], rate: float, validation: int) -> tuple[str, ...]:
+    """The overrides of a training that is tested on held-out training images."""
+    return (*options, f"data.validation={validation}", f"train.lr={rate:g}", "train.seed=0")
+
+
+def train_at_rate(start: str, rate: float, options: Sequence[str]) -> pd.DataFrame:
+    """Train at one learning rate and test on the validation images: a row for each epoch."""
+    named = {"start": start, "kind": "validation", "rate": rate, "seed": 0}
+    return pd.DataFrame([named | row for row in _epochs(options)])
+
+
+def train_at_best_rate(
+    start: str, seed: int, rates: list[float], validation: int, options: Sequence[str]
+) -> pd.DataFrame:
+    """Train on all training images at the rate that validation selects; a row for each epoch.
+
+    The rate is that of the largest validation accuracy after the last epoch, at seed 0. What was
+    trained to select it is read, or trained again where it is missing.
+
+    Args:
+        start: a value of ``target.initialization``.
+        seed: of the initial weights and the order of images.
+        rates: the learning rates to select from.
+        validation: images that are held out to select.
+        options: overrides of the run, without rate and seed.
+    """
+    reached = {rate: _epochs(at_rate(options, rate, validation))[-1]["accuracy"] for rate in rates}
+    best = max(reached, key=reached.__getitem__)
+    named = {"start": start, "kind": "test", "rate": best, "seed": seed}
+    run = (*options, f"train.lr={best:g}", f"train.seed={seed}")
+    return pd.DataFrame([named | row for row in _epochs(run)])
+
+
+def _epochs(options: Sequence[str]) -> list[dict[str, Any]]:
+    """What each epoch's test gave; one row with accuracy 0 for a training that diverges."""
+    try:
+        trained, _, _ = obtain(options)
+    except Diverged:
+        return [{"epoch": 1, "accuracy": 0.0, "training_accuracy": 0.0, "diverged": True}]
+    config = trained.about["config"]
+    named = {"diverged": False, "seconds": trained.about["seconds"]}
+    named |= {"data": config["data"]["name"], "width": config["target"]["width"]}
+    named |= {"batch_size": config["train"]["batch_size"], "images": trained.about["images"]}
+    return [
+        {"epoch": row["epoch"], "accuracy": row["test_accuracy"]}
+        | {"training_accuracy": row["accuracy"], **named}
+        for row in trained.about["log"]
+    ]
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each start and learning rate, then one for each start and seed."""
     compared = {"target.initialization", "data.validation", "train.lr", "train.seed"}
     refuse_compared(options, compared)
-    setting = SETTINGS[scale]
+    rates, validation = RATES[scale], VALIDATION[scale]
     runs = {
         start: (*common_options(scale), f"target.initialization={start}", *options)
         for start in STARTS
@@ -84,23 +108,18 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
             f"{STARTS[start]}, rate {rate:g}, validation",
             train_at_rate,
             {"start": start, "rate": rate},
-            at_rate(runs[start], rate, setting.validation),
+            at_rate(runs[start], rate, validation),
         )
-        for start, rate in itertools.product(STARTS, setting.rates)
+        for start, rate in itertools.product(STARTS, rates)
     ]
     test = [
         Task(
             f"{STARTS[start]}, seed {seed}",
             train_at_best_rate,
-            {
-                "start": start,
-                "seed": seed,
-                "rates": list(setting.rates),
-                "validation": setting.validation,
-            },
+            {"start": start, "seed": seed, "rates": list(rates), "validation": validation},
             runs[start],
         )
-        for seed, start in itertools.product(range(setting.seeds), STARTS)
+        for seed, start in itertools.product(range(SEEDS[scale]), STARTS)
     ]
     return selection + test
 
@@ -119,8 +138,8 @@ def _final(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _validation(rows: pd.DataFrame, start: str) -> pd.DataFrame:
     """After the last epoch of each learning rate: validation accuracy and its standard error."""
-    part = rows[(rows["kind"] == "validation") & (rows["start"] == start)]
-    last = part.sort_values("epoch").groupby("rate").tail(1).sort_values("rate")
+    selection = rows[(rows["kind"] == "validation") & (rows["start"] == start)]
+    last = selection.sort_values("epoch").groupby("rate").tail(1).sort_values("rate")
     share = last["accuracy"] / 100
     return last.assign(error=100 * (share * (1 - share) / last["images"]) ** 0.5)
 
@@ -130,7 +149,7 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     final = _final(rows)
     lines = []
     for start, title in STARTS.items():
-        own = final[final["start"] == start]
+        tested = final[final["start"] == start]
         rates = _validation(rows, start)
         line: dict[str, Any] = {
             "initialization": title,
@@ -139,12 +158,12 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 for rate, accuracy, diverged in rates[["rate", "accuracy", "diverged"]].values
             ),
         }
-        if len(own):
+        if len(tested):
             line |= {
-                "rate": f"{own['rate'].iloc[0]:g}",
-                "test accuracy": mean_interval(list(own["accuracy"])),
-                "first half of the epochs": mean_interval(list(own["early"])),
-                "training accuracy": mean_interval(list(own["training_accuracy"])),
+                "rate": f"{tested['rate'].iloc[0]:g}",
+                "test accuracy": mean_interval(list(tested["accuracy"])),
+                "first half of the epochs": mean_interval(list(tested["early"])),
+                "training accuracy": mean_interval(list(tested["training_accuracy"])),
             }
             if start != BN:
                 line["frozen BN statistics minus it"] = describe(_gain(final, start))
@@ -158,38 +177,18 @@ def _gain(
     return paired_difference_by(final, "start", better, start, value)
 
 
-def _caption(rows: pd.DataFrame) -> str:
-    known = rows[~rows["diverged"].astype(bool)]
-    if known.empty:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any] | str:
+    """What the caption names."""
+    trained = rows[~rows["diverged"].astype(bool)]
+    if trained.empty:
         return "All trainings so far diverged."
-    first, epochs = known.iloc[0], int(known["epoch"].max())
-    held_out = known.loc[known["kind"] == "validation", "images"]
+    held_out = trained.loc[trained["kind"] == "validation", "images"]
     diverged = rows[(rows["kind"] == "test") & rows["diverged"].astype(bool)]
-    diverged = diverged.drop_duplicates(["start", "seed"])
-    return (
-        f"ResNet-9 (we take DAWNBench's) of width {first['width']:.0f} (DAWNBench: 64) on "
-        f"{first['data']} (paper: cifar100), {epochs} epochs, no augmentation. No BatchNorm is "
-        "trained: all layers have a bias, at the start zero, or uniform within 1 / sqrt(fan-in), "
-        "which is small beside the pre-activations. BN statistics: μ and σ of every channel over "
-        "all training images, computed layer by layer before training (Eq. 3); frozen: they "
-        "normalize in the whole training, as in the paper, so that a step of SGD moves the "
-        "normalized weights 1/σ² times as much; folded: the same function at the start, with μ and "
-        "σ in the weights and biases, which are trained as those of the first two rows. BN "
-        "scale: divided by sqrt(μ² + σ²), so that the pre-activations have mean square 1, "
-        "as with BN, and their zero sets are not translated. For a seed all have the same initial "
-        "weights (convolutions: He normal) and order of images, and they learn the same "
-        "parameters. The learning rate is selected for each, at seed 0, by the accuracy on "
-        f"{_count(held_out)} held-out training images after the last epoch (bars: standard "
-        "error); then all training images are trained on. SGD with momentum 0.9, weight decay "
-        f"5e-4, batches of {first['batch_size']:.0f}, warm-up and a cosine; the paper states none "
-        "of these. ±, bands: 95% Student-t interval over seeds; differences are paired by seed. "
-        "First half of the epochs: mean of the test accuracies after each. "
-        f"Trainings that diverged after the selection, and are left out: {len(diverged)}."
-    )
-
-
-def _count(images: pd.Series) -> str:
-    return f"{int(images.max()):,}" if len(images) else "so far no"
+    return trained.iloc[0][["width", "data", "batch_size"]].to_dict() | {
+        "epochs": int(trained["epoch"].max()),
+        "held_out": f"{int(held_out.max()):,}" if len(held_out) else "so far no",
+        "diverged": len(diverged.drop_duplicates(["start", "seed"])),
+    }
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -198,83 +197,52 @@ def draw(rows: pd.DataFrame) -> Figure:
     test = rows[(rows["kind"] == "test") & ~rows["diverged"].astype(bool)]
     for number, (colour, (start, title)) in enumerate(zip(PALETTE, STARTS.items(), strict=False)):
         style: dict[str, Any] = {"color": colour, "marker": "os^Dv"[number], "markersize": 3}
-        own = test[test["start"] == start].groupby("epoch")["accuracy"]
-        if len(own):
-            found = [mean_interval(list(values)) for _, values in own]
-            means = np.array([interval.mean for interval in found])
-            widths = np.array([interval.half_width or 0.0 for interval in found])
-            left.plot(list(own.groups), means, label=title, **style)
+        epochs = test[test["start"] == start].groupby("epoch")["accuracy"]
+        if len(epochs):
+            by_epoch = [mean_interval(list(values)) for _, values in epochs]
+            means = np.array([interval.mean for interval in by_epoch])
+            widths = np.array([interval.half_width or 0.0 for interval in by_epoch])
+            left.plot(list(epochs.groups), means, label=title, **style)
             low, high = np.clip([means - widths, means + widths], 0, 100)
-            left.fill_between(list(own.groups), low, high, color=colour, alpha=0.15, linewidth=0)
+            left.fill_between(list(epochs.groups), low, high, color=colour, alpha=0.15, linewidth=0)
         rates = _validation(rows, start)
         rates = rates[~rates["diverged"].astype(bool)]
         right.errorbar(
             rates["rate"], rates["accuracy"], rates["error"], capsize=2, label=title, **style
         )
-    left.set_xlabel("epoch")
+    left.set(xlabel="epoch", ylabel="test accuracy (%)", title="a  trained at the selected rate")
     left.xaxis.get_major_locator().set_params(integer=True)
-    left.set_ylabel("test accuracy (%)")
-    left.set_title("a  trained at the selected rate")
-    right.set_xscale("log")
+    right.set(xscale="log", xlabel="learning rate", ylabel="validation accuracy (%)")
+    right.set_title("b  selection, seed 0")
     rates = sorted(rows.loc[rows["kind"] == "validation", "rate"].unique())
     right.set_xticks(rates, [f"{rate:g}" for rate in rates])
     right.minorticks_off()
-    right.set_xlabel("learning rate")
-    right.set_ylabel("validation accuracy (%)")
-    right.set_title("b  selection, seed 0")
     handles, labels = right.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3)
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Is the start from BN's statistics better, faster, and by the position of the zero sets?"""
     final, edge = _final(rows), _at_the_edge(rows)
-    rivals = ("zero_bias", "random_bias")
 
-    def gains(value: str) -> dict[str, Interval | None]:
-        return {STARTS[start]: _gain(final, start, value) for start in rivals}
+    def gains(value: str = "accuracy", better: str = BN) -> dict[str, Interval | None]:
+        rivals = ("zero_bias", "random_bias")
+        return {STARTS[start]: _gain(final, start, value, better) for start in rivals}
 
-    def shown(found: dict[str, Interval | None]) -> str:
-        return " and ".join(f"{describe(gain)} against {name}" for name, gain in found.items())
-
-    best, fast = gains("accuracy"), gains("early")
-    folded = {STARTS[start]: _gain(final, start, better="folded_statistics") for start in rivals}
+    best, fast, folded = gains(), gains("early"), gains(better="folded_statistics")
     translation = _gain(final, "frozen_scale")
-    reasons = decide([*folded.values(), translation])
-    return [
-        Claim(
-            "Figure 10, Section 4",
-            "Initialized by BN, with its statistics frozen, SGD reaches a higher-performing "
-            "classifier than from zero or random biases.",
-            "open" if edge else decide(best.values()),
-            f"test accuracy in percentage points: {shown(best)}.{edge}",
-        ),
-        Claim(
-            "Figure 10, Section 4",
-            "Initialized by BN, with its statistics frozen, SGD converges faster.",
-            "open" if edge else decide(fast.values()),
-            "test accuracy over the first half of the epochs, at the rates selected for the last, "
-            f"in percentage points: {shown(fast)}.",
-        ),
-        Claim(
-            "Section 4",
-            "The gain can be attributed to the position of the initial spline partition.",
-            "contradicted" if reasons == "contradicted" else "open",
-            "two parts of it, in percentage points. As an initialization alone (folded): "
-            f"{shown(folded)}. The translation by μ, at the same scale of the pre-activations: "
-            f"{describe(translation)}. A translation centres what the next layer is given, too, "
-            "which is known to speed up SGD without any partition (LeCun et al. 1998): these "
-            "comparisons cannot confirm the reason, only contradict it.",
-        ),
-        Claim(
-            "Figure 5",
-            "The same holds for a ResNet50 on ImageNet.",
-            "open",
-            "not measured: `bnrecon train experiment=imagenet_initialization "
-            "target.initialization=frozen_statistics data.root=FOLDER`, and with zero_bias.",
-        ),
-    ]
+    reasons = intervals.decide([*folded.values(), translation])
+    numbers = {
+        name: " and ".join(f"{describe(gain)} against {start}" for start, gain in of_kind.items())
+        for name, of_kind in (("best", best), ("fast", fast), ("folded", folded))
+    }
+    return {
+        "better": "open" if edge else intervals.decide(best.values()),
+        "faster": "open" if edge else intervals.decide(fast.values()),
+        "Section 4": "contradicted" if reasons == "contradicted" else "open",
+        "Figure 5": "open",
+    }, numbers | {"edge": edge, "translation": describe(translation)}
 
 
 def _at_the_edge(rows: pd.DataFrame) -> str:
@@ -290,13 +258,4 @@ def _at_the_edge(rows: pd.DataFrame) -> str:
     )
 
 
-PART = Experiment(
-    "Figure 10, Section 4",
-    "Training without BatchNorm, started from its statistics or not",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    options=common_options,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption, options=common_options)

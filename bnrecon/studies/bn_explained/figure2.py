@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from torch import nn
 
-from bnrecon.partition import partition
+from bnrecon.partition import Folds, Slice, partition, rectangle, slice_along
 from bnrecon.reporting.figures import PAGE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.bn_explained.plane_networks import draw_clusters, draw_layers, square
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.bn_explained.plane_networks import (
+    distances,
+    draw_clusters,
+    draw_layers,
+    square,
+)
 from bnrecon.studies.bn_explained.plane_pictures import (
     draw_lines,
     draw_points,
@@ -20,35 +29,213 @@ from bnrecon.studies.bn_explained.plane_pictures import (
     picture_rows,
     point_rows,
 )
-from bnrecon.studies.bn_explained.translation_and_folding import (
-    REACH,
-    SHIFTS,
-    TOLERANCE,
-    UNIT,
-    WIDTHS,
-    adjusted,
-    check,
-    feature_slice,
-    folded_line,
-    own_line,
-)
 
-__all__ = ["PART", "picture"]
-
+WIDTHS = (8, 8)
+UNIT = 0  # k, of layer 2
+SHIFTS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of mu_2,k, in sigma_2,k
+REACH = 3.0  # of the windows, in standard deviations of the data and about those of layer 1
+LONG = 1e-2  # facets that are shorter say little about directions
+TOLERANCE = 1e-7
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
 SHOWN = 3  # the network of the picture: of the first four, the one with the clearest folds
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of sigma_1,i
+
+
+def adjusted(
+    layers: nn.Sequential,
+    *,
+    shift: float = 0.0,
+    sigma1: float | np.ndarray = 1.0,
+    sigma2: float = 1.0,
+) -> nn.Sequential:
+    """A copy with other statistics.
+
+    Args:
+        layers: two layers with batch normalization.
+        shift: added to mu_2,k of the unit k.
+        sigma1: factors of layer 1's standard deviations, one number or (8,).
+        sigma2: factor of layer 2's standard deviations.
+    """
+    changed = copy.deepcopy(layers)
+    changed.get_buffer("1.1.running_mean")[UNIT] += shift
+    changed.get_buffer("0.1.running_var").mul_(torch.as_tensor(sigma1) ** 2)
+    changed.get_buffer("1.1.running_var").mul_(sigma2**2)
+    return changed
+
+
+def feature_slice(layers: nn.Sequential, points: np.ndarray) -> Slice:
+    """The plane of the first two principal components of layer 2's inputs, through their mean."""
+    with torch.no_grad():
+        features = layers[0](torch.from_numpy(points))
+    mean = features.mean(0)
+    directions = torch.linalg.svd(features - mean, full_matrices=False)[2][:2]
+    return slice_along(mean, directions, rectangle((-REACH, -REACH), (REACH, REACH)))
+
+
+def own_line(layers: nn.Sequential, plane: Slice) -> Folds:
+    """The unit's hyperplane in a slice of layer 2's input space."""
+    return partition(layers[1], plane).folds.of(0, UNIT)
+
+
+def folded_line(layers: nn.Sequential, plane: Slice) -> Folds:
+    """The unit's folded hyperplane in the input space."""
+    return partition(layers, plane).folds.of(1, UNIT)
+
+
+def _directions(folds: Folds) -> np.ndarray:
+    """Each segment's direction as an angle (S,) in [0, pi)."""
+    along = folds.ends[:, 1] - folds.ends[:, 0]
+    return np.arctan2(along[:, 1], along[:, 0]) % np.pi
+
+
+def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The angle between two directions, in [0, pi/2]."""
+    difference = np.abs(first - second) % np.pi
+    return np.minimum(difference, np.pi - difference)
+
+
+def _by_region(layers: nn.Sequential, folds: Folds) -> dict[bytes, tuple[float, float]]:
+    """Direction and length of the facet in each region of layer 1, by the signs of its units."""
+    middle = torch.from_numpy(folds.ends.mean(1))
+    with torch.no_grad():
+        signs = (layers[0](middle) > 0).numpy()
+    facets = zip(signs, _directions(folds), folds.lengths(), strict=True)
+    return {sign.tobytes(): (angle, length) for sign, angle, length in facets if length > LONG}
+
+
+def _turns(layers: nn.Sequential, first: Folds, second: Folds) -> np.ndarray:
+    """The angles by which facets differ in the regions where both have one."""
+    before, after = _by_region(layers, first), _by_region(layers, second)
+    shared = [(before[key][0], after[key][0]) for key in before.keys() & after.keys()]
+    return _apart(*np.array(shared).reshape(-1, 2).T)
+
+
+def _gap(first: Folds, second: Folds) -> float:
+    """How far the ends of either set of segments are from the other set."""
+    between = [
+        distances(there, here.ends.reshape(-1, 2))
+        for here, there in ((first, second), (second, first))
+    ]
+    return float(np.concatenate(between).max(initial=0.0))
+
+
+def _corners(folds: Folds, plane: Slice) -> np.ndarray:
+    """The ends of segments inside the window (n, 2)."""
+    ends = folds.ends.reshape(-1, 2)
+    low, high = plane.window.min(0), plane.window.max(0)
+    return ends[((ends > low + 1e-6) & (ends < high - 1e-6)).all(1)]
+
+
+def _pivots(folds: Folds, plane: Slice, lines: Folds) -> np.ndarray:
+    """The folds of a line on these lines of layer 1 (n, 2)."""
+    corners = _corners(folds, plane)
+    return corners[distances(lines, corners) < TOLERANCE]
+
+
+def check(seed: int) -> pd.DataFrame:
+    """One row: what changes in a random network when mu_2,k, sigma_1 or sigma_2 do.
+
+    Angles are in radians, lengths in standard deviations of the data.
+    """
+    points = draw_clusters(seed)
+    layers = draw_layers(WIDTHS, "BN", points, seed)
+    generator = np.random.Generator(np.random.Philox(key=(seed, 2)))
+    factors = 4.0 ** generator.uniform(-1, 1, WIDTHS[0])
+    plane = square((0.0, 0.0), REACH)
+    row = {"kind": "network", "seed": seed}
+    row |= _check_translation(layers, plane, points)
+    row |= _check_folding(layers, plane, factors)
+    return pd.DataFrame([row | _check_scale(layers, plane, factors)])
+
+
+def _check_translation(layers: nn.Sequential, plane: Slice, points: np.ndarray) -> dict[str, float]:
+    """Of the five values of mu_2,k: directions, gaps between the lines, and their corners."""
+    inputs = feature_slice(layers, points)
+    weight = layers.get_parameter("1.0.weight")[UNIT].detach()
+    deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
+    moved = [adjusted(layers, shift=shift * deviation) for shift in SHIFTS]
+    normal = (inputs.directions @ weight).numpy()
+    length = np.linalg.norm(normal)
+    angle = np.arctan2(normal[0], -normal[1]) % np.pi
+    lines = [own_line(network, inputs) for network in moved]
+    levels = [float((line.ends[0] @ normal / length).mean()) for line in lines if len(line)]
+    expected = [
+        shift * deviation / length for shift, line in zip(SHIFTS, lines, strict=True) if len(line)
+    ]
+    folded = [folded_line(network, plane) for network in moved]
+    turned = [_turns(layers, folded[2], other) for other in folded]
+    layer1 = partition(layers, plane).folds.of(0)
+    return {
+        "lines": len(levels),
+        "own_turned": float(max(_apart(_directions(line), angle).max(initial=0) for line in lines)),
+        "own_gap": float(np.abs(np.subtract(levels, expected)).max()),
+        "folded_pairs": int(sum(map(len, turned))) - len(turned[2]),
+        "folded_turned": float(np.concatenate(turned).max(initial=0)),
+        "speeds": _speeds(layers, folded[2]),
+        "off_layer1": max(_off(folds, plane, layer1) for folds in folded),
+    }
+
+
+def _speeds(layers: nn.Sequential, folds: Folds) -> float:
+    """The largest to the smallest shift of a facet for one change of mu_2,k: 1 / ||grad||."""
+    middle = torch.from_numpy(folds.ends.mean(1)).requires_grad_()
+    outputs = layers[0](middle) @ layers.get_parameter("1.0.weight")[UNIT]
+    sizes = torch.autograd.grad(outputs.sum(), middle)[0].norm(dim=1)
+    return float(sizes.max() / sizes.min())
+
+
+def _off(folds: Folds, plane: Slice, lines: Folds) -> float:
+    """How far the corners of a folded line are from layer 1's lines."""
+    return float(distances(lines, _corners(folds, plane)).max(initial=0.0))
+
+
+def _check_folding(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
+    """Of random factors of all sigma_1, and of one factor at a time."""
+    before, changed = partition(layers, plane).folds, adjusted(layers, sigma1=factors)
+    after = partition(changed, plane).folds
+    turned = _turns(layers, before.of(1, UNIT), after.of(1, UNIT))
+    pivots, moved = 0, 0.0
+    for unit in range(WIDTHS[0]):
+        one = np.where(np.arange(WIDTHS[0]) == unit, 4.0, 1.0)
+        folds, line = folded_line(adjusted(layers, sigma1=one), plane), before.of(0, unit)
+        here, there = (_pivots(some, plane, line) for some in (before.of(1, UNIT), folds))
+        pivots += len(np.unique(here.round(6), axis=0))
+        both = [distances(folds, here), distances(before.of(1, UNIT), there)]
+        moved = max(moved, float(np.concatenate(both).max(initial=0.0)))
+    return {
+        "layer1_moved": _gap(before.of(0), after.of(0)),
+        "regions": len(turned),
+        "turned": int((turned > TOLERANCE).sum()),
+        "median_turn": float(np.median(turned)) if len(turned) else 0.0,
+        "off_layer1_sigma": _off(after.of(1, UNIT), plane, before.of(0)),
+        "pivots": pivots,
+        "pivots_moved": moved,
+    }
+
+
+def _check_scale(layers: nn.Sequential, plane: Slice, factors: np.ndarray) -> dict[str, float]:
+    """Of sigma_2, and of a common factor of sigma_1, which divides layer 2's inputs."""
+    before = partition(layers, plane).folds
+    scaled = partition(adjusted(layers, sigma2=3.0), plane).folds
+    mean = float(layers.get_buffer("1.1.running_mean")[UNIT])
+    common = folded_line(adjusted(layers, sigma1=2.0), plane)
+    shifted = folded_line(adjusted(layers, shift=mean), plane)
+    return {
+        "own_sigma": _gap(before.of(1), scaled.of(1)),
+        "common": _gap(common, shifted),
+        "common_turned": float(_turns(layers, before.of(1, UNIT), common).max(initial=0.0)),
+    }
 
 
 def picture(seed: int) -> pd.DataFrame:
     """The lines of the three panels and the data; the unit i of panel c has the largest |w_2,k|."""
     points = draw_clusters(seed)
     layers = draw_layers(WIDTHS, "BN", points, seed)
-    plane, own = square((0.0, 0.0), REACH), feature_slice(layers, points)
+    plane, inputs = square((0.0, 0.0), REACH), feature_slice(layers, points)
     deviation = float(layers.get_buffer("1.1.running_var")[UNIT]) ** 0.5
     unit = int(layers.get_parameter("1.0.weight")[UNIT].abs().argmax())
     with torch.no_grad():
-        features = own.coordinates(layers[0](torch.from_numpy(points)))
+        features = inputs.coordinates(layers[0](torch.from_numpy(points)))
     first = partition(layers, plane).folds.of(0)
     rows = point_rows(features, panel="a")
     for panel in ("b", "c"):
@@ -56,7 +243,7 @@ def picture(seed: int) -> pd.DataFrame:
     rows += line_rows(first.of(0, unit), panel="c", role="varied")
     for shift in SHIFTS:
         moved = adjusted(layers, shift=shift * deviation)
-        rows += line_rows(own_line(moved, own), panel="a", role="unit", value=shift)
+        rows += line_rows(own_line(moved, inputs), panel="a", role="unit", value=shift)
         rows += line_rows(folded_line(moved, plane), panel="b", role="unit", value=shift)
     for factor in FACTORS:
         one = np.where(np.arange(WIDTHS[0]) == unit, factor, 1.0)
@@ -108,20 +295,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([*table[:5], row, *table[5:]])
 
 
-def _caption(rows: pd.DataFrame) -> str:
-    return (
-        f"{int((rows['kind'] == 'network').sum())} networks of two layers of {WIDTHS[0]} leaky "
-        "ReLUs with normal weights, BN statistics of 50 points in three clusters; k is the first "
-        "unit. Angles in radians, lengths in standard deviations of the data. Random factors are "
-        "from 1/4 to 4, one for each unit; one factor common to all units only translates, as it "
-        f"divides layer 2's inputs. Figure: the network of seed {SHOWN}, chosen by eye among the "
-        "first four for its clear folds; the numbers are those of all seeds. (a) The "
-        "hyperplane of unit k for five values of μ_2,k, in the plane of the first two principal "
-        "components of layer 2's inputs; black dots are the data's features, projected; (b) the "
-        "same in the input space, where it is folded on layer 1's hyperplanes (grey); (c) for five "
-        "values of one σ_1,i, i of the largest weight: the facets turn about the points where the "
-        "line meets unit i's hyperplane (dashed). The thick lines are those of BN."
-    )
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
+    networks = int((rows["kind"] == "network").sum())
+    return {"networks": networks, "width": WIDTHS[0], "seed": SHOWN}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -134,16 +311,16 @@ def draw(rows: pd.DataFrame) -> Figure:
     shifted, scaled = r"BN's $\mu_{2,k}$ plus … $\sigma_{2,k}$", r"BN's $\sigma_{1,i}$ times …"
     window = square((0.0, 0.0), REACH).window
     for axes, panel, title in zip(grid, "abc", titles, strict=True):
-        part = rows[rows["panel"] == panel]
-        draw_lines(axes, part[part["role"] == "layer 1"], linewidths=0.5)
-        draw_lines(axes, part[part["role"] == "varied"], colors="black", linestyles="--")
+        lines = rows[rows["panel"] == panel]
+        draw_lines(axes, lines[lines["role"] == "layer 1"], linewidths=0.5)
+        draw_lines(axes, lines[lines["role"] == "varied"], colors="black", linestyles="--")
         values = FACTORS if panel == "c" else SHIFTS
         for value, share in zip(values, np.linspace(0, 0.85, len(values)), strict=True):
-            own = part[(part["role"] == "unit") & (part["value"] == value)]
+            unit = lines[(lines["role"] == "unit") & (lines["value"] == value)]
             style = {"colors": [matplotlib.colormaps["viridis"](share)], "label": f"{value:g}"}
             is_measured = value == (1.0 if panel == "c" else 0.0)
-            draw_lines(axes, own, linewidths=1.8 if is_measured else 1.0, **style)
-        draw_points(axes, part[part["kind"] == "point"], window)
+            draw_lines(axes, unit, linewidths=1.8 if is_measured else 1.0, **style)
+        draw_points(axes, lines[lines["kind"] == "point"], window)
         axes.set_title(title)
         axes.legend(
             title=scaled if panel == "c" else shifted,
@@ -157,7 +334,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """What the caption and Appendix C say of mu and sigma."""
     checked = rows[rows["kind"] == "network"]
     largest, total = checked.max(numeric_only=True), checked.sum(numeric_only=True)
@@ -165,51 +342,12 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     def exact(*columns: str) -> bool:
         return bool((largest[list(columns)] < TOLERANCE).all())
 
-    def verdict(*, holds: bool) -> str:
-        return "confirmed" if holds else "contradicted"
-
-    return [
-        Claim(
-            "Figure 2(a), (b)",
-            "μ_2,k translates the hyperplane in layer 2's input space, and the folded one in the "
-            "input space.",
-            verdict(holds=exact("own_turned", "own_gap", "folded_turned", "off_layer1")),
-            f"directions change by at most {largest['own_turned']:.0e} and, facet by facet, by "
-            f"{largest['folded_turned']:.0e} over {total['folded_pairs']:.0f} pairs; the folded "
-            "hyperplane keeps no shape, as each region has its own speed: the fastest facet of a "
-            f"line moves {checked['speeds'].median():.1f} times as far as the slowest (median).",
-        ),
-        Claim(
-            "Figure 2(c)",
-            "With μ_2,k fixed, σ_1 folds the hyperplanes of the next layer.",
-            verdict(
-                holds=exact("off_layer1_sigma", "pivots_moved")
-                and total["turned"] == total["regions"]
-            ),
-            f"facets turn in {total['turned']:.0f} of {total['regions']:.0f} regions, by "
-            f"{checked['median_turn'].median():.2f} rad in the median of networks, and stay folded "
-            f"on layer 1's hyperplanes to {largest['off_layer1_sigma']:.0e}. If one σ_1,i changes, "
-            f"the {total['pivots']:.0f} points on unit i's hyperplane stay, to "
-            f"{largest['pivots_moved']:.0e}: there h_1,i is 0. A common factor of all σ_1 folds "
-            f"nothing: twice σ_1 gives the line of 2 μ_2,k to {largest['common']:.0e}, and no "
-            f"facet turns by more than {largest['common_turned']:.0e}.",
-        ),
-        Claim(
-            "Appendix C",
-            "σ has no effect on the partition of its own layer.",
-            verdict(holds=exact("layer1_moved", "own_sigma")),
-            f"layer 1's lines move by at most {largest['layer1_moved']:.0e} with σ_1, layer 2's by "
-            f"{largest['own_sigma']:.0e} with σ_2.",
-        ),
-    ]
+    all_turn = bool(total["turned"] == total["regions"])
+    return {
+        "Figure 2(a), (b)": exact("own_turned", "own_gap", "folded_turned", "off_layer1"),
+        "Figure 2(c)": exact("off_layer1_sigma", "pivots_moved") and all_turn,
+        "Appendix C": exact("layer1_moved", "own_sigma"),
+    }, {"largest": largest, "total": total, "median": checked[["speeds", "median_turn"]].median()}
 
 
-PART = Experiment(
-    "Figure 2",
-    "Translation by μ and folding by σ",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

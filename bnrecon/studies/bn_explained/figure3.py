@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
+from bnrecon.partition import (
+    count_by_local_map,
+    count_by_sampling,
+    count_in_slice,
+    detection_probability,
+    fold_distances,
+    partition,
+)
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide
-from bnrecon.studies.bn_explained.plane_counts import (
-    DEPTH,
-    LAYERS,
-    RADIUS,
-    RIM,
-    SAMPLES,
-    compare_counts,
-    count_at_star,
-    count_on_grid,
-)
-from bnrecon.studies.bn_explained.plane_networks import SETTINGS
-from bnrecon.studies.bn_explained.star import REACH
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.studies.bn_explained.plane_networks import SETTINGS, draw_layers, square
 
-__all__ = ["PART"]
-
+CENTRE = (1.0, 1.0)  # off the origin, where all folded hyperplanes of zero bias meet
+REACH = 2.5  # the window is [-REACH, REACH]²
+INNER = (3 - 5**0.5) / 2  # radius of the inner corners: the sides of a pentagram
+DEPTH = 11
+LAYERS = (1, 7, 11)
+RADIUS = 0.1
+RIM = 2.0  # beyond it a point of the window is on its rim, which the star does not reach
+SAMPLES = 256  # of a ball, where the paper's count is made
 EXCESS = 1.25  # a smaller ratio of counts is no focus
 Ratios = list[Interval | None]
 WIDTH = {"smoke": 64, "laptop": 1024, "paper": 1024}
@@ -36,41 +43,155 @@ SIDE = {"smoke": 8, "laptop": 64, "paper": 128}
 CHECKED = {"smoke": 10, "laptop": 60, "paper": 200}  # points at which the counts are compared
 
 
-def tasks(scale: str, _: Sequence[str]) -> list[Task]:
+def draw_star(seed: int, count: int = 50) -> np.ndarray:
+    """Points (count, 2), uniform on the outline of a pentagram of radius 1 around ``CENTRE``.
+
+    >>> bool((np.linalg.norm(draw_star(0) - CENTRE, axis=1) <= 1).all())
+    True
+    """
+    corner = np.arange(11)
+    radius = np.where(corner % 2, INNER, 1.0)
+    angle = np.pi * (0.5 + corner / 5)
+    corners = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+    generator = np.random.Generator(np.random.Philox(key=(seed, 2)))
+    position = generator.uniform(0, 10, count)
+    side = position.astype(int)
+    along = (position - side)[:, None]
+    return CENTRE + (1 - along) * corners[side] + along * corners[side + 1]
+
+
+def turned(points: np.ndarray) -> np.ndarray:
+    """Points (n, 2) turned about the origin by 90, 180 and 270 degrees: (3 n, 2).
+
+    Where the law of a network's weights and biases is invariant under rotations and the network
+    does not know the points, as many folded hyperplanes pass by these as by the points themselves,
+    on average.
+    """
+    quarter = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    return np.concatenate([points @ np.linalg.matrix_power(quarter, k) for k in (1, 2, 3)])
+
+
+def grid(side: int) -> np.ndarray:
+    """Centres (side², 2) of the window's cells, row by row from below."""
+    line = REACH * ((2 * np.arange(side) + 1) / side - 1)
+    return np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)
+
+
+def _draw(width: int, setting: str, seed: int) -> torch.nn.Module:
+    layers: torch.nn.Module = draw_layers((width,) * DEPTH, setting, draw_star(seed), seed)
+    return layers
+
+
+def _count(network: torch.nn.Module, points: np.ndarray) -> np.ndarray:
+    """By the local affine map, at the layers of ``LAYERS``: (n, 3)."""
+    counts = count_by_local_map(network, torch.from_numpy(points), RADIUS)
+    return counts[:, [layer - 1 for layer in LAYERS]]
+
+
+def count_on_grid(setting: str, width: int, side: int, seed: int = 0) -> pd.DataFrame:
+    """One row per cell of the window (kind ``map``), and one per point of the star (``star``)."""
+    cells = pd.DataFrame(grid(side), columns=["x", "y"]).round(4)
+    counts = _count(_draw(width, setting, seed), grid(side))
+    for layer, of_layer in zip(LAYERS, counts.T, strict=True):
+        cells[f"layer_{layer}"] = of_layer
+    star = pd.DataFrame(draw_star(seed), columns=["x", "y"])
+    return pd.concat([cells.assign(kind="map"), star.assign(kind="star")]).assign(setting=setting)
+
+
+def count_at_star(width: int, side: int, seed: int) -> pd.DataFrame:
+    """One row per setting and layer: mean counts.
+
+    ``data``: at the star. ``turned``: at the star turned about the origin by 90, 180, 270 degrees.
+    ``window``: over the window, and its ``maximum``. ``rim``: over the window's rim. ``centred``:
+    at the star moved to the origin, which only BN would see. ``origin``: at the origin.
+    """
+    star, cells = draw_star(seed), grid(side)
+    rim = np.abs(cells).max(1) > RIM
+    rows = []
+    for setting in SETTINGS:
+        network = _draw(width, setting, seed)
+        window = _count(network, cells)
+        counts = {
+            "data": _count(network, star).mean(0),
+            "turned": _count(network, turned(star)).mean(0),
+            "window": window.mean(0),
+            "maximum": window.max(0),
+            "rim": window[rim].mean(0),
+            "centred": _count(network, star - star.mean(0)).mean(0),
+            "origin": _count(network, np.zeros((1, 2)))[0],
+        }
+        for index, layer in enumerate(LAYERS):
+            row = {"kind": "counts", "setting": setting, "seed": seed, "layer": layer}
+            row |= {"width": width, "side": side}
+            rows.append(row | {name: float(value[index]) for name, value in counts.items()})
+    return pd.DataFrame(rows)
+
+
+def compare_counts(width: int, exact: bool, points: int) -> pd.DataFrame:
+    """One row per setting and layer: counts summed over points, half of the star's, half anywhere.
+
+    ``local``: by the local affine map. ``sampled``: units that change sign among samples of the
+    ball, as in the paper. ``expected``: what sampling would find if the ball were not folded.
+    ``units``, ``facets``: of the exact partition. ``deviation``: sum of absolute differences of
+    ``local`` to ``units``, or to ``sampled``.
+    """
+    generator = np.random.Generator(np.random.Philox(key=(0, 3)))
+    anywhere = generator.uniform(-REACH, REACH, (points - points // 2, 2))
+    around = np.concatenate([draw_star(0)[: points // 2], anywhere])
+    inputs = torch.from_numpy(around)
+    rows = []
+    for setting in SETTINGS:
+        network = _draw(width, setting, 0)
+        distances = fold_distances(network, inputs)
+        sampled = count_by_sampling(network, inputs, RADIUS, samples=SAMPLES)
+        folds = partition(network, square((0, 0), REACH + RADIUS)).folds if exact else None
+        for layer in LAYERS:
+            near = distances[layer - 1].numpy()
+            local = (near <= RADIUS).sum(1)
+            seen = sampled[:, layer - 1]
+            row = {"kind": "comparison", "setting": setting, "layer": layer, "width": width}
+            row |= {"points": len(around), "local": int(local.sum()), "sampled": int(seen.sum())}
+            row["expected"] = float(detection_probability(near, RADIUS, 2, SAMPLES).sum())
+            if folds is not None:
+                of_layer = folds.of(layer - 1)
+                seen = count_in_slice(of_layer, around, RADIUS)
+                facets = count_in_slice(of_layer, around, RADIUS, facets=True)
+                row |= {"units": int(seen.sum()), "facets": int(facets.sum())}
+            rows.append(row | {"deviation": int(np.abs(local - seen).sum())})
+    return pd.DataFrame(rows)
+
+
+SIZE = {"width": WIDTH, "side": SIDE}
+MAPS = sweep(count_on_grid, "map, {setting}", {"setting": SETTINGS}, SIZE)
+STARS = sweep(count_at_star, "star, seed {seed}", {"seed": SEEDS}, SIZE)
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The maps of the first seed, the counts at the star of every seed, and the comparisons."""
-    width, side = WIDTH[scale], SIDE[scale]
-    size = {"width": width, "side": side}
-    maps = [
-        Task(f"map, {setting}", count_on_grid, {"setting": setting} | size) for setting in SETTINGS
-    ]
-    stars = [
-        Task(f"star, seed {seed}", count_at_star, {"seed": seed} | size)
-        for seed in range(SEEDS[scale])
-    ]
     compared = [
         Task(
-            f"comparison, width {number}",
+            f"comparison, width {width}",
             compare_counts,
-            {"width": number, "exact": exact, "points": CHECKED[scale]},
+            {"width": width, "exact": exact, "points": CHECKED[scale]},
         )
-        for number, exact in ((width, False), (SMALL[scale], True))
+        for width, exact in ((WIDTH[scale], False), (SMALL[scale], True))
     ]
-    return [*maps, *stars, *compared]
+    return [*MAPS(scale, options), *STARS(scale, options), *compared]
 
 
 def _select(rows: pd.DataFrame, kind: str, setting: str, layer: int) -> pd.DataFrame:
-    own = rows[(rows["kind"] == kind) & (rows["setting"] == setting)]
-    return own[own["layer"] == layer] if len(own) else own
+    rows = rows[(rows["kind"] == kind) & (rows["setting"] == setting)]
+    return rows[rows["layer"] == layer] if len(rows) else rows
 
 
-def _ratio(own: pd.DataFrame, above: str, below: str) -> Interval | None:
+def _ratio(counts: pd.DataFrame, above: str, below: str) -> Interval | None:
     """Of two mean counts, paired by seed; ``None`` where nothing was counted below.
 
     The differences by seed are relative to the mean over seeds.
     """
-    if own[below].sum() == 0:
+    if counts[below].sum() == 0:
         return None
-    return mean_interval(list(1 + (own[above] - own[below]) / own[below].mean()))
+    return mean_interval(list(1 + (counts[above] - counts[below]) / counts[below].mean()))
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -79,20 +200,20 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for setting in SETTINGS:
         for layer in LAYERS:
             line = {"setting": setting, "layer": layer}
-            own = _select(rows, "counts", setting, layer)
-            if not own.empty:
-                line["mean count"] = f"{own['window'].mean():.1f}"
-                line["at the data, to mean"] = _shown(_ratio(own, "data", "window"))
-                line["at the data, to turned data"] = _shown(_ratio(own, "data", "turned"))
-                line["on the rim, to mean"] = _shown(_ratio(own, "rim", "window"))
+            counts = _select(rows, "counts", setting, layer)
+            if not counts.empty:
+                line["mean count"] = f"{counts['window'].mean():.1f}"
+                line["at the data, to mean"] = _shown(_ratio(counts, "data", "window"))
+                line["at the data, to turned data"] = _shown(_ratio(counts, "data", "turned"))
+                line["on the rim, to mean"] = _shown(_ratio(counts, "rim", "window"))
             line |= _agreement(_select(rows, "comparison", setting, layer))
             lines.append(line)
     return pd.DataFrame(lines).fillna("")
 
 
-def _agreement(own: pd.DataFrame) -> dict[str, str]:
+def _agreement(compared: pd.DataFrame) -> dict[str, str]:
     line = {}
-    for row in own.to_dict("records"):
+    for row in compared.to_dict("records"):
         local, width = row["local"], int(row["width"])
         line[f"local map to sampled, width {width}"] = _quotient(local, row["sampled"])
         if row.get("units", np.nan) >= 0:
@@ -105,22 +226,12 @@ def _quotient(above: float, below: float) -> str:
     return f"{above / below:.2f}" if below else f"{above:g} to 0"
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     counts = rows[rows["kind"] == "counts"]
-    size = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
-    return (
-        f"{DEPTH} layers{size}, leaky ReLU, weights and biases as in Figure 1; the BN statistics "
-        f"are those of the 50 points of a star off the origin. Count: units whose zero set passes "
-        f"within {RADIUS} of a point of the window [{-REACH}, {REACH}]², by the affine map at the "
-        "point, |h| ≤ ε ‖∇h‖. Turned data: the star turned about the origin by 90, 180 and 270 "
-        "degrees, at which a network that does not know the data has as many on average. Rim: "
-        f"points of the window with a coordinate beyond ±{RIM:g}. The local map is compared with "
-        f"units that change sign among {SAMPLES} samples of the ball, as in the paper (a lower "
-        "bound), and at a small width with the exact partition of the window, whose facets (one "
-        "for each region of the earlier layers) are counted, too. Figure: the first seed, each "
-        "panel relative to its maximum. With BN layer 1 is central, too: its centre is the mean of "
-        "the data (Corollary 2)."
-    )
+    width = f", width {int(counts['width'].iloc[0])}" if len(counts) else ""
+    numbers = {"depth": DEPTH, "width": width, "radius": RADIUS, "rim": RIM, "samples": SAMPLES}
+    return numbers | {"reach": REACH}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -133,10 +244,10 @@ def draw(rows: pd.DataFrame) -> Figure:
         axis.plot(star["x"], star["y"], "k.", markersize=2)
         axis.set_ylabel(setting)
         for panel, layer in zip(line, LAYERS, strict=True):
-            own = maps[maps["setting"] == setting].sort_values(["y", "x"])
-            side = round(len(own) ** 0.5)
+            cells = maps[maps["setting"] == setting].sort_values(["y", "x"])
+            side = round(len(cells) ** 0.5)
             if side:
-                counts = own[f"layer_{layer}"].to_numpy(float).reshape(side, side)
+                counts = cells[f"layer_{layer}"].to_numpy(float).reshape(side, side)
                 largest = counts.max()
                 panel.imshow(
                     counts / max(largest, 1),
@@ -156,59 +267,39 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """The three conclusions of Section 3.3, and how the count is made."""
-    found = []
-    if (rows["kind"] == "counts").any():
-        found += _conclusions(rows)
-    if (rows["kind"] == "comparison").any():
-        found.append(_agreement_claim(rows[rows["kind"] == "comparison"]))
-    return found
+    kinds = {"counts": _conclude, "comparison": _compare_ways}
+    finished = [(conclude, rows[rows["kind"] == kind]) for kind, conclude in kinds.items()]
+    return merge(*(conclude(some) for conclude, some in finished if len(some)))
 
 
-def _conclusions(rows: pd.DataFrame) -> list[Claim]:
+def _conclude(rows: pd.DataFrame) -> Decisions:
     zero, random, norm = SETTINGS
 
     def all_layers(setting: str, above: str, below: str) -> Ratios:
-        own = [_select(rows, "counts", setting, layer) for layer in LAYERS]
-        return [_ratio(part, above, below) for part in own]
+        layers = [_select(rows, "counts", setting, layer) for layer in LAYERS]
+        return [_ratio(group, above, below) for group in layers]
 
     focus = {setting: all_layers(setting, "data", "turned") for setting in SETTINGS}
-    rim = {setting: all_layers(setting, "rim", "window") for setting in SETTINGS}
-    window = {setting: all_layers(setting, "data", "window") for setting in SETTINGS}
-    counts = rows[rows["kind"] == "counts"].set_index(["setting", "layer"])
+    counts = rows.set_index(["setting", "layer"])
     means = counts["window"].groupby(level=[0, 1]).mean()
     through, units = counts.loc[[zero], "origin"].min(), counts["width"].iloc[0]
-    centred = all_layers(zero, "centred", "window")
-    return [
-        Claim(
-            "Figure 3, (i)",
-            "BN clearly focuses the spline partition on the data.",
-            decide(one and one - EXCESS for one in focus[norm]),
-            f"at layers 1, 7, 11 the count at the data is {_list(focus[norm])} times that at the "
-            f"turned data, and {_list(window[norm])} times the window's mean.",
-        ),
-        Claim(
-            "Figure 3, (ii)",
-            "Random bias creates a random partition that is diffused over the entire input space.",
-            decide([gain for layer in LAYERS for gain in _more_on_rim(rows, layer)]),
-            f"the count on the window's rim is {_list(rim[random])} of the mean (zero bias "
-            f"{_list(rim[zero])}, BN {_list(rim[norm])}); but the window's mean count falls with "
-            f"depth, {', '.join(f'{means[random, layer]:.1f}' for layer in LAYERS)}, as biases add "
-            "up that do not depend on the input.",
-        ),
-        Claim(
-            "Figure 3, (iii)",
-            "Zero bias creates a (more or less) central arrangement that does not focus on the "
-            "data.",
-            "contradicted"
-            if through < units
-            else decide(one and EXCESS - one for one in focus[zero]),
-            f"at the origin {through:.0f} of {units:.0f} units meet in every layer; the count at "
-            f"the data is {_list(focus[zero])} times that at the turned data. The star is off the "
-            f"origin: around the origin it would have {_list(centred)} times the window's mean.",
-        ),
-    ]
+    central = intervals.decide(one and EXCESS - one for one in focus[zero])
+    rim = [gain for layer in LAYERS for gain in _more_on_rim(rows, layer)]
+    return {
+        "Figure 3, (i)": intervals.decide(one and one - EXCESS for one in focus[norm]),
+        "Figure 3, (ii)": intervals.decide(rim),
+        "Figure 3, (iii)": "contradicted" if through < units else central,
+    }, {
+        "focus": {setting: _list(ratios) for setting, ratios in focus.items()},
+        "rim": {name: _list(all_layers(name, "rim", "window")) for name in SETTINGS},
+        "window": _list(all_layers(norm, "data", "window")),
+        "centred": _list(all_layers(zero, "centred", "window")),
+        "means": ", ".join(f"{means[random, layer]:.1f}" for layer in LAYERS),
+        "through": through,
+        "units": units,
+    }
 
 
 def _more_on_rim(rows: pd.DataFrame, layer: int) -> Ratios:
@@ -221,30 +312,24 @@ def _more_on_rim(rows: pd.DataFrame, layer: int) -> Ratios:
     return [mean_interval(list(random - other)) for other in (zero, norm)]
 
 
-def _agreement_claim(compared: pd.DataFrame) -> Claim:
+def _compare_ways(compared: pd.DataFrame) -> Decisions:
+    """Sampling the ball against the local map, and that against the exact partition."""
     wide = compared[compared["width"] == compared["width"].max()]
     share = wide["sampled"].sum() / wide["local"].sum()
-    evidence = (
-        f"{SAMPLES} samples find {100 * share:.0f}% of the local map's count, and "
-        f"{100 * wide['expected'].sum() / wide['local'].sum():.0f}% would be found without folds"
-    )
-    small = compared.dropna(subset=["units"]) if "units" in compared else compared[:0]
+    exact, small = "", compared.dropna(subset=["units"]) if "units" in compared else compared[:0]
     if len(small):
         units, last = small["units"].sum(), small[small["layer"] == LAYERS[-1]]
         norm = last[last["setting"] == SETTINGS[-1]]
-        evidence += (
+        exact = (
             f"; at width {int(small['width'].iloc[0])} the local map counts "
             f"{100 * small['local'].sum() / units:.0f}% of the exact partition's units, with a "
             f"mean absolute deviation of {100 * small['deviation'].sum() / units:.0f}% at a point. "
             f"Facets are another count: {norm['facets'].sum() / norm['units'].sum():.0f} for each "
             f"unit at layer {LAYERS[-1]} with BN, which neither the local map nor samples see"
         )
-    return Claim(
-        "Sect. 3.3, counting in 2D",
-        "Sampling the ball counts the folded hyperplanes that pass through it.",
-        "confirmed" if share > 0.9 else "contradicted",
-        evidence + ".",
-    )
+    expected = 100 * wide["expected"].sum() / wide["local"].sum()
+    numbers = {"samples": SAMPLES, "share": 100 * share, "expected": expected, "exact": exact}
+    return {"Sect. 3.3, counting in 2D": bool(share > 0.9)}, numbers
 
 
 def _list(ratios: Ratios) -> str:
@@ -256,12 +341,4 @@ def _shown(ratio: Interval | None) -> str:
     return f"{ratio}" if ratio else "none counted"
 
 
-PART = Experiment(
-    "Figure 3",
-    "Folded hyperplanes around the points of the plane",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
+from torch import nn
 
+from bnrecon.config import composition
+from bnrecon.data import InMemoryImages, load
+from bnrecon.partition import (
+    count_by_sampling,
+    detection_probability,
+    fold_distances,
+    set_statistics,
+)
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
-from bnrecon.reproduction.intervals import GeometricMean, decide, geometric_mean
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task, no_overrides
+from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
 from bnrecon.reproduction.options import refuse_compared
-from bnrecon.studies.bn_explained.image_counts import (
-    KINDS,
-    MANY,
-    PIXELS,
-    RADII,
-    REFERENCE,
-    SAMPLES,
-    measure_seed,
-)
+from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS
+from bnrecon.targets.building import build_target
 
-__all__ = ["PART"]
-
+TARGETS = ("zero_bias", "random_bias", "frozen_statistics")  # of the settings
+PIXELS = ("normalized", "from 0 to 1")
+RADII = tuple(round(0.05 * number, 2) for number in range(1, 21))
+REFERENCE = 0.1
+SAMPLES, MANY = 256, 10**6  # of a ball: as drawn, and for what more of them would find
+STAGES = ("first", "stage")  # of a ResNet-9: what follows has no ReLU
+CPU = torch.device("cpu")
 OPTIONS = {
     "smoke": ("data=digits", "target=resnet9", "target.width=2"),
     "laptop": ("data=cifar10", "target=resnet9", "target.width=8"),
@@ -37,13 +48,153 @@ IMAGES = {"smoke": 4, "laptop": 40, "paper": 100}  # seeds vary more than images
 PROBES = {"smoke": 16, "laptop": 16, "paper": 64}
 CHECKED = {"smoke": 1, "laptop": 2, "paper": 4}
 EXCESS = 1.1  # a smaller ratio of counts is no focus
-NAMES = {
+NAMES = {  # of the kinds of images
     "training": "training images",
     "Gaussian": "Gaussian images",
     "smooth": "smooth random images",
 }
 ZERO, RANDOM, NORM = SETTINGS
-TRAINING, GAUSSIAN, SMOOTH = KINDS
+KINDS = TRAINING, GAUSSIAN, SMOOTH = tuple(NAMES)
+
+
+class TrainingImages:
+    """All training images in batches, as often as they are asked for.
+
+    Args:
+        data: the data set.
+        pixels: "normalized" to mean 0 and deviation 1 of each channel, or "from 0 to 1".
+    """
+
+    def __init__(self, data: InMemoryImages, pixels: str):
+        self.data = data
+        mean, deviation = (values[:, None, None] for values in data.moments())
+        raw = pixels == PIXELS[1]
+        self._mean, self._factor = (mean, deviation) if raw else (0 * mean, 1 + 0 * mean)
+        self.deviation = float(self._factor.square().mean().sqrt())  # of a pixel
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Yield batches that a processor's cache holds."""
+        for batch in self.data.plain_train_batches(100, CPU, self.data.sizes[0]):
+            yield self.change(batch)
+
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        """Normalized images (n, C, H, W), with the pixels that are wanted."""
+        return images * self._factor + self._mean
+
+
+def draw_points(data: InMemoryImages, kind: str, count: int, seed: int) -> torch.Tensor:
+    """Normalized images (count, C, H, W): training images, or random ones like them.
+
+    "Gaussian": independent pixels of the mean and variance of the training images' channel.
+    "smooth": training images to whose Fourier phases those of noise are added, the same in all
+    channels: each image's mean, spectrum and channel covariances stay, its objects do not.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "Gaussian":
+        return torch.randn(count, *data.shape, generator=generator)
+    images = list(data.plain_train_batches(count, CPU, (seed + 1) * count))[-1]
+    if kind == "training":
+        return images
+    noise = torch.fft.rfft2(torch.randn(count, 1, *data.shape[1:], generator=generator))
+    phase = noise / noise.abs()
+    phase[..., 0, 0] = 1  # of the mean
+    return torch.fft.irfft2(torch.fft.rfft2(images) * phase, s=data.shape[1:])
+
+
+def measure_seed(
+    seed: int, pixels: str, images: int, probes: int, checked: int, options: Sequence[str]
+) -> pd.DataFrame:
+    """Mean counts around images, for the three settings of the same random weights.
+
+    Args:
+        seed: of weights, biases and images.
+        pixels: one of ``PIXELS``.
+        images: of each kind.
+        probes: directions that estimate a gradient's norm.
+        checked: how many images of each kind the count is compared at: with exact gradient norms,
+            and with samples of the ball.
+        options: overrides of a run, for the data and the target.
+
+    Returns:
+        Kind ``curve``: ``count`` of the ReLUs' zero sets, mean over images, by radius; at
+        ``REFERENCE`` also for each layer (``layer`` 0 is all). Radii are in deviations of a pixel.
+        Kinds ``probes`` and ``sampling``: sums over the checked images.
+    """
+    rows = []
+    for setting in SETTINGS:
+        network, batches = _prepare(setting, seed, pixels, options)
+        for images_kind in KINDS:
+            points = draw_points(batches.data, images_kind, images, seed)
+            inputs = batches.change(points)
+            row = {"setting": setting, "images": images_kind, "pixels": pixels, "seed": seed}
+            row |= {"points": len(inputs)}
+            distances = [
+                (layer / batches.deviation).numpy()
+                for layer in fold_distances(network, inputs, probes=probes, seed=seed)
+            ]
+            rows += [row | line for line in _curves(distances)]
+            if checked and images_kind != KINDS[2]:
+                some = inputs[:checked]
+                row["points"] = len(some)
+                rows += [row | line for line in _check(network, some, distances, batches)]
+    return pd.DataFrame(rows).assign(probes=probes)
+
+
+def _prepare(
+    setting: str, seed: int, pixels: str, options: Sequence[str]
+) -> tuple[nn.Module, TrainingImages]:
+    """The random network up to its last ReLU, and the images of its BN statistics."""
+    initialization = dict(zip(SETTINGS, TARGETS, strict=True))[setting]
+    varied = (f"target.initialization={initialization}", f"train.seed={seed}")
+    config = composition.compose((*options, *varied))
+    with composition.option_names("data"):
+        data = load(config.data)
+    if not isinstance(data, InMemoryImages):
+        raise UserError(f"data={config.data.name}: not held in memory; give data=cifar10")
+    network = build_target(config.target_request, data)
+    stages = nn.Sequential(
+        *(module for name, module in network.named_children() if name.startswith(STAGES))
+    )
+    batches = TrainingImages(data, pixels)
+    if setting == SETTINGS[2]:
+        set_statistics(stages, batches)
+    return stages.eval(), batches
+
+
+def _curves(distances: list[np.ndarray]) -> Iterator[dict]:
+    """Rows of kind ``curve``."""
+    for radius in RADII:
+        by_layer = [float((layer <= radius).sum(1).mean()) for layer in distances]
+        row = {"kind": "curve", "radius": radius}
+        units = [layer.shape[1] for layer in distances]
+        yield row | {"layer": 0, "count": sum(by_layer), "units": sum(units)}
+        if radius == REFERENCE:
+            for number, (count, size) in enumerate(zip(by_layer, units, strict=True), 1):
+                yield row | {"layer": number, "count": count, "units": size}
+
+
+def _check(
+    network: nn.Module, inputs: torch.Tensor, distances: list[np.ndarray], batches: TrainingImages
+) -> Iterator[dict]:
+    """Against exact gradient norms, and those against samples of the ball."""
+    estimated = np.concatenate([layer[: len(inputs)] for layer in distances], 1)
+    exact = torch.cat(fold_distances(network, inputs), 1).numpy() / batches.deviation
+    some = np.isfinite(exact) & (exact > 0)
+    row = {"radius": REFERENCE, "exact": int((exact <= REFERENCE).sum())}
+    row |= {"estimated": int((estimated <= REFERENCE).sum())}
+    error = np.square(estimated[some] / exact[some] - 1).mean() ** 0.5
+    yield row | {"kind": "probes", "distance_error": float(error)}
+    for radius in (REFERENCE, RADII[-1]):
+        sampled = count_by_sampling(network, inputs, radius * batches.deviation, samples=SAMPLES)
+        near, dimension = exact[exact <= radius], inputs[0].numel()
+        yield {
+            "kind": "sampling",
+            "radius": radius,
+            "exact": len(near),
+            "sampled": int(sampled.sum()),
+            "expected": float(detection_probability(near, radius, dimension, SAMPLES).sum()),
+            "expected_many": float(detection_probability(near, radius, dimension, MANY).sum()),
+        }
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -54,9 +205,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         Task(
             f"pixels {pixels}, seed {seed}",
             measure_seed,
-            {"seed": seed, "pixels": pixels}
-            | size
-            | {"checked": CHECKED[scale] if seed == 0 and pixels == PIXELS[0] else 0},
+            {"seed": seed, "pixels": pixels, **size}
+            | {"checked": CHECKED[scale] if (seed, pixels) == (0, PIXELS[0]) else 0},
             (*OPTIONS[scale], *options),
         )
         for seed in range(SEEDS[scale])
@@ -66,9 +216,9 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
 
 def _counts(rows: pd.DataFrame, pixels: str) -> pd.Series:
     """Mean counts at the reference radius by setting, kind of images and seed."""
-    own = rows[(rows["kind"] == "curve") & (rows["layer"] == 0) & (rows["pixels"] == pixels)]
-    own = own[own["radius"] == REFERENCE]
-    return own.set_index(["setting", "images", "seed"])["count"].sort_index()
+    curve = rows[(rows["kind"] == "curve") & (rows["layer"] == 0) & (rows["pixels"] == pixels)]
+    curve = curve[curve["radius"] == REFERENCE]
+    return curve.set_index(["setting", "images", "seed"])["count"].sort_index()
 
 
 def _ratio(counts: pd.Series, above: tuple[str, str], below: tuple[str, str]) -> GeometricMean:
@@ -95,45 +245,35 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     first = rows.iloc[0]
-    units = int(rows.loc[rows["layer"] == 0, "units"].iloc[0])
-    return (
-        f"How many of the {units} ReLUs of a ResNet-9 (its max-poolings are not counted) have "
-        f"their zero set within a radius of an image, by the affine map at the image; mean over "
-        f"{int(first['points'])} images, at the radius {REFERENCE} in deviations of a pixel; "
-        "PyTorch's random weights and biases, the same weights in all settings, BN statistics of "
-        f"all training images. ‖∇h‖² is estimated from {int(first['probes'])} random directions. "
-        "Gaussian images have independent pixels of the training images' mean and variance; "
-        "smooth random images are training images with random Fourier phases. The paper does not "
-        "say whether pixels are normalized; both are shown. 95% intervals over seeds of weights; "
-        "ratios are geometric means, paired by seed. Figure: bands are intervals. At laptop scale "
-        "the number of seeds was raised from 3 to 5 (of 40 images, not 100) after a first run, in "
-        "which the verdict on the left panel was open."
-    )
+    return {
+        "units": int(rows.loc[rows["layer"] == 0, "units"].iloc[0]),
+        "images": int(first["points"]),
+        "probes": int(first["probes"]),
+        "reference": REFERENCE,
+    }
 
 
 def draw(rows: pd.DataFrame) -> Figure:
     """The paper's two panels, and smooth random images; a row per kind of pixels."""
     curves = rows[(rows["kind"] == "curve") & (rows["layer"] == 0)]
     pixels = [name for name in PIXELS if (curves["pixels"] == name).any()]
-    size = (PAGE, 0.6 + 1.9 * len(pixels))
-    figure, grid = new_figure(
-        len(pixels), len(KINDS), size, squeeze=False, sharex=True, sharey=True
-    )
+    size, shared = (PAGE, 0.6 + 1.9 * len(pixels)), {"sharex": True, "sharey": True}
+    figure, grid = new_figure(len(pixels), len(KINDS), size, squeeze=False, **shared)
     for line, name in zip(grid, pixels, strict=True):
         for axes, kind in zip(line, KINDS, strict=True):
             for setting, colour in zip(SETTINGS, PALETTE, strict=False):
-                own = curves[(curves["setting"] == setting) & (curves["images"] == kind)]
-                own = own[own["pixels"] == name]
-                found = [mean_interval(list(part)) for _, part in own.groupby("radius")["count"]]
-                middle = np.array([interval.mean for interval in found]) / 1000
-                spread = np.array([interval.half_width or 0 for interval in found]) / 1000
+                curve = curves[(curves["setting"] == setting) & (curves["images"] == kind)]
+                counts = curve[curve["pixels"] == name].groupby("radius")["count"]
+                means = [mean_interval(list(some)) for _, some in counts]
+                middle = np.array([interval.mean for interval in means]) / 1000
+                spread = np.array([interval.half_width or 0 for interval in means]) / 1000
                 dashes = "--" if setting == RANDOM else "-"  # it may hide zero bias
                 axes.plot(RADII, middle, dashes, color=colour, label=setting)
-                axes.fill_between(
-                    RADII, middle - spread, middle + spread, color=colour, alpha=0.2, linewidth=0
-                )
+                ends = (middle - spread, middle + spread)
+                axes.fill_between(RADII, *ends, color=colour, alpha=0.2, linewidth=0)
             axes.set(xlim=(0, RADII[-1]), ylim=(0, None))
         line[0].set_ylabel(f"pixels {name}\nfolded hyperplanes, 1000s")
     for axes, kind in zip(grid[0], KINDS, strict=True):
@@ -144,33 +284,54 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """What Section 3.3 sees in Figure 4, and how the count is made."""
-    counts = {name: _counts(rows, name) for name in PIXELS if (rows["pixels"] == name).any()}
-    found = [_left(counts, rows), _right(counts), _contrast(counts)]
-    if (rows["kind"] == "sampling").any():
-        found += [_probes(rows[rows["kind"] == "probes"])]
-        found += [_sampling(rows[rows["kind"] == "sampling"])]
-    return found
-
-
 Counts = dict[str, pd.Series]
 
 
-def _gains(counts: Counts, kind: str) -> dict[str, list[GeometricMean]]:
-    """BN's count to that of zero and of random bias, by kind of pixels."""
-    return {
-        name: [_ratio(part, (NORM, kind), (other, kind)) for other in (ZERO, RANDOM)]
-        for name, part in counts.items()
+def decide(rows: pd.DataFrame) -> Decisions:
+    """What Section 3.3 sees in Figure 4, and how the count is made."""
+    counts = {name: _counts(rows, name) for name in PIXELS if (rows["pixels"] == name).any()}
+    # BN's count to that of zero and of random bias.
+    gains = {
+        kind: _ratios(counts, *(((NORM, kind), (other, kind)) for other in (ZERO, RANDOM)))
+        for kind in (TRAINING, GAUSSIAN)
     }
+    # The count at training images to that at others, in each setting.
+    shares = {
+        kind: _ratios(counts, *(((setting, TRAINING), (setting, kind)) for setting in SETTINGS))
+        for kind in (GAUSSIAN, SMOOTH)
+    }
+    beyond = {
+        kind: [_beyond(ratio) for pair in of_kind.values() for ratio in pair]
+        for kind, of_kind in gains.items()
+    }
+    aligned = [
+        bound
+        for zero, random, norm in shares[GAUSSIAN].values()
+        for bound in (-_beyond(zero), -_beyond(random), _beyond(norm))
+    ]
+    verdicts = {
+        "Figure 4, left": intervals.decide(beyond[TRAINING]),
+        "Figure 4, right": intervals.decide(-bound for bound in beyond[GAUSSIAN]),
+        "Figure 4": intervals.decide(aligned),
+    }
+    numbers = {
+        "gains": {kind: _list(of_kind) for kind, of_kind in gains.items()},
+        "by_layer": _gain_by_layer(rows),
+        "shares": {kind: _list(of_kind) for kind, of_kind in shares.items()},
+        "contrasts": {
+            kind: _list({name: _contrasts(one, kind) for name, one in counts.items()})
+            for kind in (GAUSSIAN, SMOOTH)
+        },
+    }
+    checks = (_check_probes, _check_sampling) if (rows["kind"] == "sampling").any() else ()
+    return merge((verdicts, numbers), *(check(rows) for check in checks))
 
 
-def _shares(counts: Counts, kind: str) -> dict[str, list[GeometricMean]]:
-    """The count at training images to that at others, by kind of pixels, in each setting."""
-    return {
-        name: [_ratio(part, (setting, TRAINING), (setting, kind)) for setting in SETTINGS]
-        for name, part in counts.items()
-    }
+def _ratios(
+    counts: Counts, *pairs: tuple[tuple[str, str], tuple[str, str]]
+) -> dict[str, list[GeometricMean]]:
+    """The ratios of these counts, by kind of pixels."""
+    return {name: [_ratio(one, *pair) for pair in pairs] for name, one in counts.items()}
 
 
 def _beyond(ratio: GeometricMean) -> Interval:
@@ -180,99 +341,43 @@ def _beyond(ratio: GeometricMean) -> Interval:
 
 def _gain_by_layer(rows: pd.DataFrame) -> str:
     """BN's mean count to that of zero bias at training images, by layer."""
-    own = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
-    means = own.groupby(["setting", "layer"])["count"].mean()
+    curves = rows[(rows["kind"] == "curve") & (rows["layer"] > 0) & (rows["images"] == TRAINING)]
+    means = curves.groupby(["setting", "layer"])["count"].mean()
     if means.empty:
         return ""
     gains = ", ".join(f"{value:.2f}" for value in means[NORM] / means[ZERO])
     return f"; by layer {gains} times zero bias"
 
 
-def _left(counts: Counts, rows: pd.DataFrame) -> Claim:
-    gains = _gains(counts, TRAINING)
-    return Claim(
-        "Figure 4, left",
-        "BN focuses the spline partition to lie close to the data points.",
-        decide(_beyond(ratio) for pair in gains.values() for ratio in pair),
-        f"at training images BN has {_list(gains)} times as many folded hyperplanes as zero and "
-        f"random bias{_gain_by_layer(rows)}.",
-    )
-
-
-def _right(counts: Counts) -> Claim:
-    gains = _gains(counts, GAUSSIAN)
-    return Claim(
-        "Figure 4, right",
-        "BN only focused the partition around the CIFAR images and not around the random ones.",
-        decide(-_beyond(ratio) for pair in gains.values() for ratio in pair),
-        f"at Gaussian images of the same mean and variance BN has {_list(gains)} times as many "
-        f"folded hyperplanes as zero and random bias, and at training images "
-        f"{_list(_gains(counts, TRAINING))} times.",
-    )
-
-
-def _contrast(counts: Counts) -> Claim:
-    shares, smooth = _shares(counts, GAUSSIAN), _shares(counts, SMOOTH)
-    wanted = [
-        part
-        for zero, random, norm in shares.values()
-        for part in (-_beyond(zero), -_beyond(random), _beyond(norm))
-    ]
-    against = {
-        kind: _list({name: _contrasts(part, kind) for name, part in counts.items()})
-        for kind in (GAUSSIAN, SMOOTH)
-    }
-    return Claim(
-        "Figure 4",
-        "In contrast to zero and random bias, BN aligns the spline partition with the data.",
-        decide(wanted),
-        "the count at training images is, with zero bias, random bias and BN, "
-        f"{_list(shares)} times that at Gaussian images, and {_list(smooth)} times that at random "
-        "images of the same spectrum, in which neighbouring pixels are alike but nothing is shown. "
-        f"BN's ratio is, of that with zero and with random bias, {against[GAUSSIAN]} for Gaussian "
-        f"images and {against[SMOOTH]} for those of the same spectrum.",
-    )
-
-
 def _contrasts(counts: pd.Series, kind: str) -> list[GeometricMean]:
     """BN's share of training images to others, over those of zero and of random bias."""
-    own, *others = (
+    norm, *others = (
         counts[setting, TRAINING] / counts[setting, kind] for setting in (NORM, ZERO, RANDOM)
     )
-    return [geometric_mean(own / other) for other in others]
+    return [geometric_mean(norm / other) for other in others]
 
 
-def _probes(rows: pd.DataFrame) -> Claim:
-    total = rows["exact"].sum()
+def _check_probes(rows: pd.DataFrame) -> Decisions:
+    """The count with estimated gradient norms against that with exact ones."""
+    rows = rows[rows["kind"] == "probes"]
+    total, probes = rows["exact"].sum(), int(rows["probes"].iloc[0])
     ratio = rows["estimated"].sum() / total
-    number = int(rows["probes"].iloc[0])
-    expected = (1 / (2 * number)) ** 0.5
-    error = float(np.square(rows["distance_error"]).mean() ** 0.5)
-    return Claim(
-        "Method of Figure 4",
-        f"{number} random directions give the count of exact gradient norms within 3%.",
-        "open" if total < 1000 else "confirmed" if abs(ratio - 1) < 0.03 else "contradicted",
-        f"{100 * ratio:.1f}% of the exact count over {int(rows['points'].sum())} images; a single "
-        f"distance is off by {100 * error:.0f}% (about {100 * expected:.0f}% expected).",
-    )
+    return {"Method of Figure 4": "open" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
+        "probes": probes,
+        "probed": 100 * ratio,
+        "images": int(rows["points"].sum()),
+        "error": 100 * float(np.square(rows["distance_error"]).mean() ** 0.5),
+        "expected_error": 100 * (1 / (2 * probes)) ** 0.5,
+    }
 
 
-def _sampling(rows: pd.DataFrame) -> Claim:
-    near = rows[rows["radius"] == REFERENCE]
-    share, expected, many = (
-        100 * near[name].sum() / near["exact"].sum()
-        for name in ("sampled", "expected", "expected_many")
-    )
-    return Claim(
-        "Sect. 3.3, counting at images",
-        "Sampling the ball counts the folded hyperplanes that pass through it.",
-        "confirmed" if share > 90 else "contradicted",
-        f"{SAMPLES} samples of the ball find {share:.1f}% of the local map's count at the radius "
-        f"{REFERENCE}; {expected:.1f}% is expected of flat hyperplanes at the same distances, and "
-        f"{many:.1f}% of {MANY:,} samples. In d dimensions a sample moves by about ε/√d along a "
-        f"normal, so that only hyperplanes within about ε √(2 ln {SAMPLES} / d) are seen: the "
-        "sampled curve is that of smaller radii.",
-    )
+def _check_sampling(rows: pd.DataFrame) -> Decisions:
+    """Samples of the ball against the local map."""
+    near = rows[(rows["kind"] == "sampling") & (rows["radius"] == REFERENCE)]
+    names = ("sampled", "expected", "expected_many")
+    shares = {name: 100 * near[name].sum() / near["exact"].sum() for name in names}
+    sizes = {"samples": SAMPLES, "many": MANY, "reference": REFERENCE}
+    return {"Sect. 3.3, counting at images": bool(shares["sampled"] > 90)}, shares | sizes
 
 
 def _list(ratios: dict[str, list[GeometricMean]]) -> str:
@@ -283,14 +388,13 @@ def _list(ratios: dict[str, list[GeometricMean]]) -> str:
     return "; ".join(parts)
 
 
-PART = Experiment(
-    "Figure 4",
-    "Folded hyperplanes around training images and around random images",
+PART = part(
+    __file__,
     tasks,
     summarize,
-    _caption,
     draw,
+    decide,
+    fill_caption,
     options=no_overrides,
     formats={NAMES[kind]: ".0f" for kind in KINDS},
-    claims=claims,
 )

@@ -5,34 +5,51 @@ A toy problem in the plane; every mini-batch gives its own mu, sigma and decisio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import copy
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from torch import nn
 
+from bnrecon.partition import Slice, rectangle, slice_along
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide
-from bnrecon.studies.bn_explained.boundary_jitter import (
-    GROUPS,
-    INITIAL,
-    SAMPLES,
-    SIZES,
-    TRAININGS,
-    draw_boundaries,
-    expected_ratio,
-    measure_seed,
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.bn_explained.batch_statistics import finite_population
+from bnrecon.studies.bn_explained.boundaries import (
+    decision_boundary,
+    distance_between,
+    distances_to,
+)
+from bnrecon.studies.bn_explained.toy_classifier import (
+    draw_classifier,
+    run_batches,
+    train,
+    two_moons,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PART"]
-
+SIZES = (16, 256)  # of the figure's mini-batches
+SAMPLES = 1024  # of the training set
+WIDTHS = (32, 32)
+INITIAL = "initialization"
+TRAININGS = {f"B = {size}": (size, 1) for size in SIZES}
+# Gradients over 256 points, normalized in groups of B: only the normalization's noise differs.
+GROUPS = {f"{256 // size} groups of {size}": (size, 256 // size) for size in (64, 16, 8)}
+BEYOND = 0.3  # of the window, to each side of the data
+STEP = 1 / 300  # along a boundary, in the window's larger side
+NEAREST = 0.05  # share of the training points whose distance is the margin
+POINTS = 256  # training points that are drawn
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 30}
 UPDATES = {"smoke": 20, "laptop": 1000, "paper": 1000}
 BATCHES = {"smoke": 2, "laptop": 24, "paper": 100}
@@ -43,31 +60,166 @@ SMALL, LARGE = TRAININGS
 COLOURS = {0: "#d55e00", 1: "#009e73"}  # red and green that colour-blind readers tell apart
 
 
+def expected_ratio() -> float:
+    """How much larger small deviations are for mini-batches of 16 than of 256 (Eq. 13).
+
+    The root of 256 / 16, times the factors for mini-batches without replacement.
+
+    >>> round(expected_ratio(), 2)
+    4.58
+    """
+    small, large = (finite_population(size, SAMPLES) / size for size in SIZES)
+    return (small / large) ** 0.5
+
+
+def measure_seed(seed: int, updates: int, batches: int, grid: int) -> pd.DataFrame:
+    """Variability of the boundary and margins, for one training set and network.
+
+    Args:
+        seed: of the data, the weights and the mini-batches.
+        updates: of each training.
+        batches: mini-batches of each size.
+        grid: probes along each side of the window.
+
+    Returns:
+        Of kind ``margins`` a row for each state of the network, as by ``margins``. Of kind
+        ``jitter`` one for each size of the mini-batches, too: ``changed`` is the share of probes
+        whose class differs from the one by the full data's statistics, ``distance`` the mean of
+        ``distance_between`` the boundaries of a mini-batch and of the full data; in ``without``
+        mini-batches there is no boundary in the window, and in ``one_sided`` all outputs have one
+        sign.
+    """
+    data = two_moons(SAMPLES, seed)
+    plane = _window(data[0])
+    low, high = plane.window.min(0), plane.window.max(0)
+    sides = [np.linspace(a, b, grid) for a, b in zip(low, high, strict=True)]
+    probes = torch.from_numpy(np.stack(np.meshgrid(*sides), -1).reshape(-1, 2))
+    rows: list[dict] = []
+    for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS, *GROUPS)).items():
+        boundary = decision_boundary(network, data[0], plane)
+        with torch.no_grad():
+            outputs, full = run_batches(network, data[0][None], probes)
+        rows.append({"kind": "margins", "state": state} | margins(outputs[0], data, boundary))
+        for size in SIZES if state not in GROUPS else ():
+            drawn = _mini_batches(data[0], size, batches, seed)
+            with torch.no_grad():
+                outputs, beside = run_batches(network, drawn, probes)
+            single = [decision_boundary(network, batch, plane) for batch in drawn]
+            apart = [distance_between(one, boundary, STEP * (high - low).max()) for one in single]
+            one_sided = (outputs > 0).all(1) | (outputs < 0).all(1)
+            row = {"kind": "jitter", "state": state, "batch": size, "batches": batches}
+            row |= {"changed": float(((beside > 0) != (full > 0)).double().mean())}
+            row |= {"distance": float(pd.Series(apart).mean())}  # of those that have a boundary
+            row |= {"without": sum(not len(one) for one in single)}
+            rows.append(row | {"one_sided": int(one_sided.sum())})
+    return pd.DataFrame(rows).assign(seed=seed)
+
+
+def margins(
+    outputs: torch.Tensor, data: tuple[torch.Tensor, torch.Tensor], boundary: np.ndarray
+) -> dict[str, float]:
+    """How far the training points are from the boundary; negative where they are misclassified.
+
+    Args:
+        outputs: (N,), of the training points.
+        data: the points (N, 2) and their classes (N,).
+        boundary: (S, 2, 2).
+
+    Returns:
+        ``accuracy``; the mean distance of the 5% ``nearest`` points, and the ``smallest``; NaN
+        where there is no boundary.
+    """
+    right = ((outputs > 0) == (data[1] > 0)).numpy()
+    accuracy = {"accuracy": float(right.mean())}
+    if not len(boundary):
+        return accuracy | {"nearest": float("nan"), "smallest": float("nan")}
+    signed = np.sort(np.where(right, 1, -1) * distances_to(data[0].numpy(), boundary))
+    count = round(NEAREST * len(signed))
+    return accuracy | {"nearest": float(signed[:count].mean()), "smallest": float(signed[0])}
+
+
+def draw_boundaries(seed: int, updates: int, batches: int) -> pd.DataFrame:
+    """The figure's lines and points for one seed.
+
+    Returns:
+        A row for each boundary, for the window and for the points of each class, with the
+        coordinates as text in ``path``. The first boundary of a state, of ``batch`` N, is the full
+        data's.
+    """
+    data = two_moons(SAMPLES, seed)
+    plane = _window(data[0])
+    points, labels = (values[:POINTS] for values in data)
+    rows: list[dict] = [{"kind": "window", "path": _text(plane.window)}]
+    for label in (0, 1):
+        rows.append({"kind": "points", "label": label, "path": _text(points[labels == label])})
+    drawn = [data[0]]
+    for size in SIZES:
+        drawn += _mini_batches(data[0], size, batches, seed)
+    for state, network in _networks(data, updates, seed, (INITIAL, *TRAININGS)).items():
+        for inputs in drawn:
+            path = _text(decision_boundary(network, inputs, plane))
+            rows.append({"kind": "boundary", "state": state, "batch": len(inputs), "path": path})
+    return pd.DataFrame(rows).assign(seed=seed)
+
+
+def _window(points: torch.Tensor) -> Slice:
+    low, high = points.min(0).values - BEYOND, points.max(0).values + BEYOND
+    return slice_along(torch.zeros(2), torch.eye(2), rectangle(low.numpy(), high.numpy()))
+
+
+def _networks(
+    data: tuple[torch.Tensor, torch.Tensor], updates: int, seed: int, states: Iterable[str]
+) -> dict[str, nn.Sequential]:
+    """The network at initialization, or after a training from there, for each state."""
+    first = draw_classifier(WIDTHS, seed)
+    networks = {state: copy.deepcopy(first) for state in states}
+    for state, network in networks.items():
+        if state != INITIAL:
+            train(network, data, *(TRAININGS | GROUPS)[state], updates, seed)
+    return networks
+
+
+def _mini_batches(points: torch.Tensor, size: int, count: int, seed: int) -> torch.Tensor:
+    """Mini-batches (count, size, 2), each drawn without replacement."""
+    generator = np.random.Generator(np.random.Philox(key=(seed, size)))
+    chosen = [generator.permutation(len(points))[:size] for _ in range(count)]
+    return points[torch.from_numpy(np.stack(chosen))]
+
+
+def _text(coordinates: np.ndarray | torch.Tensor) -> str:
+    return " ".join(f"{value:.3f}" for value in np.asarray(coordinates).ravel())
+
+
+MEASURED = sweep(
+    measure_seed,
+    "seed {seed}",
+    {"seed": SEEDS},
+    {"updates": UPDATES, "batches": BATCHES, "grid": GRID},
+)
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The figure's boundaries, and one task per seed."""
-    own = {"updates": UPDATES[scale]}
-    drawn = Task("boundaries", draw_boundaries, {"seed": 0, "batches": DRAWN[scale]} | own)
-    own |= {"batches": BATCHES[scale], "grid": GRID[scale]}
-    seeds = range(SEEDS[scale])
-    return [drawn, *(Task(f"seed {seed}", measure_seed, {"seed": seed} | own) for seed in seeds)]
+    drawn = {"seed": 0, "batches": DRAWN[scale], "updates": UPDATES[scale]}
+    return [Task("boundaries", draw_boundaries, drawn), *MEASURED(scale, options)]
 
 
 def _by_seed(rows: pd.DataFrame, state: str, measure: str) -> pd.DataFrame:
     """A measure of the boundary (seeds, sizes), for the seeds that have it for both sizes."""
-    part = rows[(rows["kind"] == "jitter") & (rows["state"] == state)]
-    return part.pivot(index="seed", columns="batch", values=measure).dropna()
+    rows = rows[(rows["kind"] == "jitter") & (rows["state"] == state)]
+    return rows.pivot(index="seed", columns="batch", values=measure).dropna()
 
 
 def _ratio(rows: pd.DataFrame, state: str, measure: str) -> Interval:
     """Of mini-batches of 16 to those of 256, by seed."""
-    found = _by_seed(rows, state, measure)
-    return mean_interval(list(found[SIZES[0]] / found[SIZES[1]]))
+    by_size = _by_seed(rows, state, measure)
+    return mean_interval(list(by_size[SIZES[0]] / by_size[SIZES[1]]))
 
 
 def _margins(rows: pd.DataFrame, state: str, measure: str = "nearest") -> pd.Series:
     """A margin by seed."""
-    part = rows[(rows["kind"] == "margins") & (rows["state"] == state)]
-    return part.set_index("seed")[measure].dropna()
+    rows = rows[(rows["kind"] == "margins") & (rows["state"] == state)]
+    return rows.set_index("seed")[measure].dropna()
 
 
 def _gain(
@@ -80,23 +232,23 @@ def _gain(
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per state of the network."""
-    found = rows[rows["kind"] != "boundary"]
-    if "jitter" not in set(found["kind"]):
-        drawn = rows[rows["kind"] == "boundary"]
+    drawn = rows[rows["kind"] == "boundary"]
+    rows = rows[rows["kind"] != "boundary"]
+    if "jitter" not in set(rows["kind"]):
         return drawn.groupby(["state", "batch"], sort=False).size().reset_index(name="boundaries")
     lines = []
     for state in (INITIAL, *TRAININGS, *GROUPS):
         line = {"trained with": "not trained" if state == INITIAL else state}
         for measure, form in MEASURES.items():
-            values = _by_seed(found, state, measure)
+            values = _by_seed(rows, state, measure)
             for size in SIZES:
                 line[f"{measure}, B = {size}"] = _interval(values.get(size, ()), form)
             ratios = [] if values.empty else values[SIZES[0]] / values[SIZES[1]]
             line[f"{measure}, ratio"] = _interval(ratios, ".2f")
-        line["margin"] = _interval(_margins(found, state), ".3f")
-        line["smallest"] = _interval(_margins(found, state, "smallest"), ".3f")
-        line["margin, gain"] = f"{_gain(found, state):.4f}" if state in (SMALL, *GROUPS) else ""
-        line["accuracy"] = f"{100 * _margins(found, state, 'accuracy').mean():.1f}%"
+        line["margin"] = _interval(_margins(rows, state), ".3f")
+        line["smallest"] = _interval(_margins(rows, state, "smallest"), ".3f")
+        line["margin, gain"] = f"{_gain(rows, state):.4f}" if state in (SMALL, *GROUPS) else ""
+        line["accuracy"] = f"{100 * _margins(rows, state, 'accuracy').mean():.1f}%"
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -106,29 +258,16 @@ def _interval(values: Sequence[float], form: str) -> str:
     return f"{mean_interval(list(values)):{form}}" if len(values) else ""
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     numbers = rows["batches"].dropna().unique() if "batches" in rows else ()
     measured = "".join(
         f"Table: means over {batches:.0f} mini-batches of each size, 95% intervals over n draws of "
         "data, weights and mini-batches, ratios by draw. "
         for batches in numbers
     )
-    return (
-        f"Two interleaved half circles with {SAMPLES} training points; two hidden layers of 32 "
-        "units with batch normalization (γ = 1, β = 0) and leaky ReLU, an output without bias; SGD "
-        "with momentum, the same number of updates in all trainings. Figure: the exact zero sets "
-        "of the output with μ and σ of single mini-batches (blue) and of the training set (black). "
-        "The paper does not say which mini-batches its network is trained with: here both sizes, "
-        f"and one network per column. {measured}Changed: the share of the window whose class is "
-        "not that by the training set's μ and σ. Distance: symmetric mean distance of the boundary "
-        "to the training set's; the half circles have radius 1. "
-        f"For small deviations Eq. 13 gives a ratio of {expected_ratio():.2f} (√16, and the factor "
-        "for mini-batches without replacement). Margin: the mean distance to the training set's "
-        "boundary of the 5% of the training points nearest to it, negative where misclassified, "
-        "and the smallest. Groups: gradients over 256 points that are normalized in groups, so "
-        "that against B = 256 nothing but the noise of the normalization differs. Gain: margin "
-        f"minus that of B = 256, by draw, at a joint level of 95% for {len(GROUPS)} comparisons."
-    )
+    expected = expected_ratio()
+    return {"points": SAMPLES, "measured": measured, "expected": expected, "groups": len(GROUPS)}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -182,71 +321,40 @@ def _polyline(path: str) -> np.ndarray:
     return np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1).reshape(-1, 2).T
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Less variability with larger mini-batches; both sides of a boundary; margins."""
-    found = rows[rows["kind"].isin(["jitter", "margins"])]
-    if found["seed"].nunique() < 2:  # what is finished decides nothing
-        return []
-    return [_variability(found), _sides(found), *(_margin(found, state) for state in GROUPS)]
-
-
-def _variability(rows: pd.DataFrame) -> Claim:
+    rows = rows[rows["kind"].isin(["jitter", "margins"])]
+    if rows["seed"].nunique() < 2:  # what is finished decides nothing
+        return {}, {}
     states = {INITIAL: INITIAL} | {state: f"trained with {state}" for state in TRAININGS}
-    ratios = {(state, m): _ratio(rows, state, m) for state in states for m in MEASURES}
-    numbers = "; ".join(
-        f"{name} {ratios[state, 'changed']:.2f} and {ratios[state, 'distance']:.2f}"
-        for state, name in states.items()
-    )
-    return Claim(
-        "Figure 6",
-        "Larger batch sizes clearly produce smaller variability in the decision boundary both at "
-        "initialization and after training.",
-        decide((ratio - 1 for ratio in ratios.values()), least=2),
-        f"mini-batches of 16 vary more than those of 256, by the share of the window that changes "
-        f"class and by the distance of the boundary: {numbers} times as much. Eq. 13 gives "
-        f"{expected_ratio():.2f} for small deviations.",
-    )
-
-
-def _sides(rows: pd.DataFrame) -> Claim:
+    ratios = {state: [_ratio(rows, state, name) for name in MEASURES] for state in states}
+    every = (ratio - 1 for pair in ratios.values() for ratio in pair)
     first = rows[rows["state"] == INITIAL].groupby("batch")[["one_sided", "batches"]].sum()
-    numbers = ", ".join(
-        f"{row.one_sided:.0f} of {row.batches:.0f} mini-batches of {row.Index:.0f}"
-        for row in first.itertuples()
-    )
-    return Claim(
-        "Sect. 4, Figure 6",
-        "Before training the decision boundary passes through the data in every mini-batch.",
-        "false as stated" if first["one_sided"].sum() else "open",
-        f"at initialization all outputs have one sign in {numbers} (erratum 27).",
-    )
-
-
-def _margin(rows: pd.DataFrame, state: str) -> Claim:
-    """For one amount of noise: what a large one does says nothing on a small one."""
+    one_sided = first["one_sided"].sum()
+    verdicts: dict[str, bool | str] = {
+        "variability": intervals.decide(every, least=2),
+        "sides": "false as stated" if one_sided else "open",
+    }
+    numbers: dict[str, Any] = {
+        "expected": expected_ratio(),
+        "ratios": "; ".join(
+            f"{name} {ratios[state][0]:.2f} and {ratios[state][1]:.2f}"
+            for state, name in states.items()
+        ),
+        "one_sided": ", ".join(
+            f"{row.one_sided:.0f} of {row.batches:.0f} mini-batches of {row.Index:.0f}"
+            for row in first.itertuples()
+        ),
+        "margin": _margins(rows, LARGE).mean(),
+        "noisier": _gain(rows, SMALL),
+        "groups": len(GROUPS),
+    }
+    # For each amount of noise: what a large one does says nothing on a small one.
     together = 1 - 0.05 / len(GROUPS)
-    gain, smallest = (
-        _gain(rows, state, measure, confidence=together) for measure in ("nearest", "smallest")
-    )
-    return Claim(
-        f"Sect. 5, Figure 6, {state}",
-        "The noise of the normalization increases the margin between the training data and the "
-        "decision boundary.",
-        decide([gain], least=2),
-        f"on this toy problem the margin is {_margins(rows, LARGE).mean():.3f} after training with "
-        f"B = 256, and after as many updates with {state} changes by {gain:.4f}, the smallest "
-        f"distance by {smallest:.4f}: intervals that hold together with 95% for the {len(GROUPS)} "
-        "amounts of noise, for each measure (Bonferroni). With B = 16, whose gradients are "
-        f"noisier, too, the margin changes by {_gain(rows, SMALL):.4f}.",
-    )
+    for state in GROUPS:
+        gains = {name: _gain(rows, state, name, together) for name in ("nearest", "smallest")}
+        verdicts[state], numbers[state] = intervals.decide([gains["nearest"]], least=2), gains
+    return verdicts, numbers
 
 
-PART = Experiment(
-    "Figure 6",
-    "Decision boundaries from different mini-batches",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

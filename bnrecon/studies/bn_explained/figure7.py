@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,9 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.batch_statistics import (
     biased,
     finite_population,
@@ -21,8 +23,6 @@ from bnrecon.studies.bn_explained.batch_statistics import (
     variance_of_variance,
 )
 from bnrecon.targets.noisy_batchnorm import batch_noise
-
-__all__ = ["KINDS", "PART", "measure_unit"]
 
 REPORTED = read_reported(__package__)["figure7"]
 MEANS, VARIANCES = REPORTED["means"], REPORTED["variances"]
@@ -36,6 +36,14 @@ KINDS = {
     "virtual": f"mini-batches of {VIRTUAL}, with replacement",
 }
 CLOSE = 0.1  # a variance counts as equal within 10%
+SIZES = {  # what caption and claims name
+    "batch": BATCH,
+    "virtual_batch": VIRTUAL,
+    "samples": SAMPLES,
+    "without_replacement": finite_population(BATCH, SAMPLES),
+    "biased": biased(BATCH),
+    "close": 100 * CLOSE,
+}
 COLOURS = {"shuffled": "black", "controlled": PALETTE[3]}
 
 
@@ -102,9 +110,9 @@ def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
         means, variances = drawn.mean(1), drawn.var(1)
         if kind == "controlled":
             means, variances = _add_noise(drawn, seed + unit)
-        found = {"mean": (means, means), "deviation": (np.sqrt(variances), variances)}
+        drawn_by = {"mean": (means, means), "deviation": (np.sqrt(variances), variances)}
         for statistic, (predicted, exact) in _predicted(kind, samples).items():
-            values, noisy = found[statistic]
+            values, noisy = drawn_by[statistic]
             density, edges = np.histogram(values, bins, density=True)
             squares = np.square(noisy - noisy.mean())
             row = {"unit": unit, "kind": kind, "statistic": statistic, "batch": _size(kind)}
@@ -118,27 +126,13 @@ def measure_unit(unit: int, draws: int, bins: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per unit."""
-    return [
-        Task(
-            f"unit {unit + 1}",
-            measure_unit,
-            {"unit": unit, "draws": DRAWS[scale], "bins": BINS[scale], "seed": 0},
-        )
-        for unit in range(len(MEANS))
-    ]
-
-
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per unit, kind and statistic: measured variance to Eq. 13, and to the exact one."""
-    found = rows.drop_duplicates(["unit", "kind", "statistic"])
-    return found.assign(
-        printed=found["variance"] / found["predicted"],
-        printed_error=found["error"] / found["predicted"],
-        repaired=found["variance"] / found["exact"],
-        repaired_error=found["error"] / found["exact"],
-    )
+    rows = rows.drop_duplicates(["unit", "kind", "statistic"])
+    for name, expected in (("printed", rows["predicted"]), ("repaired", rows["exact"])):
+        ratios = {name: rows["variance"] / expected, f"{name}_error": rows["error"] / expected}
+        rows = rows.assign(**ratios)
+    return rows
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -148,35 +142,23 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     for unit in sorted(rows["unit"].unique()):
         for kind, title in KINDS.items():
             mean, deviation = (ratios.loc[(unit, kind, name)] for name in ("mean", "deviation"))
-            lines.append(
-                {
-                    "W z": f"N({MEANS[unit]}, {VARIANCES[unit]})",
-                    "statistics": title,
-                    "mean of μ": f"{mean['average']:.3f}",
-                    "mean of σ": f"{deviation['average']:.3f}",
-                    "var(μ) to Eq. 13": f"{mean['printed']:.3f}",
-                    "repaired": f"{mean['repaired']:.3f}",
-                    "var(σ²) to Eq. 13": f"{deviation['printed']:.3f}",
-                    "repaired, σ²": f"{deviation['repaired']:.3f}",
-                }
-            )
+            numbers = {
+                "mean of μ": mean["average"],
+                "mean of σ": deviation["average"],
+                "var(μ) to Eq. 13": mean["printed"],
+                "repaired": mean["repaired"],
+                "var(σ²) to Eq. 13": deviation["printed"],
+                "repaired, σ²": deviation["repaired"],
+            }
+            line = {"W z": f"N({MEANS[unit]}, {VARIANCES[unit]})", "statistics": title}
+            lines.append(line | {name: f"{value:.3f}" for name, value in numbers.items()})
     return pd.DataFrame(lines)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     error = 100 * _ratios(rows)["repaired_error"].max()
-    return (
-        f"A training set of {SAMPLES} normal samples; variances of μ and of σ² over "
-        f"{rows['draws'].iloc[0]} mini-batches to those of Eq. 13 with the training set's own "
-        f"moments, for the size of the mini-batch that is mimicked; standard errors up to "
-        f"{error:.1f}%. Repaired: Eq. 13 times ((B-1)/B)² for the σ² of Eq. 3; without "
-        "replacement the exact variances, of μ times (N-B)/(N-1). Noise-controlled: the noise of "
-        f"NoisyBatchNorm2d for a virtual batch of {VIRTUAL}, estimated from each mini-batch. "
-        "Figure: histograms (black, red), and what Eq. 13 gives with the factor for σ² (green): "
-        "normal for μ, for σ the root of a scaled χ² with the mean and variance of σ². Black is "
-        "narrower than green since it is drawn without replacement: var(μ) is "
-        f"{finite_population(BATCH, SAMPLES):.3f} of Eq. 13."
-    )
+    return SIZES | {"draws": rows["draws"].iloc[0], "error": error}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -185,15 +167,15 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, grid = new_figure(2, len(units), (PAGE, 3.8), squeeze=False)
     for axes_row, statistic in zip(grid, ("mean", "deviation"), strict=True):
         for axes, unit in zip(axes_row, units, strict=True):
-            part = rows[(rows["unit"] == unit) & (rows["statistic"] == statistic)]
+            panel = rows[(rows["unit"] == unit) & (rows["statistic"] == statistic)]
             for kind, colour in COLOURS.items():
-                bars = part[part["kind"] == kind]
+                bars = panel[panel["kind"] == kind]
                 edges = [*bars["left"], bars["right"].iloc[-1]]
                 axes.stairs(bars["density"], edges, color=colour)
-            line = np.linspace(part["left"].min(), part["right"].max(), 300)
+            line = np.linspace(panel["left"].min(), panel["right"].max(), 300)
             axes.plot(line, _density(rows, unit, statistic, line), color=PALETTE[2])
-            axes.set_xlabel(f"{'μ' if statistic == 'mean' else 'σ'}, unit {unit + 1}")
-            axes.set_yticks([])
+            symbol = "μ" if statistic == "mean" else "σ"
+            axes.set(xlabel=f"{symbol}, unit {unit + 1}", yticks=[])
         axes_row[0].set_ylabel("density")
     handles = [*grid[0][0].patches, grid[0][0].lines[0]]
     labels = [*(KINDS[kind] for kind in COLOURS), "analytical"]
@@ -203,8 +185,8 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 def _density(rows: pd.DataFrame, unit: int, statistic: str, values: np.ndarray) -> np.ndarray:
     """Of mu: normal. Of sigma: sigma² is a scaled chi-square number of the exact variance."""
-    own = rows[(rows["unit"] == unit) & (rows["kind"] == "independent")]
-    mean, deviation = (own[own["statistic"] == name].iloc[0] for name in ("mean", "deviation"))
+    rows = rows[(rows["unit"] == unit) & (rows["kind"] == "independent")]
+    mean, deviation = (rows[rows["statistic"] == name].iloc[0] for name in ("mean", "deviation"))
     if statistic == "mean":
         return stats.norm.pdf(values, mean["average"], mean["exact"] ** 0.5)
     expected = (BATCH - 1) * mean["exact"]  # of sigma²
@@ -212,61 +194,32 @@ def _density(rows: pd.DataFrame, unit: int, statistic: str, values: np.ndarray) 
     return stats.chi.pdf(values, freedom, scale=(expected / freedom) ** 0.5)
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Do the distributions have the variances of Eq. 13?"""
     ratios = _ratios(rows).set_index(["kind", "statistic"])
+    ranges = ratios.groupby(level=[0, 1])[["printed", "repaired"]].agg(_range)
+    numbers: dict[str, Any] = {kind: ranges.loc[kind].to_dict("index") for kind in KINDS}
+    # Without replacement one variance that is off Eq. 13 contradicts it.
+    return {
+        "green": _decide_mean(ratios.loc[[("independent", "mean")]]),
+        "black": "open" if _near(ratios.loc[["shuffled"]]).all() else "contradicted",
+        "red": _decide_noise(ratios.loc[["controlled"]]),
+    }, numbers | SIZES
 
-    def share(kind: str, statistic: str, column: str) -> str:
-        values = ratios.loc[[(kind, statistic)], column]
-        return f"{values.min():.3f} to {values.max():.3f}"
 
-    return [
-        Claim(
-            "Figure 7, green, μ",
-            "Means of mini-batches of independent samples have the variance of Eq. 13.",
-            _decide_mean(ratios.loc[[("independent", "mean")]]),
-            f"drawn with replacement, var(μ) is {share('independent', 'mean', 'printed')} of "
-            f"Eq. 13. var(σ²) is {share('independent', 'deviation', 'printed')} of it, "
-            f"{share('independent', 'deviation', 'repaired')} with the factor ((B-1)/B)² = "
-            f"{biased(BATCH):.3f} of erratum 24; its verdict stands with Proposition 2.",
-        ),
-        Claim(
-            "Beyond Figure 7: black",
-            f"If they are drawn without replacement, as in an epoch, mini-batches of {BATCH} out "
-            f"of {SAMPLES} inputs have the variances of Eq. 13 (within four standard errors; the "
-            "paper does not say how they are drawn).",
-            _decide_drawn(ratios.loc[["shuffled"]]),
-            f"var(μ) is {share('shuffled', 'mean', 'printed')} of Eq. 13, (N-B)/(N-1) being "
-            f"{finite_population(BATCH, SAMPLES):.3f}, and var(σ²) "
-            f"{share('shuffled', 'deviation', 'printed')}; to the exact variances without "
-            f"replacement they are {share('shuffled', 'mean', 'repaired')} and "
-            f"{share('shuffled', 'deviation', 'repaired')}.",
-        ),
-        Claim(
-            "Figure 7, red",
-            f"Noise gives mini-batches of {BATCH} the variances of mini-batches of {VIRTUAL}.",
-            _decide_noise(ratios.loc[["controlled"]]),
-            f"var(μ) is {share('controlled', 'mean', 'repaired')} and var(σ²) "
-            f"{share('controlled', 'deviation', 'repaired')} of those. The noise is estimated from "
-            f"each mini-batch, up to terms of order 1/V²; confirmed is within {100 * CLOSE:.0f}%.",
-        ),
-    ]
+def _range(values: pd.Series) -> str:
+    return f"{values.min():.3f} to {values.max():.3f}"
 
 
 def _decide_mean(ratios: pd.DataFrame) -> str:
     """Of Eq. 13, within four standard errors; where these are large it is open."""
-    if not _near(ratios, "printed").all():
+    if not _near(ratios).all():
         return "contradicted"
     return "confirmed" if (4 * ratios["printed_error"] < CLOSE).all() else "open"
 
 
-def _decide_drawn(ratios: pd.DataFrame) -> str:
-    """Without replacement: one variance off Eq. 13 contradicts it, else it is open."""
-    return "open" if _near(ratios, "printed").all() else "contradicted"
-
-
-def _near(ratios: pd.DataFrame, column: str) -> pd.Series:
-    return (ratios[column] - 1).abs() < 4 * ratios[f"{column}_error"]
+def _near(ratios: pd.DataFrame) -> pd.Series:
+    return (ratios["printed"] - 1).abs() < 4 * ratios["printed_error"]
 
 
 def _decide_noise(ratios: pd.DataFrame) -> str:
@@ -276,12 +229,12 @@ def _decide_noise(ratios: pd.DataFrame) -> str:
     return "contradicted" if (off - width > CLOSE).any() else "open"
 
 
-PART = Experiment(
-    "Figure 7",
-    "Distributions of the statistics of mini-batches",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+def tasks(scale: str, _options: Sequence[str]) -> list[Task]:
+    """One task per unit."""
+    size = {"draws": DRAWS[scale], "bins": BINS[scale], "seed": 0}
+    return [
+        Task(f"unit {unit + 1}", measure_unit, {"unit": unit} | size) for unit in range(len(MEANS))
+    ]
+
+
+PART = part(__file__, tasks, summarize, draw, decide, fill_caption)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,8 @@ from torch import nn
 from bnrecon.partition import Folds, partition, set_statistics
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.plane_networks import distances, draw_layers, square
 from bnrecon.studies.bn_explained.plane_pictures import (
     draw_lines,
@@ -23,8 +24,6 @@ from bnrecon.studies.bn_explained.plane_pictures import (
     picture_rows,
     point_rows,
 )
-
-__all__ = ["PART", "draw_moons", "measure", "measure_units", "picture", "train"]
 
 WIDTHS = (16, 16, 16, 16)
 POINTS, STEPS, RATE = 100, 300, 0.01
@@ -87,9 +86,9 @@ def measure_units(layers: nn.Sequential, points: np.ndarray, folds: Folds) -> pd
             errors = variance / size**2
             features = layer(features)
         for unit in range(len(size)):
-            found = distances(folds.of(index, unit), points)
+            folded = distances(folds.of(index, unit), points)
             row = {"layer": index + 1, "unit": unit + 1, "tls": float(errors[unit])}
-            row |= {"own": float(gaps[unit]), "plane": float(np.square(found).mean())}
+            row |= {"own": float(gaps[unit]), "plane": float(np.square(folded).mean())}
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -152,49 +151,26 @@ def measure_seed(seed: int) -> pd.DataFrame:
     return pd.concat([measured, picture(seed)]) if seed == 0 else measured
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per seed."""
-    seeds = range(SEEDS[scale])
-    return [Task(f"seed {seed}", measure_seed, {"seed": seed}) for seed in seeds]
-
-
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per layer, before and after training."""
     lines = []
     networks = rows[rows["kind"] == "network"]
     for (state, layer), group in networks.groupby(["state", "layer"], sort=False):
-        lines.append(
-            {
-                "weights": state,
-                "layer": f"{layer:.0f}",
-                "Eq. 8, relative error": f"{group['eq8'].max():.0e}",
-                "rank correlation with the distance in the input space": mean_interval(
-                    group["rank"].tolist()
-                ),
-                "smallest": f"{group['rank'].min():.2f}",
-                "pairs in another order": f"{group['disordered'].mean():.0%}",
-                "spread of the ratio": f"{group['spread'].median():.1f}",
-            }
-        )
+        rank = mean_interval(group["rank"].tolist())
+        line = {"weights": state, "layer": f"{layer:.0f}"}
+        line["Eq. 8, relative error"] = f"{group['eq8'].max():.0e}"
+        line |= {"rank correlation with the distance in the input space": rank}
+        line["smallest"] = f"{group['rank'].min():.2f}"
+        line["pairs in another order"] = f"{group['disordered'].mean():.0%}"
+        lines.append(line | {"spread of the ratio": f"{group['spread'].median():.1f}"})
     return pd.DataFrame(lines)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names."""
     networks = rows[rows["kind"] == "network"]
-    return (
-        f"Networks of four layers of {WIDTHS[0]} leaky ReLUs with BN (γ = 1, β = 0) on {POINTS} "
-        "points of two half circles, each coordinate of variance 1. Trained: weights by "
-        f"{STEPS} full-batch steps of Adam (rate {RATE:g}) on the classification of the half "
-        f"circles, to a training accuracy of {networks['accuracy'].mean():.1%}; statistics from "
-        "all points. Rank correlation (Spearman) between a layer's TLS errors σ²/‖w‖² and the "
-        "mean squared distances of the data to the folded hyperplanes in the input space, exact; "
-        f"means over {networks['seed'].nunique()} seeds with 95% intervals. Spread: the largest to "
-        "the smallest ratio of the two in a layer, median. Figure: the trained network of seed 0, "
-        "hyperplanes of layer 1 and folded ones of layer 4 in the colour of "
-        "their TLS error, black dots are the data. Each plane has a colour scale of its own: equal "
-        "colours are not equal errors. Right, a point for each of these units; on the line both "
-        "are equal."
-    )
+    size = {"width": WIDTHS[0], "points": POINTS, "steps": STEPS, "rate": RATE}
+    return size | {"accuracy": networks["accuracy"].mean(), "seeds": networks["seed"].nunique()}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -209,9 +185,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     scatter = grid[2]
     for axes, layer, mark, colour in zip(grid, SHOWN, "ox", PALETTE, strict=False):
         # The best fitting hyperplanes on top.
-        own = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
+        folds = lines[lines["layer"] == layer].sort_values("tls", ascending=False)
         errors = units[units["layer"] == layer]
-        shown = draw_lines(axes, own, linewidths=1.0, array=own["tls"], cmap=colours)
+        shown = draw_lines(axes, folds, linewidths=1.0, array=folds["tls"], cmap=colours)
         draw_points(axes, points, square((0.0, 0.0), REACH).window)
         axes.set_title("layer 1, hyperplanes" if layer == 1 else f"layer {layer}, folded")
         bar = axes.inset_axes((0, -0.08, 1, 0.04))
@@ -225,54 +201,28 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Does sigma² / ||w||² measure how well hyperplanes fit the data?"""
     networks = rows[rows["kind"] == "network"]
-    first, worst = networks[networks["layer"] == 1], networks["eq8"].max()
     deep = networks[networks["layer"] > 1].groupby(["layer", "state"], sort=False)
     ranks = {key: mean_interval(group["rank"].tolist()) for key, group in deep}
-    means, spread = deep["disordered"].mean(), deep["spread"].median()
-    return [
-        Claim(
-            "Eq. 8, Figure 9",
-            "σ²/‖w‖² is the mean squared distance of the data to the hyperplane in the layer's "
-            "input space.",
-            "confirmed" if worst < 1e-9 else "contradicted",
-            f"largest relative difference {worst:.0e}; in layer 1 this is the input space "
-            f"({first['same'].max():.0e}).",
+    disordered, spread = deep["disordered"].mean(), deep["spread"].median()
+    numbers = {
+        "worst": networks["eq8"].max(),
+        "first": networks.loc[networks["layer"] == 1, "same"].max(),
+        "ranks": "; ".join(
+            f"{rank} (layer {layer:.0f}, {state})" for (layer, state), rank in ranks.items()
         ),
-        Claim(
-            "Figure 9",
-            "In deeper layers, too, folded hyperplanes of a smaller σ²/‖w‖² tend to be closer to "
-            "the data in the input space.",
-            "confirmed" if ranks and all(found.sign > 0 for found in ranks.values()) else "open",
-            "rank correlation "
-            + "; ".join(
-                f"{found} (layer {layer:.0f}, {state})" for (layer, state), found in ranks.items()
-            )
-            + ".",
-        ),
-        Claim(
-            "Figure 9",
-            "If the caption (“blue: small error, close to the data points; green: large error, far "
-            "from the data points”) is read as one of the input space: σ²/‖w‖² is proportional to "
-            "the fitting error there, in deeper layers, too.",
-            "confirmed" if networks["spread"].max() < 1 + 1e-9 else "contradicted",
-            f"{means.min():.0%} to {means.max():.0%} of the pairs of units of a layer are in "
-            "another order by their distances, and the ratio of distance to error differs "
-            f"between the units of a layer by a factor of {spread.min():.1f} to "
-            f"{spread.max():.1f} in the median. Read as one of the layer's own input space, where "
-            "σ is measured, it is Eq. 8, and exact.",
-        ),
-    ]
+        "disordered": [disordered.min(), disordered.max()],
+        "spread": [spread.min(), spread.max()],
+    }
+    closer = bool(ranks) and all(rank.sign > 0 for rank in ranks.values())
+    return {
+        "Eq. 8, Figure 9": bool(numbers["worst"] < 1e-9),
+        "deeper": closer or "open",
+        "proportional": bool(networks["spread"].max() < 1 + 1e-9),
+    }, numbers
 
 
-PART = Experiment(
-    "Figure 9",
-    "Hyperplanes coloured by their total least squares error",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-    claims=claims,
-)
+TASKS = sweep(measure_seed, "seed {seed}", {"seed": SEEDS})
+PART = part(__file__, TASKS, summarize, draw, decide, fill_caption)

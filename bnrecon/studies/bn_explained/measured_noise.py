@@ -13,6 +13,7 @@ from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.data import Images, load
+from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.figures import PALETTE
 from bnrecon.runtime import hardware
 from bnrecon.targets.building import build_target
@@ -59,11 +60,11 @@ def measure_noise(
     rows = []
     for factor in factors:
         virtual = size / factor
-        found = {
+        changed = {
             "noise": measure(virtual, size, seed),
             "batch": measure(None, round(virtual), seed + 1),
         }
-        for source, layers in found.items():
+        for source, layers in changed.items():
             named = {"data": data, "kind": "measured", "factor": factor, "source": source}
             named |= {"batch": round(virtual), "draws": draws}
             for layer, (one, other) in enumerate(zip(layers, plain, strict=True), 1):
@@ -78,7 +79,8 @@ def _mini_batches(
     images: Images, size: int, seed: int, count: int, device: torch.device
 ) -> Iterator[torch.Tensor]:
     """The first mini-batches of a training, of as many epochs as it takes."""
-    epochs = (images.train_batches(size, seed, epoch, device) for epoch in itertools.count())
+    positions = (EpochPosition(size, seed, epoch) for epoch in itertools.count())
+    epochs = (images.train_batches(at, device) for at in positions)
     pairs = itertools.islice(itertools.chain.from_iterable(epochs), count)
     return (pixels for pixels, _ in pairs)
 
@@ -90,12 +92,12 @@ def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.
     y = (x - mu) / sigma.
     """
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    found: dict[nn.Module, list[torch.Tensor]] = {norm: [] for norm in norms}
+    statistics: dict[nn.Module, list[torch.Tensor]] = {norm: [] for norm in norms}
 
     def read(norm: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         (centre, before), (shift, after) = _moments(inputs[0]), _moments(output)
         variance = before / after
-        found[norm].append(torch.stack([centre - variance.sqrt() * shift, variance]))
+        statistics[norm].append(torch.stack([centre - variance.sqrt() * shift, variance]))
 
     network.train()
     hooks = [norm.register_forward_hook(read) for norm in norms]
@@ -105,7 +107,7 @@ def _statistics(network: nn.Module, batches: Iterator[torch.Tensor]) -> list[np.
             network(pixels)
     for hook in hooks:
         hook.remove()
-    return [torch.stack(values).double().cpu().numpy() for values in found.values()]
+    return [torch.stack(values).double().cpu().numpy() for values in statistics.values()]
 
 
 def _moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,10 +138,10 @@ def _median_ratio(one: np.ndarray, other: np.ndarray) -> float:
 
 def describe_factors(rows: pd.DataFrame, source: str, statistic: str) -> str:
     """Measured factors of one data set and nominal factor: the first BatchNorm; the others."""
-    own = rows[(rows["source"] == source) & (rows["statistic"] == statistic)]
-    if own.empty:
+    rows = rows[(rows["source"] == source) & (rows["statistic"] == statistic)]
+    if rows.empty:
         return "not measured"
-    first, *others = own.sort_values("layer")["ratio"]
+    first, *others = rows.sort_values("layer")["ratio"]
     return f"{first:.2f}; {min(others):.2f} to {max(others):.2f}"
 
 
@@ -151,9 +153,9 @@ def draw_factors(axes: Axes, rows: pd.DataFrame, statistic: str) -> None:
         rows: those of ``measure_noise`` for one factor; data sets have a colour each.
         statistic: a name in ``STATISTICS``.
     """
-    own = rows[rows["statistic"] == statistic]
-    for number, (data, part) in enumerate(own.groupby("data", sort=False)):
-        for source, line in part.groupby("source", sort=False):
+    measured = rows[rows["statistic"] == statistic]
+    for number, (data, some) in enumerate(measured.groupby("data", sort=False)):
+        for source, line in some.groupby("source", sort=False):
             noisy = source == "noise"
             axes.errorbar(
                 line["layer"] + 0.12 * number,
@@ -171,6 +173,6 @@ def draw_factors(axes: Axes, rows: pd.DataFrame, statistic: str) -> None:
     axes.set_yscale("log")
     axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axes.minorticks_off()
-    axes.set_xticks(sorted({int(layer) for layer in own["layer"]}))
-    axes.set_xlabel("BatchNorm, from the input")
-    axes.set_ylabel(f"var({STATISTICS[statistic]}) to that without noise")
+    axes.set_xticks(sorted({int(layer) for layer in measured["layer"]}))
+    label = f"var({STATISTICS[statistic]}) to that without noise"
+    axes.set(xlabel="BatchNorm, from the input", ylabel=label)

@@ -52,7 +52,7 @@ def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[Nor
     network = copy.deepcopy(network).double().train()
     names = {id(module): name for name, module in network.named_modules()}
     produced: list[tuple[Linear, torch.Tensor, torch.Tensor]] = []
-    found: list[NormalizedLayer] = []
+    layers: list[NormalizedLayer] = []
 
     def remember(module: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         assert isinstance(module, Linear)
@@ -62,7 +62,7 @@ def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[Nor
         assert isinstance(norm, Norm)
         for layer, before, output in produced:
             if output is inputs[0]:
-                found.append(_as_matrices(names[id(layer)], layer, before, output, norm))
+                layers.append(_as_matrices(names[id(layer)], layer, before, output, norm))
 
     for module in network.modules():
         if isinstance(module, Linear):
@@ -70,7 +70,7 @@ def find_normalized_layers(network: nn.Module, images: torch.Tensor) -> list[Nor
         elif isinstance(module, Norm):
             module.register_forward_pre_hook(collect)
     network(images.double())
-    return found
+    return layers
 
 
 def _as_matrices(
@@ -81,9 +81,9 @@ def _as_matrices(
         raise ValueError(f"{name}: must have no bias and one group")
     stored_mean, variance = _statistics(norm)
     threshold = stored_mean - norm.bias * (variance + norm.eps).sqrt() / norm.weight
-    own = type(norm)(norm.num_features, momentum=1.0, affine=False, dtype=torch.float64).train()
-    own(output)
-    mean, unbiased = _statistics(own)
+    fresh = type(norm)(norm.num_features, momentum=1.0, affine=False, dtype=torch.float64).train()
+    fresh(output)
+    mean, unbiased = _statistics(fresh)
     count = output.numel() // norm.num_features
     deviation = (unbiased * ((count - 1) / count)).sqrt()
     return NormalizedLayer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,8 @@ from matplotlib.figure import Figure
 
 from bnrecon.partition import measure_cost, random_network
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Experiment, Task
-
-__all__ = ["PART", "growth", "measure_network"]
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import part
 
 SIZES = (60, 120, 240, 480, 1000)
 UNITS = {"smoke": (16, 32), "laptop": SIZES, "paper": SIZES}
@@ -84,21 +84,15 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, Any]:
+    """What the caption names: the fitted powers."""
     powers = "; ".join(
         f"{depth} hidden layers {KINDS[norm]}: regions ~ units^{growth(g.units, g.regions):.1f}, "
         f"seconds ~ regions^{growth(g.regions, g.processor_seconds):.1f}"
         for (norm, depth), g in rows.groupby(["batch_norm", "depth"], sort=False)
         if len(g) > 1
     )
-    return (
-        "Random leaky-ReLU networks on the plane from (-2, -2) to (2, 2): PyTorch's initial "
-        "weights, and batch statistics of 50 normal points or PyTorch's random biases. Regions: of "
-        "the whole network, each with its affine map. Segments: of folded hyperplanes. Seconds "
-        "of processor time, float64, the fastest of three runs up to "
-        f"{QUICK} units, else of one; they compare within one run of this table on one machine. "
-        f"Fitted powers: {powers or 'none, of one network'}."
-    )
+    return {"quick": QUICK, "powers": powers or "none, of one network"}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -119,11 +113,4 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = Experiment(
-    "Library",
-    "Cost of an exact partition",
-    tasks,
-    summarize,
-    _caption,
-    draw,
-)
+PART = part(__file__, tasks, summarize, draw, numbers=fill_caption)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-
-__all__ = ["PART", "absorb_as_printed", "absorb_sizes", "absorb_with_signs", "compare_absorptions"]
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 
 SEEDS = {"smoke": 2, "laptop": 20, "paper": 100}
 INPUTS, HIDDEN, OUTPUTS, POINTS = 5, 16, 8, 64
@@ -143,94 +143,53 @@ def compare_absorptions(activation: str, signs: str, seeds: int) -> pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per activation and signs of gamma."""
-    return [
-        Task(
-            f"{activation}, gamma {signs}",
-            compare_absorptions,
-            {"activation": activation, "signs": signs, "seeds": SEEDS[scale]},
-        )
-        for activation in ACTIVATIONS
-        for signs in SIGNS
-    ]
-
-
 def _worst(rows: pd.DataFrame, name: str) -> float:
     """The largest difference in both modes; NaN where one of them is undefined."""
-    return float(
-        rows[[f"{name}_eval", f"{name}_train"]].max(axis=1, skipna=False).max(skipna=False)
-    )
-
-
-def _text(error: float) -> str:
-    return "undefined" if error != error else f"{error:.0e}"
+    return float(rows[[f"{name}_eval", f"{name}_train"]].max(skipna=False).max(skipna=False))
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per activation and signs."""
-    return pd.DataFrame(
-        [
-            {
-                "activation": activation,
-                "entries of γ": signs,
-                "difference, Eq. 28": _text(_worst(group, "printed")),
-                "difference, abs(γ) for γ": _text(_worst(group, "sizes")),
-                "difference, signs absorbed by W": _text(_worst(group, "signed")),
-                "networks": len(group),
-            }
-            for (activation, signs), group in rows.groupby(["activation", "signs"], sort=False)
-        ]
-    )
+    lines = []
+    for (activation, signs), group in rows.groupby(["activation", "signs"], sort=False):
+        line = {"activation": activation, "entries of γ": signs}
+        for name, title in (
+            ("printed", "difference, Eq. 28"),
+            ("sizes", "difference, abs(γ) for γ"),
+            ("signed", "difference, signs absorbed by W"),
+        ):
+            error = _worst(group, name)
+            line[title] = "undefined" if np.isnan(error) else f"{error:.0e}"
+        lines.append(line | {"networks": len(group)})
+    return pd.DataFrame(lines)
 
 
-CAPTION = (
-    "Largest difference of an output, relative to the largest output, when γ of the first layer is "
-    "set to 1; real BatchNorm1d modules in float64, with batch statistics and in eval mode. "
-    "Eq. 28 multiplies the next weights by γ and divides β by it, which needs a(c u) = c a(u): "
-    "true for c > 0 only. For the absolute value |γ| in the place of γ is enough. For ReLU and "
-    "leaky ReLU the unit's own weights have to change sign where γ < 0. A unit with γ = 0 is a "
-    "constant that the next mean absorbs."
-)
-
-
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Proposition 1 and its proof."""
     if set(rows["signs"]) != set(SIGNS):  # what is finished decides nothing
-        return []
-    positive = _worst(rows[rows["signs"] == "positive"], "printed")
-    both = rows[rows["signs"] == "of both signs"]
+        return {}, {}
+    positive, both = (rows[rows["signs"] == signs] for signs in SIGNS[:2])
     negative, absolute = both["printed_eval"], both["activation"] == "absolute value"
-    repaired = _worst(rows, "signed")
-    return [
-        Claim(
-            "Proposition 1",
-            "γ ≠ 0 does not change which functions a network can express.",
-            "confirmed" if repaired < TOLERANCE else "contradicted",
-            f"with signs absorbed by the unit's own weights the largest difference is "
-            f"{repaired:.0e} over {len(rows)} networks.",
-        ),
-        Claim(
-            "Proposition 1, Eq. 28, 29",
-            "a(c u) = c a(u), so that w' = γ w and β' = β / γ absorb γ.",
-            "false as stated"
-            if positive < TOLERANCE < negative.min()
-            else ("confirmed" if negative.max() < TOLERANCE else "contradicted"),
-            f"true for positive γ (largest difference {positive:.0e}); with negative entries "
-            f"outputs differ by {negative.min():.2f} to {negative.max():.2f} of the largest one. "
-            "With w' = |γ| w the largest difference is "
-            f"{_worst(both[absolute], 'sizes'):.0e} for the absolute value and "
-            f"{_worst(both[~absolute], 'sizes'):.2f} for ReLU and leaky ReLU, whose units need "
-            "their own weights changed (erratum 21).",
-        ),
-    ]
+    numbers = {
+        "networks": len(rows),
+        "repaired": _worst(rows, "signed"),
+        "positive": _worst(positive, "printed"),
+        "least": negative.min(),
+        "most": negative.max(),
+        "sizes": _worst(both[absolute], "sizes"),
+        "sizes_relu": _worst(both[~absolute], "sizes"),
+    }
+    as_printed: bool | str = bool(negative.max() < TOLERANCE)
+    if numbers["positive"] < TOLERANCE < negative.min():
+        as_printed = "false as stated"
+    repaired = numbers["repaired"] < TOLERANCE
+    return {"Proposition 1": repaired, "Proposition 1, Eq. 28, 29": as_printed}, numbers
 
 
-PART = Experiment(
-    "Proposition 1, Eq. 27-29",
-    "Absorbing the scale of a normalization",
-    tasks,
-    summarize,
-    CAPTION,
-    claims=claims,
+TASKS = sweep(
+    compare_absorptions,
+    "{activation}, gamma {signs}",
+    {"activation": tuple(ACTIVATIONS), "signs": SIGNS},
+    {"seeds": SEEDS},
 )
+PART = part(__file__, TASKS, summarize, decide=decide)

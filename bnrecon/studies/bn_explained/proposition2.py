@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,20 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.bn_explained.above_normalized import (
-    ACTIVATIONS,
-    share_of_equation_13,
-    simulate_layer,
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.studies.bn_explained.batch_statistics import (
+    biased,
+    measure_statistics,
+    variance_of_mean,
+    variance_of_variance,
 )
-from bnrecon.studies.bn_explained.batch_statistics import biased
-from bnrecon.studies.bn_explained.independent_inputs import (
-    DISTRIBUTIONS,
-    enumerate_batches,
-    simulate,
-)
-
-__all__ = ["PART"]
+from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
 
 BATCHES = {"smoke": (2, 16), "laptop": (2, 4, 16, 64, 256), "paper": (2, 4, 16, 64, 256)}
 DRAWS = {"smoke": 2_000, "laptop": 40_000, "paper": 200_000}
@@ -31,32 +29,163 @@ ENUMERATED = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 8), "paper": (2, 3, 4, 
 LAYER_BATCHES = {"smoke": (16,), "laptop": (4, 16, 64, 256), "paper": (4, 16, 64, 256)}
 LAYER_DRAWS = {"smoke": 2_000, "laptop": 10_000, "paper": 100_000}
 TICKS = (2, 4, 16, 64, 256)
+ACTIVATIONS = {**SLOPES, "linear": 1.0}  # alpha
+WIDTH = 8  # units of the layer below a normalized one
+SIDE = 8  # entries of z
+
+# Draws of mean 0 and variance 1, and their excess kurtosis.
+DISTRIBUTIONS: dict[str, tuple[Callable[[np.random.Generator, tuple[int, ...]], np.ndarray], float]]
+DISTRIBUTIONS = {
+    "normal": (lambda generator, shape: generator.normal(size=shape), 0.0),
+    "uniform": (lambda generator, shape: 12**0.5 * (generator.random(shape) - 0.5), -1.2),
+    "Laplace": (lambda generator, shape: generator.laplace(scale=0.5**0.5, size=shape), 3.0),
+    "±1": (lambda generator, shape: 2.0 * generator.integers(2, size=shape) - 1, -2.0),
+}
+
+
+def simulate(distribution: str, batch: int, draws: int, seed: int) -> pd.DataFrame:
+    """One row: measured variances of mu and sigma² over mini-batches, beside Eq. 13.
+
+    z has independent entries of variances rho, w is normal. ``_error`` is a standard error.
+
+    Args:
+        distribution: of z.
+        batch: B.
+        draws: mini-batches.
+        seed: of w, rho and z.
+    """
+    draw, kurtosis = DISTRIBUTIONS[distribution]
+    generator = np.random.Generator(np.random.Philox(seed))
+    weight, rho = generator.normal(size=SIDE), generator.random(SIDE) + 0.5
+    variance = float(weight**2 @ rho)
+    fourth = 3 * variance**2 + kurtosis * float(weight**4 @ rho**2)
+
+    def sample(count: int) -> np.ndarray:
+        return draw(generator, (count, batch, SIDE)) @ (weight * rho**0.5)
+
+    measured = measure_statistics(sample, batch, draws)
+    row = {"kind": "simulated", "distribution": distribution, "batch": batch, "draws": draws}
+    row |= {
+        "predicted_mean": variance_of_mean(variance, batch),
+        "bound_mean": float(np.linalg.norm(weight**2) * np.linalg.norm(rho)) / batch,
+        "predicted_variance": variance_of_variance(variance, fourth, batch),
+        "expected_share": 1.0,
+    }
+    return pd.DataFrame([row | measured]).drop(columns=["own_variance", "own_fourth"])
+
+
+def enumerate_batches(batch: int) -> pd.DataFrame:
+    """One row: all 2^B mini-batches of z = ±1 with w = 1, exact."""
+    outputs = np.array(list(itertools.product((-1.0, 1.0), repeat=batch)))
+    row = {"kind": "enumerated", "distribution": "±1", "batch": batch, "draws": len(outputs)}
+    row |= {"predicted_mean": variance_of_mean(1, batch), "bound_mean": 1 / batch}
+    row |= {"predicted_variance": variance_of_variance(1, 1, batch), "expected_share": 1.0}
+    row |= {"measured_mean": float(outputs.mean(1).var())}
+    row |= {"measured_variance": float(outputs.var(1).var())}
+    return pd.DataFrame([row | {"mean_error": 0.0, "variance_error": 0.0}])
+
+
+def geary(batch: int) -> tuple[float, float]:
+    """Mean and variance of mean|h - mean(h)| / sigma over B normal numbers (Geary 1936), exact.
+
+    >>> "mean {:.4f}, variance {:.4f}".format(*geary(2))  # always 1
+    'mean 1.0000, variance 0.0000'
+    """
+    log = math.lgamma((batch - 1) / 2) - math.lgamma(batch / 2)
+    mean = ((batch - 1) / math.pi) ** 0.5 * math.exp(log)
+    correlation = -1 / (batch - 1)  # of two deviations from the mean
+    product = (1 - correlation**2) ** 0.5 + correlation * math.asin(correlation)
+    square = (1 + (batch - 1) * 2 / math.pi * product) / batch
+    return mean, max(square - mean**2, 0.0)
+
+
+def share_of_equation_13(slope: float, batch: int) -> float:
+    """var(mu) above a batch-normalized layer, to what Eq. 13 says; B is at least 3.
+
+    The layer below has independent standard normal pre-activations h, as any orthogonal weights
+    have on normal inputs, and z = a(h') with h' = (h - mean) / sigma of the mini-batch, a(u) = u
+    for u >= 0 and alpha u below. The inputs z of the layer have a diagonal covariance, as
+    Proposition 2 wants it, but those of one mini-batch share the statistics of h. As h' sums to 0
+    in each unit,
+
+        mu = sum_j w_j mean(a(h'_j)) = (1 - alpha) / 2 sum_j w_j mean|h'_j|,
+
+    and mean|h'| is Geary's ratio of the mean deviation to the standard deviation, with known
+    moments. For large B its variance is (1 - 3 / pi) / B: of |h| without its parts along h and
+    h² - 1, which the normalization takes away.
+
+    >>> f"{share_of_equation_13(0.0, 10**4):.4f}"  # ReLU: (1 - 3 / pi) / (2 - 2 / pi)
+    '0.0331'
+    """
+    mean, variance = geary(batch)
+    even = ((1 - slope) / 2) ** 2
+    rho = (1 + slope**2) / 2 - even * mean**2  # of an entry of z, as E h'² = 1
+    return batch * even * variance / rho
+
+
+def simulate_layer(activation: str, batch: int, draws: int, seed: int) -> pd.DataFrame:
+    """Measured variances of mu and sigma² of one unit, beside Eq. 13.
+
+    Args:
+        activation: between the two layers.
+        batch: B.
+        draws: mini-batches.
+        seed: of the unit's weights and of the mini-batches.
+
+    Returns:
+        Two rows: with the layer below normalized by the mini-batch's own statistics (``shared``),
+        and by mean 0 and deviation 1 (``fixed``).
+    """
+    shares = {"shared": share_of_equation_13(ACTIVATIONS[activation], batch), "fixed": 1.0}
+    rows = []
+    for kind, share in shares.items():
+        row = {"kind": kind, "expected_share": share, "distribution": activation}
+        row |= {"batch": batch, "draws": draws}
+        rows.append(row | _measure(activation, batch, draws, kind == "fixed", seed))
+    return pd.DataFrame(rows)
+
+
+def _measure(activation: str, batch: int, draws: int, fixed: bool, seed: int) -> dict[str, float]:
+    """Measured and predicted variances; the mini-batches of a seed are the same for both kinds."""
+    generator = np.random.Generator(np.random.Philox(seed))
+    weight = generator.normal(size=WIDTH)
+
+    def sample(count: int) -> np.ndarray:
+        h = generator.normal(size=(count, batch, WIDTH))
+        if not fixed:
+            h -= h.mean(1, keepdims=True)
+            h /= np.sqrt(np.square(h).mean(1, keepdims=True))
+        return activate(h, ACTIVATIONS[activation]) @ weight
+
+    measured = measure_statistics(sample, batch, draws)
+    variance, fourth = measured.pop("own_variance"), measured.pop("own_fourth")
+    # All entries of z have the same variance.
+    bound = variance * WIDTH**0.5 * np.linalg.norm(weight**2) / np.sum(weight**2)
+    return measured | {
+        "predicted_mean": variance_of_mean(variance, batch),
+        "bound_mean": float(bound) / batch,
+        "predicted_variance": variance_of_variance(variance, fourth, batch),
+    }
+
+
+EXACT = sweep(enumerate_batches, "±1, B = {batch}, enumerated", {"batch": ENUMERATED})
+DRAWN = sweep(
+    simulate,
+    "{distribution}, B = {batch}",
+    {"distribution": tuple(DISTRIBUTIONS), "batch": BATCHES},
+    {"draws": DRAWS, "seed": 0},
+)
+ABOVE = sweep(
+    simulate_layer,
+    "above a normalized layer, {activation}, B = {batch}",
+    {"activation": tuple(ACTIVATIONS), "batch": LAYER_BATCHES},
+    {"draws": LAYER_DRAWS, "seed": 0},
+)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Enumerations, and one simulation per kind of input and size of the mini-batch."""
-    exact = [
-        Task(f"±1, B = {b}, enumerated", enumerate_batches, {"batch": b}) for b in ENUMERATED[scale]
-    ]
-    drawn = [
-        Task(
-            f"{distribution}, B = {batch}",
-            simulate,
-            {"distribution": distribution, "batch": batch, "draws": DRAWS[scale], "seed": 0},
-        )
-        for distribution in DISTRIBUTIONS
-        for batch in BATCHES[scale]
-    ]
-    layers = [
-        Task(
-            f"above a normalized layer, {activation}, B = {batch}",
-            simulate_layer,
-            {"activation": activation, "batch": batch, "draws": LAYER_DRAWS[scale], "seed": 0},
-        )
-        for activation in ACTIVATIONS
-        for batch in LAYER_BATCHES[scale]
-    ]
-    return exact + drawn + layers
+    return [task for kind in (EXACT, DRAWN, ABOVE) for task in kind(scale, options)]
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
@@ -76,10 +205,7 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-INPUTS = {
-    "shared": "{} above statistics of the mini-batch",
-    "fixed": "{} above fixed statistics",
-}
+INPUTS = {"shared": "{} above statistics of the mini-batch", "fixed": "{} above fixed statistics"}
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -100,21 +226,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                 line["expected"] = f"{row.expected_share:.4f}"
         lines.append(line | {"((B-1)/B)²": f"{row.factor:.4f}"})
     return pd.DataFrame(lines)
-
-
-CAPTION = (
-    "Variances of the mean and of the variance of Eq. 3 over mini-batches, divided by what Eq. 13 "
-    "says; ± two standard errors. z has eight independent entries; w is one normal draw (seed 0), "
-    "the same in all mini-batches. Independent inputs: normal, uniform, Laplace and ±1; all "
-    "mini-batches of z = ±1 with w = 1 are enumerated, exactly. Above a normalized layer: z is the "
-    "activation of a layer with independent normal pre-activations that are normalized by the "
-    "statistics of the same mini-batch, or by fixed ones; Eq. 13 is given z's own moments. It is "
-    "the variance of the unbiased sample variance, with 1/(B-1); Eq. 3 divides by B. Eq. 13 says "
-    "nothing of a convolution, whose statistics are over images and positions that are not "
-    "independent. Figure: left, var(σ²) of independent inputs (points, those of one B side by "
-    "side) and ((B-1)/B)²; right, var(μ), with the exact value above a normalized layer (lines; "
-    "for a linear activation it is 0)."
-)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -146,9 +257,9 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _points(axes: Axes, ratios: pd.DataFrame, name: str, step: float, *, marker: str = "o") -> None:
     """Points with bars of two standard errors; those of one B side by side, by ``step``."""
     groups = list(ratios.groupby("distribution", sort=False))
-    for place, ((label, group), colour) in enumerate(zip(groups, PALETTE, strict=False)):
+    for position, ((label, group), colour) in enumerate(zip(groups, PALETTE, strict=False)):
         axes.errorbar(
-            group["batch"] * step ** (place - (len(groups) - 1) / 2),
+            group["batch"] * step ** (position - (len(groups) - 1) / 2),
             group[name],
             2 * group[f"{name}_error"],
             fmt=marker,
@@ -164,88 +275,63 @@ def _agrees(ratios: pd.DataFrame, name: str, expected: pd.Series | float = 1.0) 
     return (ratios[name] - expected).abs() < 4 * ratios[f"{name}_error"] + 1e-9
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Both formulas of Eq. 13 for independent inputs, and the setting that it is stated for."""
     ratios = _ratios(rows)
     layer = ratios["kind"].isin(("shared", "fixed"))
-    found = _independent_claims(ratios[~layer]) if not layer.all() else []
-    return found + (_layer_claims(ratios[layer]) if (ratios["kind"] == "shared").any() else [])
+    decisions = [] if layer.all() else [_decide_independent(ratios[~layer])]
+    if (ratios["kind"] == "shared").any():
+        decisions.append(_decide_layer(ratios[layer]))
+    return merge(*decisions)
 
 
-def _independent_claims(ratios: pd.DataFrame) -> list[Claim]:
+def _decide_independent(ratios: pd.DataFrame) -> Decisions:
     mean, printed, repaired = (_agrees(ratios, name) for name in ("mean", "printed", "repaired"))
     below = (ratios["mean"] - 4 * ratios["mean_error"] <= ratios["bound"] + 1e-9).all()
-    if printed.all():
-        verdict = "confirmed"
-    else:
-        verdict = "false as stated" if repaired.all() else "contradicted"
+    variance = "false as stated" if repaired.all() else "contradicted"
     two = ratios[(ratios["kind"] == "enumerated") & (ratios["batch"] == 2)]
-    example = "".join(
-        f" (z = ±1, B = 2, all mini-batches: {row.measured_variance:g}, Eq. 13 says "
-        f"{row.predicted_variance:g})"
-        for row in two.itertuples()
-    )
-    undecided = int((printed & repaired).sum())
-    return [
-        Claim(
-            "Proposition 2, Eq. 13, left",
-            "Under the iid assumption: var(μ) = <w², ρ> / B ≤ ‖w²‖ ‖ρ‖ / B.",
-            "confirmed" if mean.all() and below else "contradicted",
-            f"{mean.sum()} of {len(ratios)} settings agree within four standard errors, of "
-            f"{100 * ratios['mean_error'].max():.1f}% at most; the bound, Cauchy-Schwarz, is "
-            f"{ratios['bound'].min():.2f} to {ratios['bound'].max():.2f} times as large, and equal "
-            "for w² parallel to ρ.",
+    numbers = {
+        "settings": len(ratios),
+        "mean_agrees": mean.sum(),
+        "mean_error": 100 * ratios["mean_error"].max(),
+        "bound": _range(ratios["bound"]),
+        "contradicted": (~printed).sum(),
+        "undecided": int((printed & repaired).sum()),
+        "repaired_agrees": repaired.sum(),
+        "example": "".join(
+            f" (z = ±1, B = 2, all mini-batches: {row.measured_variance:g}, Eq. 13 says "
+            f"{row.predicted_variance:g})"
+            for row in two.itertuples()
         ),
-        Claim(
-            "Proposition 2, Eq. 13, right",
-            "Under the iid assumption: var(σ²), with the σ of Eq. 3.",
-            verdict,
-            f"as printed contradicted in {(~printed).sum()} of {len(ratios)} settings and "
-            f"undecided in {undecided}, where the factor ((B-1)/B)² is within four standard "
-            f"errors of 1; with the factor {repaired.sum()} of {len(ratios)} agree{example}; "
-            "erratum 24.",
-        ),
-    ]
+    }
+    return {
+        "Proposition 2, Eq. 13, left": bool(mean.all() and below),
+        "Proposition 2, Eq. 13, right": True if printed.all() else variance,
+    }, numbers
 
 
-def _layer_claims(ratios: pd.DataFrame) -> list[Claim]:
+def _decide_layer(ratios: pd.DataFrame) -> Decisions:
+    """Where Eq. 13 fails above fixed statistics too, the simulation is in doubt."""
     shared, fixed = (ratios[ratios["kind"] == kind] for kind in ("shared", "fixed"))
-    contradicted = ~_agrees(shared, "mean")
-    control = _agrees(fixed, "mean")
-    derived = _agrees(shared, "mean", shared["expected_share"])
     largest = shared["batch"].max()
     large = shared[shared["batch"] == largest]
-    numbers = ", ".join(
-        f"{row.distribution} {row.mean:.3f} (derived {row.expected_share:.3f})"
-        for row in large.itertuples()
-    )
-    holds = "contradicted" if contradicted.any() else "confirmed"
-    return [
-        Claim(
-            "Beyond Proposition 2: its setting",
-            "Above a normalized layer, where inputs are not independent, Eq. 13 holds all the "
-            "same.",
-            # Where Eq. 13 fails above fixed statistics too, the simulation is in doubt.
-            holds if control.all() else "open",
-            "Proposition 2 assumes independent inputs; those of a mini-batch above a normalized "
-            f"layer share its statistics. var(μ) is, of Eq. 13, at B = {largest}: {numbers}, "
-            f"and {_range(fixed['mean'])} above fixed statistics; it is as derived in "
-            f"{derived.sum()} of {len(shared)} settings. var(σ²) is "
-            f"{_range(large['repaired'])} of Eq. 13 times ((B-1)/B)² there; erratum 29.",
-        )
-    ]
+    numbers = {
+        "largest_batch": largest,
+        "above": ", ".join(
+            f"{row.distribution} {row.mean:.3f} (derived {row.expected_share:.3f})"
+            for row in large.itertuples()
+        ),
+        "fixed": _range(fixed["mean"]),
+        "derived_agrees": _agrees(shared, "mean", shared["expected_share"]).sum(),
+        "layers": len(shared),
+        "variances": _range(large["repaired"]),
+    }
+    holds = bool(_agrees(shared, "mean").all())
+    return {"setting": holds if _agrees(fixed, "mean").all() else "open"}, numbers
 
 
 def _range(values: pd.Series) -> str:
     return f"{values.min():.2f} to {values.max():.2f}"
 
 
-PART = Experiment(
-    "Proposition 2, Eq. 13",
-    "Variances of the statistics of mini-batches",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide)

@@ -9,11 +9,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
 from bnrecon.studies.bn_explained.small_networks import SLOPES, draw_network
-
-__all__ = ["PART", "count_one_sided", "counterexample", "is_one_sided"]
 
 WIDTHS = {"smoke": (1, 8), "laptop": (1, 2, 4, 16, 64, 256), "paper": (1, 2, 4, 16, 64, 256)}
 BATCHES = {"smoke": (2, 8), "laptop": (2, 4, 8, 16, 64), "paper": (2, 4, 8, 16, 64)}
@@ -39,19 +39,9 @@ def counterexample() -> pd.DataFrame:
     points = np.array([[1.0, -1.0], [-1.0, 1.0]])
     h = (points - points.mean(0)) / points.std(0)
     outputs = np.where(h >= 0, h, SLOPE * h) @ np.ones(2)
-    return pd.DataFrame(
-        [
-            {
-                "kind": "counterexample",
-                "depth": 2,
-                "width": 2,
-                "batch": 2,
-                "networks": 1,
-                "one_sided": int(is_one_sided(outputs)),
-                "smallest_output": float(outputs.min()),
-            }
-        ]
-    )
+    row = {"kind": "counterexample", "depth": 2, "width": 2, "batch": 2, "networks": 1}
+    row |= {"one_sided": int(is_one_sided(outputs)), "smallest_output": float(outputs.min())}
+    return pd.DataFrame([row])
 
 
 def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.DataFrame:
@@ -67,19 +57,17 @@ def count_one_sided(depth: int, width: int, batch: int, networks: int) -> pd.Dat
     return pd.DataFrame([row | {"networks": networks, "one_sided": one_sided}])
 
 
+RANDOM = sweep(
+    count_one_sided,
+    "L = {depth}, width {width}, B = {batch}",
+    {"depth": DEPTHS, "width": WIDTHS, "batch": BATCHES},
+    {"networks": NETWORKS},
+)
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """The counterexample, and one task per depth and width for every size of the mini-batch."""
-    random = [
-        Task(
-            f"L = {depth}, width {width}, B = {batch}",
-            count_one_sided,
-            {"depth": depth, "width": width, "batch": batch, "networks": NETWORKS[scale]},
-        )
-        for depth in DEPTHS
-        for width in WIDTHS[scale]
-        for batch in BATCHES[scale]
-    ]
-    return [Task("counterexample", counterexample), *random]
+    return [Task("counterexample", counterexample), *RANDOM(scale, options)]
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -100,15 +88,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("")
 
 
-CAPTION = (
-    "Share of random networks (leaky ReLU of slope 0.1, normal weights, batch normalization at "
-    "layers 1 to L - 1 with the statistics of the mini-batch itself, no bias at layer L) that put "
-    "a whole mini-batch of digits on one side of the decision boundary; Proposition 3 says none. "
-    "Table and figure show the same numbers. The mean of leaky ReLU of a centred unit is "
-    "(1 - α) E|h| / 2 > 0: the last layer's inputs are not centred."
-)
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """Share of one-sided mini-batches against their size, a panel for each depth."""
     figure, panels = new_figure(1, len(DEPTHS), (PAGE, 2.6), sharey=True)
@@ -118,54 +97,35 @@ def draw(rows: pd.DataFrame) -> Figure:
             share = 100 * group["one_sided"] / group["networks"]
             axes.plot(group["batch"], share, marker="o", color=colour, label=f"width {width}")
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("size B of the mini-batch")
-        axes.set_title(f"L = {depth}")
+        axes.set(xlabel="size B of the mini-batch", title=f"L = {depth}")
         if not random.empty:
             axes.legend()
     panels[0].set_ylabel("mini-batches on one side, %")
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Proposition 3, and where it holds."""
     random = rows[rows["kind"] == "random"]
     if random["width"].nunique() < 2:  # what is finished decides nothing
-        return []
+        return {}, {}
     wide, narrow = random[random["width"] > 1], random[random["width"] == 1]
-    failing, total = int(wide["one_sided"].sum()), int(wide["networks"].sum())
     largest = wide[wide["batch"] == wide["batch"].max()]
-    share = 100 * largest["one_sided"].sum() / largest["networks"].sum()
-    single = int(narrow["one_sided"].sum())
     example = rows[rows["kind"] == "counterexample"]
-    numbers = "".join(f", outputs from {value:g}" for value in example["smallest_output"])
-    return [
-        Claim(
-            "Proposition 3",
-            "With leaky ReLU, batch normalization before the last layer and no bias at the last "
-            "layer every mini-batch has inputs on both sides of the boundary.",
-            "false as stated" if failing + example["one_sided"].sum() else "confirmed",
-            f"a counterexample by hand (width 2, B = 2{numbers}), and {failing} of {total} random "
-            f"networks wider than 1; at B = {largest['batch'].max()} {share:.1f}% of the networks "
-            "(erratum 27).",
-        ),
-        Claim(
-            "Proposition 3, repaired",
-            "The same, where the last layer has one input or is centred over the mini-batch, for "
-            "B ≥ 2, all σ > 0 and w_L ≠ 0.",
-            "confirmed" if single == 0 else "contradicted",
-            f"one-sided are {single} of {narrow['networks'].sum()} mini-batches with one input of "
-            "the last layer. A centred last layer needs no measurement: outputs of mean 0 have "
-            "both signs, unless all are 0.",
-        ),
-    ]
+    numbers = {
+        "example": "".join(f", outputs from {value:g}" for value in example["smallest_output"]),
+        "failing": int(wide["one_sided"].sum()),
+        "total": int(wide["networks"].sum()),
+        "batch": largest["batch"].max(),
+        "share": 100 * largest["one_sided"].sum() / largest["networks"].sum(),
+        "single": int(narrow["one_sided"].sum()),
+        "narrow": narrow["networks"].sum(),
+    }
+    failing = numbers["failing"] + example["one_sided"].sum()
+    return {
+        "Proposition 3": "false as stated" if failing else True,
+        "Proposition 3, repaired": numbers["single"] == 0,
+    }, numbers
 
 
-PART = Experiment(
-    "Proposition 3",
-    "Decision boundaries that a mini-batch is on one side of",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide)

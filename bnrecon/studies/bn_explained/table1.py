@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
+from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide_within, paired_difference_by, with_values
 from bnrecon.reproduction.options import refuse_compared
 from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.trained_networks import (
     NOT_AUGMENTED,
     describe,
@@ -21,53 +21,35 @@ from bnrecon.studies.bn_explained.trained_networks import (
     train_and_count,
 )
 
-__all__ = ["PART", "train_network"]
-
 REPORTED = read_reported(__package__)["table1"]
 TARGETS = {"RESNET": "dropout_resnet", "CNN": "dropout_cnn"}
 # Percentage points: what "very little impact" is taken to mean. Two accuracies of 85% on
 # 10,000 test images differ by less than 1.96 sqrt(2 * 0.85 * 0.15 / 10^4) = 0.0099 by chance (95%).
 NEGLIGIBLE = 1.0
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a scale trains."""
-
-    data: tuple[str, ...]
-    widths: tuple[int, int]  # of RESNET and CNN
-    options: tuple[str, ...]
-    seeds: int
-
-
-SETTINGS = {
-    "smoke": Setting(("digits",), (4, 6), ("scale=smoke",), 2),
-    "laptop": Setting(
-        ("cifar10", "cifar100"),
-        (8, 12),
-        ("data.train_limit=10000", "train.epochs=10", "train.warmup_epochs=1"),
-        3,
-    ),
-    "paper": Setting(
-        ("imagenette", "cifar10", "cifar100", "svhn"),
-        (64, 96),
-        ("train.epochs=100", "train.warmup_epochs=5"),
-        5,
-    ),
+DATA = {
+    "smoke": ("digits",),
+    "laptop": ("cifar10", "cifar100"),
+    "paper": ("imagenette", "cifar10", "cifar100", "svhn"),
 }
+WIDTHS = {"smoke": (4, 6), "laptop": (8, 12), "paper": (64, 96)}  # of RESNET and CNN
+OPTIONS = {
+    "smoke": ("scale=smoke",),
+    "laptop": ("data.train_limit=10000", "train.epochs=10", "train.warmup_epochs=1"),
+    "paper": ("train.epochs=100", "train.warmup_epochs=5"),
+}
+SEEDS = {"smoke": 2, "laptop": 3, "paper": 5}
 
 
 def common_options(scale: str) -> Sequence[str]:
     """The overrides that all trainings have in common."""
-    return (*SETTINGS[scale].options, *NOT_AUGMENTED)
+    return (*OPTIONS[scale], *NOT_AUGMENTED)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task for each data set, network, kind of BatchNorm and seed."""
     refuse_compared(options, {"data", "target", "target.affine", "train.seed"})
-    setting = SETTINGS[scale]
-    widths = dict(zip(TARGETS, setting.widths, strict=True))
-    cells = itertools.product(range(setting.seeds), setting.data, TARGETS, (True, False))
+    widths = dict(zip(TARGETS, WIDTHS[scale], strict=True))
+    cells = itertools.product(range(SEEDS[scale]), DATA[scale], TARGETS, (True, False))
     return [
         Task(
             f"{network} on {data}, {'learned' if affine else 'fixed'} scales, seed {seed}",
@@ -102,116 +84,70 @@ def _measured(rows: pd.DataFrame, network: str, data: str) -> pd.DataFrame:
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per network and data set: those of the paper, then others that were run."""
     lines = []
-    own = [name for name in rows["data"].unique() if name not in REPORTED["RESNET"]]
-    for network, data in itertools.product(TARGETS, [*REPORTED["RESNET"], *own]):
+    more = [name for name in rows["data"].unique() if name not in REPORTED["RESNET"]]
+    for network, data in itertools.product(TARGETS, [*REPORTED["RESNET"], *more]):
         cell = _measured(rows, network, data)
         printed: dict[str, float] = REPORTED[network].get(data, {})
         line: dict[str, Any] = {"network": network, "data": data}
         for affine, word in ((False, "fixed"), (True, "learned")):
             line[f"{word}, reported"] = f"{printed[word]:g}" if printed else ""
-            part = list(cell.loc[cell["affine"] == affine, "accuracy"])
-            line[word] = mean_interval(part) if part else "not measured"
+            accuracies = list(cell.loc[cell["affine"] == affine, "accuracy"])
+            line[word] = mean_interval(accuracies) if accuracies else "not measured"
         difference = paired_difference_by(cell, "affine", False, True)
         gap = printed["fixed"] - printed["learned"] if printed else None
         line["fixed - learned, reported"] = "" if gap is None else f"{gap:+.1f}"
         line["fixed - learned"] = describe(difference)
         lines.append(line)
     for network, printed in REPORTED["imagenet"].items():
-        lines.append(
-            {
-                "network": network,
-                "data": "imagenet",
-                "fixed, reported": f"{printed['fixed']:.2f}",
-                "fixed": "not measured",
-                "learned, reported": f"{printed['learned']:.2f}",
-                "learned": "not measured",
-                "fixed - learned, reported": f"{printed['fixed'] - printed['learned']:+.2f}",
-                "fixed - learned": "not measured",
-            }
-        )
+        gap = printed["fixed"] - printed["learned"]
+        line = {"network": network, "data": "imagenet", "fixed - learned, reported": f"{gap:+.2f}"}
+        line |= {f"{word}, reported": f"{printed[word]:.2f}" for word in ("fixed", "learned")}
+        words = ("fixed", "learned", "fixed - learned")
+        lines.append(line | dict.fromkeys(words, "not measured"))
     return pd.DataFrame(lines)
 
 
-def _caption(rows: pd.DataFrame) -> str:
+def fill_caption(rows: pd.DataFrame) -> dict[str, str]:
+    """What the caption names."""
     widths = rows.drop_duplicates("network").set_index("network")["width"]
-    listed = dict(zip(TARGETS, SETTINGS["paper"].widths, strict=True))
-    sizes = ", ".join(
-        f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
-        for name, width in widths.items()
-    )
+    listed = dict(zip(TARGETS, WIDTHS["paper"], strict=True))
     missing = ", ".join(name for name in REPORTED["RESNET"] if name not in set(rows["data"]))
-    return (
-        f"Test accuracy in percent, {sizes}. Appendix D lists RESNET as an example; the size that "
-        f"Table 1 is of is not stated. {describe_training(rows)}. Learned: BatchNorm learns "
-        "scales and shifts; fixed: they stay 1 and 0. ±: 95% Student-t interval over seeds; "
-        "differences are paired by seed, which gives both the same initial weights and order of "
-        "images. The paper states neither optimizer nor epochs. Dropout's arguments in the paper's "
-        "code are read as probabilities to keep; pooling and the 1x1 convolution of RESNET follow "
-        "each width once, since eight poolings do not fit 32 pixels."
-        f"{f' Not trained here: {missing}.' if missing else ''} The rows of ImageNet: "
-        "bnrecon train experiment=imagenet_scales target=resnet18 target.affine=false "
-        "data.root=FOLDER, which fixes both; in print those rows fix the shifts only, and say "
-        "nothing of the scales."
-    )
+    return {
+        "sizes": ", ".join(
+            f"{name} of width {width:g} (Appendix D: {listed[str(name)]})"
+            for name, width in widths.items()
+        ),
+        "training": describe_training(rows),
+        "missing": f" Not trained here: {missing}." if missing else "",
+    }
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Do learned scales and shifts have very little impact, in print and here?"""
-    statement = (
-        'The learnable parameters of BN "have very little impact on the final test accuracy".'
-    )
-    return [
-        Claim("Table 1, as printed", statement, *_decide_printed()),
-        Claim("Table 1, Appendix D", statement, *_decide_measured(rows)),
-    ]
+def decide(rows: pd.DataFrame) -> Decisions:
+    """Do learned scales and shifts have very little impact, in print and here?
 
-
-def _decide_printed() -> tuple[str, str]:
-    """By the paper's own numbers."""
-    imagenet, cells = (
-        [cell["fixed"] - cell["learned"] for cell in part]
-        for part in (
-            REPORTED["imagenet"].values(),
-            [cell for network in TARGETS for cell in REPORTED[network].values()],
-        )
-    )
-    large, large_imagenet = (
-        sum(abs(difference) > NEGLIGIBLE for difference in part) for part in (cells, imagenet)
-    )
-    return (
-        "contradicted" if large or large_imagenet else "confirmed",
-        f"fixed minus learned in print is {min(cells):+.1f} to {max(cells):+.1f} points in Table 1 "
-        f"and {min(imagenet):+.2f} to {max(imagenet):+.2f} on ImageNet; more than {NEGLIGIBLE:g} "
-        f"point in {large} of {len(cells)} cells and {large_imagenet} of {len(imagenet)} rows. "
-        f"{NEGLIGIBLE:g} point is what two accuracies of 85% on 10,000 test images differ by at "
-        "most by chance (95%). No spread over seeds is printed.",
-    )
-
-
-def _decide_measured(rows: pd.DataFrame) -> tuple[str, str]:
-    """Confirmed if every network on every data set of the rows is compared, and within a point."""
-    found = {
-        (network, str(data)): paired_difference_by(
+    Here they have if every network on every data set of the rows is compared, and within a point.
+    """
+    cells = [cell for network in TARGETS for cell in REPORTED[network].values()]
+    printed = {"cells": cells, "imagenet": list(REPORTED["imagenet"].values())}
+    numbers: dict[str, Any] = {"negligible": NEGLIGIBLE}
+    for name, values in printed.items():
+        gaps = [cell["fixed"] - cell["learned"] for cell in values]
+        large = sum(abs(gap) > NEGLIGIBLE for gap in gaps)
+        numbers[name] = {"min": min(gaps), "max": max(gaps), "n": len(gaps), "large": large}
+    differences = {
+        f"{network} on {data}": paired_difference_by(
             _measured(rows, network, data), "affine", False, True
         )
         for data in rows["data"].unique()
         for network in TARGETS
     }
-    shown = "; ".join(f"{net} on {data}: {describe(d)}" for (net, data), d in found.items())
-    known = with_values(found.values())
-    return (
-        decide_within(found.values(), NEGLIGIBLE),
-        f"fixed minus learned, in percentage points: {shown}. Very little is taken to be less than "
-        f"{NEGLIGIBLE:g} point. {len(known)} of {len(found)} comparisons, at 95% each.",
-    )
+    numbers["shown"] = "; ".join(f"{cell}: {describe(d)}" for cell, d in differences.items())
+    numbers["computed"] = len(with_values(differences.values()))
+    numbers["comparisons"] = len(differences)
+    return {
+        "Table 1, as printed": not any(numbers[name]["large"] for name in printed),
+        "Table 1, Appendix D": decide_within(differences.values(), NEGLIGIBLE),
+    }, numbers
 
 
-PART = Experiment(
-    "Table 1",
-    "BatchNorm with and without learned scales and shifts",
-    tasks,
-    summarize,
-    _caption,
-    options=common_options,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, None, decide, fill_caption, options=common_options)

@@ -11,17 +11,10 @@ import torch
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task, no_overrides
+from bnrecon.reproduction.experiment import Task, no_overrides
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.studies.bn_explained.normalized_layers import NormalizedLayer, find_normalized_layers
-from bnrecon.studies.bn_explained.total_least_squares import (
-    DISPLACEMENTS,
-    batch_moments,
-    check_layer,
-    compare_thresholds,
-)
-
-__all__ = ["PART", "check_random", "check_trained"]
 
 # Inputs, units, points: also more units than inputs, and fewer points than inputs.
 SIZES = {
@@ -31,12 +24,8 @@ SIZES = {
 }
 SEEDS = {"smoke": 2, "laptop": 10, "paper": 10}
 BATCHES = {"smoke": (16,), "laptop": (16, 256), "paper": (16, 256)}
-TARGETS = {
-    "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
-    "laptop": ("data=digits", "target=vgg_small", "scale=laptop"),
-    "paper": ("data=digits", "target=vgg_small", "scale=paper"),
-}
 ERRORS = ("minimizer_error", "value_error", "excess_error", "centre_error")
+DISPLACEMENTS = 8  # other thresholds that every unit's batch mean is compared with
 COMPARED = 8  # units of a random layer whose L_k is shown in the figure
 THRESHOLDS = {
     "random": "random layers, random t",
@@ -53,9 +42,97 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.nda
 }
 
 
+def distances(points: np.ndarray, weight: np.ndarray, threshold: np.ndarray) -> np.ndarray:
+    """Distances |<w, v> - mu| / ||w|| of points to hyperplanes <w, v> = mu (Eq. 7).
+
+    Args:
+        points: (B, D).
+        weight: rows w (K, D), none of them zero.
+        threshold: mu (K,).
+
+    Returns:
+        (B, K).
+
+    >>> distances(np.array([[3.0, 4.0]]), np.array([[0.0, 2.0]]), np.array([2.0]))
+    array([[3.]])
+    """
+    return np.abs(points @ weight.T - threshold) / np.linalg.norm(weight, axis=1)
+
+
+def mean_squared_distances(
+    points: np.ndarray, weight: np.ndarray, threshold: np.ndarray
+) -> np.ndarray:
+    """The total least squares distance L_k of each unit (K,): the left equality of Eq. 8."""
+    return np.square(distances(points, weight, threshold)).mean(0)
+
+
+def batch_moments(points: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (K,) of W z over the batch, the deviation by 1/B (Eq. 3)."""
+    outputs = points @ weight.T
+    return outputs.mean(0), outputs.std(0)
+
+
+def compare_thresholds(
+    points: np.ndarray, weight: np.ndarray, threshold: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets (t - mu) / sigma (K,) of thresholds t, and L_k(t) / L_k(mu) (K,), by distances.
+
+    By Theorem 1 and Eq. 8 the ratio is 1 + offset².
+
+    >>> points = np.array([[0.0], [2.0]])
+    >>> compare_thresholds(points, np.array([[5.0]]), np.array([15.0]))
+    (array([2.]), array([5.]))
+    """
+    mean, deviation = batch_moments(points, weight)
+    losses = (mean_squared_distances(points, weight, values) for values in (threshold, mean))
+    return (threshold - mean) / deviation, np.divide(*losses)
+
+
+def check_layer(
+    points: np.ndarray, weight: np.ndarray, mean: np.ndarray, generator: np.random.Generator
+) -> dict[str, float]:
+    """Compare what Theorem 1, Eq. 8 and Corollary 2 say of a layer with direct computations.
+
+    Args:
+        points: the layer's inputs (B, D).
+        weight: its rows (K, D).
+        mean: the batch mean mu (K,) that the normalization computes.
+        generator: draws the other thresholds.
+
+    Returns:
+        ``minimizer_error``: largest difference to the least-squares solution, in sigma.
+        ``value_error``: largest relative difference of L_k(mu) to sigma² / ||w||².
+        ``excess_error``: largest relative difference of L_k(t) - L_k(mu) to (t - mu)² / ||w||²,
+        relative to L_k(t).
+        ``better``: how many other thresholds t have a smaller L_k; Theorem 1 says none.
+        ``centre_error``: largest distance of the mean of the inputs to a hyperplane, relative to
+        the unit's root mean squared distance.
+    """
+    outputs = points @ weight.T
+    _, deviation = batch_moments(points, weight)
+    norms = np.linalg.norm(weight, axis=1)
+    solution = np.linalg.lstsq(np.ones((len(points), 1)), outputs, rcond=None)[0][0]
+    value = mean_squared_distances(points, weight, mean)
+    excess, better = 0.0, 0
+    for _ in range(DISPLACEMENTS):
+        other = mean + deviation * generator.normal(size=len(mean))
+        loss = mean_squared_distances(points, weight, other)
+        expected = np.square((other - mean) / norms)
+        excess = max(excess, float((np.abs(loss - value - expected) / loss).max()))
+        better += int((loss < value).sum())
+    centre = distances(points.mean(0, keepdims=True), weight, mean)[0]
+    return {
+        "minimizer_error": float((np.abs(solution - mean) / deviation).max()),
+        "value_error": float(np.abs(value / np.square(deviation / norms) - 1).max()),
+        "excess_error": excess,
+        "better": better,
+        "centre_error": float((centre * norms / deviation).max()),
+    }
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """A task for each size of random layer, and one for a trained network."""
-    found = [
+    random = [
         Task(
             f"random, D = {inputs}, K = {units}, B = {points}",
             check_random,
@@ -67,10 +144,10 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         "trained network",
         check_trained,
         {"batches": list(BATCHES[scale])},
-        (*TARGETS[scale], *options),
+        ("data=digits", "target=vgg_small", f"scale={scale}", *options),
         reads_target=True,
     )
-    return [*found, trained]
+    return [*random, trained]
 
 
 def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFrame:
@@ -85,22 +162,22 @@ def check_random(inputs: int, units: int, points: int, seeds: int) -> pd.DataFra
             batch = distribution(generator, (points, inputs))
             weight = generator.normal(size=(units, inputs))
             mean, deviation = batch_moments(batch, weight)
-            about = {"layer": f"random, {name}", "dimension": inputs, "points": points}
-            row = about | {"kind": "layer", "units": units, "seed": seed}
+            named = {"layer": f"random, {name}", "dimension": inputs, "points": points}
+            row = named | {"kind": "layer", "units": units, "seed": seed}
             rows.append(row | check_layer(batch, weight, mean, generator))
             if seed == 0:
                 other = (mean + deviation * generator.normal(size=units))[:COMPARED]
-                rows += _threshold_rows(about, "random", (batch, weight[:COMPARED]), other)
+                rows += _threshold_rows(named, "random", (batch, weight[:COMPARED]), other)
     return pd.DataFrame(rows)
 
 
 def _threshold_rows(
-    about: dict[str, Any], which: str, layer: tuple[np.ndarray, np.ndarray], values: np.ndarray
+    named: dict[str, Any], which: str, layer: tuple[np.ndarray, np.ndarray], values: np.ndarray
 ) -> list[dict[str, Any]]:
     """One row per unit of a layer (points, weight): a threshold's offset and L_k(t) / L_k(mu)."""
     compared = zip(*compare_thresholds(*layer, values), strict=True)
     return [
-        about | {"kind": "threshold", "threshold": which, "offset": offset, "loss_ratio": ratio}
+        named | {"kind": "threshold", "threshold": which, "offset": offset, "loss_ratio": ratio}
         for offset, ratio in compared
     ]
 
@@ -120,30 +197,30 @@ def check_trained(batches: Sequence[int], options: Sequence[str]) -> pd.DataFram
     for size in batches:
         images = next(iter(data.plain_train_batches(size, torch.device("cpu"), size)))
         for layer in find_normalized_layers(network, images):
-            about = {"layer": layer.name, "dimension": layer.points.shape[1]}
-            about |= {"points": len(layer.points), "images": size}
-            rows += _trained_rows(layer, about | {"accuracy": trained.about["accuracy"]})
+            named = {"layer": layer.name, "dimension": layer.points.shape[1]}
+            named |= {"points": len(layer.points), "images": size}
+            rows += _trained_rows(layer, named | {"accuracy": trained.about["accuracy"]})
     return pd.DataFrame(rows)
 
 
-def _trained_rows(layer: NormalizedLayer, about: dict[str, Any]) -> list[dict[str, Any]]:
+def _trained_rows(layer: NormalizedLayer, named: dict[str, Any]) -> list[dict[str, Any]]:
     alive = layer.batch_deviation > 0
     weight, mean, deviation = (
         values[alive] for values in (layer.weight, layer.batch_mean, layer.batch_deviation)
     )
-    maps = (layer.points @ weight.T).reshape(about["images"], -1, len(weight))
+    maps = (layer.points @ weight.T).reshape(named["images"], -1, len(weight))
     offsets = {
         "running_offset": (layer.stored_mean - layer.batch_mean)[alive] / deviation,
         "learned_offset": (layer.stored_threshold - layer.stored_mean)[alive] / deviation,
         "map_offset": (maps.mean(0) - mean) / deviation,
     }
-    row = about | {"kind": "layer", "units": len(weight), "seed": 0}
+    row = named | {"kind": "layer", "units": len(weight), "seed": 0}
     row |= {name: float(np.sqrt(np.square(offset).mean())) for name, offset in offsets.items()}
     generator = np.random.Generator(np.random.Philox(0))
     rows = [row | check_layer(layer.points, weight, mean, generator)]
     learned = layer.batch_mean + layer.stored_threshold - layer.stored_mean
     for which, threshold in (("running", layer.stored_mean), ("learned", learned)):
-        rows += _threshold_rows(about, which, (layer.points, weight), threshold[alive])
+        rows += _threshold_rows(named, which, (layer.points, weight), threshold[alive])
     return rows
 
 
@@ -169,22 +246,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("")
 
 
-CAPTION = (
-    "Largest errors in float64 over units and seeds. Minimizer: difference of the batch mean to "
-    "the least-squares solution, in σ. Excess: L(t) - L(μ) against (t - μ)²/‖w‖² for eight random "
-    "thresholds t a unit; better thresholds are those with a smaller L. Distance of the mean of "
-    "the inputs to a unit's hyperplane, relative to the unit's root mean squared distance. "
-    "Layers of the trained network (digits) are its convolutions, their points the patches of a "
-    "batch of training images, zeros of the padding included; units that are constant on the batch "
-    "are left out. Offsets, root mean square, in σ: of the running mean from the batch mean, of "
-    "the hyperplane by the learned scale and shift, and of the mean of whole feature maps from the "
-    "hyperplanes of all positions (a channel has one μ for all of them). "
-    "Figure: L(t) / L(μ), from distances, of single units against the offset (t - μ) / σ; lines "
-    "are 1 + offset², left, and offset², right. Learned: the batch mean moved as scale and shift "
-    "move the running mean."
-)
-
-
 def draw(rows: pd.DataFrame) -> Figure:
     """Measured L(t) / L(mu) of units on the parabola of Theorem 1, and near its minimum."""
     figure, (left, right) = new_figure(1, 2, (PAGE, 2.8))
@@ -196,86 +257,34 @@ def draw(rows: pd.DataFrame) -> Figure:
         shown = {"color": colour, "label": label, "markersize": 3, "linewidth": 0}
         left.plot(units["offset"], units["loss_ratio"], "o", **shown)
         right.plot(units["offset"].abs(), units["loss_ratio"] - 1, "o", **shown)
-    left.set_xlabel("offset (t - μ) / σ")
-    left.set_ylabel("L(t) / L(μ)")
-    right.set_xlabel("size of the offset")
-    right.set_ylabel("L(t) / L(μ) - 1")
+    left.set(xlabel="offset (t - μ) / σ", ylabel="L(t) / L(μ)")
+    right.set(xlabel="size of the offset", ylabel="L(t) / L(μ) - 1")
     left.legend()
     return figure
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Theorem 1, Eq. 8 and Corollary 2, decided by the largest errors."""
+def decide(rows: pd.DataFrame) -> Decisions:
+    """Theorem 1, Eq. 8 and Corollary 2 by the largest errors; what training does to the fit."""
     rows = rows[rows["kind"] == "layer"]
     worst = {name: float(rows[name].max()) for name in ERRORS}
-    better, layers = int(rows["better"].sum()), len(rows)
-    compared = int(DISPLACEMENTS * rows["units"].sum())
-
-    def confirmed(*values: float) -> str:
-        return "confirmed" if max(values) < TOLERANCE else "contradicted"
-
-    found = [
-        Claim(
-            "Theorem 1",
-            "The batch mean is the unique minimizer of the total least squares distance.",
-            confirmed(worst["minimizer_error"], worst["excess_error"], better),
-            f"{better} of {compared} other thresholds are better; the least-squares solution "
-            f"differs by at most {worst['minimizer_error']:.0e} σ, the excess from (t - μ)²/‖w‖² "
-            f"by {worst['excess_error']:.0e}, over {layers} layers.",
-        ),
-        Claim(
-            "Eq. 8",
-            "At the batch mean the mean squared distance is σ²/‖w‖².",
-            confirmed(worst["value_error"]),
-            f"largest relative error {worst['value_error']:.0e} at the batch mean; at another "
-            "threshold t it is larger by (t - μ)²/‖w‖², which Eq. 8 as printed leaves out.",
-        ),
-        Claim(
-            "Corollary 2",
-            "All hyperplanes of a layer pass through the mean of its inputs.",
-            confirmed(worst["centre_error"]),
-            f"largest distance {worst['centre_error']:.0e} of a unit's root mean squared one; the "
-            "inputs of a convolution are its patches, zeros of the padding included.",
-        ),
-    ]
+    better = int(rows["better"].sum())
+    numbers: dict[str, Any] = worst | {"better": better, "layers": len(rows)}
+    numbers["compared"] = int(DISPLACEMENTS * rows["units"].sum())
+    unique = max(worst["minimizer_error"], worst["excess_error"], better) < TOLERANCE
+    verdicts: dict[str, bool | str] = {"Theorem 1": unique}
+    verdicts["Eq. 8"] = worst["value_error"] < TOLERANCE
+    verdicts["Corollary 2"] = worst["centre_error"] < TOLERANCE
     if "images" not in rows or rows["images"].isna().all():
-        return found
-    return [*found, *_trained_claims(rows[rows["images"] == rows["images"].max()])]
-
-
-def _trained_claims(layers: pd.DataFrame) -> list[Claim]:
-    """Corollary 2 for statistics of channels, and what training does to the fit."""
+        return verdicts, numbers
+    layers = rows[rows["images"] == rows["images"].max()]
     maps, learned = layers["map_offset"], layers["learned_offset"]
-    rise = 100 * np.square(learned)  # the mean of offset² over units is the mean rise of L_k
-    return [
-        Claim(
-            "Beyond Corollary 2: feature maps",
-            "The same for convolutions in the space of whole feature maps, with one μ for each "
-            "channel.",
-            "confirmed" if maps.max() < TOLERANCE else "contradicted",
-            f"the mean feature map is off the hyperplanes of the positions by {maps.min():.2f} to "
-            f"{maps.max():.2f} σ (root mean square, by layer). Eq. 3 has a μ for every element, "
-            "and so for every position.",
-        ),
-        Claim(
-            "Beyond Appendix D: β",
-            "Training uses β to undo the fit, so that L doubles in some layer. (That learning β "
-            'enables a network to "undo" the fit "if needed" follows from Eq. 2.)',
-            "confirmed" if rise.max() > UNDONE else "open",
-            f"learned scales and shifts move the hyperplanes by {learned.min():.2f} to "
-            f"{learned.max():.2f} σ (root mean square, by layer), which raises L by "
-            f"{rise.min():.1f} to {rise.max():.1f}%. One training.",
-        ),
-    ]
+    # The mean of offset² over units is the mean rise of L_k.
+    rise = 100 * np.square(learned)
+    for name, values in (("maps", maps), ("learned", learned), ("rise", rise)):
+        numbers[name] = [values.min(), values.max()]
+    verdicts["feature maps"] = bool(maps.max() < TOLERANCE)
+    verdicts["beta"] = True if rise.max() > UNDONE else "open"
+    return verdicts, numbers
 
 
-PART = Experiment(
-    "Theorem 1, Eq. 7-9, Corollary 2",
-    "The batch mean fits a layer's hyperplanes to its inputs by total least squares",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    options=no_overrides,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,20 +12,199 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import COLUMN, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.reproduction.intervals import decide
-from bnrecon.studies.bn_explained.small_networks import SLOPES, activate
-from bnrecon.studies.bn_explained.translation import (
-    THRESHOLDS,
-    compare_pairs,
-    counterexamples,
-    opposite_sides,
+from bnrecon.reproduction import intervals
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.bn_explained.folded_lines import Pieces, affine_pieces, fold
+from bnrecon.studies.bn_explained.small_networks import (
+    SLOPES,
+    Layer,
+    SmallNetwork,
+    activate,
+    draw_network,
 )
 
-__all__ = ["PART"]
-
+POINTS, PAIRS = 64, 32  # of a batch, and comparisons a network
+SIDES = ("same", "other")
+THRESHOLDS = 41  # of a scan over [-2 sigma, 2 sigma] around the batch mean
+CORNER = 0.1  # slope of the counterexample's leaky ReLU
+INPUT = (0.1, 0.0)  # x of the counterexamples
 WIDTHS = {"smoke": ((4,), (3, 2)), "laptop": ((8,), (5, 5)), "paper": ((8,), (5, 5), (4, 4, 4))}
 SEEDS = {"smoke": 3, "laptop": 40, "paper": 200}
+
+
+def compare_pair(
+    pieces: Pieces, weight: np.ndarray, x: np.ndarray, output: float, thresholds: np.ndarray
+) -> dict[str, bool | float]:
+    """The premise and the conclusion of Theorem 2 for one input and two thresholds.
+
+    Args:
+        pieces: of the layers before the unit.
+        weight: the unit's w (K,).
+        x: the input (2,).
+        output: <w, z(x)>.
+        thresholds: mu and mu', the nearer to the output first.
+
+    Returns:
+        ``same_side``: both hyperplanes lie on one side of z, or the first contains it.
+        ``empty``: there is no input on one of the folded hyperplanes.
+        ``closer``: the conclusion, d(x, F) < d(x, F').
+        ``near``, ``far``: these distances.
+    """
+    gaps = thresholds - output
+    near, far = (
+        float(fold(pieces, weight, threshold).distances(x[None])[0]) for threshold in thresholds
+    )
+    return {
+        "same_side": bool(gaps[0] * gaps[1] >= 0),
+        "empty": bool(np.isinf(max(near, far))),
+        "closer": near < far,
+        "near": near,
+        "far": far,
+    }
+
+
+def _draw_points(generator: np.random.Generator) -> np.ndarray:
+    """A batch of three clusters in the plane."""
+    centres = 2 * generator.normal(size=(3, 2))
+    return centres[generator.integers(3, size=POINTS)] + generator.normal(size=(POINTS, 2)) / 2
+
+
+def compare_pairs(activation: str, widths: Sequence[int], seeds: int) -> pd.DataFrame:
+    """One row per random network: how often the conclusion fails where the premise holds.
+
+    ``same`` and ``other`` count pairs of hyperplanes on one side of z and on different sides, with
+    inputs on both folded hyperplanes; ``_violated`` those of them where the conclusion fails;
+    ``_empty`` pairs that are left out, as a folded hyperplane has no input.
+    ``on_line``: how far <w, z> is from mu at points of F, in sigma; ``on_point``: the distance of
+    inputs to the F whose threshold is their own output. Corollary 1 says that both are 0.
+    ``best_threshold``: of a scan, where the mean squared distance of the batch to F is smallest,
+    in sigma from the batch mean; ``loss_ratio``: that of the batch mean to the smallest;
+    ``nearer_than_zero``: whether it is smaller than with zero bias in all layers.
+    """
+    rows = []
+    for seed in range(seeds):
+        generator = np.random.Generator(np.random.Philox(seed))
+        points = _draw_points(generator)
+        network = draw_network(points, widths, SLOPES[activation], generator)
+        weight = generator.normal(size=widths[-1])
+        outputs, pieces = network(points) @ weight, affine_pieces(network)
+        mean, deviation = outputs.mean(), outputs.std()
+        counts = {f"{side}{what}": 0 for side in SIDES for what in ("", "_violated", "_empty")}
+        for number in range(PAIRS):
+            thresholds = mean + deviation * generator.normal(size=2)
+            thresholds = thresholds[np.argsort(np.abs(thresholds - outputs[number]))]
+            pair = compare_pair(pieces, weight, points[number], outputs[number], thresholds)
+            side = "same" if pair["same_side"] else "other"
+            counts[f"{side}_empty" if pair["empty"] else side] += 1
+            counts[f"{side}_violated"] += not (pair["empty"] or pair["closer"])
+        row: dict[str, Any] = {"kind": "random", "activation": activation}
+        row |= {"widths": " ".join(map(str, widths)), "seed": seed, **counts}
+        row |= _check_corollary(network, pieces, weight, points)
+        scan = _scan(pieces, weight, points, mean, deviation)
+        rows.append(row | scan | _compare_to_zero_bias(network, weight, points, scan["loss"]))
+    return pd.DataFrame(rows)
+
+
+def _check_corollary(
+    network: SmallNetwork, pieces: Pieces, weight: np.ndarray, points: np.ndarray
+) -> dict[str, float]:
+    """Both directions of Corollary 1."""
+    outputs = network(points) @ weight
+    segments = fold(pieces, weight, outputs.mean())
+    span = np.abs(points).max()
+    low, high = segments.low.clip(-span, span), segments.high.clip(-span, span)
+    kept = low < high
+    middle = ((low + high) / 2)[kept, None] * segments.direction[kept] + segments.origin[kept]
+    on_line = np.abs(network(middle) @ weight - outputs.mean()).max(initial=0) / outputs.std()
+    on_point = max(
+        float(fold(pieces, weight, output).distances(point[None])[0])
+        for output, point in zip(outputs[:8], points[:8], strict=True)
+        if _varies(network, weight, point)
+    )
+    return {"on_line": float(on_line), "on_point": on_point}
+
+
+def _varies(network: SmallNetwork, weight: np.ndarray, point: np.ndarray) -> bool:
+    """Whether the output is not constant around a point, as where all ReLUs are off.
+
+    There F is a region and not a line.
+    """
+    around = point + 1e-6 * np.array([[0, 0], [1, 0], [0, 1]])
+    return bool(np.ptp(network(around) @ weight) > 0)
+
+
+def _scan(
+    pieces: Pieces, weight: np.ndarray, points: np.ndarray, mean: float, deviation: float
+) -> dict[str, float | bool]:
+    """Mean squared distances of the batch to F at thresholds around the batch mean."""
+    shifts = np.linspace(-2, 2, THRESHOLDS)
+    folded = (fold(pieces, weight, mean + shift * deviation) for shift in shifts)
+    losses = np.array([np.square(one.distances(points)).mean() for one in folded])
+    best, middle = int(losses.argmin()), losses[THRESHOLDS // 2]
+    return {
+        "best_threshold": float(shifts[best]),
+        "loss": float(middle),
+        "loss_ratio": float(middle / losses[best]),
+    }
+
+
+def _compare_to_zero_bias(
+    network: SmallNetwork, weight: np.ndarray, points: np.ndarray, loss: float
+) -> dict[str, bool]:
+    """The mean squared distance to F, with batch means, against that with zero bias."""
+    plain = without_normalization(network)
+    distances = distances_with_zero_bias(plain, weight, points)
+    return {
+        "nearer_than_zero": bool(loss < np.square(distances).mean()),
+        "zero_is_point": not len(fold(affine_pieces(plain), weight, 0.0).origin),
+    }
+
+
+def without_normalization(network: SmallNetwork) -> SmallNetwork:
+    """Eq. 1 with the same weights and zero bias in all layers (Sect. 3.3)."""
+    zero, one = np.zeros_like, np.ones_like
+    layers = (Layer(n.weight, zero(n.mean), one(n.deviation)) for n in network.layers)
+    return SmallNetwork(tuple(layers), network.slope)
+
+
+def distances_with_zero_bias(
+    plain: SmallNetwork, weight: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Distances (N,) of points to F = {x: <w, z(x)> = 0} of a network without biases.
+
+    F contains x = 0, and the regions where all ReLUs are off.
+    """
+    lines = fold(affine_pieces(plain), weight, 0.0).distances(points)
+    outside = np.minimum(lines, np.linalg.norm(points, axis=1))
+    return np.where(plain(points) @ weight == 0, 0, outside)
+
+
+def opposite_sides() -> tuple[SmallNetwork, np.ndarray, np.ndarray]:
+    """A network of one leaky ReLU, an input and thresholds (-1/2, 1) that violate Theorem 2.
+
+    Its batch statistics are those of the inputs (-1, 0) and (1, 0).
+    """
+    layer = Layer(np.array([[1.0, 0.0]]), np.zeros(1), np.ones(1))
+    return SmallNetwork((layer,), CORNER), np.array(INPUT), np.array([-0.5, 1.0])
+
+
+def counterexamples() -> pd.DataFrame:
+    """Two rows: hyperplanes on different sides of z, and one that no input reaches."""
+    rows = []
+    leaky, x, opposite = opposite_sides()
+    absolute = SmallNetwork(leaky.layers, -1.0)
+    cases = {
+        "different sides": (leaky, "leaky ReLU", opposite),
+        "no input on F and F'": (absolute, "absolute value", np.array([-0.5, -1.0])),
+    }
+    for name, (network, activation, thresholds) in cases.items():
+        output = float(network(x[None])[0, 0])
+        pair = compare_pair(affine_pieces(network), np.ones(1), x, output, thresholds)
+        row = {"kind": name, "activation": activation, "widths": "1", "seed": 0}
+        near, far = np.abs(thresholds - output)
+        rows.append(row | pair | {"layer_near": near, "layer_far": far})
+    return pd.DataFrame(rows)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
@@ -71,22 +251,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("")
 
 
-CAPTION = (
-    "Random networks on 2-D inputs (three clusters around random centres) with batch statistics; "
-    "distances to folded hyperplanes F are exact, facet by facet. A pair is an input and two "
-    "thresholds around the batch mean, where the hyperplane H is nearer to z than H'. They lie on "
-    "one side of z or on two. Theorem 2 says that F is then nearer to x than F'. Violated: it is "
-    "not. Where no input reaches a threshold, F or F' is empty; such pairs are counted apart. Last "
-    "rows: counterexamples, with the distances of z to H and H', then of x to F and F'. Last "
-    "columns: is the batch mean the best of 41 thresholds for the mean squared distance of the "
-    "batch to F in the input space, the ratio of its value to the smallest, and for how many units "
-    "it is smaller than in the same network with zero bias and no normalization. There F contains "
-    "x = 0, and sometimes only this point (last column). Figure: a counterexample with one leaky "
-    "ReLU and thresholds on two sides of z; arrows are distances in the input space, and in the "
-    "layer's input space (vertical)."
-)
-
-
 def draw(_rows: pd.DataFrame) -> Figure:
     """The counterexample: the unit's output along the first input, and both thresholds."""
     figure, axes = new_figure(size=(COLUMN, 2.8))
@@ -95,17 +259,15 @@ def draw(_rows: pd.DataFrame) -> Figure:
     inputs = np.linspace(-6, 2, 401)
     axes.plot(inputs, activate(inputs, network.slope), color="black", label="⟨w, z(x)⟩")
     for threshold, name, colour in zip(thresholds, ("", "'"), PALETTE, strict=False):
-        place = threshold if threshold > 0 else threshold / network.slope
-        label = f"μ{name} = {threshold:g}, F{name}: x = {place:g}"
+        zero = threshold if threshold > 0 else threshold / network.slope
+        label = f"μ{name} = {threshold:g}, F{name}: x = {zero:g}"
         axes.axhline(threshold, color=colour, linestyle=":")
-        axes.plot([place], [threshold], "o", color=colour, label=label)
+        axes.plot([zero], [threshold], "o", color=colour, label=label)
         side = np.sign(threshold - z)
-        _arrow(axes, (x, threshold), (place, threshold), colour, (0, 6 * side))
+        _arrow(axes, (x, threshold), (zero, threshold), colour, (0, 6 * side))
         _arrow(axes, (x, z), (x, threshold), colour, (-14 * side, 0))
     axes.plot([x], [z], "k*", label=f"input x = {x:g}")
-    axes.set_ylim(-1.0, 2.2)
-    axes.set_xlabel("input")
-    axes.set_ylabel("⟨w, z(x)⟩, layer 2")
+    axes.set(ylim=(-1.0, 2.2), xlabel="input", ylabel="⟨w, z(x)⟩, layer 2")
     axes.legend(loc="upper left")
     return figure
 
@@ -118,91 +280,52 @@ def _arrow(
     offset: tuple[float, float],
 ) -> None:
     """A two-headed arrow with its length at its middle, moved by points."""
-    style = {"arrowstyle": "<->", "color": colour, "shrinkA": 0, "shrinkB": 0}
+    style: dict[str, Any] = {"arrowstyle": "<->", "color": colour, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops=style)
     middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
-    length = np.abs(np.subtract(end, start)).max()
-    axes.annotate(
-        f"{length:g}",
-        middle,
-        offset,
-        textcoords="offset points",
-        color=colour,
-        ha="center",
-        va="center",
-    )
+    length = f"{np.abs(np.subtract(end, start)).max():g}"
+    style = {"color": colour, "ha": "center", "va": "center"}
+    axes.annotate(length, middle, offset, textcoords="offset points", **style)
 
 
 def _towards(random: pd.DataFrame) -> str:
     """Nearer for more than half of the units, over seeds: networks of one seed share inputs."""
     shares = random["nearer_than_zero"].astype(float).groupby(random["seed"]).mean()
-    return decide([mean_interval(list(shares)) - 0.5])
+    return intervals.decide([mean_interval(list(shares)) - 0.5])
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Theorem 2, its repaired form, and Corollary 1."""
     random = rows[rows["kind"] == "random"]
     if random.empty:
-        return []
-    same, same_violated = int(random["same"].sum()), int(random["same_violated"].sum())
-    other, violated = int(random["other"].sum()), int(random["other_violated"].sum())
-    error = random[["on_line", "on_point"]].max().max()
-    best = int((random["best_threshold"] == 0).sum())
-    lines = random[~random["zero_is_point"].astype(bool)]
+        return {}, {}
     example = rows[rows["kind"] == "different sides"]
     if not example.empty:
         example = example[example["near"] > example["far"]]
-    numbers = "".join(
-        f" (counterexample: {row.layer_near:g} < {row.layer_far:g}, but {row.near:g} > {row.far:g})"
-        for row in example.itertuples()
-    )
-    return [
-        Claim(
-            "Theorem 2",
-            "A hyperplane nearer to z(x) is folded to one nearer to x.",
-            "false as stated" if violated + len(example) else "confirmed",
-            f"false for {violated} of {other} pairs on two sides of z{numbers}; erratum 23.",
+    lines = random[~random["zero_is_point"].astype(bool)]
+    columns = ("same", "same_violated", "other", "other_violated", "nearer_than_zero")
+    numbers = {name: int(random[name].sum()) for name in columns} | {
+        "example": "".join(
+            f" (counterexample: {row.layer_near:g} < {row.layer_far:g}, but {row.near:g} > "
+            f"{row.far:g})"
+            for row in example.itertuples()
         ),
-        Claim(
-            "Theorem 2, repaired",
-            "The same, for hyperplanes on one side of z, with inputs on F'.",
-            "confirmed" if same_violated == 0 else "contradicted",
-            f"{same_violated} of {same} pairs violate it.",
-        ),
-        Claim(
-            "Corollary 1",
-            "z lies on a hyperplane if and only if x lies on the folded one.",
-            "confirmed" if error < 1e-8 else "contradicted",
-            f"largest error {error:.0e} in both directions, over {len(random)} networks.",
-        ),
-        Claim(
-            "Sect. 1",
-            '"BN adapts the layer/DN input space spline partition to minimize the total least '
-            "squares (TLS) distance between the spline partition boundaries and the layer/DN "
-            'inputs".',
-            "confirmed" if best == len(random) else "false as stated",
-            f"right for a layer (Theorem 1); in the network's input space the batch mean is the "
-            f"best of {THRESHOLDS} thresholds for {best} of {len(random)} units, its mean squared "
-            f"distance {random['loss_ratio'].median():.2f} times the smallest (median).",
-        ),
-        Claim(
-            "Sect. 3.2",
-            "The batch mean translates folded hyperplanes towards the data.",
-            _towards(random),
-            f"the mean squared distance of the batch to F is smaller than with zero bias in all "
-            f"layers for {random['nearer_than_zero'].sum():.0f} of {len(random)} units, and for "
-            f"{lines['nearer_than_zero'].sum():.0f} of the {len(lines)} where F with zero bias is "
-            "more than the point x = 0. Decided by the 95% interval of the share over seeds.",
-        ),
-    ]
+        "error": random[["on_line", "on_point"]].max().max(),
+        "networks": len(random),
+        "thresholds": THRESHOLDS,
+        "best": int((random["best_threshold"] == 0).sum()),
+        "loss_ratio": random["loss_ratio"].median(),
+        "nearer_lines": lines["nearer_than_zero"].sum(),
+        "lines": len(lines),
+    }
+    fails = numbers["other_violated"] > 0 or len(example) > 0
+    return {
+        "Theorem 2": "false as stated" if fails else True,
+        "Theorem 2, repaired": numbers["same_violated"] == 0,
+        "Corollary 1": bool(numbers["error"] < 1e-8),
+        "Sect. 1": True if numbers["best"] == len(random) else "false as stated",
+        "Sect. 3.2": _towards(random),
+    }, numbers
 
 
-PART = Experiment(
-    "Theorem 2, Corollary 1",
-    "Translating a hyperplane in a layer's input space and in the network's",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.bn_explained.folds import measure_folds, measure_spread, sweep
-from bnrecon.studies.bn_explained.small_networks import SLOPES
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, merge, part
+from bnrecon.studies.bn_explained.digit_vectors import digit_vectors
+from bnrecon.studies.bn_explained.small_networks import SLOPES, Layer, SmallNetwork, draw_network
 
-__all__ = ["PART"]
-
+POINTS = 64  # of a batch
+FACTORS = tuple(10.0**power for power in np.linspace(-4, 4, 33))  # of sigma
 SIZES = {  # inputs and units of layer 1
     "smoke": ((2, 4), (5, 6)),
     "laptop": ((2, 6), (3, 6), (10, 16), (64, 32)),
@@ -34,6 +38,168 @@ ANGLES = {
 }
 
 
+@dataclass(frozen=True)
+class Fold:
+    """Two facets of a layer-2 hyperplane that meet at a point of a hyperplane of layer 1.
+
+    Attributes:
+        network: its first layer.
+        weight: w_2,k (K,).
+        unit: i, whose hyperplane the facets meet at.
+        point: where they meet (D,).
+    """
+
+    network: SmallNetwork
+    weight: np.ndarray
+    unit: int
+    point: np.ndarray
+
+
+def _angle(one: np.ndarray, other: np.ndarray) -> float:
+    """arccos(<a, b> / ||a|| ||b||), accurate for small angles, too; NaN for a zero vector.
+
+    A normal is zero where all ReLUs are off.
+    """
+    if not (one.any() and other.any()):
+        return float("nan")
+    one, other = one / np.linalg.norm(one), other / np.linalg.norm(other)
+    return float(2 * np.arctan2(np.linalg.norm(one - other), np.linalg.norm(one + other)))
+
+
+def formula_angles(fold: Fold) -> dict[str, float]:
+    """Eq. 24 to 26 from the weights and Q_1 (Eq. 23), and Eq. 26 repaired.
+
+    Repaired it is pi - arccos(<n, n'> / ||n|| ||n'||), without the absolute value, where n and n'
+    are the normals W_1' Q_1 w_2,k on both sides.
+    """
+    layer, unit = fold.network.layers[0], fold.unit
+    active = layer.normalize(fold.point[None])[0] >= 0
+    normals = []
+    for side in (True, False):
+        active[unit] = side
+        scale = np.where(active, 1.0, fold.network.slope) / layer.deviation
+        normals.append((fold.weight * scale) @ layer.weight)
+    one, other = (
+        min(angle, np.pi - angle)
+        for angle in (_angle(normal, layer.weight[unit]) for normal in normals)
+    )
+    between = _angle(*normals)
+    return {
+        "eq24": one,
+        "eq25": other,
+        "eq26": min(between, np.pi - between),
+        "repaired": np.pi - between,
+    }
+
+
+def measured_angles(fold: Fold) -> dict[str, float]:
+    """The same angles between half-hyperplanes, without Q_1.
+
+    The tangent space of a facet is the null space of the network's gradient, by automatic
+    differentiation just beside the point; the edge is its intersection with H_1,i; a facet's
+    direction is the unit vector in it, orthogonal to the edge, that points away from it.
+    """
+    hyperplane = fold.network.layers[0].weight[fold.unit]
+    step = 1e-6 * hyperplane / np.linalg.norm(hyperplane)
+    directions = []
+    for side in (1.0, -1.0):
+        gradient = _gradient(fold, fold.point + side * step)
+        facet = _null_space(gradient[None])
+        edge = _null_space(np.stack([gradient, hyperplane]))
+        rest = facet - edge @ (edge.T @ facet)  # of rank one
+        direction = np.linalg.svd(rest)[0][:, 0]
+        directions.append(direction * side * np.sign(direction @ hyperplane))
+    across = _null_space(np.concatenate([hyperplane[None], edge.T]))[:, 0]
+    one, other = (
+        float(np.arctan2(abs(direction @ step), abs(direction @ across) * np.linalg.norm(step)))
+        for direction in directions
+    )
+    return {"measured24": one, "measured25": other, "measured26": _angle(*directions)}
+
+
+def _null_space(rows: np.ndarray) -> np.ndarray:
+    """An orthonormal basis (D, D - rows) of what is orthogonal to independent rows."""
+    return np.linalg.svd(rows)[2][len(rows) :].T
+
+
+def _gradient(fold: Fold, point: np.ndarray) -> np.ndarray:
+    """Of <w, z(x)> at a point, by PyTorch."""
+    x = torch.tensor(point, requires_grad=True)
+    layer = fold.network.layers[0]
+    outputs = torch.nn.functional.batch_norm(
+        (torch.from_numpy(layer.weight) @ x)[None],
+        torch.from_numpy(layer.mean),
+        torch.from_numpy(layer.deviation**2),
+        eps=0,
+    )
+    features = torch.nn.functional.leaky_relu(outputs, fold.network.slope)
+    (gradient,) = torch.autograd.grad((features[0] * torch.from_numpy(fold.weight)).sum(), x)
+    return gradient.numpy()
+
+
+def draw_fold(inputs: int, units: int, slope: float, generator: np.random.Generator) -> Fold:
+    """A random first layer with batch statistics, a unit i of it and a random w_2,k.
+
+    The facets meet at a random point of H_1,i: mu_2,k is the output there, and does not enter
+    the angles.
+    """
+    points = generator.normal(size=(POINTS, inputs))
+    network = draw_network(points, (units,), slope, generator)
+    unit, layer = int(generator.integers(units)), network.layers[0]
+    normal, point = layer.weight[unit], generator.normal(size=inputs)
+    point = point - (point @ normal - layer.mean[unit]) / (normal @ normal) * normal
+    return Fold(network, generator.normal(size=units), unit, point)
+
+
+def measure_folds(activation: str, inputs: int, units: int, folds: int) -> pd.DataFrame:
+    """One row per random fold: angles in radians, by formula and measured."""
+    rows = []
+    for seed in range(folds):
+        generator = np.random.Generator(np.random.Philox(seed))
+        fold = draw_fold(inputs, units, SLOPES[activation], generator)
+        row = {"kind": "random", "activation": activation, "inputs": inputs, "units": units}
+        rows.append(row | {"seed": seed} | formula_angles(fold) | measured_angles(fold))
+    return pd.DataFrame(rows)
+
+
+def vary_sigma(activation: str, seeds: int) -> pd.DataFrame:
+    """One row per fold and factor that sigma_1,i of its unit alone is multiplied by.
+
+    The weights and the other sigma stay. By Eq. 24 the angles depend on w_1,j / sigma_1,j up to a
+    common factor: what counts is sigma_1,i / ||w_1,i|| relative to that of the other units.
+    """
+    rows = []
+    for seed in range(seeds):
+        generator = np.random.Generator(np.random.Philox(seed))
+        fold = draw_fold(3, 6, SLOPES[activation], generator)
+        layer = fold.network.layers[0]
+        for factor in FACTORS:
+            deviation = layer.deviation.copy()
+            deviation[fold.unit] *= factor
+            scaled = Layer(layer.weight, layer.mean, deviation)
+            network = SmallNetwork((scaled,), fold.network.slope)
+            angles = formula_angles(Fold(network, fold.weight, fold.unit, fold.point))
+            row = {"kind": "sweep", "activation": activation, "inputs": 3, "units": 6}
+            rows.append(row | {"seed": seed, "factor": factor} | angles)
+    return pd.DataFrame(rows)
+
+
+def measure_spread(units: int) -> pd.DataFrame:
+    """One row: sigma / ||w|| of random units on the digits, smallest and largest to the median."""
+    images = digit_vectors()
+    generator = np.random.Generator(np.random.Philox(0))
+    weight = generator.normal(size=(units, images.shape[1]))
+    spread = (images @ weight.T).std(0) / np.linalg.norm(weight, axis=1)
+    spread /= np.median(spread)
+    row = {"kind": "spread", "activation": "any", "inputs": images.shape[1], "units": units}
+    return pd.DataFrame([row | {"smallest": spread.min(), "largest": spread.max()}])
+
+
+SWEEPS = sweep(
+    vary_sigma, "sweep of sigma, {activation}", {"activation": tuple(SLOPES)}, {"seeds": FOLDS}
+)
+
+
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Random folds for each size, and sweeps of sigma; ReLU, which may have no second facet, last.
 
@@ -48,16 +214,8 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         for activation in ("leaky ReLU", "absolute value")
         for inputs, units in SIZES[scale]
     ]
-    sweeps = [
-        Task(
-            f"sweep of sigma, {activation}",
-            sweep,
-            {"activation": activation, "seeds": FOLDS[scale]},
-        )
-        for activation in SLOPES
-    ]
     spread = Task("sigma on the digits", measure_spread, {"units": RANDOM_UNITS[scale]})
-    return [*random, *sweeps, spread]
+    return [*random, *SWEEPS(scale, options), spread]
 
 
 def _errors(rows: pd.DataFrame) -> dict[str, float]:
@@ -97,24 +255,9 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
             lines.append(line | {title: f"{middle[name]:.3f}" for title, name in ANGLES.items()})
     for row in rows[rows["kind"] == "spread"].itertuples():
         name = f"σ/‖w‖ on digits: {row.smallest:.2f} to {row.largest:.2f} of its median"
-        lines.append(
-            {"activation": name, "inputs D": f"{row.inputs:.0f}", "units": f"{row.units:.0f}"}
-        )
+        line = {"activation": name, "inputs D": f"{row.inputs:.0f}"}
+        lines.append(line | {"units": f"{row.units:.0f}"})
     return pd.DataFrame(lines).fillna("")
-
-
-CAPTION = (
-    "Largest differences to measured angles, in radians. Measured: between half-hyperplanes, from "
-    "null spaces of the network's gradient on both sides of the fold. Repaired, Eq. 26 is "
-    "π - arccos(⟨n, n'⟩ / ‖n‖‖n'‖) without the absolute value; in print it gives this angle's "
-    "supplement where the facets are folded by less than a right angle. Further rows: median "
-    "angles, by formula, when the σ of one unit is multiplied and its weights and all other σ "
-    "stay: by Eq. 24 only σ/‖w‖ relative to the other units matters. Last row: how much σ/‖w‖ of "
-    "random units differs on real inputs. Figure: left, Eq. 26 against measured angles; right, "
-    "the median angles of the sweep, of the facets where the unit is on (solid) and off (dashed) "
-    "to the unit's hyperplane. They need not be monotone: where the part of a facet's normal along "
-    "w passes through zero, the angle is π/2. For ReLU the dashed line does not depend on σ."
-)
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -126,17 +269,14 @@ def draw(rows: pd.DataFrame) -> Figure:
         left.plot(measured, random["eq26"], ".", color=PALETTE[3], label="Eq. 26 in print")
         left.plot(measured, random["repaired"], ".", color=PALETTE[0], label="repaired")
         left.legend()
-    left.set_xlabel("measured angle of the facets, rad")
-    left.set_ylabel("by formula, rad")
-    left.set_aspect("equal")
+    left.set(xlabel="measured angle of the facets, rad", ylabel="by formula, rad", aspect="equal")
     for (activation, group), colour in zip(
         swept.groupby("activation", sort=False), PALETTE, strict=False
     ):
         middle = group.groupby("factor")[["eq24", "eq25"]].median()
         right.semilogx(middle.index, middle["eq24"], color=colour, label=str(activation))
         right.semilogx(middle.index, middle["eq25"], "--", color=colour)
-    right.set_xlabel("factor of one unit's σ")
-    right.set_ylabel("angle to the unit's hyperplane, rad")
+    right.set(xlabel="factor of one unit's σ", ylabel="angle to the unit's hyperplane, rad")
     if not swept.empty:
         right.plot([], [], color="grey", label="unit on")
         right.plot([], [], "--", color="grey", label="unit off")
@@ -150,107 +290,68 @@ def _at(rows: pd.DataFrame, activation: str, factor: float) -> pd.DataFrame:
     return swept[np.isclose(swept["factor"], factor, rtol=1e-6)]
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
+def decide(rows: pd.DataFrame) -> Decisions:
     """Eq. 24-26, and what the text says of small and large sigma."""
     random, swept = rows[rows["kind"] == "random"], rows[rows["kind"] == "sweep"]
-    found = [] if random.empty else _formula_claims(random)
+    decisions: list[Decisions] = [({}, {"limit": LIMIT, "small": SMALL, "large": LARGE})]
+    if not random.empty:
+        decisions.append(_decide_formulas(random))
     if set(swept["activation"]) == set(SLOPES):
-        found += [*_limit_claims(rows), *_leaky_claims(rows)]
-    return found
+        decisions += [_decide_limits(rows), _decide_leaky(rows)]
+    return merge(*decisions)
 
 
-def _formula_claims(random: pd.DataFrame) -> list[Claim]:
-    errors, folds = _errors(random), len(random)
+def _decide_formulas(random: pd.DataFrame) -> Decisions:
+    errors = _errors(random)
     facets = max(errors["eq24"], errors["eq25"])
     wrong = int(((random["eq26"] - random["measured26"]).abs() > TOLERANCE).sum())
-    return [
-        Claim(
-            "Theorem 3, Eq. 24, 25",
-            "Angles of the facets to the layer-1 hyperplane.",
-            "confirmed" if facets < TOLERANCE else "contradicted",
-            f"largest difference to the measured angles {facets:.0e} over {folds} folds.",
-        ),
-        Claim(
-            "Theorem 3, Eq. 26",
-            "The angle between two facets is arccos of an absolute value.",
-            "confirmed" if wrong == 0 else "false as stated",
-            f"wrong for {wrong} of {folds} folds; π - arccos without the absolute value differs by "
-            f"at most {errors['repaired']:.0e} (erratum 25).",
-        ),
-    ]
+    numbers = {"facets": facets, "folds": len(random), "wrong": wrong}
+    return {
+        "Theorem 3, Eq. 24, 25": facets < TOLERANCE,
+        "Theorem 3, Eq. 26": "false as stated" if wrong else True,
+    }, numbers | {"repaired": errors["repaired"]}
 
 
-def _limit_claims(rows: pd.DataFrame) -> list[Claim]:
+def _decide_limits(rows: pd.DataFrame) -> Decisions:
     """Absolute value and ReLU for a small sigma, and all activations for a large one."""
     both = float(_at(rows, "absolute value", LIMIT)[["eq24", "eq25"]].max().max())
     on = float(_at(rows, "ReLU", LIMIT)["eq24"].max())
     swept = rows[(rows["kind"] == "sweep") & (rows["activation"] == "ReLU")]
     off = swept.dropna(subset=["eq25"]).groupby("seed")["eq25"].agg(["min", "max"])
-    change, folds = float((off["max"] - off["min"]).max()), swept["seed"].nunique()
+    change = float((off["max"] - off["min"]).max())
     flat = pd.concat([_at(rows, activation, LARGE) for activation in SLOPES])
-    least, most = float(flat["repaired"].min()), float(flat["eq26"].max())
-    return [
-        Claim(
-            "Appendix C",
-            "A small σ folds both facets onto the hyperplane (absolute value).",
-            "confirmed" if both < ALIGNED else "contradicted",
-            f"largest angle at σ times {LIMIT:g}: {both:.0e}.",
-        ),
-        Claim(
-            "Appendix C",
-            "A small σ folds one facet onto the hyperplane; the other is unchanged (ReLU).",
-            "confirmed" if on < ALIGNED and change < TOLERANCE else "contradicted",
-            f"largest angle of the facet where the unit is on at σ times {LIMIT:g}: {on:.0e}; the "
-            f"other's changes by at most {change:.0e} over all factors, in the {len(off)} of "
-            f"{folds} networks that have it.",
-        ),
-        Claim(
-            "Appendix C",
-            "A large σ leaves facets unfolded, at an angle of about π.",
-            "confirmed" if least > np.pi - ALIGNED else "contradicted",
-            f"at σ times {LARGE:g} the angle is at least {least:.4f}; Eq. 26 as printed gives at "
-            f"most {most:.0e}.",
-        ),
-    ]
+    least = float(flat["repaired"].min())
+    return {
+        "absolute value": both < ALIGNED,
+        "ReLU": on < ALIGNED and change < TOLERANCE,
+        "large": least > np.pi - ALIGNED,
+    }, {
+        "both": both,
+        "relu_on": on,
+        "change": change,
+        "with_off": len(off),
+        "relu_networks": swept["seed"].nunique(),
+        "least": least,
+        "most": float(flat["eq26"].max()),
+    }
 
 
-def _leaky_claims(rows: pd.DataFrame) -> list[Claim]:
+def _decide_leaky(rows: pd.DataFrame) -> Decisions:
     """The same for leaky ReLU, at a moderately small sigma and in the limit."""
     before, small, limit = (
         _at(rows, "leaky ReLU", factor)[["eq24", "eq25"]] for factor in (1, SMALL, LIMIT)
     )
     (on, off), whole = small.median(), before["eq25"].median()
-    mild = on < whole / 2 < off
-    spread = "".join(
-        f" On the digits σ/‖w‖ of {row.units:.0f} random units is {row.smallest:.2f} to "
-        f"{row.largest:.2f} times its median."
-        for row in rows[rows["kind"] == "spread"].itertuples()
-    )
-    return [
-        Claim(
-            "Appendix C",
-            "A small σ folds one facet onto the hyperplane; the other is mildly folded (leaky "
-            "ReLU).",
-            "confirmed" if mild else "contradicted",
-            f"at σ times {SMALL:g} the median angles are {on:.2f} where the unit is on and "
-            f"{off:.2f} where it is off, {whole:.2f} before.{spread}",
+    aligned = limit["eq25"].max()
+    return {"leaky ReLU": bool(on < whole / 2 < off), "leaky limit": bool(aligned >= ALIGNED)}, {
+        "leaky": {"on": on, "off": off, "before": whole, "limit": aligned},
+        "slope": SLOPES["leaky ReLU"],
+        "spread": "".join(
+            f" On the digits σ/‖w‖ of {row.units:.0f} random units is {row.smallest:.2f} to "
+            f"{row.largest:.2f} times its median."
+            for row in rows[rows["kind"] == "spread"].itertuples()
         ),
-        Claim(
-            "Beyond Appendix C: the limit",
-            "The same in the limit σ → 0 (the paper says: small σ).",
-            "contradicted" if limit["eq25"].max() < ALIGNED else "confirmed",
-            f"at σ times {LIMIT:g} both facets are aligned, within {limit['eq25'].max():.0e}: the "
-            f"second one is folded as by σ / α, here α = {SLOPES['leaky ReLU']:g} (erratum 26).",
-        ),
-    ]
+    }
 
 
-PART = Experiment(
-    "Theorem 3, Eq. 24-26",
-    "Angles at which batch normalization folds hyperplanes",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, draw, decide)

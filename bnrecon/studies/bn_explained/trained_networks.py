@@ -11,12 +11,7 @@ from bnrecon.config import composition
 from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.trainings import train_one
 
-__all__ = [
-    "NOT_AUGMENTED",
-    "describe",
-    "describe_training",
-    "train_and_count",
-]
+__all__ = ["NOT_AUGMENTED", "describe", "describe_training", "train_and_count"]
 
 NOT_AUGMENTED = ("data.crop_padding=0", "data.flip=false")
 

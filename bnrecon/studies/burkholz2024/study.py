@@ -19,6 +19,7 @@ STUDY = Study(
         "solver_steps",
         "epsilon",
         "pooling",
+        "recipe",
         "thresholds",
         "layers",
         "accuracy",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -24,8 +25,11 @@ __all__ = [
     "all_optimizers",
     "evaluate",
     "train",
+    "train_sources",
+    "train_students",
 ]
 
+Networks = TypeVar("Networks", bound=nn.Module)
 LEARNING_RATES = (1e-3, 1e-2, 1e-1)  # the paper states none
 MOMENTUM, BATCH = 0.9, 256
 EPS, STATISTICS_MOMENTUM = 1e-5, 0.1  # BatchNorm's defaults in PyTorch
@@ -41,8 +45,12 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 class Optimizer:
     """SGD's learning rate and its schedule."""
 
-    rate: float
+    learning_rate: float
     schedule: str
+
+    def at(self, fraction: float) -> float:
+        """The learning rate when this fraction of the training is done."""
+        return self.learning_rate * SCHEDULES[self.schedule](fraction)
 
 
 def all_optimizers() -> list[Optimizer]:
@@ -99,10 +107,7 @@ class SourceNetworks(nn.Module):
 
 
 class DenseNetworks(nn.Module):
-    """Students of the teacher's own form, f(x) = sum_i relu(w_i .
-
-    X), of which the weights are trained.
-    """
+    """Students of the teacher's own form, f(x) = sum_i relu(w_i . x): the weights are trained."""
 
     def __init__(self, runs: Sequence[int], side: int, settings: int):
         super().__init__()
@@ -149,7 +154,7 @@ def train(
             chosen = order[start : start + batch]
             loss = (networks(x[:, chosen]) - y[:, None, chosen]).square().mean(-1).sum()
             gradients = torch.autograd.grad(loss, parameters)
-            rates = torch.tensor([o.rate * SCHEDULES[o.schedule](step / total) for o in optimizers])
+            rates = torch.tensor([optimizer.at(step / total) for optimizer in optimizers])
             rates = rates[None, :, None, None]
             with torch.no_grad():
                 for parameter, velocity, gradient in zip(
@@ -167,3 +172,48 @@ def evaluate(networks: nn.Module, samples: Samples, part: str) -> torch.Tensor:
         outputs = [networks(chunk) for chunk in samples.x[part].split(4096, dim=1)]
     error = mean_squared_error(torch.cat(outputs, -1), samples.y[part][:, None])
     return error.nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def train_sources(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    samples: Samples,
+    epochs: int,
+    normalization: str = "batch",
+) -> tuple[list[float], Optimizer]:
+    """Test errors of sources by run, with the optimizer that ``_select_and_train`` selects."""
+
+    def build(runs: int, settings: int) -> SourceNetworks:
+        return SourceNetworks(first[:runs], second[:runs], settings, normalization)
+
+    errors, chosen, _ = _select_and_train(build, samples, epochs)
+    return errors, chosen
+
+
+def train_students(
+    side: int, runs: list[int], samples: Samples, epochs: int
+) -> tuple[list[float], Optimizer, torch.Tensor]:
+    """The same for dense students; their weights (S, d, d), too."""
+    errors, chosen, networks = _select_and_train(
+        lambda count, settings: DenseNetworks(runs[:count], side, settings), samples, epochs
+    )
+    return errors, chosen, networks.weight.detach()[:, 0]
+
+
+def _select_and_train(
+    build: Callable[[int, int], Networks], samples: Samples, epochs: int
+) -> tuple[list[float], Optimizer, Networks]:
+    """Select the optimizer on the first run's validation samples, then train every run with it.
+
+    Args:
+        build: called with the number of runs and of settings, makes the first runs' networks.
+        samples: of all runs.
+        epochs: passes over the training samples.
+    """
+    candidates = all_optimizers()
+    trial, trial_samples = build(1, len(candidates)), samples.first_run()
+    train(trial, candidates, trial_samples, epochs)
+    chosen = candidates[int(evaluate(trial, trial_samples, "validation")[0].argmin())]
+    networks = build(len(samples.teachers), 1)
+    train(networks, [chosen], samples, epochs)
+    return evaluate(networks, samples, "test")[:, 0].tolist(), chosen, networks

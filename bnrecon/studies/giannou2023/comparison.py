@@ -1,10 +1,10 @@
-"""Four ways to a source network, as in Figures 4 and 5.
-
-One task's rows, their table and their figure.
-"""
+"""Four ways to a source network, as in Figures 4 and 5: a task's rows, their table and figure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,58 +12,81 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bnrecon.reporting.figures import PALETTE
+from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
+from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
 from bnrecon.studies.giannou2023.constructive import constructed_error
-from bnrecon.studies.giannou2023.selection import train_sources, train_students
 from bnrecon.studies.giannou2023.teacher import SIZES, draw_samples, draw_source
 
 __all__ = [
-    "METHODS",
-    "PROTOCOL",
     "compare_methods",
-    "draw_methods",
+    "compared_tasks",
+    "draw_panel",
     "format_errors",
     "median_share",
     "middle_range",
+    "paired_errors",
     "place_legend",
+    "sparse_part",
+    "split_panels",
     "summarize_methods",
     "where_better",
 ]
 
+SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20, 25, 30), "paper": (5, 10, 15, 20, 25, 30)}
+TEACHER = {"smoke": 4, "laptop": 25, "paper": 25}  # its width where the source's varies
+WIDTHS = {
+    "smoke": (4, 10, 16),
+    "laptop": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
+    "paper": (25, 100, 200, 300, 400, 500, 575, 600, 625, 650, 700),
+}
 SMALL, FLOOR = 1e-6, 1e-16  # an error that counts as none; what is drawn lower is rounding
-
-# What stands in the figures' legends, with the paper's colours in mind: blue, green, orange,
-# black.
+# By what varies, d or c: a task's name, the axis, and at every scale the pairs of d and c.
+NAMES = {"side": "d = {side}", "width": "c = {width}"}
+AXES = {
+    "side": "width d of the teacher (source width d²)",
+    "width": "width c of the source (teacher width {side})",
+}
+PAIRS = {
+    "side": {scale: [(side, side**2) for side in sides] for scale, sides in SIDES.items()},
+    "width": {scale: [(TEACHER[scale], width) for width in WIDTHS[scale]] for scale in WIDTHS},
+}
+# What stands in the legends, with the paper's colours in mind: blue, green, orange, black.
 METHODS = {
     "baseline": "SGD on normalizations",
     "teacher": "construction from the teacher",
     "student": "construction from a learnt dense network",
     "dense": "learnt dense network",
 }
-COLOURS = {"baseline": PALETTE[0], "teacher": PALETTE[2], "student": PALETTE[1], "dense": "black"}
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    "teacher": {"color": PALETTE[2]},
+    "student": {"color": PALETTE[1]},
+    "dense": {"color": "black", "linestyle": "--", "markerfacecolor": "none", "markersize": 6},
+}
 
 
-def _samples(scale: str) -> str:
-    sizes = SIZES[scale]
-    return f"{sizes.train:,}, {sizes.validation:,} and {sizes.test:,}"
+def compared_tasks(
+    variable: str, density: float = 1.0
+) -> Callable[[str, Sequence[str]], list[Task]]:
+    """One task per teacher width (``side``) or source width (``width``)."""
+    fixed = {"scale": {scale: scale for scale in SIZES}, "density": density}
+    return sweep(compare_methods, NAMES[variable], {("side", "width"): PAIRS[variable]}, fixed)
 
 
-# What the appendix leaves open, or this reproduction does differently.
-PROTOCOL = (
-    f"Samples for training, validation and test: {_samples('laptop')} at laptop scale, "
-    f"{_samples('paper')} at paper scale (the paper: 1,000,000 for training, 1,000,000 for test). "
-    f"{SIZES['laptop'].runs} runs, each with a teacher, samples and frozen weights of its own: "
-    "teacher normal with variance 1/d, without bias; source normal with variance 1/fan-in, without "
-    "bias; inputs standard normal. SGD in float32 with momentum 0.9, batches of 256 (an incomplete "
-    f"one is dropped), {SIZES['laptop'].epochs} epochs; scales start at 1, shifts at 0; running "
-    "statistics at test. The learning rate (0.001, 0.01, 0.1) and its schedule (constant, cosine, "
-    "exponential down to 1%) are those with the least error on the first run's validation samples; "
-    "the paper states no rate. Where 0.1 is selected, the largest rate tried, a larger one may do "
-    "better. Construction in float64; its shift opens every ReLU for the largest norm seen in "
-    "training. Errors: median of the runs, in brackets their range without the smallest and the "
-    "largest, which the paper leaves out of its error bars (the median is the same without them); "
-    "and how many runs are below 1e-6, where some are and some are not."
-)
+def sparse_part(
+    module: str, density: float, decide: Callable[[pd.DataFrame], Decisions]
+) -> Experiment:
+    """Both panels for frozen weights of which a share ``density`` is not zero."""
+
+    def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+        left = compared_tasks("side", density)(scale, options)
+        right = compared_tasks("width", density)(scale, options)
+        shared = [task.arguments for task in left]
+        return left + [task for task in right if task.arguments not in shared]
+
+    return part(module, tasks, summarize_panels, partial(draw_panels, density=density), decide)
 
 
 def compare_methods(
@@ -71,7 +94,7 @@ def compare_methods(
     width: int,
     scale: str,
     density: float = 1.0,
-    methods: tuple[str, ...] | list[str] = tuple(METHODS),
+    methods: Sequence[str] = tuple(METHODS),
 ) -> pd.DataFrame:
     """Test errors of all methods for one teacher width d and one source width c, a row per run.
 
@@ -91,25 +114,21 @@ def compare_methods(
     samples = draw_samples(side, sizes, runs)
     first, second = draw_source(side, width, density, runs)
     variance = samples.y["test"].double().var(dim=1).tolist()
-    rows: list[dict[str, Any]] = []
+    frames = []
 
-    def add(method: str, errors: list[float], **about: Any) -> None:
-        for run, error in zip(runs, errors, strict=True):
-            per_run = {name: of[run] if isinstance(of, list) else of for name, of in about.items()}
-            rows.append({"method": method, "run": run, "mse": error, **per_run})
+    def add(method: str, **columns: Any) -> None:
+        frames.append(pd.DataFrame({"method": method, "run": runs, **columns}))
 
     if "baseline" in methods:
         errors, chosen = train_sources(first, second, samples, sizes.epochs)
-        add("baseline", errors, learning_rate=chosen.rate, schedule=chosen.schedule)
+        add("baseline", mse=errors, **asdict(chosen))
     if "teacher" in methods:
-        found = constructed_error(first, second, samples.teachers, samples)
-        add("teacher", [e for e, _ in found], residual=[residual for _, residual in found])
+        add("teacher", **constructed_error(first, second, samples.teachers, samples))
     if {"student", "dense"} & set(methods):
         errors, chosen, weights = train_students(side, runs, samples, sizes.epochs)
-        add("dense", errors, learning_rate=chosen.rate, schedule=chosen.schedule)
-        found = constructed_error(first, second, weights, samples)
-        add("student", [e for e, _ in found], residual=[residual for _, residual in found])
-    frame = pd.DataFrame(rows)
+        add("dense", mse=errors, **asdict(chosen))
+        add("student", **constructed_error(first, second, weights, samples))
+    frame = pd.concat(frames, ignore_index=True)
     frame["variance"] = [variance[run] for run in frame["run"]]
     return frame.assign(side=side, width=width, density=density)
 
@@ -155,28 +174,24 @@ def where_better(rows: pd.DataFrame, variable: str, first: str, second: str) -> 
 
 def median_share(rows: pd.DataFrame, method: str) -> float:
     """Median over runs of a method's error, as a share of the labels' variance."""
-    part = rows[rows["method"] == method]
-    return float((part["mse"] / part["variance"]).median())
+    of_method = rows[rows["method"] == method]
+    return float((of_method["mse"] / of_method["variance"]).median())
 
 
-def summarize_methods(rows: pd.DataFrame, variable: str, heading: str) -> pd.DataFrame:
+def summarize_methods(rows: pd.DataFrame, variable: str = "side") -> pd.DataFrame:
     """One line per teacher or source width: median of the runs' errors, the middle runs' range.
 
     Args:
         rows: those of ``compare_methods``.
         variable: the column that varies, ``side`` or ``width``.
-        heading: what the table calls it.
     """
     lines = []
     for value, group in rows.groupby(variable, sort=True):
-        line: dict[str, Any] = {heading: value}
+        line: dict[str, Any] = {"source width c": value}
         if variable == "side":
-            line["source width"] = int(group["width"].iloc[0])
-        for method, label in METHODS.items():
-            errors = group.loc[group["method"] == method, "mse"]
-            if errors.empty:
-                continue
-            line[label] = format_errors(errors)
+            line = {"teacher width d": value, "source width": int(group["width"].iloc[0])}
+        errors = {method: group.loc[group["method"] == method, "mse"] for method in METHODS}
+        line |= {METHODS[name]: format_errors(mse) for name, mse in errors.items() if len(mse)}
         baseline = group[group["method"] == "baseline"]
         if len(baseline):
             line["SGD, share of the variance"] = f"{median_share(group, 'baseline'):.3f}"
@@ -186,30 +201,48 @@ def summarize_methods(rows: pd.DataFrame, variable: str, heading: str) -> pd.Dat
     return pd.DataFrame(lines)
 
 
-def draw_methods(axes: Axes, rows: pd.DataFrame, variable: str) -> None:
-    """Error against ``variable``, logarithmic; bars span the middle runs."""
+def split_panels(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of the left panel, source width d², and of the right one, a single d."""
+    left = rows[rows["width"] == rows["side"] ** 2].drop_duplicates(["side", "method", "run"])
+    sides = rows["side"].unique()
+    side = next((side for side in TEACHER.values() if side in sides), sides[0])
+    right = rows[rows["side"] == side].drop_duplicates(["width", "method", "run"])
+    return left, right
+
+
+def summarize_panels(rows: pd.DataFrame) -> pd.DataFrame:
+    """The lines of both panels, one after the other."""
+    left, right = split_panels(rows)
+    upper, lower = summarize_methods(left, "side"), summarize_methods(right, "width")
+    lower = lower.rename(columns={"source width c": "source width"})
+    lower.insert(0, "teacher width d", int(right["side"].iloc[0]))
+    return pd.concat([lines for lines in (upper, lower) if len(lines)], ignore_index=True)
+
+
+def draw_errors(
+    axes: Axes,
+    rows: pd.DataFrame,
+    variable: str = "side",
+    column: str = "method",
+    labels: Mapping[str, str] = METHODS,
+) -> None:
+    """Error against ``variable``, logarithmic, a line per value of ``column``.
+
+    Bars span the middle runs.
+    """
     floored = False
-    for method, label in METHODS.items():
-        part = rows[rows["method"] == method].groupby(variable)["mse"]
-        found = {value: middle_range(errors) for value, errors in part}
-        if not found:
+    for (name, label), colour in zip(labels.items(), PALETTE, strict=False):
+        errors = rows[rows[column] == name].groupby(variable)["mse"]
+        if not len(errors):
             continue
-        floored |= any(low < FLOOR for _, low, _ in found.values())
-        columns = np.maximum(np.array(list(found.values())).T, FLOOR)
-        middle, low, high = columns
-        axes.errorbar(
-            list(found),
-            middle,
-            [middle - low, high - middle],
-            marker="o",
-            capsize=2,
-            color=COLOURS[method],
-            linestyle="--" if method == "dense" else "-",
-            markerfacecolor="none" if method == "dense" else None,
-            markersize=6 if method == "dense" else None,
-            label=label,
-        )
+        ranges = np.array([middle_range(per_run) for _, per_run in errors]).T
+        floored |= bool(ranges.min() < FLOOR)
+        middle, low, high = np.maximum(ranges, FLOOR)
+        style = STYLES.get(name, {}) if column == "method" else {}
+        options = {"marker": "o", "capsize": 2, "label": label, "color": colour, **style}
+        axes.errorbar(list(errors.groups), middle, [middle - low, high - middle], **options)
     axes.set_yscale("log")
+    axes.set_xlabel(AXES[variable].format(side=int(rows["side"].iloc[0])))
     axes.set_ylabel("test MSE")
     if floored:
         axes.axhline(FLOOR, color="grey", linestyle=":", linewidth=0.8, zorder=0)
@@ -222,6 +255,26 @@ def draw_methods(axes: Axes, rows: pd.DataFrame, variable: str) -> None:
             fontsize=6,
             color="grey",
         )
+
+
+def draw_panel(rows: pd.DataFrame, **options: Any) -> Figure:
+    """A figure of one panel; options as ``draw_errors`` has them."""
+    figure, axes = new_figure(size=(COLUMN, 3.2))
+    draw_errors(axes, rows, **options)
+    place_legend(figure)
+    return figure
+
+
+def draw_panels(rows: pd.DataFrame, density: float) -> Figure:
+    """The paper's two panels."""
+    figure, (first, second) = new_figure(1, 2, (PAGE, 3.1))
+    left, right = split_panels(rows)
+    first.set_title(f"{density:.0%} nonzero weights")
+    second.set_title(f"{rows['run'].nunique()} runs: median and the middle ones' range")
+    draw_errors(first, left, "side")
+    draw_errors(second, right, "width")
+    place_legend(figure, 2)
+    return figure
 
 
 def place_legend(figure: Figure, columns: int = 1, **options: Any) -> None:

@@ -1,40 +1,63 @@
-"""Beyond the paper.
-
-Does SGD on the scales reach the construction where the features are well conditioned?
-"""
+"""Beyond the paper: does SGD reach the construction where the features are well conditioned?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 
 import pandas as pd
-from matplotlib.figure import Figure
+import torch
 
-from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.studies.giannou2023.comparison import format_errors
-from bnrecon.studies.giannou2023.variants import (
-    FEATURES,
-    VARIANT_SIDES,
-    compare_features,
-    draw_variants,
-)
+from bnrecon.construction.random_linear import khatri_rao
+from bnrecon.features import LayerShape, draw
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import part
+from bnrecon.studies.giannou2023.batched_training import train_sources, train_students
+from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
+from bnrecon.studies.giannou2023.teacher import SIZES, VARIANT_SIDES, draw_samples, draw_source
 
-__all__ = ["PART", "draw", "summarize"]
-
-CAPTION = (
-    "SGD on scales and shifts alone, the frozen weights drawn as random as in Figure 4, or so that "
-    "the system of Theorem 1 is perfectly conditioned: ID cond has M = I (a scale is a weight), "
-    "Ortho cond an orthogonal M. The dense network is trained by SGD on its weights. Condition: of "
-    "M, mean over runs. Samples, training and errors as in Figure 4, left."
-)
+FEATURES = {
+    "random": "scales of random features",
+    "ortho_cond": "scales of Ortho cond features",
+    "id_cond": "scales of ID cond features",
+    "dense": "weights of a dense network",
+}
 
 
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per teacher width."""
-    return [
-        Task(f"d = {side}", compare_features, {"side": side, "scale": scale})
-        for side in VARIANT_SIDES[scale]
-    ]
+def compare_features(side: int, scale: str) -> pd.DataFrame:
+    """One row per kind of frozen features and run; ``dense`` trains the weights themselves.
+
+    ``condition`` is the 2-norm condition number of the run's M, missing for ``dense``.
+    """
+    sizes = SIZES[scale]
+    runs = list(range(sizes.runs))
+    samples = draw_samples(side, sizes, runs)
+    variance = samples.y["test"].double().var(dim=1).tolist()
+    frames = []
+    for kind in FEATURES:
+        conditions = [float("nan")] * len(runs)
+        if kind == "dense":
+            errors, chosen, _ = train_students(side, runs, samples, sizes.epochs)
+        else:
+            first, second = _frozen(kind, side, runs)
+            errors, chosen = train_sources(first, second, samples, sizes.epochs)
+            products = (khatri_rao(v, w) for w, v in zip(first, second, strict=True))
+            conditions = [float(torch.linalg.cond(product)) for product in products]
+        columns = {"features": kind, "side": side, "run": runs, "mse": errors}
+        columns |= {"variance": variance, "condition": conditions, **asdict(chosen)}
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _frozen(kind: str, side: int, runs: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """W (S, d², d) and V (S, d, d²) of these features."""
+    if kind == "random":
+        return draw_source(side, side**2, 1.0, runs)
+    shape = LayerShape(side, side)
+    drawn = [draw(kind, shape, shape.equations, run, 0).weights() for run in runs]
+    first = torch.stack([a.double() for a, _ in drawn])
+    second = torch.stack([b.double().reshape(side, side**2) for _, b in drawn])
+    return first, second
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -55,16 +78,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def draw(rows: pd.DataFrame) -> Figure:
-    """Test error against the teacher's width, a line per kind of features."""
-    return draw_variants(rows, "features", FEATURES)
-
-
-PART = Experiment(
-    "beyond the paper",
-    "Training the scales of well-conditioned features",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-)
+FIXED = {"scale": {scale: scale for scale in SIZES}}
+TASKS = sweep(compare_features, "d = {side}", {"side": VARIANT_SIDES}, FIXED)
+PART = part(__file__, TASKS, summarize, partial(draw_panel, column="features", labels=FEATURES))

@@ -12,7 +12,7 @@ __all__ = ["constructed_error"]
 
 def constructed_error(
     first: torch.Tensor, second: torch.Tensor, weights: torch.Tensor, samples: Samples
-) -> list[tuple[float, float]]:
+) -> dict[str, list[float]]:
     """Rebuild each run's weights and evaluate the source on the test samples, all in float64.
 
     V diag(γ) W = W* is solved, by the pseudo-inverse where the system is not regular. The shift
@@ -27,9 +27,9 @@ def constructed_error(
         samples: inputs and labels.
 
     Returns:
-        For each run the test error and ||V diag(γ) W - W*|| / ||W*||.
+        By run the test error ``mse`` and the ``residual`` ||V diag(γ) W - W*|| / ||W*||.
     """
-    found = []
+    errors, residuals = [], []
     for run, (w, v, weight) in enumerate(zip(first, second, weights.double(), strict=True)):
         scale = solve_scales(v, w, weight)
         radius = float(samples.x["train"][run].norm(dim=1).max())
@@ -39,7 +39,6 @@ def constructed_error(
         for x in samples.x["test"][run].split(4096):
             hidden = torch.relu(torch.addmm(opening, x.double(), (scale[:, None] * w).T))
             outputs.append(torch.relu(hidden @ v.T - closing).sum(1))
-        error = mean_squared_error(torch.cat(outputs), samples.y["test"][run])
-        residual = ((v * scale) @ w - weight).norm() / weight.norm()
-        found.append((float(error), float(residual)))
-    return found
+        errors.append(float(mean_squared_error(torch.cat(outputs), samples.y["test"][run])))
+        residuals.append(float(((v * scale) @ w - weight).norm() / weight.norm()))
+    return {"mse": errors, "residual": residuals}

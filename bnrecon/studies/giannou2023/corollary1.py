@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 import torch
 from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-from bnrecon.studies.giannou2023.theorem1 import measure, random_target
+from bnrecon.reproduction.sweeps import sweep, table
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.studies.giannou2023.theorem1 import SEEDS, measure, random_target
 
-__all__ = ["PART", "claims", "low_rank_target", "rebuild", "summarize"]
-
-SETTINGS = {
-    "smoke": ((4, 1), (4, 2)),
-    "laptop": ((16, 1), (16, 4), (32, 1), (32, 4), (64, 1), (64, 4), (64, 16)),
-    "paper": ((16, 1), (16, 4), (32, 1), (32, 4), (64, 1), (64, 4), (64, 16)),
-}
-SEEDS = {"smoke": 2, "laptop": 3, "paper": 10}
-
-CAPTION = (
-    "Two layers of width d and rank r, all nonzero singular values 1 (spectral norm 1), factorized "
-    "by singular values; sources with uniform weights; each factor is rebuilt by "
-    "two random layers. The proof passes B*x on to the next factor as it stands, but a ReLU "
-    "network has a ReLU there: here the shift of the second normalization opens it and the third "
-    "takes that off again. Error of the function as in Theorem 1; the largest over seeds."
-)
+LAPTOP = ((16, 1), (16, 4), (32, 1), (32, 4), (64, 1), (64, 4), (64, 16))
+SETTINGS = {"smoke": ((4, 1), (4, 2)), "laptop": LAPTOP, "paper": LAPTOP}  # (d, r)
 
 
 def low_rank_target(side: int, rank: int, seed: int) -> nn.Sequential:
@@ -44,69 +29,33 @@ def low_rank_target(side: int, rank: int, seed: int) -> nn.Sequential:
 
 def rebuild(side: int, rank: int, seeds: int) -> pd.DataFrame:
     """One row per seed."""
-    rows = []
-    for seed in range(seeds):
-        rebuilt = relu_network(low_rank_target(side, rank, seed), rank=rank, seed=seed)
-        rows.append(
-            {
-                "side": side,
-                "rank": rank,
-                "seed": seed,
-                **measure(rebuilt),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per width and rank."""
-    return [
-        Task(
-            f"d = {side}, r = {rank}", rebuild, {"side": side, "rank": rank, "seeds": SEEDS[scale]}
-        )
-        for side, rank in SETTINGS[scale]
-    ]
+    targets = (low_rank_target(side, rank, seed) for seed in range(seeds))
+    rebuilt = (relu_network(one, rank=rank, seed=seed) for seed, one in enumerate(targets))
+    common = {"side": side, "rank": rank}
+    return pd.DataFrame([common | {"seed": n} | measure(one) for n, one in enumerate(rebuilt)])
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per width and rank."""
-    lines = []
-    for (side, rank), group in rows.groupby(["side", "rank"], sort=True):
-        lines.append(
-            {
-                "d": side,
-                "rank r": rank,
-                "width d r": int(group["width"].max()),
-                "width by Theorem 1": side**2,
-                "error of a layer": f"{group['layer_error'].max():.0e}",
-                "error of the function": f"{group['functional_error'].max():.0e}",
-                "seeds": len(group),
-            }
-        )
-    return pd.DataFrame(lines)
+    columns = {
+        "d": lambda group: group["side"].iloc[0],
+        "rank r": lambda group: group["rank"].iloc[0],
+        "width d r": lambda group: int(group["width"].max()),
+        "width by Theorem 1": lambda group: group["side"].iloc[0] ** 2,
+        "error of a layer": lambda group: f"{group['layer_error'].max():.0e}",
+        "error of the function": lambda group: f"{group['functional_error'].max():.0e}",
+        "seeds": len,
+    }
+    return table(rows, ["side", "rank"], **columns)
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Corollary 1, decided by the largest error of a function and by the widths."""
+def decide(rows: pd.DataFrame) -> Decisions:
+    """By the largest error of a function and by the widths."""
     worst = rows["functional_error"].max()
     holds = worst < 1e-6 and (rows["width"] == rows["rank"] * rows["side"]).all()
-    return [
-        Claim(
-            "Corollary 1",
-            "A layer of rank r can be rebuilt by four random layers of width d r.",
-            "confirmed" if holds else "contradicted",
-            f"width r d throughout; largest relative error of the function {worst:.0e} over "
-            f"{len(rows)} networks of d up to {rows['side'].max()}, with the ReLU "
-            "between the factors opened (erratum 18).",
-        )
-    ]
+    numbers = {"worst": worst, "networks": len(rows), "side": rows["side"].max()}
+    return {"Corollary 1": holds}, numbers
 
 
-PART = Experiment(
-    "Corollary 1",
-    "Low-rank targets need a width that grows with the rank",
-    tasks,
-    summarize,
-    CAPTION,
-    claims=claims,
-)
+TASKS = sweep(rebuild, "d = {side}, r = {rank}", {("side", "rank"): SETTINGS}, {"seeds": SEEDS})
+PART = part(__file__, TASKS, summarize, decide=decide)

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from bnrecon.reproduction.experiment import Experiment, Task
-from bnrecon.studies.giannou2023.comparison import format_errors
-from bnrecon.studies.giannou2023.variants import (
-    VARIANT_SIDES,
-    compare_normalizations,
-    draw_variants,
-)
-
-__all__ = ["PART", "draw", "summarize"]
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import part
+from bnrecon.studies.giannou2023.batched_training import train_sources
+from bnrecon.studies.giannou2023.comparison import draw_panel, format_errors
+from bnrecon.studies.giannou2023.teacher import SIZES, VARIANT_SIDES, draw_samples, draw_source
 
 LABELS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 
-CAPTION = (
-    "SGD on scales and shifts alone. LayerNorm normalizes every sample over its units, so that "
-    "the source is no longer linear where its ReLUs are open: the construction does not apply. "
-    "Same teachers, samples and frozen weights as in Figure 4, left; the optimizer of each is "
-    "selected on validation samples of the first run. Samples, training and errors as there."
-)
 
-
-def tasks(scale: str, options: Sequence[str]) -> list[Task]:
-    """One task per teacher width."""
-    return [
-        Task(f"d = {side}", compare_normalizations, {"side": side, "scale": scale})
-        for side in VARIANT_SIDES[scale]
-    ]
+def compare_normalizations(side: int, scale: str) -> pd.DataFrame:
+    """One row per normalization and run: test error after training scales and shifts by SGD."""
+    sizes = SIZES[scale]
+    runs = range(sizes.runs)
+    samples = draw_samples(side, sizes, runs)
+    first, second = draw_source(side, side**2, 1.0, runs)
+    frames = []
+    for name in LABELS:
+        errors, chosen = train_sources(first, second, samples, sizes.epochs, name)
+        columns = {"normalization": name, "side": side, "run": runs, "mse": errors}
+        frames.append(pd.DataFrame(columns | asdict(chosen)))
+    return pd.concat(frames, ignore_index=True)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per teacher width."""
     lines = []
     for side, group in rows.groupby("side", sort=True):
+        errors = group.groupby("normalization", sort=False)["mse"]
         line = {"teacher width d": side}
-        errors = {name: part["mse"] for name, part in group.groupby("normalization", sort=False)}
-        for name, values in errors.items():
-            line[LABELS[name]] = format_errors(values)
+        line |= {LABELS[name]: format_errors(per_run) for name, per_run in errors}
         by_run = group.pivot(index="run", columns="normalization", values="mse")
         if {"batch", "layer"} <= set(by_run):
             better = int((by_run["layer"] < by_run["batch"]).sum())
@@ -51,16 +45,6 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def draw(rows: pd.DataFrame) -> Figure:
-    """Test error against the teacher's width, a line per kind of normalization."""
-    return draw_variants(rows, "normalization", LABELS)
-
-
-PART = Experiment(
-    "beyond the paper",
-    "Training the scales of LayerNorm",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-)
+FIXED = {"scale": {scale: scale for scale in SIZES}}
+TASKS = sweep(compare_normalizations, "d = {side}", {"side": VARIANT_SIDES}, FIXED)
+PART = part(__file__, TASKS, summarize, partial(draw_panel, column="normalization", labels=LABELS))

@@ -1,10 +1,8 @@
-"""Lemma 10.
-
-Sums of products of Bernoulli variables vanish less often than sums of independent ones.
-"""
+"""Lemma 10: sums of products of Bernoulli variables vanish less often than independent ones."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -15,9 +13,9 @@ from bnrecon.construction.sparse_invertibility import (
     iid_zero_probability,
     product_zero_probability,
 )
-from bnrecon.reproduction.experiment import Claim, Experiment, Task
-
-__all__ = ["PART", "compare_sets", "compare_staircases", "staircases", "summarize"]
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 
 SIDES = {"smoke": (2, 3), "laptop": (2, 3, 4, 5, 6, 7), "paper": (2, 3, 4, 5, 6, 7, 8)}
 DRAWS = {"smoke": 1000, "laptop": 200_000, "paper": 1_000_000}
@@ -26,17 +24,13 @@ SHARES = (0.02, 0.1, 0.25, 0.49)  # q d, so that p = sqrt(2 q d) stays below 1
 
 
 def staircases(side: int) -> Iterator[tuple[int, ...]]:
-    """Sets S by their row sizes a_1 >= ... >= a_d, without the empty one."""
+    """Sets S by their row sizes a_1 >= ... >= a_d, without the empty one.
 
-    def below(rows: int, most: int) -> Iterator[tuple[int, ...]]:
-        if rows == 0:
-            yield ()
-            return
-        for size in range(most, -1, -1):
-            for rest in below(rows - 1, size):
-                yield (size, *rest)
-
-    return (rows for rows in below(side, side) if rows[0])
+    >>> list(staircases(2))
+    [(2, 2), (2, 1), (2, 0), (1, 1), (1, 0)]
+    """
+    sizes = itertools.combinations_with_replacement(range(side, -1, -1), side)
+    return (rows for rows in sizes if rows[0])
 
 
 def compare_staircases(side: int) -> pd.DataFrame:
@@ -52,17 +46,10 @@ def compare_staircases(side: int) -> pd.DataFrame:
             for sizes in staircases(side)
         }
         tightest = min(ratios, key=lambda sizes: ratios[sizes])
-        rows.append(
-            {
-                "kind": "staircases, exact",
-                "side": side,
-                "qd": share,
-                "sets": len(ratios),
-                "violated": sum(ratio < 1 - 1e-12 for ratio in ratios.values()),
-                "smallest_ratio": ratios[tightest],
-                "tightest": " ".join(map(str, tightest)),
-            }
-        )
+        row = {"kind": "staircases, exact", "side": side, "qd": share, "sets": len(ratios)}
+        row |= {"violated": sum(ratio < 1 - 1e-12 for ratio in ratios.values())}
+        row |= {"smallest_ratio": ratios[tightest], "tightest": " ".join(map(str, tightest))}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -87,31 +74,20 @@ def compare_sets(side: int, sets: int, draws: int, seed: int) -> pd.DataFrame:
             left, right = zero.mean(), (1 - q) ** chosen.sum()
             violated += left > right + 4 * math.sqrt(right * (1 - right) / draws)
             ratios.append(right / max(left, 1 / draws))
-        rows.append(
-            {
-                "kind": "random sets, simulated",
-                "side": side,
-                "qd": share,
-                "sets": sets,
-                "violated": int(violated),
-                "smallest_ratio": min(ratios),
-                "tightest": "",
-            }
-        )
+        row = {"kind": "random sets, simulated", "side": side, "qd": share, "sets": sets}
+        row |= {"violated": int(violated), "smallest_ratio": min(ratios), "tightest": ""}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """Staircases up to a small d, random sets for one of each size."""
-    exact = [
-        Task(f"staircases, d = {side}", compare_staircases, {"side": side}) for side in SIDES[scale]
-    ]
-    drawn = {"sets": SETS[scale], "draws": DRAWS[scale], "seed": 0}
-    simulated = [
-        Task(f"random sets, d = {side}", compare_sets, {"side": side} | drawn)
-        for side in (*SIDES[scale][-1:], 2 * SIDES[scale][-1])
-    ]
-    return exact + simulated
+    largest = SIDES[scale][-1]
+    exact = sweep(compare_staircases, "staircases, d = {side}", {"side": SIDES})
+    fixed = {"sets": SETS, "draws": DRAWS, "seed": 0}
+    over = {"side": (largest, 2 * largest)}
+    simulated = sweep(compare_sets, "random sets, d = {side}", over, fixed)
+    return exact(scale, options) + simulated(scale, options)
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
@@ -133,36 +109,10 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-CAPTION = (
-    "P(no product u_i v_j of S is 1) against (1 - q)^|S| at p = sqrt(2 q d); the lemma says that "
-    "the ratio is at least 1. Staircases are the sets that the proof reduces to, each computed "
-    "exactly. The proof then takes the smallest h with at most h rows of size h or more, which "
-    "need not hold an h x h square (rows 2, 1 do not); the largest h with at least h such rows "
-    "does, and |S| <= 2 d h holds for it too, so that the lemma stands. The reduction to "
-    "staircases is right for another reason than in print: for given u the union of the rows of S "
-    "is at least as large as the largest of them."
-)
+def decide(rows: pd.DataFrame) -> Decisions:
+    """By the sets that violate it."""
+    violated = int(rows["violated"].sum())
+    return {"Lemma 10": violated == 0}, {"violated": violated, "compared": int(rows["sets"].sum())}
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    """Lemma 10, decided by the sets that violate it."""
-    violated, compared = int(rows["violated"].sum()), int(rows["sets"].sum())
-    return [
-        Claim(
-            "Lemma 10",
-            "P(sum of u_i v_j over S is 0) <= P(sum of x_i over S is 0) for p >= sqrt(2 q d).",
-            "confirmed" if violated == 0 else "contradicted",
-            f"{violated} of {compared} pairs of a set and a q violate it; two steps of the proof "
-            "are wrong and easily repaired (erratum 20).",
-        )
-    ]
-
-
-PART = Experiment(
-    "Lemma 10",
-    "Products of Bernoulli variables against independent ones",
-    tasks,
-    summarize,
-    CAPTION,
-    claims=claims,
-)
+PART = part(__file__, tasks, summarize, decide=decide)

@@ -41,7 +41,7 @@ def solve_in_digits(
         after, scales = last, list[list[mpmath.mpf]]()
         for i in reversed(range(len(sizes))):
             scales.insert(0, _solve(after, before[i], columns[i]))
-            after = _scaled(after, scales[0]) * mixes[i]
+            after = after * mpmath.diag(scales[0]) * mixes[i]
         exact = _largest_error(last, mixes, before, columns, scales)
         rounded = [[mpmath.mpf(float(value)) for value in scale] for scale in scales]
         return exact, _largest_error(last, mixes, before, columns, rounded)
@@ -49,13 +49,6 @@ def solve_in_digits(
 
 def _matrix(tensor: torch.Tensor) -> mpmath.matrix:
     return mpmath.matrix(tensor.tolist())
-
-
-def _scaled(matrix: mpmath.matrix, scale: list[mpmath.mpf]) -> mpmath.matrix:
-    """Its columns times the scales."""
-    return mpmath.matrix(
-        [[matrix[i, j] * scale[j] for j in range(matrix.cols)] for i in range(matrix.rows)]
-    )
 
 
 def _solve(after: mpmath.matrix, before: mpmath.matrix, wanted: mpmath.matrix) -> list[mpmath.mpf]:
@@ -84,8 +77,8 @@ def _largest_error(
 ) -> float:
     after, largest = last, 0.0
     for i in reversed(range(len(scales))):
-        difference = _scaled(after, scales[i]) * before[i] - columns[i]
+        difference = after * mpmath.diag(scales[i]) * before[i] - columns[i]
         error = mpmath.mnorm(difference, "f") / mpmath.mnorm(columns[i], "f")
         largest = max(largest, float(error))
-        after = _scaled(after, scales[i]) * mixes[i]
+        after = after * mpmath.diag(scales[i]) * mixes[i]
     return largest

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["SIZES", "Samples", "Sizes", "draw_samples", "draw_source", "mean_squared_error"]
+__all__ = [
+    "SIZES",
+    "VARIANT_SIDES",
+    "Samples",
+    "Sizes",
+    "draw_samples",
+    "draw_source",
+    "mean_squared_error",
+]
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ SIZES = {
     "laptop": Sizes(50_000, 10_000, 50_000, 20, 5),
     "paper": Sizes(1_000_000, 100_000, 1_000_000, 20, 5),
 }
+# Of variants beyond the paper: at laptop scale the two largest widths of Figure 4 are left out.
+VARIANT_SIDES = {"smoke": (3, 5), "laptop": (5, 10, 15, 20), "paper": (5, 10, 15, 20, 25, 30)}
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,14 @@ class Samples:
     teachers: torch.Tensor
     x: dict[str, torch.Tensor]
     y: dict[str, torch.Tensor]
+
+    def first_run(self) -> Samples:
+        """The first run's samples, its dimension kept."""
+        return Samples(
+            self.teachers[:1],
+            {part: x[:1] for part, x in self.x.items()},
+            {part: y[:1] for part, y in self.y.items()},
+        )
 
 
 def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
@@ -58,12 +76,8 @@ def draw_samples(side: int, sizes: Sizes, runs: range | list[int]) -> Samples:
         for part in ("train", "validation", "test"):
             inputs = torch.randn(getattr(sizes, part), side, generator=generator)
             x.setdefault(part, []).append(inputs)
-            outputs = torch.cat(
-                [
-                    torch.relu(chunk.double() @ teachers[-1].T).sum(1)
-                    for chunk in inputs.split(65_536)
-                ]
-            )
+            chunks = (chunk.double() @ teachers[-1].T for chunk in inputs.split(65_536))
+            outputs = torch.cat([torch.relu(chunk).sum(1) for chunk in chunks])
             y.setdefault(part, []).append(outputs)
     return Samples(
         torch.stack(teachers),
@@ -83,11 +97,11 @@ def draw_source(
     second: list[torch.Tensor] = []
     for run in runs:
         generator = torch.Generator().manual_seed(7_000_003 * side + 101 * width + run)
-        for found, shape in ((first, (width, side)), (second, (side, width))):
+        for weights, shape in ((first, (width, side)), (second, (side, width))):
             weight = torch.randn(*shape, generator=generator).double() / shape[1] ** 0.5
             if density < 1:
                 weight *= torch.rand(*shape, generator=generator) < density
-            found.append(weight)
+            weights.append(weight)
     return torch.stack(first), torch.stack(second)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,19 +20,12 @@ from bnrecon.construction.sparse_invertibility import (
     without_zero_column,
 )
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
-from bnrecon.reproduction.experiment import Experiment, Task
+from bnrecon.reproduction.experiment import Task
+from bnrecon.reproduction.sweeps import sweep
+from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.giannou2023.comparison import place_legend
-from bnrecon.studies.giannou2023.theorem3_claims import (
-    INDEPENDENT,
-    SMALL_SIDES,
-    bound_crossing,
-    claims,
-    crossing,
-    large_products,
-)
 
-__all__ = ["PART", "draw", "invertible", "summarize"]
-
+INDEPENDENT = "independent"  # the kind of rows that are not of products
 SIDES = {"smoke": (6, 8), "laptop": (8, 16, 24, 32, 48, 64), "paper": (8, 16, 24, 32, 48, 64)}
 DRAWS = {"smoke": 10, "laptop": 400, "paper": 2000}
 # Densities as multiples of log d / d, the conjecture of Remark 3; the bound by zero columns is at
@@ -40,6 +34,7 @@ MULTIPLES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5)
 THEOREM = "sqrt(log d / d)"  # the density of Theorem 3
 NUMERICAL = {"sides": 32, "draws": 10}  # ranks by singular values: up to this d, so many draws
 # Lemma 9 where singular products without a zero column are seen, all of their ranks computed.
+SMALL_SIDES = (3, 4, 5)  # those of Theorem 3 have larger d
 SMALL_DENSITIES = (0.45, 0.5, 0.55, 0.6, 0.65)
 SMALL_DRAWS = {"smoke": 20, "laptop": 2000, "paper": 10_000}
 # Step 4: (n, C) of independent Bernoulli matrices of density C log n / n.
@@ -49,6 +44,8 @@ IID = {
 }
 IID["paper"] = IID["laptop"]
 IID_DRAWS = {"smoke": 10, "laptop": 1000, "paper": 10_000}
+
+Decision = tuple[bool | str, Mapping[str, Any]]  # of one claim, and the numbers it names
 
 
 def invertible(side: int, density: float, draws: int, numerical: int) -> pd.DataFrame:
@@ -60,29 +57,19 @@ def invertible(side: int, density: float, draws: int, numerical: int) -> pd.Data
         draws: pairs of masks, each seed its own.
         numerical: for so many of them the rank of the weighted product is computed, too.
     """
-    found = with_zero = agree = 0
+    regulars = with_zero = agree = 0
     for seed in range(draws):
         first, second = bernoulli_masks(side, density, seed)
         mask = khatri_rao_mask(first, second)
         zero = not mask.any(axis=0).all()
         regular = not zero and boolean_determinant(mask)
-        found += regular
+        regulars += regular
         with_zero += zero
         if seed < numerical:
             agree += regular == (numerical_rank(first, second, seed) == side**2)
-    return pd.DataFrame(
-        [
-            {
-                "side": side,
-                "density": density,
-                "draws": draws,
-                "invertible": found,
-                "with_zero_column": with_zero,
-                "numerical_draws": numerical,
-                "numerical_agrees": agree,
-            }
-        ]
-    )
+    row = {"side": side, "density": density, "draws": draws, "invertible": regulars}
+    row |= {"with_zero_column": with_zero, "numerical_draws": numerical, "numerical_agrees": agree}
+    return pd.DataFrame([row])
 
 
 def singular_shares(size: int, multiple: int, draws: int) -> pd.DataFrame:
@@ -93,31 +80,28 @@ def singular_shares(size: int, multiple: int, draws: int) -> pd.DataFrame:
         multiple: C; the density is C log n / n.
         draws: matrices, each seed its own.
     """
-    found = with_zero = 0
+    regulars = with_zero = 0
     density = multiple * math.log(size) / size
     for seed in range(draws):
         mask = np.random.Generator(np.random.Philox(seed)).random((size, size)) < density
         zero = has_zero_line(mask)
         with_zero += zero
-        found += not zero and boolean_determinant(mask)
-    return pd.DataFrame(
-        [
-            {
-                "kind": INDEPENDENT,
-                "side": size,
-                "multiple": multiple,
-                "density": density,
-                "draws": draws,
-                "invertible": found,
-                "with_zero_line": with_zero,
-            }
-        ]
-    )
+        regulars += not zero and boolean_determinant(mask)
+    row = {"kind": INDEPENDENT, "side": size, "multiple": multiple, "density": density}
+    row |= {"draws": draws, "invertible": regulars, "with_zero_line": with_zero}
+    return pd.DataFrame([row])
+
+
+SMALL = {"side": SMALL_SIDES, "density": SMALL_DENSITIES}
+SMALL_FIXED = {"draws": SMALL_DRAWS, "numerical": SMALL_DRAWS}
+LEMMA_9 = sweep(invertible, "Lemma 9, d = {side}, p = {density}", SMALL, SMALL_FIXED)
+STEP_4_NAME = "Step 4, n = {size}, C = {multiple}"
+STEP_4 = sweep(singular_shares, STEP_4_NAME, {("size", "multiple"): IID}, {"draws": IID_DRAWS})
 
 
 def tasks(scale: str, options: Sequence[str]) -> list[Task]:
     """One task per d and density, for Lemma 9 at small d, and for independent matrices."""
-    found = []
+    large = []
     for side in SIDES[scale]:
         numerical = min(NUMERICAL["draws"], DRAWS[scale]) if side <= NUMERICAL["sides"] else 0
         unit = predicted_density(side, "conjecture")
@@ -125,76 +109,91 @@ def tasks(scale: str, options: Sequence[str]) -> list[Task]:
         densities[THEOREM] = predicted_density(side, "theorem")
         for name, density in densities.items():
             if density < 1:
-                arguments = {
-                    "side": side,
-                    "density": round(density, 6),
-                    "draws": DRAWS[scale],
-                    "numerical": numerical,
-                }
-                found.append(Task(f"d = {side}, {name}", invertible, arguments))
-    draws = {"draws": SMALL_DRAWS[scale], "numerical": SMALL_DRAWS[scale]}
-    found += [
-        Task(f"Lemma 9, d = {side}, p = {p}", invertible, {"side": side, "density": p} | draws)
-        for side in SMALL_SIDES
-        for p in SMALL_DENSITIES
-    ]
-    found += [
-        Task(
-            f"Step 4, n = {size}, C = {multiple}",
-            singular_shares,
-            {"size": size, "multiple": multiple, "draws": IID_DRAWS[scale]},
-        )
-        for size, multiple in IID[scale]
-    ]
-    return found
+                arguments = {"side": side, "density": round(density, 6), "draws": DRAWS[scale]}
+                arguments |= {"numerical": numerical}
+                large.append(Task(f"d = {side}, {name}", invertible, arguments))
+    return large + LEMMA_9(scale, options) + STEP_4(scale, options)
+
+
+def products(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of Khatri-Rao products, without those of independent matrices."""
+    return rows[rows["kind"] != INDEPENDENT] if "kind" in rows else rows
+
+
+def large_products(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of Theorem 3, without the small products of Lemma 9."""
+    return products(rows)[lambda part: part["side"] > max(SMALL_SIDES)]
+
+
+def crossing(densities: np.ndarray, probabilities: np.ndarray) -> float:
+    """The density at which a probability that rises with it passes 1/2, by linear interpolation."""
+    rising = np.maximum.accumulate(probabilities)
+    if rising[0] >= 0.5 or rising[-1] < 0.5:
+        return float("nan")
+    after = int(np.argmax(rising >= 0.5))
+    low, high = rising[after - 1], rising[after]
+    weight = (0.5 - low) / (high - low)
+    return float(densities[after - 1] + weight * (densities[after] - densities[after - 1]))
+
+
+def bound_crossing(side: int) -> float:
+    """The density at which half of the products have no zero column."""
+    grid = np.linspace(0.01, 0.99, 981)
+    return crossing(grid, np.array([without_zero_column(side, p) for p in grid]))
+
+
+def lower_bound(successes: int, draws: int, level: float = 0.95) -> float:
+    """The one-sided lower bound of a probability by Clopper and Pearson.
+
+    >>> round(lower_bound(400, 400), 4)  # 0.05^(1/400)
+    0.9925
+    """
+    from scipy.special import betaincinv
+
+    if successes == 0:
+        return 0.0
+    return float(betaincinv(successes, draws - successes + 1, 1 - level))
+
+
+def upper_bound(successes: int, draws: int, level: float = 0.95) -> float:
+    """The one-sided upper bound of a probability by Clopper and Pearson.
+
+    >>> round(upper_bound(0, 400), 4)  # 1 - 0.05^(1/400)
+    0.0075
+    """
+    return 1 - lower_bound(draws - successes, draws, level)
+
+
+def half_density(rows: pd.DataFrame) -> float:
+    """The density at which half of the products of one d are invertible."""
+    rows = rows.sort_values("density")
+    return crossing(rows["density"].to_numpy(), (rows["invertible"] / rows["draws"]).to_numpy())
 
 
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per d: where the probability passes 1/2, beside what is predicted."""
-    lines = []
-    for side, group in large_products(rows).groupby("side", sort=True):
-        group = group.sort_values("density")
-        share = (group["invertible"] / group["draws"]).to_numpy()
-        half, unit = (
-            crossing(group["density"].to_numpy(), share),
-            predicted_density(side, "conjecture"),
-        )
-        bound = bound_crossing(side)
-        singular = int((group["draws"] - group["invertible"]).sum())
-        agree, compared = (
-            int(group[name].sum()) for name in ("numerical_agrees", "numerical_draws")
-        )
-        by_column = group["with_zero_column"].sum() / max(1, singular)
-        lines.append(
-            {
-                "d": side,
-                "density at probability 1/2": f"{half:.3f}",
-                "the same, no column zero": f"{bound:.3f}",
-                "over log d / d": f"{half / unit:.2f}",
-                "over sqrt(log d / d)": f"{half / predicted_density(side, 'theorem'):.2f}",
-                "singular draws": singular,
-                "of them with a zero column": f"{by_column:.0%}",
-                "rank agrees": f"{agree} of {compared}",
-                "draws per density": int(group["draws"].iloc[0]),
-            }
-        )
-    return pd.DataFrame(lines) if lines else _summarize_densities(rows)
 
+    def line(side: int, group: pd.DataFrame) -> dict[str, Any]:
+        half, total = half_density(group), group.sum(numeric_only=True)
+        singular = int(total["draws"] - total["invertible"])
+        agree, compared = int(total["numerical_agrees"]), int(total["numerical_draws"])
+        return {
+            "d": side,
+            "density at probability 1/2": f"{half:.3f}",
+            "the same, no column zero": f"{bound_crossing(side):.3f}",
+            "over log d / d": f"{half / predicted_density(side, 'conjecture'):.2f}",
+            "over sqrt(log d / d)": f"{half / predicted_density(side, 'theorem'):.2f}",
+            "singular draws": singular,
+            "of them with a zero column": f"{total['with_zero_column'] / max(1, singular):.0%}",
+            "rank agrees": f"{agree} of {compared}",
+            "draws per density": int(group["draws"].iloc[0]),
+        }
 
-def _summarize_densities(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per density, where no d of Theorem 3 is there yet."""
-    table = rows[["side", "density", "draws", "invertible"]]
-    return table.rename(columns={"side": "d", "draws": "draws per density"})
-
-
-CAPTION = (
-    "Invertible: the Boolean determinant is 1, decided by a perfect matching; ranks are those of "
-    "the product with normal weights, by singular values. Densities from log d / d to 3.5 log d / "
-    "d, and sqrt(log d / d). The second column of densities is where half of the draws have no "
-    "zero column, from (1 - (1 - p)^d)^(2 d²), which is about 2 log d / d. Lemma 9 is tried at "
-    f"d = {', '.join(map(str, SMALL_SIDES))} too, where some singular products have no zero "
-    "column, and Step 4 on independent Bernoulli matrices: see the claims and the CSV file."
-)
+    large = large_products(rows)
+    if large.empty:  # one line per density, where no d of Theorem 3 is there yet
+        columns = rows[["side", "density", "draws", "invertible"]]
+        return columns.rename(columns={"side": "d", "draws": "draws per density"})
+    return pd.DataFrame([line(side, group) for side, group in large.groupby("side", sort=True)])
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -217,12 +216,79 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-PART = Experiment(
-    "Theorem 3, Remark 3, Lemma 9, Step 4",
-    "Invertibility of the Khatri-Rao product of two sparse random matrices",
-    tasks,
-    summarize,
-    CAPTION,
-    draw,
-    claims=claims,
-)
+def decide(rows: pd.DataFrame) -> Decisions:
+    """Theorem 3, Remark 3, Lemma 9 and Step 4, as far as their rows are there."""
+    independent = rows[rows["kind"] == INDEPENDENT] if "kind" in rows else rows[:0]
+    large, small = large_products(rows), products(rows)
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, Any] = {}
+    for name, decide_one, chosen in (
+        ("Theorem 3", decide_theorem_3, large),
+        ("Remark 3", decide_remark_3, large),
+        ("Lemma 9", decide_lemma_9, small),
+        ("Step 4", decide_step_4, independent),
+    ):
+        if len(chosen):
+            verdicts[name], named = decide_one(chosen)
+            numbers |= named
+    return verdicts, numbers
+
+
+def decide_theorem_3(rows: pd.DataFrame) -> Decision:
+    """Holds from the least d on from which the lower bound is never below 1 - 1/d.
+
+    Contradicted where at the largest d even the upper bound is below it: else draws are too few.
+    """
+    least: dict[int, float] = {}
+    most: dict[int, float] = {}
+    for side, group in rows.groupby("side", sort=True):
+        density = round(predicted_density(side, "theorem"), 6)
+        printed = group[group["density"] == density]
+        if len(printed):
+            counts = int(printed["invertible"].sum()), int(printed["draws"].sum())
+            least[side], most[side] = lower_bound(*counts), upper_bound(*counts)
+    held: list[int] = []
+    for side in sorted(least, reverse=True):
+        if least[side] < 1 - 1 / side:
+            break
+        held.insert(0, side)
+    fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
+    return "confirmed" if held else "contradicted" if fails else "open", {
+        "since": f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown",
+        "bounds": ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items()),
+    }
+
+
+def decide_remark_3(rows: pd.DataFrame) -> Decision:
+    """Open at any size; how far the products follow the zero columns."""
+    by_side = rows.groupby("side", sort=True)
+    ratios = [half_density(group) / bound_crossing(side) for side, group in by_side]
+    ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+    return "open", {"low": min(ratios, default=math.nan), "high": max(ratios, default=math.nan)}
+
+
+def decide_lemma_9(rows: pd.DataFrame) -> Decision:
+    """By the numerical ranks."""
+    agree, compared = int(rows["numerical_agrees"].sum()), int(rows["numerical_draws"].sum())
+    small = rows[rows["numerical_draws"] == rows["draws"]]
+    singular = small["draws"] - small["invertible"] - small["with_zero_column"]
+    numbers = {"agree": agree, "compared": compared, "singular": int(singular.sum())}
+    return agree == compared, numbers
+
+
+def decide_step_4(rows: pd.DataFrame) -> Decision:
+    """Decided at C = 1, the density in print."""
+    shares = []
+    for (size, multiple), group in rows.groupby(["side", "multiple"], sort=True):
+        draws = group["draws"].sum()
+        singular, zero = draws - group["invertible"].sum(), group["with_zero_line"].sum()
+        shares.append(
+            f"{singular / draws:.3f} and {zero / draws:.3f} at n = {int(size)}, C = {int(multiple)}"
+        )
+    printed = rows[rows["multiple"] == 1]
+    share = 1 - (printed["invertible"] / printed["draws"]).min() if len(printed) else math.nan
+    return "false as stated" if share > 0.5 else "open", {"shares": "; ".join(shares)}
+
+
+SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}
+PART = part(__file__, tasks, summarize, draw, decide, numbers=lambda _: SMALL_LISTED)

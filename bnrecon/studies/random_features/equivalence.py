@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.data import DataSpec, Images, load
+from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.studies.random_features.equivalent_networks import (
@@ -90,7 +91,7 @@ def train_together(precision: str, steps: int) -> pd.DataFrame:
 
 def _batches(data: Images) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for epoch in itertools.count():
-        yield from data.train_batches(BATCH, 0, epoch, CPU)
+        yield from data.train_batches(EpochPosition(BATCH, 0, epoch), CPU)
 
 
 def _difference(rows: pd.DataFrame, kind: str) -> dict[str, float]:

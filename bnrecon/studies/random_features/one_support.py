@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from bnrecon.config import composition
 from bnrecon.data import load
+from bnrecon.data.batches import EpochPosition
 from bnrecon.targets.building import build_target
 
 __all__ = ["compare_steps"]
@@ -44,7 +45,8 @@ def compare_steps(density: float, steps: int, options: Sequence[str]) -> pd.Data
         for network in networks
     ]
     largest = 0.0
-    batches = data.train_batches(train.batch_size, train.seed, 0, DEVICE, dtype=torch.float64)
+    at = EpochPosition(train.batch_size, train.seed, 0)
+    batches = data.train_batches(at, DEVICE, torch.float64)
     for x, y in itertools.islice(batches, steps):
         outputs = []
         for network, optimizer in zip(networks, optimizers, strict=True):

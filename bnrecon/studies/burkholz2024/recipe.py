@@ -1,0 +1,137 @@
+"""Which reading of the paper's recipe gives targets like its own (Burkholz 2024, Sect. 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.statistics import mean_interval
+from bnrecon.reproduction.experiment import Task, no_overrides
+from bnrecon.reproduction.intervals import decide as decide_by
+from bnrecon.reproduction.study import read_reported
+from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.trainings import training_tasks
+
+PRINTED = read_reported(__package__)["table1"]["target"]
+ACTIVATIONS = tuple(PRINTED)
+PLANS: Mapping[str, tuple[str, ...]] = {
+    "2, 3, 4, 4, 4, five poolings": (),
+    "4, 4, 4, 5, four poolings": ("target.groups=[4,4,4,5]",),
+    "5, 4, 4, 4, three poolings": ("target.groups=[5,4,4,4]", "target.poolings=3"),
+}
+FIRST, _, THIRD = PLANS
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "weight decay 1e-4": ("train.weight_decay=1e-4",),
+    "no decay of normalizations": ("train.norm_decay=0",),
+    "float32": ("train.precision=float32",),
+    "BatchNorm after the activation": ("target.norm_position=after",),
+    "padding by reflection": ("target.padding=reflect",),
+}
+CENTRED = "sigmoid less 1/2"
+COMMON = {
+    "smoke": ("data=digits", "target=vgg_small", "scale=smoke"),
+    "laptop": ("data=cifar10", "target=vgg18", "scale=laptop", "target.width=32"),
+    "paper": ("data=cifar10", "target=vgg18", "scale=paper", "target.width=64"),
+}
+SMOKE = ("target.groups=[1,1]", "target.poolings=1")  # plans for images of 8x8
+
+
+def list_settings(scale: str) -> dict[str, tuple[str, ...]]:
+    """Overrides by the setting's name, plans first; that of the first plan is the activation's."""
+    smoke = scale == "smoke"
+    settings = {}
+    for plan, groups in PLANS.items():
+        for activation in ACTIVATIONS:
+            overrides = SMOKE if smoke and groups else () if smoke else groups
+            settings[f"{plan}; {activation}"] = (*overrides, f"target.activation={activation}")
+    third = SMOKE if smoke else PLANS[THIRD]
+    settings[f"{CENTRED}; sigmoid"] = (*third, "target.activation=centred_sigmoid")
+    for variant, changed in VARIANTS.items():
+        for activation in ACTIVATIONS:
+            settings[f"{variant}; {activation}"] = (
+                *third,
+                *changed,
+                f"target.activation={activation}",
+            )
+    return settings
+
+
+def tasks(scale: str, options: Sequence[str]) -> list[Task]:
+    """A training for each setting, from one seed."""
+    return training_tasks(list_settings(scale), COMMON[scale], (0,), options)
+
+
+def tabulate(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A column by setting (rows) and activation."""
+    names = rows["setting"].str.rsplit("; ", n=1, expand=True)
+    wide = rows.assign(setting=names[0], activation=names[1]).pivot_table(
+        index="setting", columns="activation", values=column, sort=False
+    )
+    return wide.reindex(columns=[name for name in ACTIVATIONS if name in wide])
+
+
+def summarize(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line a setting: test accuracies, training accuracies and gaps to relu."""
+    accuracy, training = tabulate(rows, "accuracy"), tabulate(rows, "training_accuracy")
+    lines = []
+    for setting in accuracy.index:
+        line: dict[str, str] = {"setting": setting}
+        for name in accuracy:
+            test, train = accuracy.loc[setting, name], training.loc[setting, name]
+            line[f"{name}: test (training)"] = f"{test:.2f} ({train:.2f})" if test == test else ""
+        if "relu" in accuracy:
+            gaps = accuracy.loc[setting, "relu"] - accuracy.loc[setting].drop("relu")
+            named = (f"{name} {gap:.2f}" for name, gap in gaps.items() if gap == gap)
+            line["gaps to relu"] = ", ".join(named)
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Test accuracy by setting, a mark an activation; the printed ones are dotted lines."""
+    accuracy = tabulate(rows, "accuracy")
+    figure, axes = new_figure(size=(PAGE, 0.32 * len(accuracy) + 1.2))
+    for colour, name in zip(PALETTE, accuracy, strict=False):
+        axes.plot(accuracy[name], range(len(accuracy)), "o", color=colour, label=name)
+        axes.axvline(PRINTED[name], color=colour, linestyle=":", linewidth=1)
+    axes.set_yticks(range(len(accuracy)), accuracy.index)
+    axes.invert_yaxis()
+    axes.set_xlabel("test accuracy, % (dotted: in print, width 64, 205 epochs)")
+    axes.legend(loc="lower left", fontsize="small")
+    return figure
+
+
+def decide(rows: pd.DataFrame) -> Decisions:
+    """The plan by its gain over activations, the padding by the sigmoid less 1/2 beside tanh."""
+    accuracy = tabulate(rows, "accuracy")
+    gains = [
+        accuracy.loc[THIRD, name] - accuracy.loc[FIRST, name]
+        for name in accuracy
+        if {FIRST, THIRD} <= set(accuracy.index)
+    ]
+    gains = [float(gain) for gain in gains if gain == gain]
+    verdicts: dict[str, bool | str] = {}
+    numbers: dict[str, object] = {"activations": len(gains)}
+    if gains:
+        interval = mean_interval(gains)
+        verdicts["plan"], numbers["gain"] = decide_by([interval]), interval
+    there = {THIRD, CENTRED} <= set(accuracy.index) and {"tanh", "sigmoid"} <= set(accuracy)
+    if there:
+        tanh, sigmoid = (float(accuracy.loc[THIRD, name]) for name in ("tanh", "sigmoid"))
+        centred = float(accuracy.loc[CENTRED, "sigmoid"])
+        if tanh == tanh and sigmoid == sigmoid and centred == centred:
+            # One training each: a verdict only where the difference is far beyond a seed's.
+            clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
+            verdicts["padding"] = "confirmed" if clear else "open"
+            numbers |= {
+                "centred": f"{centred:.2f}",
+                "sigmoid": f"{sigmoid:.2f}",
+                "tanh": f"{tanh:.2f}",
+            }
+    return verdicts, numbers
+
+
+PART = part(__file__, tasks, summarize, draw, decide, options=no_overrides)
