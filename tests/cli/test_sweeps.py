@@ -187,6 +187,9 @@ def test_processes_end_with_the_command_and_save_what_they_have(start, words, ho
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     sweep = start("train.epochs=9999,20000", *words)
     assert wait_until(is_training(2))
+    if words != JOBLIB:  # whose processes notice a killed command a second later
+        logs = [FOLDER / f"sweep-process-{number}.log" for number in (1, 2)]
+        assert wait_until(lambda: all("epoch 1/" in log.read_text() for log in logs))
     processes = psutil.Process(sweep.pid).children(recursive=True)
     if how == signal.SIGINT:
         os.killpg(sweep.pid, how)  # as Ctrl-C in a terminal does
