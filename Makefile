@@ -32,7 +32,7 @@ test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slurm: setup
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[slurm,launchers]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[slurm]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m slurm
 
 lint: setup

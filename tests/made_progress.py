@@ -4,8 +4,9 @@ import contextlib
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from bnrecon.jobs.outcome import Outcome, Started
+from bnrecon.jobs.work import Batch
 from bnrecon.reproduction import progress
-from bnrecon.reproduction.outcome import Outcome, Started
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def end(piece, seconds=1.0, kind="done", gist="gist", log="a.log"):
 @contextlib.contextmanager
 def kept(outputs, work, study="giannou2023", scale="smoke", processes=1):
     """Keep a study's progress; the value notes events."""
-    path = progress.progress_path(outputs / "studies" / study, scale)
+    batch = Batch(outputs / "studies" / study, scale, f"bnrecon study {study} scale={scale}")
     executor = SimpleNamespace(name=f"{processes} processes", processes=processes)
-    with progress.keep(path, f"bnrecon study {study} scale={scale}", executor, work) as keeper:
+    with progress.keep(batch, executor, work) as keeper:
         yield keeper.note

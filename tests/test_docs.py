@@ -18,6 +18,7 @@ from places import ROOT
 from scipy import integrate
 
 from bnrecon.config import composition
+from bnrecon.jobs.options import OPTIONS, split
 from bnrecon.reproduction.document import document
 from bnrecon.studies import registry
 
@@ -217,6 +218,7 @@ def test_every_run_on_a_page_can_be_composed(page):
         options = [word for word in words if not word.startswith("-") and "=" in word]
         if "-m" in words:
             options = [option.partition(",")[0] for option in options]
+            options = split(options, OPTIONS)[2]
         composition.compose(options)
 
 

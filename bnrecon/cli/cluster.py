@@ -1,4 +1,4 @@
-"""`bnrecon cancel`: end the jobs that a study has given to a cluster."""
+"""`bnrecon cancel`: end the jobs that a study or a sweep has given to a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Parser
-from bnrecon.cli.words import given_folder, split_studies
+from bnrecon.cli.words import given_folder, is_sweep, split_studies
 from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["OPTIONS", "add_commands"]
@@ -20,10 +20,10 @@ def add_commands(commands: Any, shared: Parser) -> None:
     parser = commands.add_parser(
         "cancel",
         parents=[shared],
-        help="end the jobs that a study has given to a cluster (cluster=)",
-        usage="bnrecon cancel STUDY ... [scale=SCALE] [outputs=FOLDER] [-q] [-v] [-h]",
-        description="End the jobs that a study has given to a cluster. What they have finished "
-        "stays; bnrecon study computes the rest.",
+        help="end the jobs that a study or a sweep has given to a cluster (cluster=)",
+        usage="bnrecon cancel STUDY|SWEEP ... [scale=SCALE] [outputs=FOLDER] [-q] [-v] [-h]",
+        description="End the jobs that a study or a sweep (by its folder's name) has given to a "
+        "cluster. What they have finished stays; the same command computes the rest.",
     )
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     parser.set_defaults(function=_cancel, parser=parser)
@@ -39,13 +39,11 @@ def _cancel(given: argparse.Namespace) -> int:
 
     if scale is not None and scale not in SCALES:
         raise UserError(f"scale={scale}: {nearest(scale, SCALES)}")
-    from bnrecon.reproduction.executors.cancelling import cancel
+    from bnrecon.jobs.record import cancel
 
     for name in names:
-        folder = outputs / "studies" / name
-        cancelled = cancel(folder, scale)
-        for each in cancelled:
-            output.write(each.text())
-        if not cancelled:
-            output.write(f"no job of {name} is known that waits or runs ({folder})")
+        folder = outputs / ("sweeps" if is_sweep(outputs, name) else "studies") / name
+        lines = cancel(folder, scale)
+        for line in lines or [f"no job of {name} is known that waits or runs ({folder})"]:
+            output.write(line)
     return exit_codes.DONE

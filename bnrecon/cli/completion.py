@@ -220,24 +220,29 @@ def _taken(command: str, before: Sequence[str]) -> _Taken:
             return _Taken(extras.TRACKERS)
         case "completion":
             return _Taken(SCRIPTS)
-    return _Taken(of_runs=True)
+    sweeps = {"-m", "--multirun"} & set(before)
+    return _Taken(options=_who_computes(before) if sweeps else (), of_runs=True)
 
 
 def _taken_of_study(command: str, before: Sequence[str]) -> _Taken:
     """A study's name, then its parts, its own options and those of its runs."""
-    from bnrecon.config import cluster_settings
     from bnrecon.studies import registry
 
     words = [word.removeprefix("study=") for word in before]
     study = next((registry.find(word) for word in words if word in registry.STUDIES), None)
     if study is None:
         return _Taken(registry.STUDIES, folders=command == "tables")
-    own = ["scale"]
-    if command == "study" and "cluster=slurm" in before:
-        own += ["jobs", "minutes_per_job", *(f"slurm.{name}" for name in cluster_settings.NAMES)]
-    elif command == "study":
-        own += ["jobs", "cluster"]
+    own = ["scale", *(_who_computes(before) if command == "study" else ())]
     return _Taken((*study.parts, *study.solvers), own, of_runs=True)
+
+
+def _who_computes(before: Sequence[str]) -> list[str]:
+    """The options that say who computes a study or a sweep."""
+    from bnrecon.config import cluster_settings
+
+    if "cluster=slurm" not in before:
+        return ["jobs", "cluster"]
+    return ["minutes_per_job", *(f"slurm.{name}" for name in cluster_settings.NAMES)]
 
 
 def _stored(before: Sequence[str], *kinds: str) -> list[str]:

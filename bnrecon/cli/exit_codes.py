@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor
 
 from bnrecon.runtime.errors import Interrupted, ReportedElsewhere, RunError, UserError
 
-__all__ = ["DONE", "FAILED", "INTERRUPTED", "MISTAKE", "UNREAD", "describe", "report", "summarize"]
+__all__ = ["DONE", "FAILED", "INTERRUPTED", "MISTAKE", "UNREAD", "describe", "report"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +57,6 @@ def report(error: BaseException) -> int:
     defect = line == DEFECT
     logger.error(" ".join(line.split("\n")), exc_info=error if defect else None)
     return code
-
-
-def summarize(error: BaseException) -> str:
-    """One line about ``error``; of a defect its own message, without the traceback."""
-    line = describe(error)[1]
-    if line is None or line == DEFECT:
-        line = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return " ".join(line.split())
 
 
 DEFECT = "this is a defect in bnrecon; please report it with the lines below"

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from bnrecon.runtime.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["add_flags", "is_sweep", "launch"]
+__all__ = ["SweepPlan", "add_flags", "flags", "is_sweep", "launch", "plan_sweep"]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--hydra-help", action="store_true", help="print Hydra's own help, and stop")
 
 
-def _flags(given: argparse.Namespace) -> Iterator[str]:
+def flags(given: argparse.Namespace) -> Iterator[str]:
     """The words that give Hydra the same flags."""
     for name in ("multirun", "resolve", "hydra_help"):
         if getattr(given, name):
@@ -78,19 +79,84 @@ def launch(job: Callable[[DictConfig], object], given: argparse.Namespace) -> No
     """
     import hydra
 
+    options = _overrides(given)
+    decorate = hydra.main(
+        version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run"
+    )
+    with _named_files(given), _hydra_arguments(["bnrecon run", *flags(given), "--", *options]):
+        decorate(job)()
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The runs of a sweep: its folder, and the overrides of each run with what they compose."""
+
+    folder: str
+    runs: list[tuple[list[str], DictConfig]]
+
+
+def plan_sweep(given: argparse.Namespace) -> SweepPlan | None:
+    """The runs that Hydra makes of a sweep; ``None`` where its launcher is to run them.
+
+    That is where the user has chosen a launcher, or a sweeper that decides from results.
+
+    Raises:
+        UserError: for flags and files that cannot be used; Hydra's own exceptions for options.
+    """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.types import RunMode
+    from omegaconf import open_dict, read_write
+
+    overrides = _overrides(given)
+    search_path = create_config_search_path("pkg://bnrecon.configs")
+    if given.config_dir is not None:
+        folder = Path(given.config_dir).absolute()
+        if not folder.is_dir():
+            raise UserError(f"--config-dir={given.config_dir}: no such folder")
+        schema = SearchPathQuery(provider="schema")
+        search_path.prepend("command-line", f"file://{folder}", anchor=schema)
+    try:
+        loader = Hydra.create_main_hydra2("bnrecon", search_path).config_loader
+        with _named_files(given):
+            name = given.config_name or "run"
+            whole = loader.load_configuration(name, overrides, run_mode=RunMode.MULTIRUN)
+            choices, hydra = whole.hydra.runtime.choices, whole.hydra
+            if (choices["hydra/launcher"], choices["hydra/sweeper"]) != ("basic", "basic"):
+                return None
+            params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
+            words = OverridesParser.create(loader).parse_overrides([*params, *hydra.overrides.task])
+            runs = []
+            for job in BasicSweeper.split_arguments(words, None)[0]:
+                composed = loader.load_sweep_config(whole, job)
+                with read_write(composed), open_dict(composed):
+                    del composed["hydra"]
+                runs.append((job, composed))
+            return SweepPlan(hydra.sweep.dir, runs)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _overrides(given: argparse.Namespace) -> list[str]:
+    """The options as Hydra takes them, with its folders."""
     from bnrecon.config import composition, schema
 
     if given.config_dir == "":
         raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
     schema.register_schema()
-    options = composition.as_overrides([*given.options, *_folders(given)], is_sweep(given))
-    decorate = hydra.main(
-        version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run"
-    )
+    return composition.as_overrides([*given.options, *_folders(given)], is_sweep(given))
+
+
+@contextlib.contextmanager
+def _named_files(given: argparse.Namespace) -> Iterator[None]:
+    """Name the files that are no UTF-8, which Hydra does not."""
     try:
-        with _hydra_arguments(["bnrecon run", *_flags(given), "--", *options]):
-            decorate(job)()
-    except UnicodeDecodeError as error:  # Hydra does not tell which file
+        yield
+    except UnicodeDecodeError as error:
         broken = ", ".join(_files_not_utf8(Path(given.config_dir or ".")))
         raise UserError(f"{broken}: yaml files are UTF-8 ({error.reason})") from None
 
@@ -100,8 +166,8 @@ def _folders(given: argparse.Namespace) -> list[str]:
 
     A sweep's is named by its options and flags, however these are written (``-m``, ``--multirun``).
     """
-    flags = ("-m" if flag == "--multirun" else flag for flag in _flags(given))
-    content = " ".join(sorted([*flags, *given.options])).encode(errors="backslashreplace")
+    words = ["-m" if flag == "--multirun" else flag for flag in flags(given)]
+    content = " ".join(sorted([*words, *given.options])).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
     places = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
     known = {option.partition("=")[0] for option in given.options}

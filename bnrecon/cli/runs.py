@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from bnrecon.cli import exit_codes, hydra_app, output
 from bnrecon.cli.parser import Parser
 from bnrecon.cli.user_modules import import_user_module
+from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from bnrecon.cli.sweeps import Sweep
     from bnrecon.config.schema import RunConfig
 
 __all__ = ["add_commands"]
@@ -34,11 +34,18 @@ def add_commands(commands: Any, shared: Parser) -> None:
         "run",
         parents=[shared],
         add_help=False,
-        usage="bnrecon run [NAME=VALUE ...] [-m] [--config-dir DIR] [--cfg job] [-q] [-v] [-h]",
+        usage="bnrecon run [NAME=VALUE ...] [-m] [--detach] [--config-dir DIR] [--cfg job] "
+        "[-q] [-v] [-h]",
         help="train a target or take the trained one, rebuild it, evaluate it, write a table",
         description="Train a target, rebuild it by normalization parameters alone, evaluate it.",
     )
     hydra_app.add_flags(run)
+    run.add_argument(
+        "--detach",
+        action="store_true",
+        help="of a sweep with cluster=: exit once the jobs are submitted; run the same command "
+        "again to collect the results",
+    )
     train = commands.add_parser(
         "train",
         parents=[shared],
@@ -64,25 +71,42 @@ def _help(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Do one run or a sweep. A sweep goes on after a failed job and ends in the worst exit code."""
+    """Do one run or a sweep. A sweep goes on after a failed run and ends in the worst exit code."""
     if given.help:
         return _help(given)
-    if not hydra_app.is_sweep(given) and not given.cfg and not given.info:
-        _refuse_launchers(given.options, "launchers run sweeps; add -m")
-    from bnrecon.cli import sweeps
+    values, slurm, given.options = job_options.split(given.options, job_options.OPTIONS)
+    misplaced = [*(f"{name}={value}" for name, value in values.items()), *slurm]
+    if not hydra_app.is_sweep(given) or given.cfg or given.info or given.hydra_help:
+        if misplaced or given.detach:
+            raise UserError(f"{[*misplaced, '--detach'][0]}: is for sweeps; add -m")
+        if not given.cfg and not given.info:
+            _refuse_launchers(given.options, "launchers run sweeps; add -m")
+        return _launch(given)
+    config_dir = None if given.config_dir is None else Path(given.config_dir)
+    options = job_options.read(values, slurm, given.detach, config_dir)
+    try:
+        plan = hydra_app.plan_sweep(given)
+    except Exception as error:
+        return _report_composition(error)
+    if plan is not None:
+        from bnrecon.cli.sweeps import run_sweep
 
-    with sweeps.watch() as sweep:
-        try:
-            hydra_app.launch(_Job(logging.getLogger("bnrecon").level), given)
-        except SystemExit as leaving:  # of a job, of the start of a sweep, or of Hydra's own help
-            return _exit_code(leaving)
-        except KeyboardInterrupt:
-            logger.error("interrupted; %s%s", exit_codes.RESUMABLE, sweep.end_workers())
-            return exit_codes.INTERRUPTED
-        except Exception as error:  # of a launcher or Hydra: a job reports its own failure
-            code = _report_composition(error)
-            return max(code, _finish_sweep(sweep)) if sweep.has_records() else code
-        return exit_codes.DONE if sweep.folder is None else _finish_sweep(sweep)
+        return run_sweep(plan, options, given)
+    if misplaced:
+        raise UserError(f"{misplaced[0]}: not with hydra/launcher= or hydra/sweeper=")
+    interruption.finish_loading()  # the launcher's processes load what takes long
+    return _launch(given)
+
+
+def _launch(given: argparse.Namespace) -> int:
+    """Have Hydra run what it makes of the options."""
+    try:
+        hydra_app.launch(_Job(logging.getLogger("bnrecon").level), given)
+    except SystemExit as leaving:  # of a run, or of Hydra's own help
+        return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
+    except Exception as error:  # of a launcher or Hydra: a run reports its own failure
+        return _report_composition(error)
+    return exit_codes.DONE
 
 
 def _refuse_launchers(options: list[str], why: str) -> None:
@@ -91,80 +115,52 @@ def _refuse_launchers(options: list[str], why: str) -> None:
             raise UserError(f"{option}: {why}")
 
 
-def _exit_code(leaving: SystemExit) -> int:
-    code: object = leaving.code
-    if code is None:
-        return exit_codes.DONE
-    return exit_codes.report(code if isinstance(code, Exception) else leaving)
-
-
-def _finish_sweep(sweep: Sweep) -> int:
-    """Print the table of a sweep, its folder, and what is missing; return its worst exit code."""
-    outcome = sweep.finish()
-    if outcome.table is not None:
-        output.write(f"\n{outcome.table}")
-    for problem in outcome.problems:
-        logger.warning(problem)
-    output.write(f"\n{sweep.folder}")
-    return outcome.code
-
-
 def _report_composition(error: Exception) -> int:
     """Report what Hydra raises; its plain exceptions are mistakes in the options too."""
     if isinstance(error, UserError | RunError | OSError | ImportError | BrokenExecutor):
         return exit_codes.report(error)
-    from bnrecon.cli.launcher_options import explain_option
     from bnrecon.config.explanation import explain
 
-    return exit_codes.report(UserError(explain_option(error) or explain(error)))
+    return exit_codes.report(UserError(explain(error)))
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One run, alone or of a sweep; a launcher may call it in another process.
+    """One run, alone or of a sweep whose launcher may call it in another process.
 
-    It reports its own failure and returns the exit code, so that a sweep goes on with the next job.
+    It reports its own failure. Hydra's launchers raise the first one when all runs have ended.
     """
 
     level: int  # of the log messages that are shown
     command: int = field(default_factory=os.getpid)  # the process that launches it
 
-    def __call__(self, composed: DictConfig) -> int:
+    def __call__(self, composed: DictConfig) -> None:
         if multiprocessing.current_process().name == "MainProcess":
             return self._run(composed)
         with interruption.ending_with_parent(self.command):  # one of joblib's
             return self._run(composed)
 
-    def _run(self, composed: DictConfig) -> int:
+    def _run(self, composed: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
         from omegaconf import OmegaConf
 
-        from bnrecon.cli.sweeps import record_job
-
         hydra = HydraConfig.get()
         # As they are written: an interpolation may lead nowhere, which is to be reported.
-        task = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-        overrides = cast("list[str]", task)
-        sweeping = hydra.mode == RunMode.MULTIRUN
-        record: dict[str, Any] = {"overrides": overrides, "folder": None, "code": exit_codes.DONE}
+        overrides = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+        words = " ".join(cast("list[str]", overrides))
         with output.log_to_stderr(self.level):
-            if sweeping:
-                logger.info("\n[%s] %s", hydra.job.num, " ".join(overrides))
             try:
-                record["folder"] = str(_do_run(composed))
+                _do_run(composed)
             except BaseException as error:
-                record["code"] = exit_codes.report(error)
-                record["error"] = exit_codes.summarize(error)
-        if sweeping:
-            record_job(Path(hydra.sweep.dir), hydra.job.num, record)
-        if record["code"] and (not sweeping or record["code"] == exit_codes.INTERRUPTED):
-            raise SystemExit(record["code"])
-        return record["code"]
+                code = exit_codes.report(error)
+                if hydra.mode == RunMode.MULTIRUN and code != exit_codes.INTERRUPTED:
+                    raise RunError(f"failed (exit code {code}): {words}") from None
+                raise SystemExit(code) from None
 
 
-def _do_run(composed: DictConfig) -> Path:
-    """Do the main job, print its table, return its folder."""
+def _do_run(composed: DictConfig) -> None:
+    """Do the main job, and print its table."""
     from bnrecon.config import composition
 
     config = composition.from_hydra(composed)
@@ -176,9 +172,7 @@ def _do_run(composed: DictConfig) -> Path:
     checks.require_folder("outputs", config.outputs)
     if config.targets is not None:
         checks.require_folder("targets", config.targets)
-    finished = main_job.run(config)
-    output.write(finished.text())
-    return finished.folder
+    output.write(main_job.run(config).text())
 
 
 def _train(given: argparse.Namespace) -> int:

@@ -80,13 +80,13 @@ def _tell(given: argparse.Namespace) -> int:
 
 def _look(folder: Path, names: Sequence[str]) -> list[StudyStatus]:
     """The studies with a last command or jobs, of all or of those that are named."""
-    from bnrecon.reproduction.study_status import studies, with_jobs
+    from bnrecon.reproduction.study_status import studies, sweeps, with_jobs
     from bnrecon.studies import registry
 
     known = {name: registry.find(name).parts for name in registry.STUDIES}
     found = [
         with_jobs(study)
-        for study in studies(folder, shipped_outputs(folder), known)
+        for study in (*studies(folder, shipped_outputs(folder), known), *sweeps(folder))
         if not names or study.study in names
     ]
     return [study for study in found if study.progress or study.problem or study.jobs]
@@ -125,7 +125,9 @@ def _text(found: Sequence[StudyStatus], folder: Path, names: Sequence[str]) -> s
 
 def _study_text(study: StudyStatus) -> str:
     """One study: its state, and a line or more on each question."""
-    heading = f"{printable(study.study)} scale={study.scale}"
+    from bnrecon.jobs.work import title
+
+    heading = printable(title(study.study, study.scale))
     lines = [f"{heading}: {printable(study.problem or STATES.get(study.state, study.state))}"]
     facts = [] if study.progress is None else _facts(study, study.progress)
     for name, text in (*facts, *_jobs(study)):

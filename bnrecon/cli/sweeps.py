@@ -1,247 +1,247 @@
-"""A sweep: one process at a time works on it, and one table shows all its runs."""
+"""A sweep: a list of runs that a command's processes or a cluster's jobs compute, and its table."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import os
-import re
-import sys
-import time
-from collections.abc import Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+import functools
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
-
-from bnrecon.runtime.errors import UserError
+from bnrecon.cli import exit_codes, hydra_app, output
+from bnrecon.cli.parser import Parser
+from bnrecon.cli.user_modules import import_user_module
+from bnrecon.config import checks, composition
+from bnrecon.config.schema import RunConfig
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.interruption import finish_loading
 
 if TYPE_CHECKING:
-    import submitit
+    from bnrecon.data import DataSpec
+    from bnrecon.jobs.options import JobOptions
+    from bnrecon.jobs.outcome import Outcome
+    from bnrecon.jobs.work import Batch, Executor, Work
+    from bnrecon.reporting.result import RunResult
 
-__all__ = ["Sweep", "SweepCallback", "SweepOutcome", "current", "record_job", "watch"]
+__all__ = ["SweepRun", "plan_again", "run_sweep"]
 
+logger = logging.getLogger(__name__)
 
-SUBMITTED = ("submitit_local", "submitit_slurm")  # launchers whose jobs outlive this process
+CODES = {"done": exit_codes.DONE, "mistake": exit_codes.MISTAKE, "failed": exit_codes.FAILED}
 
 
 @dataclass(frozen=True)
-class SweepOutcome:
-    """What a finished sweep gives: the worst exit code, the runs' table, what went wrong."""
+class SweepRun:
+    """A run of a sweep.
 
-    code: int
-    table: str | None
-    problems: list[str]
-
-
-@dataclass
-class Sweep:
-    """The sweep of a ``watch`` block. ``folder`` is ``None`` until Hydra starts a sweep.
-
-    ``jobs`` are the overrides of each job, and ``submitted`` the jobs that submitit runs.
+    Args:
+        overrides: the options of the run.
+        label: those that are not the same for all runs.
+        config: what they compose.
     """
 
-    folder: Path | None = None
-    launcher: str = ""
-    jobs: list[list[str]] = field(default_factory=list)
-    submitted: dict[int, submitit.Job] = field(default_factory=dict)
-    _made: list[Path] = field(default_factory=list)
-    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    overrides: tuple[str, ...]
+    label: str
+    config: RunConfig
+    part = "runs"
 
-    def start(self, config: DictConfig) -> None:
-        """Wait for another process at the same sweep, then remove an earlier one's records."""
-        from bnrecon.config.checks import require_folder
-        from bnrecon.runtime import locks
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process imports the user's modules before it looks at any target."""
+        return _load, (self.overrides, self.label, self.config)
 
-        finish_loading()  # jobs may run in other processes, and this one only waits for them
-        self.launcher = config.hydra.runtime.choices["hydra/launcher"]
-        folder = Path(config.hydra.sweep.dir)
-        require_folder("outputs", config.outputs)
-        require_folder("hydra.sweep.dir", config.hydra.sweep.dir)
-        _refuse_other_files(folder)
-        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
-        self._held.enter_context(locks.lock_folder(folder, f"the sweep {folder.name}", shared=True))
-        self.folder, self.jobs = folder, _jobs(config)
-        if len({word for job in self.jobs for word in job if word.startswith("outputs=")}) > 1:
-            raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")
-        if self.launcher in SUBMITTED:
-            from bnrecon.cli import launchers, submitted_jobs
+    @functools.cached_property
+    def folder(self) -> Path:
+        """The run's folder."""
+        from bnrecon.run.naming import run_folder
 
-            launchers.prepare(config)
-            if self.launcher == "submitit_slurm":
-                self.submitted = submitted_jobs.find(folder)
-        if not self.submitted:
-            for file in _records(folder):
-                file.unlink()
+        return run_folder(self.config)
 
-    def has_records(self) -> bool:
-        """Whether any job has ended."""
-        return self.folder is not None and bool(_records(self.folder))
+    @property
+    def key(self) -> str:
+        """The folder's name, which says what is computed."""
+        return self.folder.name
 
-    def has_record(self, number: int) -> bool:
-        """Whether a job has ended by itself; one that a signal stopped may be queued again."""
-        from bnrecon.cli.exit_codes import INTERRUPTED
-        from bnrecon.runtime import files
+    @property
+    def command(self) -> str:
+        """The main job's command."""
+        return shlex.join(("bnrecon", "run", *self.overrides))
 
-        assert self.folder is not None
-        try:
-            return files.read_json(self.folder / f"job-{number}.json")["code"] != INTERRUPTED
-        except (OSError, ValueError):
-            return False
+    @property
+    def data(self) -> DataSpec:
+        """The images of the run."""
+        return self.config.data
 
-    def finish(self) -> SweepOutcome:
-        """Write the table of all jobs that have a readable record and result; name the others."""
-        from bnrecon.reporting import run_tables
-        from bnrecon.reporting.result import RunResult
-        from bnrecon.runtime import files
+    @property
+    def target(self) -> RunConfig:
+        """The run itself."""
+        return self.config
 
-        assert self.folder is not None, "no sweep was started"
-        codes, results, problems = [], [], []
-        for number, file in enumerate(self._record_files()):
-            try:
-                record = files.read_json(file)
-                codes.append(record["code"])
-                if record["folder"] is not None:
-                    results.append(RunResult.read(Path(record["folder"]) / "result.json"))
-                else:
-                    problems.append(self._failure(number, record))
-            except FileNotFoundError as error:
-                problems.append(self._missing(number, error))
-            except (ValueError, OSError) as error:
-                problems.append(f"left out: job {number}: {error}")
-        table = run_tables.markdown(results) if results else None
-        if table is not None:
-            files.write_text(self.folder / "table.md", table + "\n")
-        return SweepOutcome(max([*codes, bool(problems)]), table, problems)
+    def result(self) -> RunResult | None:
+        """The stored result, if the run is finished."""
+        from bnrecon.run import finished
 
-    def _record_files(self) -> list[Path]:
-        """The records of all jobs, missing ones included."""
-        assert self.folder is not None
-        last = max(map(_number, self.folder.glob("job-*[0-9].json")), default=0)
-        count = max(last + 1, len(self.jobs))
-        return [self.folder / f"job-{number}.json" for number in range(count)]
+        return finished.read_result(self.folder, self.config)
 
-    def _missing(self, number: int, error: FileNotFoundError) -> str:
-        if number < len(self.jobs) and not self.submitted:
-            return f"did not end: {' '.join(self.jobs[number])}"
-        return f"left out: job {number}: {error.filename} is missing"
+    def is_finished(self) -> bool:
+        """Whether there is a result."""
+        return self.result() is not None
 
-    def _failure(self, number: int, record: dict[str, Any]) -> str:
-        """One line on a job that failed: its options, why, and where its log is."""
-        job = self.submitted.get(number)
-        where = f" (job {job.job_id})" if job else ""
-        line = f"failed (exit code {record['code']}): {' '.join(record['overrides'])}{where}"
-        if record.get("error"):
-            line += f": {record['error']}"
-        if job and job.paths.stdout.exists():
-            line += f"; log: {os.path.relpath(job.paths.stdout)}"
-        return line
+    def damage(self) -> None:
+        """The main job looks after its files itself."""
 
-    def release(self) -> None:
-        """Release the lock; if no job began, remove the folders that were made for the sweep."""
-        if self._made and not self.submitted and not any(self._made[0].glob("job-*.json")):
-            with contextlib.suppress(OSError):  # a folder that holds something stays
-                for name in ("multirun.yaml", ".holder", ".lock"):
-                    (self._made[0] / name).unlink(missing_ok=True)
-                for place in self._made:
-                    place.rmdir()
-        self._made.clear()
-        self._held.close()
+    def set_aside(self) -> None:
+        """The main job looks after its files itself."""
 
-    def end_workers(self) -> str:
-        """After an interruption: end joblib's processes; return a note on jobs that go on."""
-        loky = sys.modules.get("joblib.externals.loky.reusable_executor")
-        if loky is not None and loky._executor is not None:
-            loky._executor.shutdown(wait=True, kill_workers=True)
-        if not self.submitted:
-            return ""
-        from bnrecon.cli import submitted_jobs
+    def compute(self) -> str:
+        """Do the main job, and print its table."""
+        from bnrecon.run import main_job
 
-        time.sleep(2)  # Ctrl-C in a terminal ends processes of this machine too
-        found = submitted_jobs.running(self.submitted, self.launcher == "submitit_slurm")
-        if not found:
-            return ""
-        numbers = " ".join(self.submitted[number].job_id for number in sorted(found))
-        return f"; submitted jobs go on: {numbers}; to cancel them: {self.how_to_cancel()}"
-
-    def how_to_cancel(self) -> str:
-        """The command that cancels all submitted jobs."""
-        slurm = self.launcher == "submitit_slurm"  # whose arrays have one number
-        numbers = {job.job_id.partition("_")[0]: None for job in self.submitted.values()}
-        return " ".join(["scancel" if slurm else "kill", *numbers])
+        finished = main_job.run(self.config)
+        output.write(finished.text())
+        return f"loss {finished.result.loss}"
 
 
-def _records(folder: Path) -> list[Path]:
-    return [file for file in folder.glob("job-*.json") if re.fullmatch(r"job-\d+\.json", file.name)]
+def _load(overrides: tuple[str, ...], label: str, config: RunConfig) -> SweepRun:
+    for name in config.imports:
+        import_user_module(name)
+    return SweepRun(overrides, label, config)
 
 
-def _refuse_other_files(folder: Path) -> None:
-    """Raise ``UserError`` where records and the table would replace files of no sweep."""
-    own = (folder / "multirun.yaml").exists() or (folder / "jobs").exists()
-    if not own and (_records(folder) or (folder / "table.md").exists()):
+def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Namespace) -> int:
+    """Compute what a sweep lacks, print the table of all runs; return the worst exit code.
+
+    A run that fails costs the others nothing.
+
+    Args:
+        plan: the runs.
+        options: who computes them.
+        given: the parsed command line, which jobs of a cluster plan again.
+
+    Raises:
+        UserError: an option that is not possible; nothing is computed.
+        Interrupted: the sweep was stopped; what is finished stays.
+    """
+    runs, folder = _runs(plan), Path(plan.folder)
+    from bnrecon.jobs import executors
+    from bnrecon.jobs.outcome import Detached
+    from bnrecon.jobs.work import SWEEP, Batch
+
+    words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.options)
+    command = shlex.join(["bnrecon", "run", "-m", *words, *options.words])
+    batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", ("-m", *words))
+    checks.require_folder("hydra.sweep.dir", plan.folder)
+    if (folder / "table.md").exists() and not batch.progress.exists():
         raise UserError(
-            f"hydra.sweep.dir={folder}: has files named as those of a sweep, and is none; give "
-            "another folder"
+            f"hydra.sweep.dir={folder}: has a table.md of something else; give another folder"
         )
+    finish_loading()
+    missing = {run.key: run for run in runs if not run.is_finished()}
+    if len(missing) < len(runs):
+        logger.info("%d of %d runs are done already", len(runs) - len(missing), len(runs))
+    failures: list[Outcome] = []
+    if missing:
+        cluster = options.cluster.name if options.cluster else None
+        device = None if cluster == "slurm" else _device(list(missing.values()), options)
+        executor = executors.choose(options, batch, device, {}, show=True)
+        try:
+            failures = _compute(missing, executor, batch)
+        except Detached as detached:
+            output.write(f"{detached}\n\n{folder}")
+            return exit_codes.DONE
+    return _finish(runs, failures, folder)
 
 
-def _jobs(config: DictConfig) -> list[list[str]]:
-    """The overrides of each job, where Hydra's own sweeper makes the jobs."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+def _runs(plan: hydra_app.SweepPlan) -> list[SweepRun]:
+    """The runs with all that they ask for checked."""
+    if len({word for words, _ in plan.runs for word in words if word.startswith("outputs=")}) > 1:
+        raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")
+    common = set.intersection(*(set(words) for words, _ in plan.runs))
+    runs = []
+    for words, composed in plan.runs:
+        config = composition.from_hydra(composed)
+        label = " ".join(word for word in words if word not in common) or " ".join(words)
+        runs.append(_load(tuple(words), label, config))
+        checks.require_folder("outputs", config.outputs)
+        if config.targets is not None:
+            checks.require_folder("targets", config.targets)
+    from bnrecon.run import main_job
 
-    if config.hydra.runtime.choices["hydra/sweeper"] != "basic" or config.hydra.sweeper.params:
-        return []
-    parsed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
-    return BasicSweeper.split_arguments(parsed, None)[0]
+    for run in runs:
+        main_job.check_names(run.config)
+    return runs
 
 
-def _number(file: Path) -> int:
-    return int(re.sub(r"\D", "", file.stem))
+def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
+    """All runs of a sweep by key, and their targets, for a job that computes some.
+
+    Args:
+        words: flags and options, as on the command line.
+    """
+    from bnrecon.reproduction.shared_targets import with_targets
+
+    parser = Parser()
+    hydra_app.add_flags(parser)
+    parser.add_argument("options", nargs="*")
+    plan = hydra_app.plan_sweep(parser.read(words))
+    assert plan is not None, "the command that gives the jobs has planned them so"
+    return with_targets(_runs(plan))
 
 
-def record_job(folder: Path, number: int, record: dict[str, Any]) -> None:
-    """Write one job's record, from whichever process the launcher ran it in."""
+def _device(runs: Sequence[SweepRun], options: JobOptions) -> Any:
+    """Where this machine's processes compute: a GPU, if any of the runs does."""
+    from bnrecon.runtime import hardware
+
+    names = {run.config.device for run in runs} if options.words else {"cpu"}
+    devices = [hardware.resolve_device(name) for name in sorted(names)]
+    return next((device for device in devices if device.type == "cuda"), devices[0])
+
+
+def _compute(runs: Mapping[str, SweepRun], executor: Executor, batch: Batch) -> list[Outcome]:
+    """Compute runs; the outcomes of those that failed."""
+    from bnrecon.jobs.outcome import Outcome
+    from bnrecon.reproduction import progress
+    from bnrecon.reproduction.shared_targets import shared_targets
+
+    targets = [] if executor.processes == 1 else shared_targets(list(runs.values()))
+    work: list[Work] = [*targets, *runs.values()]
+    if executor.processes != 1:
+        details = batch.details(executor.processes)
+        logger.info("%d of the runs to compute; details go to %s", len(runs), details)
+    failures = []
+    with (
+        progress.keep(batch, executor, work) as keeper,
+        contextlib.closing(executor.run([targets, list(runs.values())])) as events,
+    ):
+        for event in events:
+            keeper.note(event)
+            if not isinstance(event, Outcome):
+                continue
+            if event.kind != "done":
+                failures.append(event)
+            if executor.processes != 1:
+                logger.info("%s: %s", event.label, event.gist)
+    return failures
+
+
+def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path) -> int:
+    """Print the table of all finished runs, the folder, and what failed."""
+    from bnrecon.reporting import run_tables
     from bnrecon.runtime import files
 
-    files.write_json(folder / f"job-{number}.json", record)
-
-
-_current: ContextVar[Sweep | None] = ContextVar("_current", default=None)
-
-
-def current() -> Sweep:
-    """The sweep of the current ``watch`` block."""
-    sweep = _current.get()
-    assert sweep is not None, "no command watches this sweep"
-    return sweep
-
-
-@contextlib.contextmanager
-def watch() -> Iterator[Sweep]:
-    """Tell of the sweep that Hydra starts within the block, if it starts one; release it then."""
-    sweep = Sweep()
-    token = _current.set(sweep)
-    try:
-        yield sweep
-    finally:
-        _current.reset(token)
-        sweep.release()
-
-
-class SweepCallback(Callback):
-    """Tells the current ``watch`` block that Hydra starts a sweep.
-
-    It fails by ``SystemExit(error)``: Hydra turns other exceptions of a callback into warnings.
-    """
-
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Start the sweep."""
-        if (sweep := _current.get()) is not None:
-            try:
-                sweep.start(config)
-            except Exception as error:
-                raise SystemExit(error) from None
+    results = [result for run in runs if (result := run.result()) is not None]
+    if results:
+        table = run_tables.markdown(results)
+        files.write_text(folder / "table.md", table + "\n")
+        output.write(f"\n{table}")
+    for failure in failures:
+        log = f"; log: {failure.log}" if failure.log else ""
+        code = CODES[failure.kind]
+        logger.warning("failed (exit code %d): %s: %s%s", code, failure.label, failure.gist, log)
+    output.write(f"\n{folder}")
+    if not failures and len(results) < len(runs):
+        raise RunError(f"{len(runs) - len(results)} of {len(runs)} results were removed meanwhile")
+    return max((CODES[failure.kind] for failure in failures), default=exit_codes.DONE)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
 
-__all__ = ["given_folder", "split", "split_studies"]
+__all__ = ["given_folder", "is_sweep", "split", "split_studies"]
 
 
 def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -43,7 +44,7 @@ def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict
 
 
 def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The same where the names are those of studies, also as ``study=NAME``.
+    """The same where the names are those of studies, also as ``study=NAME``, or of sweeps.
 
     Raises:
         UserError: as of ``split``, or there is no such study.
@@ -52,8 +53,14 @@ def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[st
 
     names, given = split([word.removeprefix("study=") for word in words], options)
     for name in names:
-        registry.find(name)
+        if not is_sweep(Path(given.get("outputs", USUAL)).expanduser(), name):
+            registry.find(name)
     return names, given
+
+
+def is_sweep(outputs: Path, name: str) -> bool:
+    """Whether a name is that of a sweep's folder."""
+    return re.fullmatch(r"\w[\w.-]*", name) is not None and (outputs / "sweeps" / name).is_dir()
 
 
 def given_folder(name: str | None, others: Sequence[str] = (), to: str = "list one kind") -> Path:

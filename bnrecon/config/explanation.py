@@ -49,6 +49,8 @@ def _unknown_key(match: re.Match[str], text: str) -> str:
     if not prefix:
         return _unknown_option(name)
     classes = {kind.__name__: kind for kind in (*SPECS.values(), *TARGETS.values())}
+    if prefix == "hydra.launcher":
+        return f"{name} is not an option of this launcher; hydra/launcher= names another, with -m"
     allowed = field_names(classes[match[2]]) if match[2] in classes else []
     return f"{name} is not an option: {nearest(name, [f'{prefix}.{field}' for field in allowed])}"
 

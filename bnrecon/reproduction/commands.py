@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bnrecon.config import checks, composition
+from bnrecon.jobs import executors
+from bnrecon.jobs.outcome import Detached
+from bnrecon.jobs.work import Executor
 from bnrecon.reproduction import engine, pages
-from bnrecon.reproduction.executors import Executor, InProcess, LocalProcesses, bundles
-from bnrecon.reproduction.executors.cluster import Cluster
-from bnrecon.reproduction.executors.local_processes import require_room
-from bnrecon.reproduction.outcome import Detached
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.study import Study
-from bnrecon.reproduction.work import Work
+from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import distributed, hardware
 from bnrecon.runtime.errors import RunError, UserError
 
@@ -48,14 +48,12 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     """
     distributed.refuse_torchrun("bnrecon study")
     parts = engine.plan(study, request)
-    by_jobs = request.cluster is not None
-    records = engine.Records(request.folder, request.scale, request.command, by_jobs)
     work = [work for part in parts for work in part.work]
-    executor = _executor(request, records, work)
+    executor = _executor(request, work)
     _make_folder(request.folder)  # before anything is computed
     error: RunError | UserError | None = None
     try:
-        engine.compute_missing(work, executor, records)
+        engine.compute_missing(work, executor, request.batch)
     except Detached as left:
         return StudyOutcome(str(left))
     except (RunError, UserError) as failed:
@@ -74,19 +72,23 @@ def _make_folder(folder: Path) -> None:
         raise UserError(f"{folder} cannot be made ({reason}); give another outputs=") from None
 
 
-def _executor(request: StudyRequest, records: engine.Records, work: Sequence[Work]) -> Executor:
+def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Executor:
     """Who computes what is requested; raises ``UserError`` for what this machine does not carry."""
-    if request.cluster is not None and request.cluster.name == "slurm":
-        return Cluster(request, request.cluster, bundles.known_seconds(work))
-    config = composition.compose(request.options)
-    checks.check_machine(config)
-    device = hardware.resolve_device(config.device)
-    require_room(request.jobs, device)
-    if request.cluster is not None:
-        return Cluster(request, request.cluster, {}, device)
-    if request.jobs == 1:
-        return InProcess(records.claims, records.log)
-    return LocalProcesses(request.jobs, records.claims, records.log, device)
+    device, cluster = None, request.executor.cluster
+    if cluster is None or cluster.name != "slurm":
+        config = composition.compose(request.options)
+        checks.check_machine(config)
+        device = hardware.resolve_device(config.device)
+    return executors.choose(request.executor, request.batch, device, _known_seconds(work))
+
+
+def _known_seconds(work: Sequence[RunWork | TaskWork]) -> dict[str, float]:
+    """The median time of each part's finished work, in seconds."""
+    seconds: dict[str, list[float]] = {}
+    for item in work:
+        if (result := item.result()) is not None:
+            seconds.setdefault(item.part, []).append(result.seconds)
+    return {part: statistics.median(times) for part, times in seconds.items()}
 
 
 def tables_of(study: Study, request: StudyRequest) -> str:
@@ -98,13 +100,8 @@ def tables_of(study: Study, request: StudyRequest) -> str:
     Raises:
         UserError: an impossible request.
     """
-    if request.jobs > 1:
-        raise UserError(
-            f"jobs={request.jobs}: for bnrecon study only; tables and figures compute nothing"
-        )
-    if request.cluster is not None:
-        word = request.cluster.words[0]
-        raise UserError(f"{word}: for bnrecon study only; tables and figures compute nothing")
+    if words := request.executor.words:
+        raise UserError(f"{words[0]}: for bnrecon study only; tables and figures compute nothing")
     return pages.write(study, request)
 
 

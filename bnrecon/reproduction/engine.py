@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import time
 from collections import Counter
@@ -14,59 +15,23 @@ from tqdm import tqdm
 
 from bnrecon.config import composition
 from bnrecon.data import DataSpec, load
+from bnrecon.jobs.outcome import Started
+from bnrecon.jobs.work import Batch, Executor, Work
 from bnrecon.reproduction import progress
-from bnrecon.reproduction.executors import Executor
-from bnrecon.reproduction.executors.local_processes import process_log
+from bnrecon.reproduction import request as requests
 from bnrecon.reproduction.options import result_options
-from bnrecon.reproduction.outcome import Started
 from bnrecon.reproduction.part import Part, PartRequest
 from bnrecon.reproduction.request import StudyRequest
-from bnrecon.reproduction.shared_targets import shared_targets
+from bnrecon.reproduction.shared_targets import shared_targets, with_targets
 from bnrecon.reproduction.study import SCALES, Study
-from bnrecon.reproduction.work import RunWork, TaskWork, Work
+from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.units import format_duration
 
-__all__ = ["PartPlan", "Records", "compute_missing", "plan"]
+__all__ = ["PartPlan", "compute_missing", "plan", "plan_again"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Records:
-    """Where the engine keeps what it needs beside results.
-
-    Args:
-        folder: the study's own folder.
-        scale: the scale of the work.
-        command: what continues the study.
-        by_jobs: whether jobs of a cluster compute it, each with a log of its own.
-    """
-
-    folder: Path
-    scale: str
-    command: str
-    by_jobs: bool = False
-
-    @property
-    def claims(self) -> Path:
-        """The folder of the locks that two commands on one machine share."""
-        return self.folder / ".locks"
-
-    @property
-    def log(self) -> Path:
-        """The file that the progress of each piece of work is written to; of jobs, the folder."""
-        return self.folder / ("jobs" if self.by_jobs else f"{self.scale}.log")
-
-    def details(self, processes: int) -> Path:
-        """Where the details are, for a reader, if so many processes compute."""
-        return self.log if self.by_jobs or processes == 1 else process_log(self.log, "*")
-
-    @property
-    def progress(self) -> Path:
-        """The file that says how far the study is."""
-        return progress.progress_path(self.folder, self.scale)
 
 
 @dataclass(frozen=True)
@@ -122,7 +87,19 @@ def _plan_part(
     return PartPlan(name, part, tuple(work))
 
 
-def compute_missing(work: Sequence[Work], executor: Executor, records: Records) -> None:
+def plan_again(words: Sequence[str]) -> dict[str, Work]:
+    """All work of a study by key, and the targets that it reads, for a job that computes some.
+
+    Args:
+        words: the study's name, parts and options, as on the command line.
+    """
+    # A study's folder is named as the study; the registry is in a package above this one.
+    study = importlib.import_module(f"bnrecon.studies.{words[0]}.study").STUDY
+    parts = plan(study, requests.read(words[0], words[1:]))
+    return with_targets([item for part in parts for item in part.work])
+
+
+def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> None:
     """Compute the work that has no result, each piece once.
 
     Damaged files are named, set aside and computed again, the others stay untouched. Images that
@@ -133,18 +110,18 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
         work: tasks and runs, in the order in which they are to be computed.
         executor: computes what is missing. Where several processes do, targets that several pieces
             of work read are trained first.
-        records: where the locks, the log and the progress lie.
+        batch: what the work is of, and where the locks, the log and the progress lie.
 
     Raises:
         RunError: some of it failed.
         UserError: all that failed were mistakes in the request.
         Interrupted: it was stopped.
     """
-    missing = _missing(work, records.claims)
+    missing = _missing(work, batch.claims)
     if not missing:
         return
     total = len(missing)
-    details = records.details(executor.processes)
+    details = batch.details(executor.processes)
     logger.info("%d of %d tasks to compute; details go to %s", total, len(work), details)
     mistakes = _leave_out_missing_images(missing)
     items = list(missing.values())
@@ -153,7 +130,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, records: Records) 
     failures: list[str] = []
     started, ended, lost = time.monotonic(), 0, mistakes.total()
     with (
-        progress.keep(records.progress, records.command, executor, known.values()) as keeper,
+        progress.keep(batch, executor, known.values()) as keeper,
         contextlib.closing(executor.run([targets, items])) as events,
         tqdm(total=len(known), desc="tasks", disable=None) as bar,
     ):

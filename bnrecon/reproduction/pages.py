@@ -82,7 +82,12 @@ def _all_solvers(study: Study, request: StudyRequest) -> list[PartPlan]:
     """The requested parts with the rows of all solvers: a table stands whole on its page."""
     names = [planned.name for planned in plan(study, request)]
     whole = StudyRequest(
-        request.name, request.scale, tuple(names), request.options, request.outputs, request.jobs
+        request.name,
+        request.scale,
+        tuple(names),
+        request.options,
+        request.outputs,
+        request.executor,
     )
     return plan(study, whole)
 

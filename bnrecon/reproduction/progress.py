@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bnrecon.reproduction.executors import Executor
-from bnrecon.reproduction.executors.reports import utc
-from bnrecon.reproduction.outcome import Detached, Outcome, Started
-from bnrecon.reproduction.work import Work
+from bnrecon.jobs.outcome import Detached, Outcome, Started
+from bnrecon.jobs.work import Batch, Executor, Work
 from bnrecon.runtime import files
+from bnrecon.runtime.provenance import now
 
-__all__ = ["Failure", "Progress", "Running", "keep", "progress_path", "read"]
+__all__ = ["Failure", "Progress", "Running", "keep", "read"]
 
 
 HEADER = ("study", "scale", "command", "host", "pid", "executor", "processes", "started")
@@ -87,11 +86,6 @@ class Progress:
     running: tuple[Running, ...]
     seconds_by_part: dict[str, tuple[float, ...]]
     left_by_part: dict[str, int]
-
-
-def progress_path(folder: Path, scale: str) -> Path:
-    """Where the file lies in a study's folder."""
-    return folder / f"progress-{scale}.jsonl"
 
 
 def read(path: Path) -> Progress:
@@ -173,33 +167,32 @@ class _Keeper:
     def write(self, **content: object) -> None:
         """Add a line, with the time."""
         with contextlib.suppress(OSError):  # a full disk is for the results to report
-            self._file.write(json.dumps({"at": utc(), **content}) + "\n")
+            self._file.write(json.dumps({"at": now(), **content}) + "\n")
             self._file.flush()
 
 
 @contextlib.contextmanager
-def keep(path: Path, command: str, executor: Executor, work: Iterable[Work]) -> Iterator[_Keeper]:
-    """Keep a study's progress file for the block; at its end the file says how it ended.
+def keep(batch: Batch, executor: Executor, work: Iterable[Work]) -> Iterator[_Keeper]:
+    """Keep a batch's progress file for the block; at its end the file says how it ended.
 
     Args:
-        path: see ``progress_path``; an earlier file is replaced.
-        command: what continues the study.
+        batch: what the work is of; an earlier file is replaced.
         executor: who computes.
         work: what is missing.
     """
     work = list(work)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _new_file(path) as file:
+    batch.folder.mkdir(parents=True, exist_ok=True)
+    with _new_file(batch.progress) as file:
         keeper = _Keeper(file, work)
         keeper.write(
-            study=path.parent.name,
-            scale=path.stem.removeprefix("progress-"),
-            command=command,
+            study=batch.folder.name,
+            scale=batch.scale,
+            command=batch.command,
             host=socket.gethostname(),
             pid=os.getpid(),
             executor=executor.name,
             processes=executor.processes,
-            started=utc(),
+            started=now(),
             left_by_part=Counter(item.part for item in work),
         )
         try:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bnrecon.config import checks, composition
-from bnrecon.reproduction import cluster_options
-from bnrecon.reproduction.cluster_options import ClusterOptions
+from bnrecon.jobs import options as job_options
+from bnrecon.jobs.options import JobOptions
+from bnrecon.jobs.work import Batch
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import shipped_outputs
 
 __all__ = ["StudyRequest", "read"]
 
+PLANNER = "bnrecon.reproduction.engine:plan_again"
+
 # A study's own options; all others are its runs'.
-OWN = ("scale", "jobs", *cluster_options.OWN)
+OWN = ("scale", *job_options.OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,7 @@ class StudyRequest:
         parts: parts and solvers by name; all parts where it is empty.
         options: overrides that every run is given.
         outputs: the folder of runs and studies.
-        jobs: number of processes that share the work.
-        cluster: whose jobs compute it; ``None`` where the command itself does.
+        executor: who computes.
     """
 
     name: str
@@ -39,8 +40,7 @@ class StudyRequest:
     parts: tuple[str, ...]
     options: tuple[str, ...]
     outputs: Path
-    jobs: int
-    cluster: ClusterOptions | None = None
+    executor: JobOptions
 
     @property
     def folder(self) -> Path:
@@ -55,14 +55,17 @@ class StudyRequest:
     @property
     def command(self) -> str:
         """What a user types for the same."""
-        jobs = [] if self.jobs == 1 else [f"jobs={self.jobs}"]
-        cluster = () if self.cluster is None else self.cluster.words
-        return shlex.join(["bnrecon", "study", *self.alone, *jobs, *cluster])
+        return shlex.join(["bnrecon", "study", *self.alone, *self.executor.words])
 
     @property
     def alone(self) -> list[str]:
         """The arguments with which one process does the same."""
         return [self.name, *self.parts, f"scale={self.scale}", *self.options]
+
+    @property
+    def batch(self) -> Batch:
+        """What is computed, for the processes that do."""
+        return Batch(self.folder, self.scale, self.command, PLANNER, tuple(self.alone))
 
 
 def read(
@@ -88,26 +91,16 @@ def read(
             f"{flags[0]}: a study takes parts and options, as in scale=smoke; "
             "bnrecon study --help lists them"
         )
-    parts, passed, slurm, own = [], [], [], {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        key = key.lstrip("+")
-        if not equals:
-            parts.append(option)
-            continue
-        if key in (*OWN, "outputs"):
-            if key in own:
-                raise UserError(f"{key}= is given twice")
-            own[key] = value
-        if key.startswith("slurm."):
-            slurm.append(option.lstrip("+"))
-        elif key not in OWN:
-            passed.append(option)
-    jobs = own.get("jobs", "1")
-    if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):
-        raise UserError(f"jobs={jobs}: give the number of processes, 1 or more")
-    outputs = composition.compose([f"outputs={own['outputs']}"] if "outputs" in own else []).outputs
+    own, slurm, words = job_options.split(options, OWN)
+    parts = [word for word in words if "=" not in word]
+    passed = [word for word in words if "=" in word]
+    folders = [word for word in passed if word.lstrip("+").startswith("outputs=")]
+    if len(folders) > 1:
+        raise UserError("outputs= is given twice")
+    outputs = composition.compose([word.lstrip("+") for word in folders]).outputs
     checks.require_folder("outputs", outputs)
+    if config_dir is not None and own.get("cluster") != "slurm":
+        raise UserError("--config-dir: is for cluster=slurm")
+    executor = job_options.read(own, slurm, detach, config_dir)
     scale = own.get("scale", "laptop")
-    cluster = cluster_options.read(own, slurm, detach, config_dir)
-    return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), int(jobs), cluster)
+    return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), executor)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.data import DataSpec, load
-from bnrecon.reproduction.outcome import Outcome
-from bnrecon.reproduction.work import Work
+from bnrecon.jobs.work import Work, target_key
 from bnrecon.run import main_job
 from bnrecon.runtime import hardware
-from bnrecon.runtime.digests import content_key, json_values
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.location import is_trained
 
-__all__ = ["TargetWork", "not_tried", "shared_targets", "target_key"]
+__all__ = ["TargetWork", "shared_targets", "with_targets"]
 
 
 @dataclass(frozen=True)
@@ -83,24 +80,13 @@ class TargetWork:
         return main_job.train_only(self.config).text().partition("\n")[0]
 
 
-def target_key(config: RunConfig) -> str:
-    """The same for runs of the same target on the same device.
-
-    >>> first = composition.compose(["target.width=8"])
-    >>> second = composition.compose(["target.width=8", "features=id_cond", "seeds=[3]"])
-    >>> target_key(first) == target_key(second)
-    True
-    """
-    request = config.target_request
-    content = {
-        "data": dataclasses.asdict(request.data),
-        "target": [type(request.target).__name__, dataclasses.asdict(request.target)],
-        "train": dataclasses.asdict(request.train),
-        "store": str(request.store),
-        "device": config.device,
-        "threads": config.threads,
-    }
-    return f"target-{content_key(json_values(content))}"
+def with_targets(work: Sequence[Work]) -> dict[str, Work]:
+    """Work by its key, and the training of each target that some of it reads."""
+    by_key = {item.key: item for item in work}
+    for item in work:
+        if (config := item.target) is not None:
+            by_key.setdefault(target_key(config), TargetWork(item, config))
+    return by_key
 
 
 def shared_targets(work: Sequence[Work]) -> list[TargetWork]:
@@ -112,18 +98,5 @@ def shared_targets(work: Sequence[Work]) -> list[TargetWork]:
     for item in work:
         if (config := item.target) is not None:
             readers.setdefault(target_key(config), []).append((item, config))
-    shared = (TargetWork(*found[0]) for found in readers.values() if len(found) > 1)
+    shared = (TargetWork(*items[0]) for items in readers.values() if len(items) > 1)
     return [target for target in shared if not target.is_finished()]
-
-
-def not_tried(item: Work, failed: Mapping[str, Outcome]) -> Outcome | None:
-    """The outcome of work whose target's training failed before; ``None`` for any other work.
-
-    Args:
-        item: the work.
-        failed: outcomes of work that failed, by key.
-    """
-    if not failed or item.target is None or (found := failed.get(target_key(item.target))) is None:
-        return None
-    gist = f"not tried: {found.label} failed ({found.gist})"
-    return Outcome(item.key, item.label, "failed", gist, 0.0, found.log)

@@ -13,21 +13,30 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from bnrecon.jobs.work import SWEEP
 from bnrecon.reporting.inventory import folder_size, subfolders
 from bnrecon.reproduction.study import SCALES
 
 if TYPE_CHECKING:
-    from bnrecon.reproduction.executors.submission import State, Submission
+    from bnrecon.jobs.record import State
     from bnrecon.reproduction.progress import Progress
 
-__all__ = ["StudyStatus", "latest", "leader_is_alive", "seconds_since", "studies", "with_jobs"]
+__all__ = [
+    "StudyStatus",
+    "latest",
+    "leader_is_alive",
+    "seconds_since",
+    "studies",
+    "sweeps",
+    "with_jobs",
+]
 
 CLOCKS = 5  # seconds by which two clocks of one machine may differ
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study at one scale, in one folder.
+    """A study at one scale, or a sweep, in one folder.
 
     Args:
         study: its name.
@@ -80,31 +89,26 @@ def studies(outputs: Path, shipped: Path, known: Mapping[str, Sequence[str]]) ->
     ]
 
 
+def sweeps(outputs: Path) -> list[StudyStatus]:
+    """The sweeps that a command computed or computes, by name."""
+    folders = [folder for folder in subfolders(outputs / "sweeps") if _progress(folder, SWEEP)[0]]
+    return [_status(folder, SWEEP, False, None) for folder in folders]
+
+
 def with_jobs(study: StudyStatus) -> StudyStatus:
     """The same with its jobs, for which the cluster is asked."""
     if not (study.folder / "jobs").is_dir():
         return study
-    from bnrecon.reproduction.executors import submission  # loads torch
+    from bnrecon.jobs import record
 
-    jobs = [each for each in submission.read(study.folder) if each.submission.scale == study.scale]
-    state = study.state
+    jobs, state = record.states(study.folder, study.scale), study.state
     if state not in ("running", "unclear"):
-        if any(found.queued or found.running for found in jobs):
+        if any(job.queued or job.running for job in jobs):
             state = "detached"
-        elif state in ("interrupted", "killed", "detached") and study.progress is not None:
-            given = submission.all_submissions(study.folder)
-            left = [each for each in given if _is_left(each, study.scale, study.progress)]
-            if left:
-                state, jobs = "results not collected", [submission.state(each) for each in left]
-            elif state == "detached":  # and its jobs were cancelled since
-                state = "interrupted"
+        elif state in ("interrupted", "killed", "detached"):
+            # Without jobs that anybody waits for: they were cancelled since.
+            state = "results not collected" if jobs else state.replace("detached", "interrupted")
     return dataclasses.replace(study, jobs=tuple(jobs), state=state)
-
-
-def _is_left(given: Submission, scale: str, progress: Progress) -> bool:
-    """Whether a submission is of the last command, which left its jobs to themselves."""
-    since = _moment(given.submitted) >= _moment(progress.started)
-    return since and given.scale == scale and not given.cancelled
 
 
 def _scales(folder: Path) -> list[str]:
@@ -150,7 +154,7 @@ def _progress(folder: Path, scale: str) -> tuple[Progress | None, str]:
     from bnrecon.reproduction import progress  # loads torch
     from bnrecon.runtime import files
 
-    path = progress.progress_path(folder, scale)
+    path = folder / f"progress-{scale}.jsonl"
     try:
         files.require_regular(path)
         found = progress.read(path)

@@ -1,4 +1,4 @@
-"""Units of work: an experiment's task or a run of the main job, each with a key and a file."""
+"""Work of a study: an experiment's task or a run of the main job, each with a key and a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
@@ -25,47 +25,7 @@ from bnrecon.runtime.shipped import is_packaged, shipped_outputs
 if TYPE_CHECKING:
     from bnrecon.reproduction.experiment import Task
 
-__all__ = ["RunWork", "TaskWork", "Work"]
-
-
-class Work(Protocol):
-    """What the engine computes: it knows nothing else of runs and tasks."""
-
-    @property
-    def key(self) -> str:
-        """The same for the same work, wherever it is requested."""
-
-    @property
-    def part(self) -> str:
-        """The part of the study that it belongs to."""
-
-    @property
-    def label(self) -> str:
-        """What progress calls it."""
-
-    @property
-    def command(self) -> str:
-        """What computes it alone."""
-
-    @property
-    def data(self) -> DataSpec | None:
-        """The images that it needs."""
-
-    @property
-    def target(self) -> RunConfig | None:
-        """A run whose target it reads, so that this can be trained before; ``None`` for none."""
-
-    def is_finished(self) -> bool:
-        """Whether its result can be read."""
-
-    def damage(self) -> str | None:
-        """What is wrong with its files, if anything."""
-
-    def set_aside(self) -> None:
-        """Move a damaged own file away; the key's lock must be held."""
-
-    def compute(self) -> str:
-        """Do the work, store the result, and return its gist."""
+__all__ = ["RunWork", "TaskWork"]
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from bnrecon.cli import exit_codes
+from bnrecon.jobs.work import target_key
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.request import read
-from bnrecon.reproduction.shared_targets import target_key
 from bnrecon.reproduction.work import RunWork
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.hardware import processor_count

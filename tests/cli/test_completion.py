@@ -126,6 +126,7 @@ def test_studies_to_cancel_are_completed(completed):
 
 def test_settings_of_slurm_are_completed_once_it_is_named(completed):
     assert completed("bnrecon study burkholz2024 cl") == ["cluster="]
+    assert completed("bnrecon run -m clus") == ["cluster="]
     assert "slurm.partition=" in completed("bnrecon study burkholz2024 cluster=slurm slurm.")
     assert completed("bnrecon study burkholz2024 slurm.") == []
 

@@ -44,12 +44,6 @@ def test_an_exception_has_an_exit_code_and_one_line(error, code, line, capsys):
     assert line is None or line in text
 
 
-def test_a_summary_of_a_defect_has_its_own_message():
-    assert exit_codes.summarize(UserError("one\ntwo")) == "one two"
-    assert exit_codes.summarize(ZeroDivisionError("by zero")) == "ZeroDivisionError: by zero"
-    assert exit_codes.summarize(ZeroDivisionError()) == "ZeroDivisionError"
-
-
 def test_only_a_defect_shows_a_traceback(capsys):
     for error, lines in ((UserError("one\ntwo"), 1), (ValueError("a mistake of ours"), 2)):
         with output.log_to_stderr():

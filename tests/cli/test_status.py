@@ -13,7 +13,8 @@ from processes import ENVIRONMENT
 from bnrecon.cli import status
 from bnrecon.cli.completion import complete
 from bnrecon.cli.main import make_parsers
-from bnrecon.reproduction.executors import submission
+from bnrecon.jobs import record
+from bnrecon.jobs.work import Batch
 
 
 @pytest.fixture
@@ -158,17 +159,16 @@ def test_a_study_of_which_nothing_was_computed_is_told(command, outputs):
 
 def on_a_cluster(outputs, **counts):
     """What is known of a submission of which so many pieces of work are in each state."""
-    given = submission.new_submission(
-        outputs / "studies" / "giannou2023", "smoke", "slurm", "bnrecon study giannou2023"
-    )
+    batch = Batch(outputs / "studies" / "giannou2023", "smoke", "bnrecon study giannou2023")
+    given = record.new_submission(batch, "slurm")
     given.folder.mkdir(parents=True)
     numbers = {"finished": 0, "failed": 0, "running": 0, "queued": 0, "jobs": {}} | counts
-    return submission.State(given, **numbers)
+    return record.State(given, **numbers)
 
 
 def test_jobs_that_go_on_without_their_command_are_in_progress(command, outputs, monkeypatch):
     found = on_a_cluster(outputs, finished=3, queued=5, jobs={"running": 1, "queued": 2})
-    monkeypatch.setattr(submission, "read", lambda folder: [found])
+    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
     with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
         raise KeyboardInterrupt
     out = command("status")[1]
@@ -184,9 +184,7 @@ def test_jobs_that_have_ended_wait_for_their_command(command, outputs, monkeypat
     with pytest.raises(KeyboardInterrupt), kept(outputs, pieces(theorem1=8), processes=0):
         raise KeyboardInterrupt
     found = on_a_cluster(outputs, finished=8)
-    monkeypatch.setattr(submission, "read", lambda folder: [])
-    monkeypatch.setattr(submission, "all_submissions", lambda folder: [found.submission])
-    monkeypatch.setattr(submission, "state", lambda given: found)
+    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
     out = command("status")[1]
     for text in (
         "its jobs have ended and stored their results; its command makes the tables",
@@ -199,7 +197,7 @@ def test_jobs_that_have_ended_wait_for_their_command(command, outputs, monkeypat
 
 def test_jobs_share_the_work_that_is_left(command, outputs, monkeypatch):
     found = on_a_cluster(outputs, finished=3, queued=5, jobs={"running": 4})
-    monkeypatch.setattr(submission, "read", lambda folder: [found])
+    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
     work = pieces(theorem1=11)
     with kept(outputs, work, processes=0) as note:
         for piece in work[:3]:
@@ -210,7 +208,7 @@ def test_jobs_share_the_work_that_is_left(command, outputs, monkeypatch):
 
 def test_a_cluster_that_cannot_be_asked_is_told(command, outputs, monkeypatch):
     found = on_a_cluster(outputs, queued=5, problem="squeue is not found")
-    monkeypatch.setattr(submission, "read", lambda folder: [found])
+    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
     with kept(outputs, pieces(theorem1=8), processes=0):
         out = command("status")[1]
     assert "5 queued; jobs: squeue is not found; logs in " in out

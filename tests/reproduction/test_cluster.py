@@ -17,14 +17,13 @@ from made_tasks import calls, task_work
 from processes import start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
+from bnrecon.jobs import cluster, record
+from bnrecon.jobs.outcome import Outcome
+from bnrecon.jobs.record import Reports
+from bnrecon.jobs.work import Batch
 from bnrecon.reproduction import commands, engine, request
-from bnrecon.reproduction.executors import bundles, cluster, submission
-from bnrecon.reproduction.executors.reports import Reports
-from bnrecon.reproduction.outcome import Outcome
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError
-
-pytest.importorskip("submitit")
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_a_failure_is_told_once_with_its_log_and_tried_by_the_next_command(
     log = Path(line.partition("see ")[2])
     assert "bad failure failed: " in log.read_text(encoding="utf-8")
     assert [calls(tmp_path, name) for name in ("failure", "mistake", "between")] == [1, 1, 1]
-    assert submission.read(asked.folder) == []  # the user knows all of it
+    assert record.states(asked.folder) == []  # the user knows all of it
     run(asked)
     assert [calls(tmp_path, name) for name in ("failure", "mistake", "between")] == [2, 2, 1]
 
@@ -118,7 +117,7 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     text = run(asked).text
     assert "bnrecon cancel made" in text
     assert wait_until(lambda: calls(tmp_path, "counted"))
-    [state] = submission.read(asked.folder)
+    [state] = record.states(asked.folder)
     assert (state.running, state.queued, state.finished, state.failed) == (1, 0, 3, 0)
     assert state.jobs == {"running": 1}
     [number] = state.submission.jobs
@@ -127,7 +126,7 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     assert f"1 running (jobs {number}); 3 of 4 tasks are computed" in out
     assert wait_until(lambda: has_ended(int(number)))
     assert (tmp_path / "counted.checkpoint").exists()
-    assert submission.read(asked.folder) == []
+    assert record.states(asked.folder) == []
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert "no job of made is known that waits or runs" in out
 
@@ -154,14 +153,12 @@ def test_ctrl_c_says_what_goes_on_and_how_to_stop_it(made, tmp_path):
 
 def test_small_pieces_share_a_job_and_long_ones_have_their_own(tmp_path):
     work = [task_work(tmp_path, name) for name in "abcdef"]
-    sizes = [len(taken) for taken in bundles.bundle(work, {"part": 250.0}, "laptop", 10)]
+    sizes = [len(taken) for taken in cluster.bundle(work, {"part": 250.0}, 300.0, 10)]
     assert sizes == [2, 2, 2]
-    assert len(bundles.bundle(work, {"part": 7200.0}, "laptop", 10)) == 6
-    assert len(bundles.bundle(work, {}, "smoke", 10)) == 1
-    assert len(bundles.bundle(work, {}, "smoke", 0)) == 6
-    assert bundles.bundle([], {}, "smoke", 10) == []
-    assert [item for taken in bundles.share(work, 4) for item in taken] != []
-    assert len(bundles.share(work[:2], 4)) == 2
+    assert len(cluster.bundle(work, {"part": 7200.0}, 300.0, 10)) == 6
+    assert len(cluster.bundle(work, {}, 5.0, 10)) == 1
+    assert len(cluster.bundle(work, {}, 5.0, 0)) == 6
+    assert cluster.bundle([], {}, 5.0, 10) == []
 
 
 def test_a_damaged_report_is_a_failure_that_names_the_file(tmp_path):
@@ -178,9 +175,9 @@ def test_a_damaged_report_is_a_failure_that_names_the_file(tmp_path):
 
 
 def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
-    given = submission.new_submission(tmp_path, "smoke", "local", "bnrecon study made")
-    given.write()
-    assert submission.all_submissions(tmp_path) == [given]
+    batch = Batch(tmp_path, "smoke", "bnrecon study made")
+    given = record.new_submission(batch, "local").with_jobs({"1": ("a",)})
+    assert record.submissions(tmp_path) == [given]
     for text in (
         "",
         "[]",
@@ -189,10 +186,10 @@ def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):
     ):
         (given.folder / "submission.json").write_text(text)
         caplog.clear()
-        assert submission.all_submissions(tmp_path) == []
+        assert record.submissions(tmp_path) == []
         assert "submission.json" in caplog.text
     (tmp_path / "jobs" / "a file").write_text("")
-    assert submission.read(tmp_path) == []
+    assert record.states(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -221,7 +218,7 @@ def test_the_command_of_a_request_has_its_cluster_but_a_job_has_not(monkeypatch,
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     words = ["cluster=slurm", "slurm.mem=8G", "minutes_per_job=5", "device=cpu"]
     asked = request.read("random_features", words)
-    assert asked.cluster.settings == ClusterSettings(mem="8G")
+    assert asked.executor.cluster.settings == ClusterSettings(mem="8G")
     assert asked.command.endswith("device=cpu cluster=slurm minutes_per_job=5 slurm.mem=8G")
     assert asked.alone == ["random_features", "scale=laptop", "device=cpu"]
 
@@ -236,8 +233,8 @@ def test_a_cluster_that_is_not_here_is_said_in_one_line(made, monkeypatch, tmp_p
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(made, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r"cluster=local needs submitit: pip .* 'bnrecon\[slurm"):
-        run(made())
+    with pytest.raises(UserError, match=r"cluster=slurm needs submitit: pip .* 'bnrecon\[slurm"):
+        run(made(cluster="slurm"))
 
 
 def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypatch):
@@ -256,7 +253,7 @@ def test_a_job_goes_without_locks_that_its_file_system_lacks(tmp_path, monkeypat
 class OneArrayTaken:
     """A queue that takes one array and refuses the next, as a limit on jobs does."""
 
-    place, grace = "a queue", 0.0
+    name, grace = "a queue", 0.0
 
     def __init__(self):
         self.taken = []
@@ -276,29 +273,26 @@ def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkey
         error = run(asked).error
     assert "refused: too many jobs" in str(error)
     assert "1 job given to a queue: 7" in caplog.text
-    [given] = submission.all_submissions(asked.folder)
+    [given] = record.submissions(asked.folder)
     assert list(given.jobs) == ["7_0"]
-    assert [len(array.jobs) for array in given.tasks] == [1, 0]
 
 
 def test_processes_of_another_machine_are_not_taken_for_ended(made, command, tmp_path):
     asked = made("good")
     [item, *_] = engine.plan(cluster_study.STUDY, asked)[0].work
-    array = submission.Array("name", ((item.key,),), ("1",))
-    empty = submission.new_submission(asked.folder, "smoke", "local", "bnrecon study made")
-    elsewhere = dataclasses.replace(empty, host="elsewhere", tasks=(array,))
-    elsewhere.write()
+    empty = dataclasses.replace(record.new_submission(asked.batch, "local"), host="elsewhere")
+    elsewhere = empty.with_jobs({"1": (item.key,)})
     message = f"processes of elsewhere .* remove {elsewhere.folder}"
     assert re.search(message, str(run(asked).error))
-    [state] = submission.read(asked.folder)
+    [state] = record.states(asked.folder)
     assert re.search(message, state.problem)
     assert (state.queued, state.failed) == (1, 0)
     code, _, err = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert code == 2
     assert re.search(message, err)
     elsewhere.reports.end(Outcome(item.key, "a", "failed", "x", 1.0, "log"))
-    elsewhere.reports.tell(item.key)
-    assert submission.read(asked.folder) == []  # it holds nobody up for ever
+    elsewhere.collect([item.key])
+    assert record.states(asked.folder) == []  # it holds nobody up for ever
 
 
 def test_cancelling_in_a_folder_that_there_is_not_is_a_mistake(made, command, tmp_path):
@@ -313,7 +307,7 @@ def test_leaving_again_when_the_process_was_killed_tells_of_it(made, tmp_path, m
     asked = made("long", detach=True)
     assert run(asked).error is None
     assert wait_until(lambda: calls(tmp_path, "counted"))
-    [state] = submission.read(asked.folder)
+    [state] = record.states(asked.folder)
     [number] = state.submission.jobs
     processes = [int(word) for word in (number, *(tmp_path / "counted.called").read_text().split())]
     for process in processes:

@@ -15,9 +15,12 @@ import torch
 from made_tasks import calls, die, fail, task_work, train
 from processes import ENVIRONMENT, wait_until
 
+from bnrecon.jobs import local_processes
+from bnrecon.jobs.in_process import InProcess
+from bnrecon.jobs.local_processes import LocalProcesses
+from bnrecon.jobs.outcome import Outcome, Started
+from bnrecon.jobs.work import Batch
 from bnrecon.reproduction import engine, progress, shared_targets
-from bnrecon.reproduction.executors import InProcess, LocalProcesses, local_processes
-from bnrecon.reproduction.outcome import Outcome, Started
 from bnrecon.reproduction.request import read
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
@@ -157,7 +160,7 @@ import sys
 from pathlib import Path
 import torch
 from made_tasks import task_work, train
-from bnrecon.reproduction.executors import LocalProcesses
+from bnrecon.jobs.local_processes import LocalProcesses
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     work = [task_work(folder, name, train) for name in ("one", "two")]
@@ -226,14 +229,14 @@ def test_all_work_of_a_study_can_be_sent_to_another_process(name, tmp_path):
 
 @pytest.mark.parametrize("who", ["alone", "two"])
 def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tmp_path, caplog):
-    records = engine.Records(tmp_path / "paper", "smoke", "bnrecon study paper")
+    batch = Batch(tmp_path / "paper", "smoke", "bnrecon study paper")
     work = [task_work(tmp_path, "a"), task_work(tmp_path, "b", fail, kind="failure")]
     with (
         caplog.at_level(logging.INFO),
         pytest.raises(RunError, match="1 failed of 2 tasks") as raised,
     ):
-        engine.compute_missing(work, executors[who](), records)
-    found = progress.read(records.progress)
+        engine.compute_missing(work, executors[who](), batch)
+    found = progress.read(batch.progress)
     assert (found.total, found.finished, found.ended) == (2, 1, "failed")
     assert [(failure.label, failure.message) for failure in found.failed] == [
         ("part b", "failure of b")
@@ -247,47 +250,45 @@ def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tm
     assert f"details go to {details}" in caplog.text
     assert str(raised.value).endswith(details)
     assert found.failed[0].log in caplog.text
-    engine.compute_missing(work[:1], executors[who](), records)  # nothing is missing
+    engine.compute_missing(work[:1], executors[who](), batch)  # nothing is missing
     assert calls(tmp_path, "a") == 1
 
 
 def test_the_progress_file_says_what_is_at_work_and_that_it_was_interrupted(executors, tmp_path):
-    records = engine.Records(tmp_path / "paper", "smoke", "bnrecon study paper")
+    batch = Batch(tmp_path / "paper", "smoke", "bnrecon study paper")
     work = [task_work(tmp_path, "a"), task_work(tmp_path, "b")]
     with (
         contextlib.suppress(KeyboardInterrupt),
-        progress.keep(
-            records.progress, "again", InProcess(tmp_path, tmp_path / "log"), work
-        ) as kept,
+        progress.keep(batch, InProcess(tmp_path, tmp_path / "log"), work) as kept,
     ):
         kept.note(Started(work[0].key))
-        now = progress.read(records.progress)
+        now = progress.read(batch.progress)
         assert [(item.label, item.part) for item in now.running] == [("part a", "part")]
         assert now.left_by_part == {"part": 2}
         assert (now.pid, now.ended) == (os.getpid(), None)
         raise KeyboardInterrupt
-    assert progress.read(records.progress).ended == "interrupted"
+    assert progress.read(batch.progress).ended == "interrupted"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limits of files")
 def test_a_full_disk_cuts_off_the_progress_file_and_nothing_else(tmp_path):
     import resource
 
-    path, item = tmp_path / "progress-smoke.jsonl", task_work(tmp_path, "a")
+    batch, item = Batch(tmp_path, "smoke", "again"), task_work(tmp_path, "a")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
     try:  # an error of the block's end would come instead of that of the block
-        with progress.keep(path, "again", InProcess(tmp_path, tmp_path / "log"), [item]) as kept:
+        with progress.keep(batch, InProcess(tmp_path, tmp_path / "log"), [item]) as kept:
             for _ in range(20):
                 kept.note(Started(item.key))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.stat().st_size == 600
-    assert progress.read(path).total == 1
+    assert batch.progress.stat().st_size == 600
+    assert progress.read(batch.progress).total == 1
 
 
 def test_a_progress_file_without_a_line_is_none_yet(tmp_path):
-    path = progress.progress_path(tmp_path, "smoke")
+    path = tmp_path / "progress-smoke.jsonl"
     for text in ("", '{"study": '):
         path.write_text(text)
         with pytest.raises(FileNotFoundError):
@@ -299,10 +300,10 @@ def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
     study = registry.find("burkholz2024")
     request = read(study.name, [*options, "data=digits"])
     (part,) = engine.plan(study, request)
-    records = engine.Records(request.folder, "smoke", request.command)
-    executor = LocalProcesses(2, records.claims, records.log, CPU)
+    batch = request.batch
+    executor = LocalProcesses(2, batch.claims, batch.log, CPU)
     with caplog.at_level(logging.INFO):
-        engine.compute_missing(part.work, executor, records)
+        engine.compute_missing(part.work, executor, batch)
     lines = [line for line in caplog.messages if line.startswith(("target of ", "layers "))]
     expected = 1 if len(part.work) > 1 else 0
     assert [line.startswith("target of ") for line in lines] == [True] * expected + [False] * len(

@@ -23,7 +23,7 @@ def look(outputs):
 
 
 def read(outputs):
-    return progress.read(progress.progress_path(outputs / "studies" / "giannou2023", "smoke"))
+    return progress.read(outputs / "studies" / "giannou2023" / "progress-smoke.jsonl")
 
 
 def test_every_study_that_ships_is_listed_with_its_tasks(shipped_outputs):
@@ -125,7 +125,7 @@ def change_time(path):
 def test_a_damaged_progress_file_is_said_to_be(tmp_path, damage):
     with kept(tmp_path, pieces(theorem1=1)):
         pass
-    damage(progress.progress_path(tmp_path / "studies" / "giannou2023", "smoke"))
+    damage(tmp_path / "studies" / "giannou2023" / "progress-smoke.jsonl")
     (study,) = look(tmp_path)
     assert (study.state, study.progress) == ("damaged", None)
     assert study.problem

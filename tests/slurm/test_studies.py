@@ -9,8 +9,9 @@ import pytest
 from made_tasks import calls
 from processes import start, wait_until
 
+from bnrecon.jobs import record
 from bnrecon.reproduction import commands, request
-from bnrecon.reproduction.executors import submission
+from bnrecon.runtime import files
 from bnrecon.studies import registry
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -34,7 +35,7 @@ def made(slurm, tmp_path, monkeypatch):
 
 def job_of(asked):
     """The number of the only job that was given."""
-    [found] = submission.all_submissions(asked.folder)
+    [found] = record.submissions(asked.folder)
     [number] = found.jobs
     return number
 
@@ -69,9 +70,10 @@ def test_a_study_with_a_shared_target_has_the_same_numbers_as_without(slurm, tmp
         rows[name] = [numbers(file) for file in sorted(asked.folder.glob("tasks/*/*.json"))]
     assert rows["jobs"] == rows["alone"]
     assert len(rows["jobs"]) == 6
-    [found] = submission.all_submissions(asked.folder)
-    for [array] in (found.targets, found.tasks):
-        [job] = array.jobs
+    [folder] = cluster_study.jobs_folders(asked)
+    jobs = files.read_json(folder / "submission.json")["jobs"]
+    assert len(jobs) == 2  # of the target, and of the tasks
+    for job in jobs:
         assert wait_until(lambda job=job: slurm.states(job) == {job: "COMPLETED"})
 
 
@@ -99,7 +101,7 @@ def test_failures_are_told_once_and_a_job_without_memory_is_named(made, slurm, t
     assert len(told["bad"]) == 1  # and the mistake, whose line says what it was alone
     names = ("failure", "mistake", "between", "small", "hoarder", "last")
     assert [calls(tmp_path, name) for name in names] == [1, 1, 1, 1, 1, 0]
-    assert submission.read(asked.folder) == []
+    assert record.states(asked.folder) == []
 
 
 def test_a_requeued_job_goes_on_to_the_uninterrupted_numbers(made, slurm, tmp_path, monkeypatch):
@@ -156,7 +158,7 @@ def test_cancelled_jobs_end_and_what_they_began_goes_on(
     commands.run_study(STUDY, asked)
     number = job_of(asked)
     assert wait_until(lambda: calls(tmp_path, "counted"))
-    [state] = submission.read(asked.folder)
+    [state] = record.states(asked.folder)
     assert (state.running, state.jobs) == (1, {"running": 1})
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert code == 0

@@ -1,103 +1,74 @@
-"""Sweeps on a real Slurm: jobs that are cancelled, killed or requeued lose nothing."""
+"""Sweeps on a real Slurm: jobs that are cancelled or left to themselves lose nothing."""
 
 import os
 import signal
 from pathlib import Path
 
 import pytest
-from processes import finish, wait_until
-from submitted_sweep import FOLDER, SWEEP, jobs_of, log_of, started_sweeps
+from processes import finish, start, wait_until
 
-from bnrecon.runtime import files
+from bnrecon.jobs import record
 
-SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.mem_gb=1")
+FOLDER = Path("out/sweeps/one")
+SWEEP = ("-m", "scale=smoke", "target.groups=[1]", "outputs=out", f"hydra.sweep.dir={FOLDER}")
+SLURM = ("cluster=slurm", "slurm.mem=1500M", "minutes_per_job=0")
 LONG = 300  # seconds that a wait may take: a job waits for others and loads its libraries
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytest.importorskip("submitit")
 
 
-@pytest.fixture
-def start(slurm, tmp_path, monkeypatch):
-    """Start a sweep; its process and its jobs end with the test."""
+@pytest.fixture(autouse=True)
+def _folder(slurm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with started_sweeps(*SLURM, **slurm.environment) as run:
-        yield run
-        slurm.call("scancel", "--name=bnrecon-one", check=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-def test_cancelled_and_killed_jobs_cost_the_table_nothing(slurm, start):
-    Path("fine.py").write_text("")
-    Path("greedy.py").write_text("held = b'x' * (3 * 2**30)\n")
-    Path("idle.py").write_text("import time\nprint('idle', flush=True)\ntime.sleep(10000)\n")
-    sweep = start("imports=[fine],[greedy],[idle]")
-    jobs = jobs_of(sweep)
-    assert len(jobs) == 3
-    assert "scancel" in sweep.stderr.readline()
-    assert wait_until(lambda: "idle\n" in log_of(jobs[2]), LONG)
-    slurm.call("scancel", jobs[2])
+def test_a_cancelled_job_and_a_run_that_fails_cost_the_table_nothing(slurm):
+    words = ("features=id_cond,he_normal", "solver=closed_form", "train.epochs=1,20000")
+    sweep = start(*SWEEP, *SLURM, *words)
+    assert wait_until(lambda: list(Path("out/targets").glob("*/target.json")), LONG)
+    assert wait_until(lambda: list(slurm.queue().values()).count("RUNNING") == 1, LONG)
+    [submission] = record.submissions(FOLDER)
+    for job, keys in submission.jobs.items():
+        if any(key.startswith("target-") for key in keys) and slurm.queue().get(job) == "RUNNING":
+            slurm.call("scancel", job)
     code, out, err = finish(sweep, LONG)
-    greedy, cancelled = [line for line in err.splitlines() if line.startswith("warning: ")]
-    assert f"imports=[greedy] (job {jobs[1]}): it needed more memory" in greedy
-    assert f"imports=[idle] (job {jobs[2]}): it was cancelled" in cancelled
-    assert code == 130, err
-    assert "he_normal" in out
-    assert (FOLDER / "table.md").read_text(encoding="utf-8") in out
-    assert "defect" not in err
+    assert code == 2, err
+    failed = [line for line in err.splitlines() if line.startswith("warning: failed")]
+    assert len(failed) == 4  # one of them the target
+    assert sum("not tried: " in line for line in failed) == 2
+    assert sum("(exit code 2): features=he_normal train.epochs=1: " in line for line in failed) == 1
+    assert "id_cond" in out
     assert "Traceback" not in err
 
 
-def test_a_requeued_job_has_the_uninterrupted_numbers(slurm, start, command):
-    """SIGUSR2 is what Slurm sends before the time limit."""
-    words = ("train.epochs=300",)
+def test_ctrl_c_names_the_jobs_and_the_same_command_waits_for_them(slurm):
+    words = (*SWEEP, *SLURM, "features=id_cond,ortho_cond", "train.epochs=400")
     sweep = start(*words)
-    (job,) = jobs_of(sweep)
-    for sign in ("epoch 2/", "epoch 60/"):
-        assert wait_until(lambda s=sign: s in log_of(job), LONG), log_of(job)
-        requeued = log_of(job).count("Requeued job")
-        slurm.call("scancel", "--signal=USR2", job)
-        assert wait_until(lambda n=requeued: log_of(job).count("Requeued job") > n, LONG)
-        assert wait_until(lambda: slurm.queue().get(job) == "PENDING", LONG)
-        slurm.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # not after two minutes
-    code, _, err = finish(sweep, LONG)
-    assert code == 0, err + log_of(job)
-    assert "SIGUSR2 was received; training is saved at step" in log_of(job)
-    assert "defect" not in log_of(job) + err
-    found = [path.read_bytes() for path in Path("out/targets").rglob("target.safetensors")]
-    code, _, err = command("run", *SWEEP[1:3], "outputs=whole", *words)
-    assert code == 0, err
-    assert found == [p.read_bytes() for p in Path("whole/targets").rglob("target.safetensors")]
-
-
-def test_ctrl_c_names_the_jobs_and_the_same_command_waits_for_them(slurm, start):
-    words = ("features=id_cond,ortho_cond", "train.epochs=400")
-    sweep = start(*words)
-    jobs = jobs_of(sweep)
-    assert wait_until(lambda: slurm.queue().get(jobs[0]) == "RUNNING", LONG)
-    os.killpg(sweep.pid, signal.SIGINT)
+    assert wait_until(lambda: "RUNNING" in slurm.queue().values(), LONG)
+    os.kill(sweep.pid, signal.SIGINT)
     code, _, err = finish(sweep)
     assert code == 130
-    number = jobs[0].partition("_")[0]
-    assert f"submitted jobs go on: {' '.join(jobs)}; to cancel them: scancel {number}" in err
-    again = start(*words)
-    assert "an earlier command submitted these jobs" in again.stderr.readline()
-    assert jobs_of(again) == jobs
-    code, out, err = finish(again, LONG)
+    [submission] = record.submissions(FOLDER)
+    assert f"3 jobs (cluster=slurm): {', '.join(submission.numbers)}" in err
+    assert "bnrecon cancel one stops them" in err
+    code, out, err = finish(start(*words), LONG)
     assert code == 0, err
+    assert "jobs of an earlier command compute" in err
     assert "id_cond" in out
     assert "ortho_cond" in out
 
 
-def test_what_slurm_refuses_is_one_line(start):
+def test_what_slurm_refuses_is_one_line():
     Path("own").mkdir()
     Path("own/slurm.yaml").write_text("partition: nowhere\ntime: 5m\n")
-    code, out, err = finish(start("--config-dir=own"), LONG)
-    assert code == 1
+    words = (*SWEEP, *SLURM, "train.epochs=1", "--config-dir=own")
+    code, out, err = finish(start(*words), LONG)
+    assert code == 2
     assert out == ""
-    assert err.startswith("bnrecon: Slurm refused the jobs: ")
-    assert "invalid partition specified: nowhere" in err
-    assert len(err.splitlines()) == 1
-    code, _, err = finish(start("--config-dir=own", "hydra.launcher.partition=main"), LONG)
+    assert "bnrecon: Slurm refused the jobs: invalid partition specified: nowhere" in err
+    code, _, err = finish(start(*words, "slurm.partition=main"), LONG)
     assert code == 0, err
-    script = next((FOLDER / "jobs").glob("*_submission.sh")).read_text(encoding="utf-8")
+    script = next(FOLDER.glob("jobs/*/*_submission.sh")).read_text(encoding="utf-8")
     assert "--time=5\n" in script
-    assert files.read_json(FOLDER / "submitted.json")["jobs"].keys() == {"0"}

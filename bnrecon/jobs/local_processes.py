@@ -8,22 +8,20 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
-from bnrecon.reproduction.executors import worker
-from bnrecon.reproduction.outcome import Outcome, Started
-from bnrecon.reproduction.shared_targets import not_tried
-from bnrecon.reproduction.work import Work
+from bnrecon.jobs import worker
+from bnrecon.jobs.outcome import Outcome, Started
+from bnrecon.jobs.work import Work, not_tried, process_log
 from bnrecon.runtime import hardware
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["LocalProcesses", "gpu_name", "process_log", "require_room"]
+__all__ = ["LocalProcesses", "gpu_name", "require_room"]
 
 EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
 
@@ -44,23 +42,6 @@ def require_room(jobs: int, device: torch.device) -> None:
         most, there = min(most, gpus), f"{there}, {gpus} GPU{'' if gpus == 1 else 's'}"
     if jobs > most:
         raise UserError(f"jobs={jobs}: this machine has room for {most} ({there})")
-
-
-def process_log(log: Path, number: int | str) -> Path:
-    """The log of one of several processes, counted from 1; ``"*"`` stands for all.
-
-    >>> process_log(Path("smoke.log"), 2).name
-    'smoke-process-2.log'
-    """
-    return log.with_name(f"{log.stem}-process-{number}.log")
-
-
-@dataclass(frozen=True)
-class _Item:
-    """A piece of work, and whether to wait for another command that is at it."""
-
-    work: Work
-    patient: bool = False
 
 
 class LocalProcesses:
@@ -96,8 +77,8 @@ class LocalProcesses:
                     hopeless = [lost for item in stage if (lost := not_tried(item, failed))]
                     yield from hopeless
                     keys = {outcome.key for outcome in hopeless}
-                    left = [item for item in stage if item.key not in keys]
-                    for event in self._run_stage(left, pools, listener):
+                    remaining = [item for item in stage if item.key not in keys]
+                    for event in self._run_stage(remaining, pools, listener):
                         if isinstance(event, Outcome) and event.kind != "done":
                             failed[event.key] = event
                         yield event
@@ -127,15 +108,15 @@ class LocalProcesses:
     def _run_stage(
         self, stage: Sequence[Work], pools: list[ProcessPoolExecutor], listener: Connection
     ) -> Generator[Started | Outcome, None, None]:
-        queue = deque(map(_Item, stage))
-        running: dict[Future[Outcome | None], tuple[int, _Item]] = {}
+        queue = deque((item, False) for item in stage)  # whether to wait for another command
+        running: dict[Future[Outcome | None], tuple[int, Work]] = {}
         while queue or running:
             busy = {number for number, _ in running.values()}
             for number in range(len(pools)):
                 if number not in busy and queue:
-                    item = queue.popleft()
-                    running[self._submit(item, number, pools, listener)] = number, item
-                    yield Started(item.work.key)
+                    item, patient = queue.popleft()
+                    running[self._submit(item, patient, number, pools, listener)] = number, item
+                    yield Started(item.key)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 number, item = running.pop(future)
                 try:
@@ -143,21 +124,24 @@ class LocalProcesses:
                 except BrokenProcessPool:
                     pools[number].shutdown()
                     pools[number] = self._start(number, listener)
-                    yield self._died(item.work, number)
+                    yield self._died(item, number)
                     continue
                 if outcome is None:  # another command is at it
-                    queue.append(_Item(item.work, patient=True))
+                    queue.append((item, True))
                 else:
                     yield outcome
 
     def _submit(
-        self, item: _Item, number: int, pools: list[ProcessPoolExecutor], listener: Connection
+        self,
+        item: Work,
+        patient: bool,
+        number: int,
+        pools: list[ProcessPoolExecutor],
+        listener: Connection,
     ) -> Future[Outcome | None]:
         while True:
             try:
-                return pools[number].submit(
-                    worker.compute_work, item.work, self._claims, item.patient
-                )
+                return pools[number].submit(worker.compute_work, item, self._claims, patient)
             except BrokenProcessPool:  # its process died after its last piece of work
                 pools[number] = self._start(number, listener)
 

@@ -1,51 +1,57 @@
-"""Where the jobs of a study wait and run: Slurm, or processes that outlive the command."""
+"""Where jobs wait and run: Slurm, or processes of this machine that outlive the command."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import logging
 import shutil
 import signal
 import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from unittest import mock
 
 import psutil
 
 from bnrecon.config.cluster_settings import ClusterSettings
+from bnrecon.runtime import files
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.extras import install_command
 
 if TYPE_CHECKING:
-    from bnrecon.reproduction.executors.job import StudyJob
+    from bnrecon.jobs.job import Job
 
-__all__ = ["MOST_JOBS", "LocalQueue", "Queue", "SlurmQueue", "open_queue"]
+__all__ = ["MOST_JOBS", "LocalQueue", "Queue", "SlurmQueue", "count_states", "log_of", "open_queue"]
 
 COMMANDS = ("sbatch", "srun", "sacct", "squeue", "scancel", "scontrol")
 MOST_JOBS = 1000  # of an array, by Slurm's own default
-FOREVER = 60 * 24 * 365  # minutes
+
+# What Slurm says of jobs that it ended, and what that means here.
+ENDS = {
+    "OUT_OF_MEMORY": "it ran out of memory; give more by slurm.mem=",
+    "TIMEOUT": "its time limit came before a safe point; give more by slurm.time=",
+    "CANCELLED": "it was cancelled",
+    "NODE_FAIL": "its node failed",
+    "PREEMPTED": "it was preempted, and this partition does not queue such jobs again",
+}
 
 
 class Queue(Protocol):
     """Takes jobs, and says what becomes of them."""
 
-    place: str  # where the jobs run, in words
+    name: str  # where the jobs run, in words
     grace: float  # seconds that a file may take to be seen from another machine
 
-    def submit(self, jobs: Sequence[StudyJob], name: str, after: Sequence[str]) -> list[str]:
+    def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
         """Have jobs run once those of ``after`` have ended; return their numbers.
 
         Raises:
             UserError: they are refused.
         """
-
-    def find(self, name: str, count: int) -> list[str]:
-        """The numbers of jobs that were given under this name, if there are any."""
 
     def states(self, jobs: Iterable[str]) -> dict[str, str]:
         """``"queued"``, ``"running"`` or ``"ended"`` for each job."""
@@ -68,20 +74,25 @@ def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = No
     Raises:
         UserError: submitit or Slurm's commands are missing.
     """
+    if cluster == "local":
+        return LocalQueue(folder)
     try:
         import submitit  # noqa: F401  # it is an extra
     except ImportError:
-        raise UserError(f"cluster={cluster} needs submitit: {install_command('slurm')}") from None
+        raise UserError(f"cluster=slurm needs submitit: {install_command('slurm')}") from None
     logging.getLogger("submitit").setLevel(logging.ERROR)
-    if cluster == "local":
-        return LocalQueue(folder)
     return SlurmQueue(folder, settings or ClusterSettings())
+
+
+def log_of(folder: Path, job: str) -> Path:
+    """What the process of a job prints, as submitit names it."""
+    return folder / f"{job}_0_log.out"
 
 
 class SlurmQueue:
     """Slurm, through submitit; its accounting says how jobs ended."""
 
-    place, grace = "Slurm", 15.0
+    name, grace = "Slurm", 15.0
 
     def __init__(self, folder: Path, settings: ClusterSettings) -> None:
         if missing := [name for name in COMMANDS if shutil.which(name) is None]:
@@ -94,7 +105,7 @@ class SlurmQueue:
         self._folder, self._settings = folder, settings
         self._watcher = SlurmInfoWatcher(delay_s=60)
 
-    def submit(self, jobs: Sequence[StudyJob], name: str, after: Sequence[str]) -> list[str]:
+    def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
         """See ``Queue.submit``."""
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -114,39 +125,30 @@ class SlurmQueue:
         except (FailedJobError, FailedSubmissionError) as error:
             raise UserError(f"Slurm refused the jobs: {_gist(str(error))}") from None
 
-    def _parameters(self, name: str, after: Sequence[str]) -> dict[str, object]:
-        given = self._settings
-        minutes = given.time or 60
+    def _parameters(self, name: str, after: Iterable[str]) -> dict[str, object]:
+        settings = self._settings
+        minutes = settings.time or 60
         first = sorted({job.partition("_")[0] for job in after}, key=int)
         parameters: dict[str, object] = {
             "job_name": name,
-            "partition": given.partition,
-            "account": given.account,
-            "qos": given.qos,
-            "mem": given.mem,
+            "partition": settings.partition,
+            "account": settings.account,
+            "qos": settings.qos,
+            "mem": settings.mem,
             "time": minutes,
-            "cpus_per_task": given.cpus,
-            "gpus_per_node": given.gpus or None,
-            "array_parallelism": given.array_parallelism,
-            "setup": list(given.setup) or None,
+            "cpus_per_task": settings.cpus,
+            "gpus_per_node": settings.gpus or None,
+            "array_parallelism": settings.array_parallelism,
+            "setup": list(settings.setup) or None,
             "dependency": f"afterany:{':'.join(first)}" if first else None,
             # Time to come to a safe point before the limit.
             "signal_delay_s": min(120, minutes * 15),
             "stderr_to_stdout": True,
             # Slurm 22.05 and later do not hand sbatch's on to srun.
-            "srun_args": [f"--cpus-per-task={given.cpus}"],
+            "srun_args": [f"--cpus-per-task={settings.cpus}"],
             "additional_parameters": {"requeue": True},
         }
         return {name: value for name, value in parameters.items() if value is not None}
-
-    def find(self, name: str, count: int) -> list[str]:
-        """See ``Queue.find``; an array has one number, and its jobs are numbered behind it."""
-        lines = _call("squeue", "--noheader", "--name", name, "--format=%A %F %K").split("\n")
-        numbers = {line.split()[1] for line in lines if line}
-        if len(numbers) != 1:
-            return []
-        number = numbers.pop()
-        return [number] if count == 1 else [f"{number}_{index}" for index in range(count)]
 
     def states(self, jobs: Iterable[str]) -> dict[str, str]:
         """See ``Queue.states``."""
@@ -166,46 +168,43 @@ class SlurmQueue:
         """See ``Queue.reason``; the state of a step tells more than that of its job."""
         lines = _call("sacct", "-n", "-P", "-j", job, "-o", "State,ExitCode", check=False)
         states = [line.split("|")[0].partition(" ")[0] for line in lines.splitlines()]
-        advice = {
-            "OUT_OF_MEMORY": "it ran out of memory; give more by slurm.mem=",
-            "TIMEOUT": "its time limit came before a safe point; give more by slurm.time=",
-            "CANCELLED": "it was cancelled",
-            "NODE_FAIL": "its node failed",
-            "PREEMPTED": "it was preempted, and this partition does not queue such jobs again",
-        }
-        for state, words in advice.items():
+        for state, words in ENDS.items():
             if state in states:
                 return f"{words} ({state})"
         return f"its process ended ({states[0] if states else 'state unknown'})"
 
     def cancel(self, jobs: Sequence[str]) -> None:
         """See ``Queue.cancel``; whole arrays are named by one number."""
-        for start in range(0, len(jobs), 200):
-            _call("scancel", *jobs[start : start + 200], check=False)
+        _call("scancel", *dict.fromkeys(job.partition("_")[0] for job in jobs), check=False)
 
 
 class LocalQueue:
-    """Processes of this machine, which start at once and outlive the command."""
+    """Processes of this machine, which start at once and outlive the command and its terminal."""
 
-    place, grace = "this machine", 1.0
+    name, grace = "this machine", 1.0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def submit(self, jobs: Sequence[StudyJob], name: str, after: Sequence[str]) -> list[str]:
-        """See ``Queue.submit``; the jobs themselves wait for others."""
-        import submitit
+    def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
+        """See ``Queue.submit``; none of them is to wait."""
+        del after
+        return [self._start(job, f"{name}-{number}") for number, job in enumerate(jobs)]
 
-        del name, after
-        executor = submitit.LocalExecutor(self._folder, max_num_timeout=0)
-        executor.update_parameters(timeout_min=FOREVER, stderr_to_stdout=True)
-        with environment(PYTHONSAFEPATH="1"), _apart_from_terminal():
-            return [job.job_id for job in executor.submit_array(list(jobs))]
-
-    def find(self, name: str, count: int) -> list[str]:
-        """See ``Queue.find``; a process that was not recorded is not looked for."""
-        del name, count
-        return []
+    def _start(self, job: Job, name: str) -> str:
+        request, log = self._folder / f"{name}.json", self._folder / f"{name}.out"
+        files.write_json(request, dataclasses.asdict(job))
+        with log.open("wb") as output, environment(PYTHONSAFEPATH="1"):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "bnrecon.jobs.job", request],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        process.returncode = 0  # nobody waits for it: no warning that it still runs
+        log.rename(log_of(self._folder, str(process.pid)))
+        return str(process.pid)
 
     def states(self, jobs: Iterable[str]) -> dict[str, str]:
         """See ``Queue.states``."""
@@ -252,25 +251,8 @@ def _call(*command: str, check: bool = True) -> str:
 def _gist(text: str) -> str:
     """The line of an error that says most: Slurm's own, without what is around it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line.partition("error: ")[2] for line in lines if "error: " in line]
-    return (own or lines or ["no reason was given"])[0]
-
-
-@contextlib.contextmanager
-def _apart_from_terminal() -> Iterator[None]:
-    """Processes started within the block live on without the terminal, whatever it sends.
-
-    submitit starts them in the terminal's group, with its output.
-    """
-    apart = functools.partial(
-        subprocess.Popen,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    with mock.patch("submitit.local.local.subprocess.Popen", apart):
-        yield
+    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+    return (errors or lines or ["no reason was given"])[0]
 
 
 def count_states(states: Iterable[str]) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from bnrecon.reproduction.executors.computation import compute, details_to
-from bnrecon.reproduction.outcome import Outcome
-from bnrecon.reproduction.work import Work
+from bnrecon.jobs.computation import compute, details_to
+from bnrecon.jobs.outcome import Outcome
+from bnrecon.jobs.work import Work
 
 __all__ = ["GRACE", "Start", "compute_work", "start"]
 
@@ -52,27 +52,27 @@ class _State:
 _state = _State()
 
 
-def start(given: Start, listener: Connection) -> None:
+def start(share: Start, listener: Connection) -> None:
     """Prepare this process.
 
     It computes in a session of its own, so that Ctrl-C in the terminal reaches the process that
     leads alone, which then tells the others to stop.
 
     Args:
-        given: this process's share.
+        share: this process's share.
         listener: ends when the leading process closes its other end, or ends itself.
     """
     with contextlib.suppress(AttributeError, PermissionError):  # Windows has no sessions
         os.setsid()
-    if given.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = given.gpu
-    given.log.parent.mkdir(parents=True, exist_ok=True)
-    with given.log.open("a", encoding="utf-8") as file:  # a library's last words, too
+    if share.gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = share.gpu
+    share.log.parent.mkdir(parents=True, exist_ok=True)
+    with share.log.open("a", encoding="utf-8") as file:  # a library's last words, too
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(share.threads)
     tqdm.set_lock(threading.RLock())  # its own would be left behind, with a warning, by os._exit
-    _state.log = given.log
+    _state.log = share.log
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_watch, args=(listener,), daemon=True).start()

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bnrecon.reproduction.outcome import Kind, Outcome
-from bnrecon.reproduction.work import Work
+from bnrecon.jobs.outcome import Kind, Outcome
+from bnrecon.jobs.work import Work
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 
@@ -22,14 +22,14 @@ PACKAGES = ("run", "reconstruction", "targets", "solvers")  # whose progress goe
 
 
 def compute(
-    item: Work, claims: Path, log: Path, waiting: Callable[[], str] | None
+    item: Work, claims: Path, log: Path | None, waiting: Callable[[], str] | None
 ) -> Outcome | None:
     """Compute one piece of work, unless it has been done by now.
 
     Args:
         item: the work.
         claims: the folder of the locks that two commands on one machine share.
-        log: the file that holds the details, for the outcome.
+        log: the file that holds the details, for the outcome; ``None`` where they are shown.
         waiting: makes the message to log while another command is at it; without it the value is
             ``None`` then.
 
@@ -40,7 +40,8 @@ def compute(
 
     def outcome(kind: Kind, gist: str) -> Outcome:
         line = " ".join(gist.splitlines())
-        return Outcome(item.key, item.label, kind, line, time.monotonic() - started, str(log))
+        seconds = time.monotonic() - started
+        return Outcome(item.key, item.label, kind, line, seconds, "" if log is None else str(log))
 
     try:
         with locks.claim(item.key, claims, waiting) as held:
@@ -78,22 +79,25 @@ class _Details(logging.FileHandler):
 
 
 @contextlib.contextmanager
-def details_to(log: Path) -> Iterator[None]:
-    """Write what the packages below report to a file, and not to the terminal."""
+def details_to(log: Path | None) -> Iterator[None]:
+    """Write what the packages below report to a file, and not to the terminal, if there is one."""
+    if log is None:
+        yield
+        return
     log.parent.mkdir(parents=True, exist_ok=True)
     handler = _Details(log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     loggers = [details, *(logging.getLogger(f"bnrecon.{name}") for name in PACKAGES)]
-    before = [(found, found.level, found.propagate) for found in loggers]
-    for found in loggers:
-        found.addHandler(handler)
-        found.setLevel(logging.INFO)
-        found.propagate = False
+    before = [(logger, logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
     try:
         yield
     finally:
-        for found, level, propagate in before:
-            found.removeHandler(handler)
-            found.setLevel(level)
-            found.propagate = propagate
+        for logger, level, propagate in before:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
         handler.close()

@@ -1,0 +1,45 @@
+"""Which executor computes what was requested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from bnrecon.jobs.cluster import Cluster
+from bnrecon.jobs.in_process import InProcess
+from bnrecon.jobs.local_processes import LocalProcesses, require_room
+from bnrecon.jobs.options import JobOptions
+from bnrecon.jobs.work import Batch, Executor
+
+__all__ = ["choose"]
+
+
+def choose(
+    options: JobOptions,
+    batch: Batch,
+    device: torch.device | None,
+    seconds: Mapping[str, float],
+    show: bool = False,
+) -> Executor:
+    """Who computes.
+
+    Args:
+        options: what was requested.
+        batch: what the work is of.
+        device: where this machine computes; ``None`` where the jobs of Slurm do.
+        seconds: how long a piece of work takes, by part, as far as it is known.
+        show: whether this process, if it computes alone, shows the details.
+
+    Raises:
+        UserError: this machine does not carry so many processes, or has no such cluster.
+    """
+    if device is None:
+        assert options.cluster is not None
+        return Cluster(batch, options.cluster, seconds=seconds)
+    require_room(options.jobs, device)
+    if options.cluster is not None:
+        return Cluster(batch, options.cluster, options.jobs, device=device)
+    if options.jobs == 1:
+        return InProcess(batch.claims, None if show else batch.log)
+    return LocalProcesses(options.jobs, batch.claims, batch.log, device)

@@ -1,0 +1,133 @@
+"""The options that say who computes: ``jobs=``, ``cluster=``, ``minutes_per_job=``, ``slurm.*``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bnrecon.config import cluster_settings
+from bnrecon.config.cluster_settings import ClusterSettings
+from bnrecon.runtime.errors import UserError, nearest
+
+__all__ = ["CLUSTERS", "OPTIONS", "ClusterOptions", "JobOptions", "read", "split"]
+
+CLUSTERS = ("local", "slurm")
+OPTIONS = ("jobs", "cluster", "minutes_per_job")  # and slurm.NAME
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Whose jobs compute a study's work.
+
+    Args:
+        name: ``"slurm"``, or ``"local"`` for processes of this machine that outlive the command.
+        settings: what each job asks of Slurm.
+        words: the options as they were given.
+        minutes_per_job: for how long a job is given work.
+        detach: whether the command leaves once the jobs are given.
+    """
+
+    name: str
+    settings: ClusterSettings
+    words: tuple[str, ...]
+    minutes_per_job: float = 10.0
+    detach: bool = False
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Who computes: this command's processes, or the jobs of a cluster.
+
+    Args:
+        jobs: number of processes of this machine that share the work.
+        cluster: whose jobs compute it; ``None`` where the command itself does.
+    """
+
+    jobs: int = 1
+    cluster: ClusterOptions | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The options as they are given, without what is usual."""
+        cluster = () if self.cluster is None else self.cluster.words
+        return [*([] if self.jobs == 1 else [f"jobs={self.jobs}"]), *cluster]
+
+
+def split(
+    words: Sequence[str], names: Sequence[str]
+) -> tuple[dict[str, str], list[str], list[str]]:
+    """The values of a command's own options, the words ``slurm.NAME=VALUE``, and all others.
+
+    >>> split(["jobs=2", "slurm.mem=8G", "device=cpu"], OPTIONS)
+    ({'jobs': '2'}, ['slurm.mem=8G'], ['device=cpu'])
+
+    Raises:
+        UserError: an own option is given twice.
+    """
+    values: dict[str, str] = {}
+    slurm, others = [], []
+    for word in words:
+        name, equals, value = word.lstrip("+").partition("=")
+        if equals and name.startswith("slurm."):
+            slurm.append(word.lstrip("+"))
+        elif not equals or name not in names:
+            others.append(word)
+        elif name in values:
+            raise UserError(f"{name}= is given twice")
+        else:
+            values[name] = value
+    return values, slurm, others
+
+
+def read(
+    values: Mapping[str, str], slurm: Sequence[str], detach: bool, config_dir: Path | None
+) -> JobOptions:
+    """Read what a command was told.
+
+    Args:
+        values: the command's own options by name.
+        slurm: words as ``slurm.mem=8G``.
+        detach: the flag ``--detach``.
+        config_dir: the folder of ``slurm.yaml``, where it is not the user's own.
+
+    Raises:
+        UserError: a cluster or a setting that there is not, an impossible number of processes, or
+            options that do not go together.
+    """
+    name, jobs = values.get("cluster"), values.get("jobs", "1")
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", jobs):
+        raise UserError(f"jobs={jobs}: give the number of processes, 1 or more")
+    if name is not None and name not in CLUSTERS:
+        raise UserError(f"cluster={name}: {nearest(name, CLUSTERS)}")
+    if name is None and detach:
+        raise UserError("--detach: is for cluster=slurm and cluster=local")
+    if name != "slurm":
+        minutes = [f"{key}={values[key]}" for key in ("minutes_per_job",) if key in values]
+        if misplaced := [*slurm, *minutes]:
+            raise UserError(f"{misplaced[0]}: is for cluster=slurm")
+    words = (*(f"{key}={values[key]}" for key in OPTIONS[1:] if key in values), *slurm)
+    if name is None:
+        return JobOptions(int(jobs))
+    if name == "local":
+        return JobOptions(int(jobs), ClusterOptions(name, ClusterSettings(), words, detach=detach))
+    if jobs != "1":
+        raise UserError(
+            f"jobs={jobs}: with cluster=slurm, slurm.array_parallelism= says how many jobs "
+            "run at once"
+        )
+    settings = cluster_settings.read(config_dir, slurm)
+    minutes_per_job = _minutes(values.get("minutes_per_job", "10"))
+    return JobOptions(1, ClusterOptions(name, settings, words, minutes_per_job, detach))
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not 0 <= minutes < 1e6:
+        raise UserError(f"minutes_per_job={text}: give a number of minutes; 0 is a job for each")
+    return minutes

@@ -1,0 +1,303 @@
+"""What was given to a cluster, what its jobs report, how far they are, and how to end them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import logging
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bnrecon.config.cluster_settings import ClusterSettings
+from bnrecon.jobs.outcome import Outcome
+from bnrecon.jobs.queues import Queue, count_states, open_queue
+from bnrecon.jobs.work import Batch, title
+from bnrecon.runtime import files, locks, provenance
+from bnrecon.runtime.digests import content_key
+from bnrecon.runtime.errors import RunError, UserError
+
+__all__ = [
+    "Reports", "State", "Submission", "cancel", "handing_out", "new_submission", "state",
+    "states", "submissions",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+JOBS = "jobs"  # the folder of all submissions of a batch
+RECORD = "submission.json"
+
+
+class Reports:
+    """What jobs say: a small file when they begin with a piece of work, another at its end.
+
+    A result counts only if it is stored where it belongs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def start(self, key: str) -> None:
+        """A job begins with a piece of work."""
+        files.write_json(self._file("started", key), {"key": key})
+
+    def end(self, outcome: Outcome) -> None:
+        """A piece of work has ended."""
+        files.write_json(self._file("outcomes", outcome.key), dataclasses.asdict(outcome))
+
+    def outcome(self, key: str) -> Outcome | None:
+        """What became of a piece of work, once a job has said so."""
+        path = self._file("outcomes", key)
+        try:
+            return Outcome(**files.read_json(path))
+        except FileNotFoundError:
+            return None
+        except (files.Damaged, TypeError) as error:
+            return Outcome(key, key, "failed", f"{path} is damaged ({error})", 0.0, str(path))
+
+    def started(self, keys: Iterable[str]) -> set[str]:
+        """Those that a job has begun with."""
+        return self._among("started", keys)
+
+    def ended(self, keys: Iterable[str]) -> set[str]:
+        """Those that a job has reported the end of."""
+        return self._among("outcomes", keys)
+
+    def _among(self, kind: str, keys: Iterable[str]) -> set[str]:
+        """One look at a folder, in place of one at each file."""
+        with contextlib.suppress(OSError):
+            names = {path.name for path in (self._folder / kind).iterdir()}
+            return {key for key in keys if self._file(kind, key).name in names}
+        return set()
+
+    def _file(self, kind: str, key: str) -> Path:
+        # A key may itself be as long as a file's name can be.
+        return self._folder / kind / f"{content_key({'key': key})}.json"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a command gave to a cluster: the ``submission.json`` in a folder of its own.
+
+    Args:
+        folder: holds the record, the logs of the jobs and what they report.
+        name: the folder's name of the study or the sweep.
+        scale: see ``Batch``.
+        cluster: ``"slurm"`` or ``"local"``.
+        command: what continues it.
+        submitted: when (ISO 8601, UTC).
+        host: the machine of the command.
+        jobs: the keys of the work that each job computes, by the cluster's number of the job.
+        collected: the keys of which a command has told the user what became of them, or that are
+            not to be waited for any more.
+    """
+
+    folder: Path
+    name: str
+    scale: str
+    cluster: str
+    command: str
+    submitted: str
+    host: str
+    jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    collected: frozenset[str] = frozenset()
+
+    @property
+    def keys(self) -> list[str]:
+        """All work that is computed, or was."""
+        return [key for keys in self.jobs.values() for key in keys]
+
+    @property
+    def numbers(self) -> list[str]:
+        """The numbers of all jobs, an array's as one."""
+        return list(dict.fromkeys(job.partition("_")[0] for job in self.jobs))
+
+    @property
+    def reports(self) -> Reports:
+        """What the jobs say."""
+        return Reports(self.folder)
+
+    def queue(self, settings: ClusterSettings | None = None) -> Queue:
+        """Where its jobs wait and run.
+
+        Args:
+            settings: what jobs ask for; not needed to look at them.
+
+        Raises:
+            UserError: the cluster cannot be asked from here.
+        """
+        if self.cluster == "local" and self.host != socket.gethostname():
+            raise UserError(
+                f"{self.name} is computed by processes of {self.host} (cluster=local): give the "
+                f"command there; or, if they have ended, remove {self.folder}"
+            )
+        return open_queue(self.cluster, self.folder, settings)
+
+    def with_jobs(self, jobs: Mapping[str, tuple[str, ...]]) -> Submission:
+        """With more jobs; the record is written."""
+        return replace(self, jobs={**self.jobs, **jobs})._written()
+
+    def collect(self, keys: Iterable[str]) -> Submission:
+        """Without waiting for some work any more; the record is written where that is new."""
+        collected = self.collected.union(keys)
+        return (
+            self if collected == self.collected else replace(self, collected=collected)._written()
+        )
+
+    def _written(self) -> Submission:
+        content = dataclasses.asdict(self) | {"collected": sorted(self.collected)}
+        del content["folder"]
+        files.write_json(self.folder / RECORD, content)
+        return self
+
+
+def new_submission(batch: Batch, cluster: str) -> Submission:
+    """A submission with a folder of its own, and no jobs yet."""
+    name = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    folder, now = (batch.folder / JOBS / name).absolute(), provenance.now()
+    host = socket.gethostname()
+    return Submission(folder, batch.folder.name, batch.scale, cluster, batch.command, now, host)
+
+
+@contextlib.contextmanager
+def handing_out(folder: Path) -> Iterator[None]:
+    """Keep other commands on this machine from giving or ending a batch's jobs within the block."""
+    waiting = "waiting for another command, which gives jobs of this study or ends them"
+    with locks.lock_file(folder / ".locks" / "submission", lambda: waiting, required=False):
+        yield
+
+
+def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
+    """What somebody still waits for, the oldest first; a damaged record is named and left.
+
+    Args:
+        folder: the folder of the study or the sweep.
+        scale: of this scale only.
+    """
+    try:
+        folders = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    read = [submission for each in folders if (submission := _read(each.absolute()))]
+    return [
+        submission
+        for submission in read
+        if scale in (None, submission.scale)
+        and not submission.collected.issuperset(submission.keys)
+    ]
+
+
+def _read(folder: Path) -> Submission | None:
+    try:
+        content = files.read_json(folder / RECORD)
+        content["jobs"] = {job: tuple(keys) for job, keys in content["jobs"].items()}
+        content["collected"] = frozenset(content["collected"])
+        return Submission(folder=folder, **content)
+    except FileNotFoundError:
+        return None
+    except (files.Damaged, AttributeError, KeyError, TypeError) as error:
+        logger.warning(
+            "%s is damaged, or was written by another version of bnrecon (%s); which jobs it names "
+            "is not known: end those that still run yourself, then remove %s",
+            folder / RECORD,
+            error,
+            folder,
+        )
+        return None
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a submission is.
+
+    Args:
+        submission: what was given.
+        finished: pieces of work that were computed.
+        failed: pieces that failed, and pieces whose job ended before they were computed.
+        running: pieces that a job is at.
+        queued: pieces that wait for their job, or in it.
+        jobs: number of jobs that are ``"queued"``, ``"running"`` or ``"ended"``; empty where the
+            cluster was not asked.
+        problem: why it could not be asked, in one line.
+    """
+
+    submission: Submission
+    finished: int
+    failed: int
+    running: int
+    queued: int
+    jobs: dict[str, int]
+    problem: str = ""
+
+
+def states(folder: Path, scale: str | None = None) -> list[State]:
+    """How far the submissions are that somebody still waits for, the last one first."""
+    return [state(each) for each in reversed(submissions(folder, scale))]
+
+
+def state(submission: Submission) -> State:
+    """How far a submission is; the cluster is asked only while work is open."""
+    reports, keys = submission.reports, submission.keys
+    ended, started = reports.ended(keys), reports.started(keys)
+    where: dict[str, str] = {}
+    problem = ""
+    if len(ended) < len(set(keys)):
+        try:
+            where = submission.queue().states(submission.jobs)
+        except (UserError, RunError) as error:
+            problem = str(error)
+    counts: Counter[str] = Counter()
+    for job, work in submission.jobs.items():
+        for key in work:
+            if key in ended:
+                outcome = reports.outcome(key)
+                counts["finished" if outcome and outcome.kind == "done" else "failed"] += 1
+            elif where.get(job) == "ended":
+                counts["failed"] += 1
+            else:
+                counts["running" if key in started else "queued"] += 1
+    work_counts = {name: counts[name] for name in ("finished", "failed", "running", "queued")}
+    return State(submission, **work_counts, jobs=dict(Counter(where.values())), problem=problem)
+
+
+def cancel(folder: Path, scale: str | None = None) -> list[str]:
+    """End jobs that wait or run; those that run stop at their next safe point.
+
+    What they have finished stays, and what they have begun goes on from its checkpoint when it is
+    computed again.
+
+    Args:
+        folder: the folder of the study or the sweep.
+        scale: of this scale only.
+
+    Returns:
+        A line on each submission of which jobs were ended.
+
+    Raises:
+        UserError: the cluster cannot be asked from here.
+        RunError: it does not answer.
+    """
+    if not (folder / JOBS).is_dir():
+        return []
+    lines = []
+    with handing_out(folder):  # a command may be giving jobs just now
+        for submission in submissions(folder, scale):
+            queue = submission.queue()
+            where = queue.states(submission.jobs)
+            living = [job for job, state in where.items() if state != "ended"]
+            if not living:
+                continue
+            before = state(submission)
+            queue.cancel(living)
+            submission.collect(submission.keys)
+            lines.append(
+                f"cancelled of {title(submission.name, submission.scale)}: "
+                f"{count_states(where[job] for job in living)} "
+                f"(jobs {', '.join(submission.numbers)}); {before.finished} of "
+                f"{len(set(submission.keys))} tasks are computed, and stay"
+            )
+    return lines

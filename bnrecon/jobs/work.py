@@ -1,0 +1,171 @@
+"""What is computed, by whom, and what of it lies where: work, executors and batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from bnrecon.jobs.outcome import Outcome, Started
+from bnrecon.runtime.digests import content_key, json_values
+
+if TYPE_CHECKING:
+    from bnrecon.config.schema import RunConfig
+    from bnrecon.data import DataSpec
+
+__all__ = ["SWEEP", "Batch", "Executor", "Work", "not_tried", "process_log", "target_key", "title"]
+
+SWEEP = "sweep"  # in the place of a scale
+
+
+class Work(Protocol):
+    """What an executor computes: it knows nothing else of runs and tasks."""
+
+    @property
+    def key(self) -> str:
+        """The same for the same work, wherever it is requested."""
+
+    @property
+    def part(self) -> str:
+        """The part of the study that it belongs to."""
+
+    @property
+    def label(self) -> str:
+        """What progress calls it."""
+
+    @property
+    def command(self) -> str:
+        """What computes it alone."""
+
+    @property
+    def data(self) -> DataSpec | None:
+        """The images that it needs."""
+
+    @property
+    def target(self) -> RunConfig | None:
+        """A run whose target it reads, so that this can be trained before; ``None`` for none."""
+
+    def is_finished(self) -> bool:
+        """Whether its result can be read."""
+
+    def damage(self) -> str | None:
+        """What is wrong with its files, if anything."""
+
+    def set_aside(self) -> None:
+        """Move a damaged own file away; the key's lock must be held."""
+
+    def compute(self) -> str:
+        """Do the work, store the result, and return its gist."""
+
+
+class Executor(Protocol):
+    """Computes work; the caller decides what, and an executor only where."""
+
+    name: str  # who computes, in words
+    processes: int  # how many pieces are computed at once; 0 where that is not known
+
+    def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
+        """Compute the first stage, then the next; yield each start and each outcome.
+
+        Work that fails stops nothing else. Closing the iterator stops what is being computed at its
+        next safe point.
+
+        Raises:
+            Interrupted: work was stopped from outside, or by a time limit.
+        """
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A study at a scale, or a sweep: where its records lie, and how others plan it again.
+
+    Args:
+        folder: the folder of the study or the sweep.
+        scale: the scale of its work, or ``SWEEP``.
+        command: what continues it.
+        planner: a function, as ``"package.module:function"``, that makes all work by key.
+        words: what the planner is given.
+    """
+
+    folder: Path
+    scale: str
+    command: str
+    planner: str = ""
+    words: tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> Path:
+        """The folder of the locks that two commands on one machine share."""
+        return self.folder / ".locks"
+
+    @property
+    def log(self) -> Path:
+        """The file that the progress of each piece of work is written to."""
+        return self.folder / f"{self.scale}.log"
+
+    @property
+    def progress(self) -> Path:
+        """The file that says how far the work is."""
+        return self.folder / f"progress-{self.scale}.jsonl"
+
+    def details(self, processes: int) -> Path:
+        """Where the details are, for a reader, if so many processes compute; of jobs, the folder.
+
+        >>> Batch(Path("study"), "smoke", "").details(2).name
+        'smoke-process-*.log'
+        """
+        if processes == 0:
+            return self.folder / "jobs"
+        return self.log if processes == 1 else process_log(self.log, "*")
+
+
+def title(name: str, scale: str) -> str:
+    """What a user is told of a study or a sweep.
+
+    >>> title("giannou2023", "smoke"), title("11d0db68f3", SWEEP)
+    ('giannou2023 scale=smoke', 'sweep 11d0db68f3')
+    """
+    return f"sweep {name}" if scale == SWEEP else f"{name} scale={scale}"
+
+
+def process_log(log: Path, number: int | str) -> Path:
+    """The log of one of several processes, counted from 1; ``"*"`` stands for all."""
+    return log.with_name(f"{log.stem}-process-{number}.log")
+
+
+def target_key(config: RunConfig) -> str:
+    """The key of the training of a run's target: the same for all runs on the same device.
+
+    >>> from bnrecon.config.composition import compose
+    >>> first = compose(["target.width=8"])
+    >>> second = compose(["target.width=8", "features=id_cond", "seeds=[3]"])
+    >>> target_key(first) == target_key(second)
+    True
+    """
+    request = config.target_request
+    content = {
+        "data": dataclasses.asdict(request.data),
+        "target": [type(request.target).__name__, dataclasses.asdict(request.target)],
+        "train": dataclasses.asdict(request.train),
+        "store": str(request.store),
+        "device": config.device,
+        "threads": config.threads,
+    }
+    return f"target-{content_key(json_values(content))}"
+
+
+def not_tried(item: Work, failed: Mapping[str, Outcome]) -> Outcome | None:
+    """The outcome of work whose target's training failed before; ``None`` for any other work.
+
+    Args:
+        item: the work.
+        failed: outcomes of work that failed, by key.
+    """
+    if not failed or item.target is None:
+        return None
+    if (target := failed.get(target_key(item.target))) is None:
+        return None
+    gist = f"not tried: {target.label} failed ({target.gist})"
+    return Outcome(item.key, item.label, "failed", gist, 0.0, target.log)
