@@ -71,8 +71,10 @@ def test_a_damaged_part_is_named_and_the_others_are_kept(tmp_path):
 # Pieces.
 
 
-def test_targets_come_first_then_exact_cells_then_the_papers_solver_and_benchmarks_last():
-    kinds = [piece.name.partition("-")[2] for piece in pieces.chosen([])]
+def test_recipe_and_targets_come_first_then_cells_by_their_worth_and_benchmarks_last():
+    recipe, *others = (piece.name for piece in pieces.chosen([]))
+    assert recipe == "recipe"
+    kinds = [name.partition("-")[2] for name in others]
     assert kinds[:6] == ["targets", "targets", "exact", "exact", "paper", "paper"]
     assert [kind for kind in kinds if kind == "benchmark"] == kinds[-2:]
 
@@ -84,7 +86,7 @@ def test_the_pieces_are_commands_that_there_are():
             compose(words)
         if name == "study" or name == pieces.TRAIN:
             study = registry.find(words[0])
-            assert {*words[1:]} - {"--jobs", "4"} <= {*study.parts, *study.solvers}
+            assert {*words[1:]} - {"--jobs", "4", "jobs=4"} <= {*study.parts, *study.solvers}
         assert name == "study" or (SCRIPTS / name).is_file()
 
 
