@@ -111,6 +111,13 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_heading(page):
     assert [sizes for sizes in cells if len(set(sizes)) > 1] == []
 
 
+def test_the_cells_of_the_readme_can_be_read_at_a_glance():
+    for line in text_of(ROOT / "README.md").splitlines():
+        if line.startswith("|"):
+            cells = re.sub(r"\]\([^)]*\)|\]\[\d\]", "]", line).split("|")
+            assert max(map(len, cells)) <= 110, line
+
+
 @pytest.mark.parametrize("width", [64, 16])
 def test_the_numbers_of_the_main_job_are_those_that_ship(width):
     table = text_of(ROOT / f"outputs/main_job/vgg18_width{width}/table.md")
