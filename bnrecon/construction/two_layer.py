@@ -1,4 +1,4 @@
-"""Two source layers for one target layer (Burkholz 2024, Lemma 2.1, Thms 2.2 and 2.3)."""
+"""Two source layers for one target layer (Burkholz 2024, Lemma 2.1, Theorems 2.2 and 2.3)."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class Statement:
         ('confirmed', '3 of 3.')
         """
         word = verdict if isinstance(verdict, str) else WORDS[bool(verdict)]
-        evidence = self.evidence.format(**numbers)
-        where, statement = (text.format(**numbers) for text in (self.where, self.statement))
+        texts = (self.where, self.statement, self.evidence)
+        where, statement, evidence = (_fill(text, numbers) for text in texts)
         return Claim(where, statement, word, evidence)
 
 
@@ -86,7 +86,7 @@ class Text:
 
     def sentence(self, name: str, **numbers: Any) -> str:
         """What stands below a heading that is no claim: a sentence that not all captions have."""
-        return self.statements[name].statement.format(**numbers)
+        return _fill(self.statements[name].statement, numbers)
 
     def claims(self, decisions: Decisions) -> list[Claim]:
         """The claims that are decided, in the order of the file or of the decisions' list.
@@ -126,7 +126,7 @@ def read_text(module: str) -> Text:
     """The text beside a module, of which ``__file__`` is given.
 
     Raises:
-        ValueError: the file has no front matter, or two claims of one name.
+        ValueError: the file has no place and title in front, or two claims of one name.
     """
     path = Path(module).with_suffix(".md")
     opening, *parts = path.read_text(encoding="utf-8").split("---\n", 2)
@@ -136,7 +136,11 @@ def read_text(module: str) -> Text:
     statements = _statements(sections)
     if len(statements) < len(sections):
         raise ValueError(f"{path}: two claims have one name; write ## Place #name")
-    return Text(**yaml.safe_load(parts[0]), caption=_joined(caption), statements=statements)
+    try:
+        place = yaml.safe_load(parts[0])
+        return Text(place["where"], place["title"], _joined(caption), statements)
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: its front matter is not where: and title: ({error})") from error
 
 
 def _statements(sections: Iterable[str]) -> dict[str, Statement]:
@@ -151,6 +155,19 @@ def _statements(sections: Iterable[str]) -> dict[str, Statement]:
         before = Statement(where or before.where, words, _joined(evidence))
         statements[name or where] = before
     return statements
+
+
+def _fill(text: str, numbers: Mapping[str, Any]) -> str:
+    """The text with its named numbers.
+
+    Raises:
+        ValueError: it names one that there is not.
+    """
+    try:
+        return text.format(**numbers)
+    except (KeyError, IndexError) as error:
+        beginning = " ".join(text.split()[:6])
+        raise ValueError(f"the text {beginning!r} ... names {error}, and no such number") from error
 
 
 def _joined(text: str) -> str:
@@ -191,7 +208,10 @@ def part(
 
         def caption(rows: pd.DataFrame) -> str:
             named = numbers(rows)
-            return named if isinstance(named, str) else text.caption.format(**named)
+            return named if isinstance(named, str) else _fill(text.caption, named)
+
+    elif "{" in text.caption:
+        raise ValueError(f"{text.where}: its caption names numbers; give part(..., numbers=)")
 
     claims = None if decide is None else lambda rows: text.claims(decide(rows))
     return Experiment(

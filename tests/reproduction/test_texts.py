@@ -1,0 +1,43 @@
+"""The text of a part: what is wrong with it is said, and no brace reaches a page."""
+
+import pytest
+
+from bnrecon.reproduction.texts import part, read_text
+from bnrecon.studies import registry
+
+FRONT = "---\nwhere: Theorem 1\ntitle: A table\n---\n"
+
+
+def write(folder, text):
+    (folder / "made.md").write_text(text, encoding="utf-8")
+    return str(folder / "made.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("A caption.", "must begin with front matter"),
+        ("---\nwhere: a: b\n---\nA caption.", r"made\.md: its front matter is not"),
+        ("---\nwhere: here\n---\nA caption.", "its front matter is not .*title"),
+        (f"{FRONT}A caption.\n## One\nx\n## One\ny\n", "two claims have one name"),
+        (f"{FRONT}At most {{worst}}.\n", "its caption names numbers"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_said(tmp_path, text, why):
+    with pytest.raises(ValueError, match=why):
+        part(write(tmp_path, text), list, list)
+
+
+def test_a_number_that_python_does_not_give_is_named(tmp_path):
+    text = read_text(write(tmp_path, f"{FRONT}\n## One\nHolds.\n> up to {{worst:.0e}}.\n"))
+    assert text.claims(({"One": True}, {"worst": 0.5}))[0].evidence == "up to 5e-01."
+    with pytest.raises(ValueError, match="names 'worst', and no such number"):
+        text.claims(({"One": True}, {}))
+    with pytest.raises(ValueError, match="no claim named"):
+        text.claims(({"Two": True}, {}))
+
+
+@pytest.mark.parametrize("name", registry.STUDIES)
+def test_every_part_has_its_text(name):
+    study = registry.find(name)
+    assert all(study.part(part_name).title for part_name in study.parts)
