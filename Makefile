@@ -29,7 +29,7 @@ quickstart: setup
 	$(BIN)/bnrecon run experiment=quickstart
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slurm: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[slurm]"

@@ -316,7 +316,7 @@ def test_a_layer_that_is_never_reached_is_rebuilt_all_the_same():
 
     rebuilt = reconstruct(Spare().eval(), images=torch.randn(5, 4))
     assert [layer.name for layer in rebuilt.layers] == ["used", "spare"]
-    with pytest.raises(UserError, match="layer spare: the images never reach it"):
+    with pytest.raises(UserError, match="layer spare: the images do not reach it"):
         reconstruct(Spare().eval(), FeatureSpec(activation="relu"), images=torch.randn(5, 4))
 
 
