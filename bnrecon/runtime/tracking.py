@@ -100,13 +100,16 @@ class TrackedRun:
         self._open: dict[str, tuple[Log, contextlib.ExitStack]] = {}
 
     def read(self, path: Path) -> None:
-        """Take the rows that were logged before; drop one that a killed process left torn."""
+        """Take the rows that were logged before; drop what is no row, as a kill may leave it."""
         with contextlib.suppress(FileNotFoundError):
             files.require_regular(path)
             *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
-            if torn:
-                files.write_text(path, "".join(f"{line}\n" for line in lines))
-            self._rows = {_key(row): row for row in map(json.loads, lines)}
+            rows = [row for row in map(_parse, lines) if row]
+            self._rows = {_key(row): row for row in rows}
+            if torn or len(rows) < len(lines):
+                files.write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+            if damaged := len(lines) - len(rows):
+                logger.warning("%s: %d damaged rows are left out", path, damaged)
         self._path = path
 
     def log(self, kind: str, step: int, values: Mapping[str, float]) -> None:
@@ -163,6 +166,15 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Plain]:
 def _key(row: Mapping[str, float]) -> tuple[Any, ...]:
     """What tells rows apart: the step, and the names of the values in whatever order."""
     return (next(iter(row.values())), *sorted(row))
+
+
+def _parse(line: str) -> dict[str, float] | None:
+    """The row of a line, ``None`` for what is none: names with numbers, the step's first."""
+    with contextlib.suppress(ValueError):
+        row = json.loads(line)
+        if isinstance(row, dict) and row and all(isinstance(v, int | float) for v in row.values()):
+            return row
+    return None
 
 
 def _append(path: Path, row: Mapping[str, float]) -> None:

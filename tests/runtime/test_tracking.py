@@ -90,6 +90,20 @@ def test_a_row_that_was_torn_by_a_kill_is_logged_again(tmp_path):
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize("damage", ["garbage", "[1, 2]", '{"epoch": "one"}', "{}"])
+def test_what_is_no_row_is_left_out_and_the_others_stay(damage, tmp_path, caplog):
+    log_some(Trackers({"listed": Listed()}, tmp_path))
+    path = tmp_path / "runs/a" / METRICS
+    text = path.read_text()
+    *others, _ = text.splitlines(keepends=True)
+    path.write_text("".join([*others, f"{damage}\n"]))
+    again = Listed()
+    log_some(Trackers({"listed": again}, tmp_path))
+    assert again.rows() == ROWS[-1:]
+    assert path.read_text() == text
+    assert "1 damaged rows are left out" in caplog.text
+
+
 @pytest.mark.parametrize("call", ["open", "log", "close"])
 def test_a_tracker_that_fails_is_warned_of_once_and_the_others_go_on(call, tmp_path, caplog):
     broken, good = Listed(broken=call), Listed()
