@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         solve_layer,
     )
     from bnrecon.reconstruction.source_file import collapse, load_source
+    from bnrecon.runtime.malloc import keep_freed_memory
     from bnrecon.solvers import SolverSpec, register_solver
     from bnrecon.targets.register import register_target
 
@@ -25,6 +26,7 @@ __all__ = [
     "SolverSpec",
     "assemble",
     "collapse",
+    "keep_freed_memory",
     "load_source",
     "plan_layers",
     "reconstruct",
@@ -42,6 +44,7 @@ __getattr__ = import_on_use(
         "SolverSpec": "solvers",
         "assemble": "reconstruction",
         "collapse": "reconstruction.source_file",
+        "keep_freed_memory": "runtime.malloc",
         "load_source": "reconstruction.source_file",
         "plan_layers": "reconstruction",
         "reconstruct": "reconstruction",

@@ -18,6 +18,7 @@ from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import callers_default_device, one_thread_at_a_time
 
 __all__ = ["compare", "say_how_far"]
@@ -57,7 +58,7 @@ def compare(
     images, notes = images[:64], []
     running, layers = share_parameters(model), _replaced_layers(network)
     network = share_parameters(network, layers.values())
-    with torch.no_grad(), exact_float32():
+    with torch.no_grad(), exact_float32(), keep_freed_memory():
         theirs = _numbers(run_model(running, images.clone()))
         with _count_calls(layers) as ran:
             ours = _numbers(_source_output(network, images.clone()))

@@ -14,6 +14,7 @@ from bnrecon.reconstruction.geometry import centre, geometry_of, pad, take
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 
 __all__ = ["LayerMoments", "gather"]
@@ -201,7 +202,7 @@ def gather(
         module.register_forward_hook(watch(found), with_kwargs=True)
     device = layers[0].module.weight.device if layers else torch.device("cpu")
     # Not in inference mode, in which what a model caches could not be used afterwards.
-    with torch.no_grad(), exact_float32():
+    with torch.no_grad(), exact_float32(), keep_freed_memory():
         for batch in batches:
             run_model(running, batch.to(device))
     return moments
