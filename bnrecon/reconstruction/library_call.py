@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
@@ -111,7 +112,14 @@ def reconstruct(
     if batches is not None:
         moments = gather(plan.model, [layer.found for layer in plan.layers], batches)
     known = check_moments(plan, moments)
-    rebuilt = join_layers(plan, [_rebuilt(layer, known.get(layer.name)) for layer in plan.layers])
+    built = []
+    with tqdm(plan.layers, desc="layers", disable=None, leave=False) as layers:
+        for layer in layers:
+            layers.set_postfix_str(
+                f"{layer.label}, {layer.groups * layer.shape.equations} equations"
+            )
+            built.append(_rebuilt(layer, known.get(layer.name)))
+    rebuilt = join_layers(plan, built)
     return _describe(_compare(rebuilt, own, first, plan), plan)
 
 
