@@ -25,7 +25,7 @@ from bnrecon.runtime.errors import UserError
 from bnrecon.solvers.base import Solution, SolverReport
 from bnrecon.solvers.solving import relative_residual
 
-__all__ = ["BuiltLayer", "build_layer"]
+__all__ = ["FOREIGN", "BuiltLayer", "build_layer"]
 
 FOREIGN = "its solution solves another system: one of another seed, model or features"
 

@@ -23,7 +23,7 @@ from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import Images
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.assembly import check_moments, join_layers
-from bnrecon.reconstruction.building import BuiltLayer, build_layer
+from bnrecon.reconstruction.building import FOREIGN, BuiltLayer, build_layer
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
@@ -261,12 +261,18 @@ def _rebuild_layers(
         logger.info("seed %d: %d layers were solved before", seed, len(solutions))
     for number, layer in enumerate(plan.layers, start=1):
         pairs = layer.draw_groups()
-        solution = solutions.get(layer.name)
-        if solution is None:
+        seen, solution, part = moments.get(layer.name), solutions.get(layer.name), None
+        if solution is not None:
+            part = build_layer(layer, solution, seen, pairs)
+            if part.report.diagnosis == FOREIGN:  # an earlier version set up another system
+                logger.warning("seed %d: %s is solved again: %s", seed, layer.label, FOREIGN)
+                part = None
+        if solution is None or part is None:
             solution, spent = _solve_and_store(layer, pairs, seed, place, key)
             before += spent
+            part = build_layer(layer, solution, seen, pairs)
         log_layer(tracked, seed, number, solution.report)
-        built.append(build_layer(layer, solution, moments.get(layer.name), pairs))
+        built.append(part)
     return built, before
 
 

@@ -14,10 +14,13 @@ from safetensors.torch import load_file
 
 from bnrecon.config import composition
 from bnrecon.data.cifar import CIFAR10_CLASSES
+from bnrecon.reconstruction import plan_layers
 from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult, SeedRecord
 from bnrecon.run import main_job
+from bnrecon.run import seed as seeds
 from bnrecon.runtime import files
+from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
 
 
 def archive(folder, test_seed=0, test=40):
@@ -255,6 +258,25 @@ def test_a_result_that_cannot_be_read_is_named_and_the_others_are_shown(
     assert f"left out: {other / 'result.json'} {message}" in err
     assert (other / "result.json").exists()  # a look sets nothing aside
     assert not list(other.glob("*.damaged"))
+
+
+def test_a_solution_of_another_system_is_not_taken_for_a_solved_layer(tmp_path, caplog):
+    """As of a version that set up the layer's system in another way."""
+    plan = plan_layers(torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Linear(6, 4)).eval())
+    tracked = TrackedRun(NO_TRACKERS, "runs/a", {})
+
+    def rebuild():
+        built, _ = seeds._rebuild_layers(plan, {}, 0, tmp_path, "key", tracked)
+        return [part.report.relative_error for part in built]
+
+    errors = rebuild()
+    assert rebuild() == errors
+    path = tmp_path / "layer-1.safetensors"
+    tensors, metadata = files.read_tensors(path)
+    files.write_tensors(path, {"scale": 2 * tensors["scale"]}, metadata)
+    assert rebuild() == errors
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert rebuild() == errors
 
 
 def test_a_result_of_another_run_is_set_aside_and_the_run_done(finished, command, tmp_path):
