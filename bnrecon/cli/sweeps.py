@@ -129,6 +129,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     from bnrecon.jobs import executors
     from bnrecon.jobs.outcome import Detached
     from bnrecon.jobs.work import SWEEP, Batch
+    from bnrecon.reproduction.collection import collect_finished
 
     words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.options)
     command = shlex.join(["bnrecon", "run", "-m", *words, *options.words])
@@ -143,7 +144,9 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     if len(missing) < len(runs):
         logger.info("%d of %d runs are done already", len(runs) - len(missing), len(runs))
     failures: list[Outcome] = []
-    if missing:
+    if not missing:
+        collect_finished(batch, runs)
+    else:
         cluster = options.cluster.name if options.cluster else None
         device = None if cluster == "slurm" else _device(list(missing.values()), options)
         executor = executors.choose(options, batch, device, {}, show=True)

@@ -102,12 +102,8 @@ class Cluster:
         """The work that jobs of earlier commands compute, or whose failure nobody was told of."""
         wanted: dict[str, _Wanted] = {}
         for submission in submissions(self._batch.folder, self._batch.scale):  # the last one counts
-            reports = submission.reports
             settled = {  # it is finished, or its result was removed
-                key
-                for key in reports.ended(submission.keys)
-                if (outcome := reports.outcome(key)) and outcome.kind == "done"
-                if key not in items or not items[key].is_finished()
+                key for key in submission.done() if key not in items or not items[key].is_finished()
             }
             submission = submission.collect(settled)
             collected = submission.collected

@@ -241,6 +241,25 @@ def test_a_sweep_that_was_left_to_its_jobs_is_collected(command):
 
 
 @pytest.mark.slow
+def test_a_sweep_whose_jobs_have_done_all_of_it_is_finished_once_its_table_is_made(command):
+    words = ("run", *SWEEP, "features=he_normal,id_cond", "train.epochs=1", "cluster=local")
+    assert command(*words, "--detach")[0] == 0
+    [submission] = record.submissions(FOLDER)
+    assert wait_until(lambda: len(submission.reports.ended(submission.keys)) == 3)
+    assert "sweep one: its jobs have ended" in command("status", "one", "outputs=out")[1]
+    code, out, err = command(*words)
+    assert code == 0, err
+    assert "id_cond" in out
+    assert record.submissions(FOLDER) == []
+    told = command("status", "one", "outputs=out")[1]
+    assert told.startswith("sweep one: finished\n")
+    assert "3 of 3 done" in told
+    before = (FOLDER / "progress-sweep.jsonl").read_text()
+    assert command(*words)[0] == 0
+    assert (FOLDER / "progress-sweep.jsonl").read_text() == before
+
+
+@pytest.mark.slow
 def test_hydras_launchers_run_all_and_then_say_what_failed(start):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = (*JOBLIB, "train.epochs=1")

@@ -131,6 +131,23 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     assert "no job of made is known that waits or runs" in out
 
 
+@pytest.mark.slow
+def test_what_its_jobs_have_done_while_nobody_waited_is_collected(made, tmp_path, command):
+    asked = made("good", "long", detach=True)
+    assert run(asked).error is None
+    assert wait_until(lambda: not any(map(is_open, record.states(asked.folder))))
+    assert "its jobs have ended" in command("status", "made", f"outputs={tmp_path / 'out'}")[1]
+    assert run(made("good", "long")).error is None
+    assert record.submissions(asked.folder) == []
+    told = command("status", "made", f"outputs={tmp_path / 'out'}")[1]
+    assert told.startswith("made scale=smoke: finished\n")
+    assert "4 of 4 done" in told
+
+
+def is_open(state):
+    return state.queued or state.running
+
+
 def has_ended(number):
     try:
         return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
