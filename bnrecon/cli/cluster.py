@@ -41,8 +41,11 @@ def _cancel(given: argparse.Namespace) -> int:
         raise UserError(f"scale={scale}: {nearest(scale, SCALES)}")
     from bnrecon.jobs.record import cancel
 
+    sweeps = [name for name in names if is_sweep(outputs, name)]
+    if scale is not None and sweeps:
+        raise UserError(f"scale={scale}: {sweeps[0]} is a sweep, which has none; leave it out")
     for name in names:
-        folder = outputs / ("sweeps" if is_sweep(outputs, name) else "studies") / name
+        folder = outputs / ("sweeps" if name in sweeps else "studies") / name
         lines = cancel(folder, scale)
         for line in lines or [f"no job of {name} is known that waits or runs ({folder})"]:
             output.write(line)

@@ -36,8 +36,7 @@ STATES = {
     "running": "in progress",
     "unclear": "in progress, unless its process ended without reporting",
     "detached": "in progress on a cluster; its command waits for it and makes the tables",
-    "results not collected": "its jobs have ended and stored their results; "
-    "its command makes the tables",
+    "results not collected": "its jobs have ended{failures}; its command makes the tables",
     "finished": "finished",
     "failed": "finished, with failures",
     "interrupted": "interrupted",
@@ -128,7 +127,9 @@ def _study_text(study: StudyStatus) -> str:
     from bnrecon.jobs.work import title
 
     heading = printable(title(study.study, study.scale))
-    lines = [f"{heading}: {printable(study.problem or STATES.get(study.state, study.state))}"]
+    failures = ", with failures" if any(jobs.failed for jobs in study.jobs) else ""
+    state = STATES.get(study.state, study.state).format(failures=failures)
+    lines = [f"{heading}: {printable(study.problem or state)}"]
     facts = [] if study.progress is None else _facts(study, study.progress)
     for name, text in (*facts, *_jobs(study)):
         lines.append(f"  {name:<13}{printable(text)}")

@@ -21,6 +21,8 @@ from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.interruption import finish_loading
 
 if TYPE_CHECKING:
+    import torch
+
     from bnrecon.data import DataSpec
     from bnrecon.jobs.options import JobOptions
     from bnrecon.jobs.outcome import Outcome
@@ -129,6 +131,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     from bnrecon.jobs import executors
     from bnrecon.jobs.outcome import Detached
     from bnrecon.jobs.work import SWEEP, Batch
+    from bnrecon.reproduction.collection import collect_finished
 
     words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.options)
     command = shlex.join(["bnrecon", "run", "-m", *words, *options.words])
@@ -138,14 +141,21 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
         raise UserError(
             f"hydra.sweep.dir={folder}: has a table.md of something else; give another folder"
         )
+    sweeps = Path(runs[0].config.outputs) / "sweeps"
+    if options.cluster is not None and folder.parent != sweeps:
+        raise UserError(
+            f"hydra.sweep.dir={folder}: with cluster= it is a folder in {sweeps}, where bnrecon "
+            "status and bnrecon cancel look for jobs"
+        )
     finish_loading()
     missing = {run.key: run for run in runs if not run.is_finished()}
     if len(missing) < len(runs):
         logger.info("%d of %d runs are done already", len(runs) - len(missing), len(runs))
     failures: list[Outcome] = []
-    if missing:
-        cluster = options.cluster.name if options.cluster else None
-        device = None if cluster == "slurm" else _device(list(missing.values()), options)
+    if not missing:
+        collect_finished(batch, runs)
+    else:
+        device = _check_machine(list(missing.values()), options)
         executor = executors.choose(options, batch, device, {}, show=True)
         try:
             failures = _compute(missing, executor, batch)
@@ -191,11 +201,18 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
     return with_targets(_runs(plan))
 
 
-def _device(runs: Sequence[SweepRun], options: JobOptions) -> Any:
-    """Where this machine's processes compute: a GPU, if any of the runs does."""
-    from bnrecon.runtime import hardware
+def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.device | None:
+    """Where this machine computes: a GPU, if any of the runs does; ``None`` where Slurm's jobs do.
 
-    names = {run.config.device for run in runs} if options.words else {"cpu"}
+    Raises:
+        UserError: a device that is not there, or a tracker that is not installed.
+    """
+    from bnrecon.runtime import extras, hardware
+
+    extras.require_trackers(sorted({name for run in runs for name in run.config.tracker}))
+    if options.cluster is not None and options.cluster.name == "slurm":
+        return None
+    names = {run.config.device for run in runs}
     devices = [hardware.resolve_device(name) for name in sorted(names)]
     return next((device for device in devices if device.type == "cuda"), devices[0])
 

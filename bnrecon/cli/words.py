@@ -52,9 +52,11 @@ def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[st
     from bnrecon.studies import registry
 
     names, given = split([word.removeprefix("study=") for word in words], options)
+    outputs = Path(given.get("outputs", USUAL)).expanduser()
     for name in names:
-        if not is_sweep(Path(given.get("outputs", USUAL)).expanduser(), name):
-            registry.find(name)
+        if name not in registry.STUDIES and not is_sweep(outputs, name):
+            near = nearest(name, registry.STUDIES)
+            raise UserError(f"{name}: no such study or sweep in {outputs}; {near}")
     return names, given
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import shlex
 import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from bnrecon.jobs.record import Submission, handing_out, new_submission, submiss
 from bnrecon.jobs.work import Batch, Work
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError, shorten
+from bnrecon.runtime.shipped import USUAL
 
 __all__ = ["Cluster", "bundle"]
 
@@ -102,12 +104,8 @@ class Cluster:
         """The work that jobs of earlier commands compute, or whose failure nobody was told of."""
         wanted: dict[str, _Wanted] = {}
         for submission in submissions(self._batch.folder, self._batch.scale):  # the last one counts
-            reports = submission.reports
             settled = {  # it is finished, or its result was removed
-                key
-                for key in reports.ended(submission.keys)
-                if (outcome := reports.outcome(key)) and outcome.kind == "done"
-                if key not in items or not items[key].is_finished()
+                key for key in submission.done() if key not in items or not items[key].is_finished()
             }
             submission = submission.collect(settled)
             collected = submission.collected
@@ -193,14 +191,17 @@ class Cluster:
 
     def _where(self, wanted: Mapping[str, _Wanted], again: str) -> str:
         """Where the jobs are, how to look at them and how to stop them."""
+        folder = self._batch.folder
+        outputs = folder.parent.parent
+        option = "" if outputs == USUAL else f" {shlex.quote(f'outputs={outputs}')}"
         lines = [
             f"{_count(each)} (cluster={each.cluster}): {shorten(each.numbers, 10)}\n"
             f"logs: {each.folder}"
             for each in _distinct(wanted)
         ]
         lines.append(
-            "they go on until they are done; bnrecon status shows them, bnrecon cancel "
-            f"{self._batch.folder.name} stops them, {again} waits for them and prints the tables"
+            f"they go on until they are done; bnrecon status{option} shows them, bnrecon cancel "
+            f"{folder.name}{option} stops them, {again} waits for them and prints the tables"
         )
         return "\n".join(lines)
 

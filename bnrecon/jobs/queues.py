@@ -189,7 +189,18 @@ class LocalQueue:
     def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
         """See ``Queue.submit``; none of them is to wait."""
         del after
-        return [self._start(job, f"{name}-{number}") for number, job in enumerate(jobs)]
+        numbers: list[str] = []
+        try:
+            for number, job in enumerate(jobs):
+                numbers.append(self._start(job, f"{name}-{number}"))
+        except OSError as error:
+            self.cancel(numbers)  # of which nothing would be recorded
+            reason = error.strerror or error
+            raise UserError(
+                f"cluster=local: process {len(numbers) + 1} of {len(jobs)} cannot be started "
+                f"({reason})"
+            ) from None
+        return numbers
 
     def _start(self, job: Job, name: str) -> str:
         request, log = self._folder / f"{name}.json", self._folder / f"{name}.out"
@@ -225,7 +236,8 @@ class LocalQueue:
         """The process of a job, unless it has ended; its number may be another one's by now."""
         with contextlib.suppress(psutil.Error, ValueError):
             process = psutil.Process(int(job))
-            ours = any(str(self._folder) in word for word in process.cmdline())
+            # By its name, which no other has: a path to it may lead through links.
+            ours = any(self._folder.name in word for word in process.cmdline())
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None

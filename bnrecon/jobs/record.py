@@ -121,6 +121,13 @@ class Submission:
         """What the jobs say."""
         return Reports(self.folder)
 
+    def done(self) -> dict[str, Outcome]:
+        """What its jobs have computed and nobody has collected, by key."""
+        reports = self.reports
+        ended = reports.ended(self.keys) - self.collected
+        outcomes = {key: outcome for key in ended if (outcome := reports.outcome(key)) is not None}
+        return {key: outcome for key, outcome in outcomes.items() if outcome.kind == "done"}
+
     def queue(self, settings: ClusterSettings | None = None) -> Queue:
         """Where its jobs wait and run.
 

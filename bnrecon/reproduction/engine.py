@@ -19,6 +19,7 @@ from bnrecon.jobs.outcome import Started
 from bnrecon.jobs.work import Batch, Executor, Work
 from bnrecon.reproduction import progress
 from bnrecon.reproduction import request as requests
+from bnrecon.reproduction.collection import collect_finished
 from bnrecon.reproduction.options import result_options
 from bnrecon.reproduction.part import Part, PartRequest
 from bnrecon.reproduction.request import StudyRequest
@@ -119,6 +120,7 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
     """
     missing = _missing(work, batch.claims)
     if not missing:
+        collect_finished(batch, work)
         return
     total = len(missing)
     details = batch.details(executor.processes)

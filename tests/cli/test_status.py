@@ -140,7 +140,7 @@ def test_a_label_cannot_write_to_the_terminal(command, outputs):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["giannou"], "giannou: did you mean 'giannou2023'?"),
+        (["giannou"], "giannou: no such study or sweep in outputs; did you mean 'giannou2023'?"),
         (["scale=smoke"], "scale=smoke: Allowed: outputs"),
         (["outputs=nowhere"], "no such folder; give the outputs folder of your runs"),
         (["outputs=a", "outputs=b"], "outputs= is given twice"),
@@ -187,12 +187,15 @@ def test_jobs_that_have_ended_wait_for_their_command(command, outputs, monkeypat
     monkeypatch.setattr(record, "states", lambda folder, scale: [found])
     out = command("status")[1]
     for text in (
-        "its jobs have ended and stored their results; its command makes the tables",
+        "its jobs have ended; its command makes the tables",
         "tasks: 8 finished, 0 failed, 0 running, 0 queued; jobs: all have ended; logs in ",
         "resume with  bnrecon study giannou2023\n",
     ):
         assert text in out
     assert "0 of 8 done" not in out
+    found = on_a_cluster(outputs, finished=3, failed=5)
+    monkeypatch.setattr(record, "states", lambda folder, scale: [found])
+    assert "its jobs have ended, with failures; its command makes" in command("status")[1]
 
 
 def test_jobs_share_the_work_that_is_left(command, outputs, monkeypatch):

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from processes import ENVIRONMENT, finish, wait_until
 
 from bnrecon.cli import hydra_app, sweeps
 from bnrecon.cli.main import make_parsers
 from bnrecon.jobs import record
+from bnrecon.runtime import extras
 
 FOLDER = Path("out/sweeps/one")
 SWEEP = ("-m", "scale=smoke", "target.groups=[1]", "outputs=out", f"hydra.sweep.dir={FOLDER}")
@@ -81,6 +83,22 @@ def test_a_damaged_result_is_computed_again(command):
 def test_what_is_wrong_with_one_run_is_said_before_any_begins(refused):
     refused("run", *SWEEP, "seeds=[0],[]", line="seeds=[]: give one or more")
     refused("run", "-m", "scale=smoke", "outputs=a,b", line="outputs: all jobs of a sweep have one")
+
+
+@pytest.mark.parametrize("who", [(), ("cluster=local",)])
+def test_what_this_machine_lacks_is_said_once_before_any_run_begins(refused, monkeypatch, who):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refused("run", *SWEEP, "seeds=[0],[1]", "device=cuda", *who, line="device=cuda: torch sees no")
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    words = ("run", *SWEEP, "seeds=[0],[1]", "tracker=wandb", *who)
+    refused(*words, line="tracker=wandb: wandb is not installed")
+    assert not list(Path("out").glob("*/*/jobs"))
+
+
+def test_jobs_are_given_only_where_status_and_cancel_look_for_them(refused):
+    words = ("run", "-m", "scale=smoke", "seeds=[0],[1]", "cluster=local", "hydra.sweep.dir=mine")
+    refused(*words, line="hydra.sweep.dir=mine: with cluster= it is a folder in outputs/sweeps")
+    refused("cancel", "mine", "outputs=.", line="mine: no such study or sweep in .; ")
 
 
 def test_a_table_of_somebody_else_is_not_taken_for_a_sweeps(refused):
@@ -211,11 +229,15 @@ def test_jobs_outlive_an_interrupted_command_which_says_how_to_end_them(start, c
     sweep.send_signal(signal.SIGINT)
     code, _, err = finish(sweep)
     assert code == 130
-    assert "they go on until they are done; bnrecon status shows them, bnrecon cancel one" in err
+    assert "they go on until they are done; bnrecon status outputs=out shows them, bnrecon" in err
+    assert "bnrecon cancel one outputs=out stops them" in err
     [submission] = record.submissions(FOLDER)
     [job] = map(psutil.Process, map(int, submission.jobs))
     assert not has_ended(job)
     assert "sweep one: in progress on a cluster" in command("status", "outputs=out")[1]
+    code, _, err = command("cancel", "one", "outputs=out", "scale=smoke")
+    assert code == 2
+    assert "scale=smoke: one is a sweep, which has none" in err
     code, out, _ = command("cancel", "one", "outputs=out")
     assert code == 0
     assert f"cancelled of sweep one: 1 running (jobs {job.pid}); 0 of 1 tasks are computed" in out
@@ -229,7 +251,9 @@ def test_a_sweep_that_was_left_to_its_jobs_is_collected(command):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "cluster=local")
     code, out, _ = command(*words, "train.epochs=1", "--detach")
     assert code == 0
-    assert re.search(r"1 job \(cluster=local\): \d+\nlogs: .*bnrecon cancel one", out, re.DOTALL)
+    assert re.search(
+        r"1 job \(cluster=local\): \d+\nlogs: .*bnrecon cancel one outputs=out", out, re.DOTALL
+    )
     [submission] = record.submissions(FOLDER)
     assert wait_until(lambda: len(submission.reports.ended(submission.keys)) == 3)
     code, out, err = command(*words, "train.epochs=1")
@@ -238,6 +262,25 @@ def test_a_sweep_that_was_left_to_its_jobs_is_collected(command):
     assert f"; log: {submission.folder}" in err
     assert "id_cond" in out
     assert record.submissions(FOLDER) == []
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_jobs_have_done_all_of_it_is_finished_once_its_table_is_made(command):
+    words = ("run", *SWEEP, "features=he_normal,id_cond", "train.epochs=1", "cluster=local")
+    assert command(*words, "--detach")[0] == 0
+    [submission] = record.submissions(FOLDER)
+    assert wait_until(lambda: len(submission.reports.ended(submission.keys)) == 3)
+    assert "sweep one: its jobs have ended" in command("status", "one", "outputs=out")[1]
+    code, out, err = command(*words)
+    assert code == 0, err
+    assert "id_cond" in out
+    assert record.submissions(FOLDER) == []
+    told = command("status", "one", "outputs=out")[1]
+    assert told.startswith("sweep one: finished\n")
+    assert "3 of 3 done" in told
+    before = (FOLDER / "progress-sweep.jsonl").read_text()
+    assert command(*words)[0] == 0
+    assert (FOLDER / "progress-sweep.jsonl").read_text() == before
 
 
 @pytest.mark.slow

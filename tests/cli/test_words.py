@@ -41,7 +41,7 @@ def test_a_slip_has_the_same_answer_everywhere(refused, name, given, line):
     ("given", "line"),
     [
         ([], "give a study's name, as in: bnrecon cancel burkholz2024"),
-        (["burkholz"], "study=burkholz: did you mean 'burkholz2024'?"),
+        (["burkholz"], "burkholz: no such study or sweep in outputs; did you mean 'burkholz2024'?"),
         (["burkholz2024"], "no folder outputs here"),
         (["burkholz2024", "outputs=nowhere"], "'nowhere': no such folder"),
         (["burkholz2024", "outputs=.", "scale=smok"], "scale=smok: did you mean 'smoke'?"),

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from made_tasks import calls, task_work
 from processes import start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
-from bnrecon.jobs import cluster, record
+from bnrecon.jobs import cluster, queues, record
 from bnrecon.jobs.outcome import Outcome
 from bnrecon.jobs.record import Reports
 from bnrecon.jobs.work import Batch
@@ -115,11 +116,14 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     monkeypatch.setenv(cluster_study.STEPS, "600")
     asked = made("long", "good", detach=True)
     text = run(asked).text
-    assert "bnrecon cancel made" in text
+    assert f"bnrecon cancel made outputs={tmp_path / 'out'} stops them" in text
     assert wait_until(lambda: calls(tmp_path, "counted"))
     [state] = record.states(asked.folder)
     assert (state.running, state.queued, state.finished, state.failed) == (1, 0, 3, 0)
     assert state.jobs == {"running": 1}
+    (tmp_path / "link").symlink_to("out")
+    [linked] = record.states(tmp_path / "link" / "studies" / "made")
+    assert linked.jobs == {"running": 1}
     [number] = state.submission.jobs
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert code == 0
@@ -129,6 +133,23 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     assert record.states(asked.folder) == []
     code, out, _ = command("cancel", "made", f"outputs={tmp_path / 'out'}")
     assert "no job of made is known that waits or runs" in out
+
+
+@pytest.mark.slow
+def test_what_its_jobs_have_done_while_nobody_waited_is_collected(made, tmp_path, command):
+    asked = made("good", "long", detach=True)
+    assert run(asked).error is None
+    assert wait_until(lambda: not any(map(is_open, record.states(asked.folder))))
+    assert "its jobs have ended" in command("status", "made", f"outputs={tmp_path / 'out'}")[1]
+    assert run(made("good", "long")).error is None
+    assert record.submissions(asked.folder) == []
+    told = command("status", "made", f"outputs={tmp_path / 'out'}")[1]
+    assert told.startswith("made scale=smoke: finished\n")
+    assert "4 of 4 done" in told
+
+
+def is_open(state):
+    return state.queued or state.running
 
 
 def has_ended(number):
@@ -145,7 +166,8 @@ def test_ctrl_c_says_what_goes_on_and_how_to_stop_it(made, tmp_path):
         leader.send_signal(signal.SIGINT)
         _, err = leader.communicate(timeout=120)
     assert leader.returncode == 130
-    assert "they go on until they are done; bnrecon status shows them, bnrecon cancel made" in err
+    assert "they go on until they are done; bnrecon status outputs=" in err
+    assert f"bnrecon cancel made outputs={tmp_path / 'out'} stops them" in err
     asked = made("long")
     assert run(asked).error is None
     assert calls(tmp_path, "counted") == 1
@@ -275,6 +297,27 @@ def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkey
     assert "1 job given to a queue: 7" in caplog.text
     [given] = record.submissions(asked.folder)
     assert list(given.jobs) == ["7_0"]
+
+
+def test_processes_that_began_before_one_could_not_are_ended(made, tmp_path, monkeypatch):
+    begin, begun = subprocess.Popen, []
+
+    def begin_one(words, **settings):
+        if "bnrecon.jobs.job" in words:
+            if begun:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            begun.append(begin(words, **settings))
+            return begun[0]
+        return begin(words, **settings)
+
+    monkeypatch.setattr(queues.subprocess, "Popen", begin_one)
+    asked = made("good", "jobs=2")
+    error = run(asked).error
+    assert isinstance(error, UserError)
+    assert "process 2 of 2 cannot be started (Resource temporarily unavailable)" in str(error)
+    assert wait_until(lambda: has_ended(begun[0].pid))
+    assert record.submissions(asked.folder) == []
+    assert [calls(tmp_path, name) for name in "abc"] == [0, 0, 0]
 
 
 def test_processes_of_another_machine_are_not_taken_for_ended(made, command, tmp_path):

@@ -176,7 +176,7 @@ def test_ctrl_c_says_what_goes_on(made, slurm, tmp_path):
         _, err = leader.communicate(timeout=120)
     assert leader.returncode == 130
     assert f"1 job (cluster=slurm): {job_of(made('long'))}" in err
-    assert "bnrecon cancel made stops them" in err
+    assert f"bnrecon cancel made outputs={tmp_path / 'out'} stops them" in err
 
 
 def test_what_slurm_refuses_is_one_line_and_leaves_no_jobs(made):

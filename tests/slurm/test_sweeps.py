@@ -52,7 +52,7 @@ def test_ctrl_c_names_the_jobs_and_the_same_command_waits_for_them(slurm):
     assert code == 130
     [submission] = record.submissions(FOLDER)
     assert f"3 jobs (cluster=slurm): {', '.join(submission.numbers)}" in err
-    assert "bnrecon cancel one stops them" in err
+    assert "bnrecon cancel one outputs=out stops them" in err
     code, out, err = finish(start(*words), LONG)
     assert code == 0, err
     assert "jobs of an earlier command compute" in err
