@@ -97,7 +97,9 @@ def test_an_unknown_piece_is_one_line(tmp_path, capsys):
     assert done.returncode == packed == 2
     said = {"gpu_slice": done.stderr, "pack_for_gpu": capsys.readouterr().err}
     for name, lines in said.items():
-        assert lines.startswith(f"{name}: piece table3: there is none; allowed: table1-targets, ")
+        assert lines.startswith(
+            f"{name}: piece table3: there is none; allowed: recipe, table1-targets, "
+        )
         assert len(lines.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -113,7 +115,7 @@ def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
     ]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "the time is over before: table1-targets; run this again to continue\n"
+    assert done.stdout == "the time is over before: recipe; run this again to continue\n"
 
 
 @pytest.mark.slow

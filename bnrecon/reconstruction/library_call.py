@@ -26,7 +26,7 @@ from bnrecon.reconstruction.report import NOTED, Reconstruction
 from bnrecon.reconstruction.solving import solve_layer
 from bnrecon.reconstruction.substitution import uncompiled
 from bnrecon.runtime.errors import RunError, shorten
-from bnrecon.runtime.torch_modes import outside_torch_modes
+from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["reconstruct"]
@@ -35,6 +35,7 @@ __all__ = ["reconstruct"]
 logger = logging.getLogger(__name__)
 
 
+@one_thread_at_a_time
 @outside_torch_modes
 def reconstruct(
     model: nn.Module,

@@ -290,12 +290,13 @@ def test_a_checkpoint_of_another_network_is_set_aside_and_nothing_of_it_taken(
     )
 
 
-def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, monkeypatch):
+def test_a_target_is_named_by_its_precision_however_that_was_chosen(digits, tmp_path, monkeypatch):
     """On a machine slow at bf16 a target trained in it is found with precision=bfloat16."""
     cpu = torch.device("cpu")
 
     def folder(*overrides):
-        return target_folder(composition.compose(overrides).target_request, digits, cpu)
+        config = composition.compose((*overrides, f"targets={tmp_path}"))
+        return target_folder(config.target_request, digits, cpu)
 
     monkeypatch.setattr(plans, "has_fast_bfloat16", lambda device: True)
     trained = folder()
