@@ -166,9 +166,9 @@ def _do_run(composed: DictConfig) -> None:
     config = composition.from_hydra(composed)
     _load_libraries(config)
     from bnrecon.config import checks
-    from bnrecon.run import main_job
+    from bnrecon.run import main_job, preparation
 
-    main_job.check_names(config)
+    preparation.check_names(config)
     checks.require_folder("outputs", config.outputs)
     if config.targets is not None:
         checks.require_folder("targets", config.targets)
@@ -184,11 +184,11 @@ def _train(given: argparse.Namespace) -> int:
 
     config = composition.compose(given.options)
     _load_libraries(config)
-    from bnrecon.run import main_job
+    from bnrecon.run import target_job
 
     name, folder = ("targets", config.targets) if config.targets else ("outputs", config.outputs)
     checks.require_folder(name, folder)
-    if text := main_job.train_only(config).text():  # empty in all processes but the first
+    if text := target_job.train_only(config).text():  # empty in all processes but the first
         output.write(text)
     return exit_codes.DONE
 

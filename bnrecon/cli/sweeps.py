@@ -178,10 +178,10 @@ def _runs(plan: hydra_app.SweepPlan) -> list[SweepRun]:
         checks.require_folder("outputs", config.outputs)
         if config.targets is not None:
             checks.require_folder("targets", config.targets)
-    from bnrecon.run import main_job
+    from bnrecon.run import preparation
 
     for run in runs:
-        main_job.check_names(run.config)
+        preparation.check_names(run.config)
     return runs
 
 

@@ -9,7 +9,7 @@ from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.data import DataSpec, load
 from bnrecon.jobs.work import Work, target_key
-from bnrecon.run import main_job
+from bnrecon.run import target_job
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.location import is_trained
@@ -77,7 +77,7 @@ class TargetWork:
 
     def compute(self) -> str:
         """Train the target."""
-        return main_job.train_only(self.config).text().partition("\n")[0]
+        return target_job.train_only(self.config).text().partition("\n")[0]
 
 
 def with_targets(work: Sequence[Work]) -> dict[str, Work]:

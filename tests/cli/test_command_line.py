@@ -219,12 +219,12 @@ def test_a_closed_stream_changes_no_exit_code(shell, line, code, out, err):
 
 
 def test_what_calls_sys_exit_with_a_message_has_failed(command, monkeypatch):
-    from bnrecon.run import main_job
+    from bnrecon.run import main_job, target_job
 
     def leave(_):
         sys.exit("bad")
 
-    monkeypatch.setattr(main_job, "train_only", leave)
+    monkeypatch.setattr(target_job, "train_only", leave)
     monkeypatch.setattr(main_job, "run", leave)
     for words in (["train"], ["run"]):
         code, out, err = command(*words)

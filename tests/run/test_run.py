@@ -433,7 +433,7 @@ def test_images_that_tell_no_range_are_refused_before_anything_is_solved(
     command, stored_targets, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("bnrecon.reconstruction.assembly.NOTHING", 1e9)
-    monkeypatch.setattr("bnrecon.run.seed.solve_layer", lambda _: 1 / 0)
+    monkeypatch.setattr("bnrecon.run.seed_files.solve_layer", lambda _: 1 / 0)
     options = ("scale=smoke", "features.activation=tanh", stored_targets, f"outputs={tmp_path}")
     code, _, err = command("run", *options)
     assert code == 2
