@@ -55,26 +55,36 @@ class SolvedLayers:
 
     def solve(self, layer: PlannedLayer, pairs: Sequence[Features]) -> Solution:
         """Solve a layer, from where it was interrupted, and store the solution."""
-        metadata: dict[str, object] = {"name": layer.name, "key": self.key, "seed": self.seed}
-        name = f"{urllib.parse.quote(layer.name, safe='')}.safetensors"
-        unfinished = LayerCheckpoint(self.folder / f"unfinished-{name}", metadata)
+        path = self.folder / f"unfinished-{_file_name(layer)}"
+        unfinished = LayerCheckpoint(path, self._metadata(layer))
         solution = solve_layer(layer, unfinished, pairs)
         seconds = unfinished.before + solution.report.seconds
         report = dataclasses.replace(solution.report, seconds=seconds)
-        metadata |= {"report": dataclasses.asdict(report)}
+        solution = Solution(solution.scale, report)
+        self.store(layer, solution)
+        unfinished.path.unlink(missing_ok=True)
+        self.seconds += unfinished.before
+        return solution
+
+    def store(self, layer: PlannedLayer, solution: Solution) -> None:
+        """Write a layer's solution."""
+        report = solution.report
+        metadata = self._metadata(layer) | {"report": dataclasses.asdict(report)}
+        path = self.folder / f"layer-{_file_name(layer)}"
         try:
-            files.write_tensors(self.folder / f"layer-{name}", {"scale": solution.scale}, metadata)
+            files.write_tensors(path, {"scale": solution.scale}, metadata)
         except OSError as error:
             what = f"{layer.label} is solved and its solution cannot be kept, {error.strerror}"
             raise OSError(error.errno, what, error.filename) from None
-        unfinished.path.unlink(missing_ok=True)
-        self.seconds += unfinished.before
         logger.info(
             f"  seed {self.seed}  {layer.name:<24} n={layer.shape.equations:<8} "
             f"c1={layer.width:<8} {report.solver:<12} residual {report.relative_residual:.1e}  "
             f"{report.seconds:.1f} s"
         )
-        return Solution(solution.scale, report)
+
+    def _metadata(self, layer: PlannedLayer) -> dict[str, object]:
+        """What a stored solution or state belongs to."""
+        return {"name": layer.name, "key": self.key, "seed": self.seed}
 
     def _read(self) -> dict[str, Solution]:
         """The layers that were solved before, by name; damaged files are set aside."""
@@ -97,6 +107,10 @@ class SolvedLayers:
             what = f"{others} solved layers are of {OTHERWISE}; solved again"
             logger.warning("seed %d: %s", self.seed, what)
         return solutions
+
+
+def _file_name(layer: PlannedLayer) -> str:
+    return f"{urllib.parse.quote(layer.name, safe='')}.safetensors"
 
 
 def read_seed(folder: Path, key: str, with_source: bool, repair: bool = False) -> SeedRecord | None:
