@@ -81,12 +81,16 @@ class Claim:
         statement: what is claimed, quoted or in short.
         verdict: one of ``VERDICTS``, computed from the rows.
         evidence: the numbers that it rests on, in a sentence.
+        short: the claim in a line, of one that is listed among the paper's findings.
+        number: the one number of its line.
     """
 
     where: str
     statement: str
     verdict: str
     evidence: str
+    short: str = ""
+    number: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -142,6 +142,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         for network in TARGETS
     }
     numbers["shown"] = "; ".join(f"{cell}: {describe(d)}" for cell, d in differences.items())
+    numbers["first"] = next((f"{describe(d)} ({cell})" for cell, d in differences.items()), "")
     numbers["computed"] = len(with_values(differences.values()))
     numbers["comparisons"] = len(differences)
     return {

@@ -231,6 +231,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "closed": weights - (target + ones) / 2,
     }
     numbers = {name: _spell(values) for name, values in compared.items()}
+    numbers["last"] = str(next(reversed(_intervals(compared["behind"]).values()), "unknown"))
     numbers |= {"lacking": _spell(target - weights)} | REPORTED
     return {name: _decides(values) for name, values in compared.items()}, numbers
 
