@@ -33,7 +33,7 @@ NAMES = {  # by what the command line calls them
 COMPARED = {"features", "features.name", "features.width", "solver", "solver.name"}
 COMPARED |= {"target", "target.activation", "data", "data.name"}
 PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
-GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"))
+GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"), way="rebuilt by")
 
 
 @dataclass(frozen=True)

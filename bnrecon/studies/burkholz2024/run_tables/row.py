@@ -122,11 +122,14 @@ class Grid:
         rows: the label that the grid's rows differ by.
         columns: the label that its columns differ by.
         by: the labels that the grids differ by.
+        way: the one of them that says how a target is rebuilt, where the paper's own setting is
+            shown first.
     """
 
     rows: str
     columns: str
     by: tuple[str, ...]
+    way: str = ""
 
 
 @dataclass(frozen=True)

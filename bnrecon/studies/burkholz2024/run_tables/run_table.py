@@ -222,9 +222,13 @@ def _legend(cells: Sequence[Cell]) -> str:
 
 
 def _grids(cells: Sequence[Cell], grid: Grid) -> list[Block]:
-    """The overview, then each grid under its name."""
+    """The paper's table with ours at its own setting, the overview, each grid under its name."""
     named = grids.grids(cells, grid).items()
+    printed = grids.as_printed(cells, grid, grid.way).items() if grid.way else ()
+    first = [Text(READING.sentence("in print"))] if printed else []
     return [
+        *first,
+        *(Table(frame, title=name) for name, frame in printed),
         Table(grids.overview(cells, grid), grids.FORMATS),
         Text(_legend(cells)),
         *(Table(frame, title=name) for name, frame in named),
