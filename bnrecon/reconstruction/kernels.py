@@ -16,6 +16,7 @@ __all__ = [
     "LAYERS",
     "Layer",
     "Norm",
+    "Unpacked",
     "apply_kernel",
     "changes_to_torch",
     "frozen_layer",
@@ -38,16 +39,15 @@ Layer: TypeAlias = nn.Linear | Convolution | Transposed
 PLAIN: dict[int, type[Any]] = {0: nn.Linear, 1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LAYERS: tuple[type[Any], ...] = (*PLAIN.values(), *TRANSPOSED)
-NORMS: dict[int, type[Norm]] = {
-    0: nn.BatchNorm1d,
-    1: nn.BatchNorm1d,
-    2: nn.BatchNorm2d,
-    3: nn.BatchNorm3d,
-}
+NORMS: list[type[Norm]] = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d]
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-BUILT_IN: tuple[type[Any], ...] = (*LAYERS, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BUILT_IN: tuple[type[Any], ...] = (*LAYERS, *NORMS[1:])
 METHODS = ("forward", "_conv_forward")  # of which a convolution's forward calls the second
 FILES = {sys.modules[kind.__module__].__file__ for kind in BUILT_IN}
+
+
+class Unpacked(nn.Module):
+    """An attention whose projections are modules that it calls; a trace does not look inside."""
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -154,13 +154,9 @@ def kind_of(module: Layer) -> type[Any]:
 def make_layer(
     kind: type[Any], weight: nn.Parameter, bias: nn.Parameter | None = None, **options: Any
 ) -> Any:
-    """A layer in eval mode that holds these parameters; nothing is drawn or copied.
+    """A layer of this class, in eval mode, that holds these parameters; nothing is drawn or copied.
 
-    Args:
-        kind: its class.
-        weight: in the form that it has there.
-        bias: ``None`` for a layer without.
-        options: what the class is called with besides.
+    The ``options`` are what the class is called with besides.
     """
     module = kind(**options, bias=bias is not None, device="meta")
     module.weight, module.bias = weight, bias
