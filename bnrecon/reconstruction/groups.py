@@ -34,8 +34,8 @@ def group_number(layer: int, group: int) -> int:
 
 def joined(parts: Iterable[torch.Tensor | None]) -> torch.Tensor:
     """The parts of all groups as one; a single part is not copied."""
-    known = [part for part in parts if part is not None]
-    return known[0] if len(known) == 1 else torch.cat(known)
+    tensors = [part for part in parts if part is not None]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def joined_digest(groups: Sequence[Features]) -> str:
@@ -87,18 +87,12 @@ def _solve_block(block: list[Problem], before: int) -> list[Solution]:
     matrices = torch.stack([system.operator.dense() for system, _ in block])
     rhs = torch.stack([system.rhs for system, _ in block])
     scales = _minimum_norm(matrices, rhs)
-    left, size = (matrices @ scales[..., None])[..., 0] - rhs, rhs.norm(dim=1)
-    residuals = (left.norm(dim=1) / torch.where(size > 0, size, 1)).tolist()
-    report = SolverReport(
-        "least_squares",
-        0.0,
-        0,
-        (time.perf_counter() - started) / len(block),
-        True,
-        "minimum norm of the scales",
-        "float64",
-        f"the small systems of {len(block)} groups are solved together",
-    )
+    errors, size = (matrices @ scales[..., None])[..., 0] - rhs, rhs.norm(dim=1)
+    residuals = (errors.norm(dim=1) / torch.where(size > 0, size, 1)).tolist()
+    seconds = (time.perf_counter() - started) / len(block)
+    reason = f"the small systems of {len(block)} groups are solved together"
+    norm = "minimum norm of the scales"
+    report = SolverReport("least_squares", 0.0, 0, seconds, True, norm, "float64", reason)
     return [
         Solution(scale, dataclasses.replace(report, relative_residual=residual))
         if residual <= spec.tolerance
@@ -115,8 +109,8 @@ def _minimum_norm(matrices: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
     x = torch.zeros_like(matrices[:, :1].mT)
     try:
         for _ in range(2):
-            left = rhs[..., None] - matrices @ x
-            x = x + torch.linalg.lstsq(matrices, left, driver=driver).solution
+            residuals = rhs[..., None] - matrices @ x
+            x = x + torch.linalg.lstsq(matrices, residuals, driver=driver).solution
     except LinAlgError:
         x.fill_(torch.nan)
     return x[..., 0]

@@ -41,10 +41,8 @@ class RefusedLayers(UserError):
 def raise_nothing_left(refused: Mapping[str, str]) -> None:
     """Raise ``UserError``: there is nothing to rebuild."""
     if refused:
-        raise RefusedLayers(
-            f"none of the network's {len(refused)} layers can be rebuilt ({list_refused(refused)})",
-            refused,
-        )
+        none = f"none of the network's {len(refused)} layers can be rebuilt"
+        raise RefusedLayers(f"{none} ({list_refused(refused)})", refused)
     raise UserError(
         "the network has no convolution or linear layer (one that is trained by its "
         "normalizations alone is a source network already: bnrecon train)"

@@ -10,13 +10,7 @@ from torch import nn
 
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.geometry import geometry_of, pad
-from bnrecon.reconstruction.kernels import (
-    Layer,
-    apply_kernel,
-    kind_of,
-    output_channels,
-    weight_of,
-)
+from bnrecon.reconstruction.kernels import Layer, apply_kernel, kind_of, output_channels, weight_of
 
 __all__ = ["ReplacedLayer", "TrialLayer", "refuse_sequences"]
 

@@ -84,13 +84,7 @@ def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[
 
 
 def group_system(layer: PlannedLayer, target: TargetLayer, pair: Features) -> System:
-    """The system of a layer, or of one group of it.
-
-    Args:
-        layer: what was planned; tells the device and whether its features' columns are orthogonal.
-        target: the layer's weight and skip connection, or those of the group.
-        pair: the features that this group is built of.
-    """
+    """The system of a layer, or of one group of it, for its target and its pair of features."""
     orthogonal = distribution(layer.features.name).orthogonal
     return layer_system(target, pair, layer.found.module.weight.device, orthogonal)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,32 +12,21 @@ from torch import nn
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.affine_map import (
-    AffineMap,
-    fold_inner_shift,
-    norm_values,
-    present_map,
-    write_map,
-)
+from bnrecon.features.register import distribution
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reconstruction import affine_map
+from bnrecon.reconstruction.affine_map import AffineMap, norm_values
 from bnrecon.reconstruction.collapse import collapsed_bias, present_layer
-from bnrecon.reconstruction.geometry import centre
+from bnrecon.reconstruction.geometry import centre, identity_output
 from bnrecon.reconstruction.groups import joined, joined_digest
-from bnrecon.reconstruction.identity_features import identity_output
-from bnrecon.reconstruction.kernels import (
-    Layer,
-    apply_kernel,
-    frozen_layer,
-    norm_class,
-)
+from bnrecon.reconstruction.kernels import Layer, apply_kernel, frozen_layer, norm_class
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 
-__all__ = ["IMPLICIT_FROM", "SourceLayer"]
-
+__all__ = ["FORWARD_BYTES", "IMPLICIT_FROM", "SourceLayer", "holds_weights", "weight_bytes"]
 
 # Of one chunk's intermediate map: small enough to stay near the processor's cache.
 CHUNK_BYTES = 32 * 2**20
-
-
+FORWARD_BYTES = 4 * CHUNK_BYTES  # weights, the intermediate map, both normalized
 IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
 
 
@@ -86,9 +75,8 @@ class SourceLayer(ReplacedLayer):
             skip = joined(pair.skip_weight for pair in self.pairs)
             self.skip = nn.Parameter(self._pointwise(skip.to(dtype, copy=True)), False)
         if not self.implicit and features.in_memory:
-            first, second = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
-            second = second.reshape(*second.shape[:2], *self.geometry.kernel)
-            self.first = frozen_layer(self._pointwise(first), dtype, count)
+            first, second = self._as_kernels(pair.weights() for pair in self.pairs)
+            self.first = frozen_layer(first, dtype, count)
             self.second = frozen_layer(second, dtype, count, **self.geometry.movement)
         self.to(module.weight.device).eval()
 
@@ -101,6 +89,14 @@ class SourceLayer(ReplacedLayer):
         """A matrix as a kernel of one tap."""
         return matrix.reshape(*matrix.shape, *(1 for _ in self.geometry.kernel))
 
+    def _as_kernels(
+        self, weights: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The kernels of A and B from the weights of each group."""
+        first, second = map(joined, zip(*weights, strict=True))
+        second = second.reshape(*second.shape[:2], *self.geometry.kernel)
+        return self._pointwise(first), second
+
     def set_maps(self, first: AffineMap, second: AffineMap) -> None:
         """Make the layer compute with these affine maps; their statistics are rounded.
 
@@ -109,18 +105,18 @@ class SourceLayer(ReplacedLayer):
         precision = self.first_norm.weight.dtype
         first = first.rounded(precision)
         if not self.inner_shift:
-            first, second = fold_inner_shift(self.pairs, first, second)
+            first, second = affine_map.fold_inner_shift(self.pairs, first, second)
         self.maps = first, second.rounded(precision)
         for norm, wanted in zip((self.first_norm, self.second_norm), self.maps, strict=True):
-            write_map(norm, wanted)
+            affine_map.write_map(norm, wanted)
 
     def present_maps(self) -> tuple[AffineMap, AffineMap]:
         """The maps of the normalizations as they are now.
 
         Those that were set or, where parameters have changed since, those of the parameters.
         """
-        first, second = self.maps or (None, None)
-        return present_map(self.first_norm, first), present_map(self.second_norm, second)
+        present, (first, second) = affine_map.present_map, self.maps or (None, None)
+        return present(self.first_norm, first), present(self.second_norm, second)
 
     def _pair(self, x: torch.Tensor) -> torch.Tensor:
         """Both convolutions and normalizations on a padded input."""
@@ -190,9 +186,7 @@ class SourceLayer(ReplacedLayer):
         if not self.features.in_memory:
             held = self.first_norm.weight
             made = (pair.part(part, held.dtype, held.device) for pair in self.pairs[groups])
-            first, second = map(joined, zip(*made, strict=True))
-            second = second.reshape(*second.shape[:2], *self.geometry.kernel)
-            return self._pointwise(first), second
+            return self._as_kernels(made)
         first, second = (
             layer.weight.unflatten(0, (len(self.pairs), -1))[groups]
             for layer in (self.first, self.second)
@@ -205,9 +199,8 @@ class SourceLayer(ReplacedLayer):
             return hidden
         if not self.training:
             low, high = self.region
-            self.outside += int((hidden < low).sum()) + (
-                int((hidden > high).sum()) if high < math.inf else 0
-            )
+            self.outside += int((hidden < low).sum())
+            self.outside += int((hidden > high).sum()) if high < math.inf else 0
         return self.activation(hidden)
 
     def _implicit(self, x: torch.Tensor) -> torch.Tensor:
@@ -265,3 +258,28 @@ class SourceLayer(ReplacedLayer):
 def _equal(held: torch.Tensor, drawn: torch.Tensor) -> bool:
     """Whether a frozen weight is the drawn one, in whichever type it is held."""
     return torch.equal(held.detach().cpu().float().flatten(), drawn.flatten())
+
+
+def holds_weights(name: str) -> bool:
+    """Whether features of a distribution hold the weights that were drawn."""
+    return name != "sign" and "disk" in distribution(name).storages
+
+
+def weight_bytes(name: str, shape: LayerShape, width: int, module: Layer) -> int:
+    """Bytes of memory that the frozen weights of a source layer take where it is.
+
+    Beside the layer's own weights a processor's memory has those that were drawn, in float32: the
+    same tensors in a float32 network, unless those of several groups were joined. Signs and
+    patterns are formed for the layer alone.
+
+    ``shape`` and ``width`` are those of one group of the target layer.
+
+    >>> shape = LayerShape(8, 8)
+    >>> [weight_bytes("he_normal", shape, 96, torch.nn.Linear(8, 8, dtype=kind))
+    ...  // (96 * 16) for kind in (torch.float32, torch.float64)]
+    [4, 12]
+    """
+    itemsize, groups = module.weight.itemsize, getattr(module, "groups", 1)
+    shared = itemsize == 4 and groups == 1
+    drawn = 4 if holds_weights(name) and not shared and module.weight.device.type == "cpu" else 0
+    return groups * shape.feature_bytes(width) // 4 * (itemsize + drawn)

@@ -19,15 +19,15 @@ NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn
 
 def freeze(network: nn.Module) -> list[str]:
     """Freeze all but normalizations; return the names of other parameters that were trainable."""
-    found = []
+    frozen = []
     for prefix, module in network.named_modules():
         if isinstance(module, NORMALIZATIONS):
             continue
         for name, parameter in module.named_parameters(prefix, recurse=False):
             if parameter.requires_grad:
                 parameter.requires_grad_(False)
-                found.append(name)
-    return found
+                frozen.append(name)
+    return frozen
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The tensors in what a function is given, however it is nested."""
+"""The tensors in what a function is given, however it is nested, and what a type is called."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["tensors_in"]
+__all__ = ["dtype_name", "tensors_in"]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """What a message calls a type."""
+    return str(dtype).removeprefix("torch.")
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

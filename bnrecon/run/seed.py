@@ -22,8 +22,13 @@ from bnrecon.config.schema import VOLATILE, RunConfig
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.data import Images
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.assembly import check_moments, join_layers
-from bnrecon.reconstruction.building import FOREIGN, BuiltLayer, build_layer
+from bnrecon.reconstruction.assembly import (
+    FOREIGN,
+    BuiltLayer,
+    build_layer,
+    check_moments,
+    join_layers,
+)
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
