@@ -55,15 +55,9 @@ class AffineMap(NamedTuple):
         return cls(*map(torch.cat, zip(*maps, strict=True)))
 
     @classmethod
-    def of_parameters(
-        cls,
-        gamma: torch.Tensor,
-        beta: torch.Tensor,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        eps: float,
-    ) -> AffineMap:
-        """The map of a BatchNorm with γ and β in float64 and running statistics, all (c,)."""
+    def of_values(cls, values: Sequence[torch.Tensor], eps: float) -> AffineMap:
+        """The map of a BatchNorm with these γ, β (in float64), running mean and variance, (c,)."""
+        gamma, beta, mean, variance = values
         scale = gamma / (variance.double() + eps).sqrt()
         return cls(scale, beta - scale * mean.double(), mean, variance)
 
@@ -91,7 +85,7 @@ def present_map(norm: Norm, wanted: AffineMap | None) -> AffineMap:
         values = zip(wanted.values(norm.eps), held, strict=True)
         if all(torch.equal(value.to(now), now) for value, now in values):
             return wanted.to(gamma.device)  # the network may have been moved since it was written
-    return AffineMap.of_parameters(gamma.double(), beta.double(), mean, variance, norm.eps)
+    return AffineMap.of_values((gamma.double(), beta.double(), mean, variance), norm.eps)
 
 
 def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:

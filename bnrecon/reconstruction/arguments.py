@@ -12,7 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.kernels import changes_to_torch
-from bnrecon.reconstruction.tensors import dtype_name
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.runtime.errors import UserError, nearest, shorten
 from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import SOLVERS
@@ -88,10 +88,8 @@ def check_parameters(model: nn.Module) -> None:
 def check_tensors(model: nn.Module) -> None:
     """Raise ``UserError`` unless all of the model's tensors hold numbers."""
     if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
-        raise UserError(
-            "model: some of its tensors are on the meta device and hold no numbers; "
-            "load its weights first"
-        )
+        why = "some of its tensors are on the meta device and hold no numbers"
+        raise UserError(f"model: {why}; load its weights first")
 
 
 def check_seed(seed: object) -> None:

@@ -19,13 +19,12 @@ from bnrecon.reconstruction.groups import joined_digest, weakest
 from bnrecon.reconstruction.layer_report import report_layer
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
-from bnrecon.reconstruction.refusal import layer_label
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport, Reconstruction
 from bnrecon.reconstruction.solving import group_system, tolerance_for
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute
-from bnrecon.reconstruction.tensors import dtype_name
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.torch_modes import outside_torch_modes
 from bnrecon.solvers.base import Solution, SolverReport
@@ -100,24 +99,20 @@ def check_moments(
                 f"finite in {dtype_name(layer.found.module.weight.dtype)}; are they with "
                 "model.double()?"
             )
-        if activation != "identity":
-            _check_range(layer.name, seen, activation)
+        if activation == "identity":
+            continue
+        if seen is None or seen.largest_input is None:
+            raise UserError(
+                f"{layer.label}: the images do not reach it, or within torch.vmap, so that its "
+                f"range is not known; activation={activation} needs it"
+            )
+        if (largest := float(seen.largest_input.max())) < NOTHING:
+            raise UserError(
+                f"{layer.label}: on the images its inputs are at most {largest:.0e}, too small to "
+                "tell their range; give images as the network will see them, or none and "
+                "activation=identity"
+            )
     return reached
-
-
-def _check_range(name: str, seen: LayerMoments | None, activation: str) -> None:
-    """Raise ``UserError`` unless the moments tell the range of a layer's inputs."""
-    label = layer_label(name)
-    if seen is None or seen.largest_input is None:
-        raise UserError(
-            f"{label}: the images do not reach it, or within torch.vmap, so that its range is not "
-            f"known; activation={activation} needs it"
-        )
-    if (largest := float(seen.largest_input.max())) < NOTHING:
-        raise UserError(
-            f"{label}: on the images its inputs are at most {largest:.0e}, too small to tell "
-            "their range; give images as the network will see them, or none and activation=identity"
-        )
 
 
 class BuiltLayer(NamedTuple):
@@ -165,16 +160,18 @@ def build_layer(
         scales = system.scales(scale.to(system.rhs))
         del system  # its float64 factors, before the layer's errors form others
         seen = None if moments is None else moments.of_group(group, len(pairs))
-        region = _region(planned, pair, scales, seen)
+        largest = None if seen is None else seen.largest_input
+        reach = None if largest is None else spec.margin * largest
+        region = linear_region(spec.activation, pair, scales, reach, spec.epsilon)
         maps.append(_maps(planned, group, pair, scales, region, seen))
         regions.append(region)
     first, second = map(AffineMap.join, zip(*maps, strict=True))
     layer.region = min(r.low for r in regions), max(r.high for r in regions)
     layer.set_maps(first, second)
-    reach = None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1]
+    end = None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1]
     recipe = LayerRecipe(
         *(source.name, source.norm_name, planned.number, spec.name, planned.seed, spec.strict),
-        *(planned.width, spec.activation, joined_digest(pairs), spec.skip, reach),
+        *(planned.width, spec.activation, joined_digest(pairs), spec.skip, end),
     )
     # Each group's report has the seconds of all of them.
     solved = dataclasses.replace(weakest(reports), seconds=solution.report.seconds)
@@ -191,22 +188,10 @@ def _checked(
 ) -> SolverReport:
     """The report with the residual that the scales, be they of another plan, have in this one."""
     residual = relative_residual(system, scale.to(system.rhs))
-    converged, diagnosis = residual <= tolerance_for(planned, target, system), report.diagnosis
-    if report.converged and not converged:
-        diagnosis = FOREIGN
-    return dataclasses.replace(
-        report, relative_residual=residual, converged=converged, diagnosis=diagnosis
-    )
-
-
-def _region(
-    planned: PlannedLayer, pair: Features, scales: Scales, moments: LayerMoments | None
-) -> LinearRegion:
-    """Where the activation is linear for the inputs that were seen."""
-    spec = planned.features
-    seen = None if moments is None else moments.largest_input
-    largest = None if seen is None else spec.margin * seen
-    return linear_region(spec.activation, pair, scales, largest, spec.epsilon)
+    converged = residual <= tolerance_for(planned, target, system)
+    why = FOREIGN if report.converged and not converged else report.diagnosis
+    report = dataclasses.replace(report, converged=converged, diagnosis=why)
+    return dataclasses.replace(report, relative_residual=residual)
 
 
 def _maps(

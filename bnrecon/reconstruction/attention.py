@@ -95,9 +95,8 @@ class Attention(Unpacked):
     @property
     def in_proj_weight(self) -> torch.Tensor | None:
         """The packed weight, for code that reads it; ``None`` where it is not packed."""
-        if not self._qkv_same_embed_dim:
-            return None
-        return torch.cat([getattr(self, name).weight for name in PROJECTIONS])
+        weights = [getattr(self, name).weight for name in PROJECTIONS]
+        return torch.cat(weights) if self._qkv_same_embed_dim else None
 
     @property
     def in_proj_bias(self) -> torch.Tensor | None:
@@ -133,12 +132,11 @@ def _has_fast_path(model: nn.Module) -> bool:
 
 def fast_path_notes(model: nn.Module) -> list[str]:
     """What a user of ``unpack`` should know."""
-    if not _has_fast_path(model):
-        return []
-    return [
+    note = (
         "the fast path of TransformerEncoderLayer, which goes past its parts, is off in the source "
         "network; where a padding mask hides positions, that path may write zeros there instead"
-    ]
+    )
+    return [note] if _has_fast_path(model) else []
 
 
 def _windows() -> ModuleType | None:
@@ -152,8 +150,7 @@ def _windows() -> ModuleType | None:
 
 def reads_projections(module: nn.Module) -> bool:
     """Whether a module is a Swin's attention, which reads its projections' weights past them."""
-    windows = _windows()
-    return windows is not None and windows.reads_projections(module)
+    return (windows := _windows()) is not None and windows.reads_projections(module)
 
 
 def pack(network: nn.Module) -> nn.Module:
@@ -175,11 +172,8 @@ def unpack(
     ``TransformerEncoderLayer`` computes all of itself from its parts' weights in eval mode, past
     the parts themselves: in the copy it does not.
 
-    Args:
-        model: is left as it is; the copy shares its tensors.
-        copy: as ``substitute``: copies a model with the objects that it is given, by ``id``, in
-            place of others.
-        kept: whether the attention of a name stays as it is.
+    The model is left as it is; the copy, made by ``copy`` as by ``substitute``, shares its tensors.
+    ``kept`` says whether the attention of a name stays as it is.
     """
     modules = {name: module for name, module in model.named_modules() if not kept(name)}
     taken: dict[int, object] = {

@@ -93,12 +93,9 @@ def present_layer(layer: SourceLayer) -> Layer:
 class LayerErrors(NamedTuple):
     """How far a layer's kernel is from the target's.
 
-    Args:
-        exact: the relative error in float64.
-        assembled: the same in the network's precision.
-        exact_channel: the largest relative error of one output's weights, in float64.
-        assembled_channel: the same in the network's precision.
-        channel: the output of which that is.
+    ``exact`` is the relative error in float64, ``exact_channel`` the largest of one output's
+    weights; ``assembled`` and ``assembled_channel`` are the same in the network's precision, and
+    ``channel`` is the output of which that is.
     """
 
     exact: float

@@ -14,15 +14,13 @@ from torch import nn
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 from bnrecon.reconstruction.report import NOTED, OutputDifference
-from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.reconstruction.tensors import tensors_in
+from bnrecon.reconstruction.substitution import share_parameters, tensors_in
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import callers_default_device, one_thread_at_a_time
 
 __all__ = ["compare", "say_how_far"]
-
 
 FAR = 0.1  # of an output's spread: farther off, the two are not the same network
 NUDGE = 1e-4  # of the images' size: about what rounding in float32 may come to
@@ -76,10 +74,8 @@ def compare(
             f"outputs are of shape {shapes[0]} where the model's are {shapes[1]}: their shape "
             "depends on their values, or on something that a replaced layer does not give"
         )
-    ours_finite, theirs_finite = (
-        all(bool(part.isfinite().all()) for part in parts) for parts in (ours, theirs)
-    )
-    if theirs_finite and not ours_finite:
+    finite = [all(bool(part.isfinite().all()) for part in parts) for parts in (ours, theirs)]
+    if finite == [False, True]:
         raise RunError(
             "the source network's outputs are not finite, the model's are; are those of a source "
             "network of model.double() for these images?"
@@ -110,9 +106,8 @@ def _count_calls(layers: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
     calls = Counter(dict.fromkeys(layers, 0))
     with contextlib.ExitStack() as hooks:
         for name, module in layers.items():
-            hooks.enter_context(
-                module.register_forward_hook(lambda *_, name=name: calls.update([name]))
-            )
+            hook = module.register_forward_hook(lambda *_, name=name: calls.update([name]))
+            hooks.enter_context(hook)
         yield calls
 
 

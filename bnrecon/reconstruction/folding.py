@@ -21,7 +21,6 @@ from bnrecon.runtime.errors import shorten
 
 __all__ = ["FoundLayer", "Inventory", "find_layers", "replacements"]
 
-
 # Hooks that do nothing but compute a layer's weight before it is used.
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 # Hooks that change no output: of gradients, and of saving and loading.
@@ -132,10 +131,8 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
     if not isinstance(module, LAYERS):
         return None
     if not is_plain(module):
-        return (
-            f"{type(module).__name__} computes something of its own, "
-            "not a plain convolution or linear layer"
-        )
+        computed = f"{type(module).__name__} computes something of its own"
+        return f"{computed}, not a plain convolution or linear layer"
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     if any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks):
         return "its forward hooks would be lost with it: remove them first"

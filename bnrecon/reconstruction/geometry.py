@@ -96,12 +96,9 @@ def _by_side(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, 
 def pad(
     x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """Pad a layer's input as the target does.
+    """Pad a layer's input x (N, c0, *sides) as the target does.
 
-    Args:
-        x: (N, c0, *sides).
-        geometry: of the layer.
-        output_sides: those of the output, where a transposed convolution is not to have its own.
+    A transposed convolution may be given the sides of its output, in place of its own.
     """
     pads = geometry.pads
     if geometry.spread:
@@ -139,24 +136,29 @@ def centre(
 
     ``kernel`` has its sides, ``sides`` those of the layer's output.
     """
-    return take(x, _windows([side // 2 for side in kernel], geometry, sides))
+    return _at_tap(x, [side // 2 for side in kernel], geometry, sides)
+
+
+def _at_tap(
+    x: torch.Tensor,
+    tap: Sequence[int],
+    geometry: Geometry,
+    sides: Sequence[int],
+    strided: bool = False,
+) -> torch.Tensor:
+    """What one tap of a kernel passes over, as a view, with strides applied or not."""
+    along = zip(tap, geometry.stride, geometry.dilation, sides, strict=True)
+    window = [
+        slice(i * dilation, i * dilation + (side - 1) * step + 1, step if strided else 1)
+        for i, step, dilation, side in along
+    ]
+    return take(x, window)
 
 
 def take(x: torch.Tensor, sides: Sequence[slice]) -> torch.Tensor:
     """A part of each of the last sides, as a view."""
-    index: tuple[Any, ...] = (..., *sides)
+    index: Any = (..., *sides)
     return x[index]
-
-
-def _windows(
-    tap: Sequence[int], geometry: Geometry, sides: Sequence[int], strided: bool = False
-) -> list[slice]:
-    """What one tap of a kernel passes over along each side, with strides applied or not."""
-    along = zip(tap, geometry.stride, geometry.dilation, sides, strict=True)
-    return [
-        slice(i * dilation, i * dilation + (side - 1) * step + 1, step if strided else 1)
-        for i, step, dilation, side in along
-    ]
 
 
 def identity_output(
@@ -169,43 +171,30 @@ def identity_output(
 ) -> torch.Tensor:
     """Sum φ(s_l x_j + t_l) over the features l = (i, tap, j) of each output i.
 
-    That is the output of B, (N, c2, *sides), for M = I: no weight is formed.
-
-    Args:
-        x: the padded input (N, c0, *sides).
-        scale: s (groups n,), of the first normalization.
-        shift: t (groups n,), of the same.
-        shape: of one group of the target layer.
-        geometry: of that layer.
-        activation: φ; without it the sum is one convolution.
+    That is the output of B, (N, c2, *sides), for M = I: no weight is formed. Of the padded input x
+    (N, c0, *sides) it takes scale s and shift t (groups n,) of the first normalization; ``shape``
+    is that of one group. Without φ the sum is one convolution.
     """
     table = (-1, shape.taps, shape.inputs)
     scale, shift = scale.reshape(table), shift.reshape(table)
     if activation is None:
         kernel = scale.transpose(1, 2).reshape(len(scale), shape.inputs, *geometry.kernel)
         return apply_kernel(x, kernel, shift.sum((1, 2)), geometry.groups, **geometry.movement)
-    patches = _patches(x, geometry)
-    groups = patches.unflatten(2, (geometry.groups, shape.inputs))
+    sides = _sides(x, geometry)
+    taps = itertools.product(*map(range, geometry.kernel))
+    seen = [_at_tap(x, tap, geometry, sides, strided=True) for tap in taps]
+    groups = torch.stack(seen, 1).reshape(len(x), len(seen), geometry.groups, shape.inputs, -1)
     outputs = [
         activation(s[..., None] * groups[:, :, output // shape.outputs] + t[..., None]).sum((1, 2))
         for output, (s, t) in enumerate(zip(scale, shift, strict=True))
     ]
-    return torch.stack(outputs, 1).reshape(len(x), len(scale), *_sides(x, geometry))
-
-
-def _patches(x: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """What each tap of the kernel passes over: (N, taps, c0, places)."""
-    sides = _sides(x, geometry)
-    taps = itertools.product(*map(range, geometry.kernel))
-    seen = [take(x, _windows(tap, geometry, sides, strided=True)) for tap in taps]
-    return torch.stack(seen, 1).reshape(len(x), len(seen), x.shape[1], -1)
+    return torch.stack(outputs, 1).reshape(len(x), len(scale), *sides)
 
 
 def _sides(x: torch.Tensor, geometry: Geometry) -> list[int]:
     """Sides of the output for a padded input."""
+    sizes = (x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation)
     return [
         (side - dilation * (kernel - 1) - 1) // step + 1
-        for side, kernel, step, dilation in zip(
-            x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation, strict=True
-        )
+        for side, kernel, step, dilation in zip(*sizes, strict=True)
     ]

@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.reconstruction.tensors import dtype_name
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["checked_images", "run_model"]
 
-
 END = object()  # behind a user's last batch
-# They say what they are already.
-OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)
+OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # clear already
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:

@@ -36,9 +36,9 @@ Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspo
 Layer: TypeAlias = nn.Linear | Convolution | Transposed
 
 # By the number of dimensions that a kernel moves over; a linear layer's moves over none.
-PLAIN: dict[int, type[Any]] = {0: nn.Linear, 1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+PLAIN: tuple[type[Any], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-LAYERS: tuple[type[Any], ...] = (*PLAIN.values(), *TRANSPOSED)
+LAYERS: tuple[type[Any], ...] = (*PLAIN, *TRANSPOSED)
 NORMS: list[type[Norm]] = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d]
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BUILT_IN: tuple[type[Any], ...] = (*LAYERS, *NORMS[1:])
@@ -166,11 +166,8 @@ def make_layer(
 def frozen_layer(kernel: torch.Tensor, dtype: torch.dtype, groups: int, **options: Any) -> Any:
     """A bias-free layer of this weight, frozen; it shares the features' memory where it can.
 
-    Args:
-        kernel: (c2, c0 / groups, *taps), without taps for a linear layer.
-        dtype: of the layer.
-        groups: of it.
-        options: stride and dilation.
+    The kernel is (c2, c0 / groups, *taps), without taps for a linear layer; ``options`` are stride
+    and dilation.
     """
     outputs, inputs, *taps = kernel.shape
     weight = nn.Parameter(kernel.to(dtype), requires_grad=False)
@@ -187,14 +184,9 @@ def apply_kernel(
     groups: int = 1,
     **options: Any,
 ) -> torch.Tensor:
-    """Convolve, or multiply where the kernel has no taps.
+    """Convolve x (N, c0, *sides), padded, or multiply where the kernel has no taps.
 
-    Args:
-        x: (N, c0, *sides), padded.
-        kernel: (c2, c0 / groups, *taps).
-        bias: (c2,).
-        groups: of the channels.
-        options: stride and dilation.
+    It is (c2, c0 / groups, *taps), the bias (c2,); ``options`` are stride and dilation.
     """
     if kernel.ndim == 2:
         return F.linear(x, kernel, bias)

@@ -16,9 +16,9 @@ from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.geometry import geometry_of
 from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_layer import SourceLayer
-from bnrecon.reconstruction.tensors import dtype_name
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers.base import SolverReport
 
@@ -51,7 +51,8 @@ def report_layer(
     target, precision = planned.found.target, layer.second_norm.weight.dtype
     inputs = None if moments is None else moments.input_sizes()
     errors = layer_errors(layer, target.weight, inputs, None if inputs is None else target.bias)
-    if not layer.is_finite() or not math.isfinite(errors.assembled):
+    finite = all(bool(torch.isfinite(value).all()) for value in layer.held())
+    if not finite or not math.isfinite(errors.assembled):
         largest = float(target.weight.abs().max())
         raise RunError(
             f"{planned.label}: its normalization is not finite in {dtype_name(precision)} (weights "
@@ -60,7 +61,7 @@ def report_layer(
     failure = _failure(planned, errors, precision, inputs is not None)
     if failure is None and solution.converged and not layer.linearized.exact:
         assert moments is not None, "the linear region was chosen from them"
-        failure = _beyond_epsilon(layer, planned, moments)
+        failure = _over_epsilon(layer, planned, moments)
     if failure is not None and solution.converged:
         solution = dataclasses.replace(solution, diagnosis=failure or solution.diagnosis)
     shape, storage = planned.shape, layer.pairs[0].storage
@@ -114,7 +115,7 @@ def _failure(
     return None
 
 
-def _beyond_epsilon(layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments) -> str | None:
+def _over_epsilon(layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments) -> str | None:
     """Why a layer fails whose own outputs are off by more than epsilon, if they are.
 
     Theorem 2.4 bounds the error in exact arithmetic. A sigmoid's values lie around 1/2, and what

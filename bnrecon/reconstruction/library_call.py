@@ -30,7 +30,6 @@ from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["reconstruct"]
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -108,9 +107,8 @@ def reconstruct(
         if unsupported == "raise":
             error.advise_library_user()
         raise
-    moments = None
-    if batches is not None:
-        moments = gather(plan.model, [layer.found for layer in plan.layers], batches)
+    targets = [layer.found for layer in plan.layers]
+    moments = None if batches is None else gather(plan.model, targets, batches)
     checked = check_moments(plan, moments)
     built = []
     with tqdm(plan.layers, desc="layers", disable=None, leave=False) as layers:
@@ -150,7 +148,8 @@ def _explain(rebuilt: Reconstruction) -> str:
     failed = [report for report in rebuilt.layers if not report.converged]
     if failed:
         names = shorten([report.name or "the model" for report in failed])
-        return f"not converged: {names}" + (f" ({failed[0].diagnosis})" * bool(failed[0].diagnosis))
+        why = failed[0].diagnosis
+        return f"not converged: {names} ({why})" if why else f"not converged: {names}"
     worst = max(rebuilt.layers, key=lambda report: report.channel_error or 0)
     return (
         f"alone, each layer's outputs are rebuilt to {worst.channel_error:.0e} of their weights "
@@ -176,10 +175,11 @@ def _describe(rebuilt: Reconstruction, plan: Plan) -> Reconstruction:
             f"folded: {shorten(folded)}; each is an Identity in the source network, whoever else "
             "uses it (fold=False keeps all)"
         )
-    if plan.features.activation != "identity":
+    spec = plan.features
+    if spec.activation != "identity":
         notes.append(
-            f"activation={plan.features.activation} is linear for inputs of a layer up to "
-            f"{plan.features.margin:g} times the largest on these images; beyond, the source "
-            "network is another one, and layer.outside of each source layer counts such numbers"
+            f"activation={spec.activation} is linear for inputs of a layer up to {spec.margin:g} "
+            "times the largest on these images; beyond, the source network is another one, and "
+            "layer.outside of each source layer counts such numbers"
         )
     return dataclasses.replace(rebuilt, notes=rebuilt.notes + notes)

@@ -44,12 +44,10 @@ class LayerMoments:
     centre_with_output: torch.Tensor = ZERO
 
     def add(self, x: torch.Tensor, output: torch.Tensor, centred: torch.Tensor) -> None:
-        """Add a batch, in float64.
+        """Add a batch, in float64: the padded input x (c0, pixels) and the output (c2, places).
 
-        Args:
-            x: (c0, pixels), the padded input.
-            output: (c2, places), before any folding.
-            centred: (c0, places), the input at the kernel's centre, where a skip connection reads.
+        That is before any folding; ``centred`` (c0, places) is the input at the kernel's centre,
+        where a skip connection reads.
         """
         self.count += x.shape[1]
         self.input_sum = self.input_sum + x.sum(1)

@@ -123,9 +123,8 @@ class PlannedLayer:
         if name != "auto":
             return Choice(name, "", columns)
         orthogonal = distribution(self.features.name).orthogonal
-        return choose(
-            self.rows, columns, orthogonal, self.room, self.solver.tolerance, patterned=orthogonal
-        )
+        limits = (self.room, self.solver.tolerance)
+        return choose(self.rows, columns, orthogonal, *limits, patterned=orthogonal)
 
     @property
     def solver_memory(self) -> int:
@@ -198,12 +197,8 @@ def host_bytes(layers: Sequence[PlannedLayer]) -> int:
         for layer in layers
         if layer.device.type != "cpu" and layer.storage == "memory" and not layer.implicit
     ]
-    drawn = (
-        sum(sizes)
-        if all(source_layer.holds_weights(layer.features.name) for layer in layers)
-        else 0
-    )
-    return drawn + 2 * max(sizes, default=0)
+    drawn = all(source_layer.holds_weights(layer.features.name) for layer in layers)
+    return drawn * sum(sizes) + 2 * max(sizes, default=0)
 
 
 def disk_bytes(layers: Sequence[PlannedLayer]) -> int:

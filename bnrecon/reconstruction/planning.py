@@ -111,7 +111,10 @@ def plan_layers(
     if not planned:
         raise_nothing_left(refused)
     kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
-    notes = [*inventory.notes, *kept, *_slow(planned), *fast_path_notes(model)]
+    rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
+    slow = ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
+    slow *= features.name == "ortho_cond" and rows > 20_000
+    notes = [*inventory.notes, *kept, *slow, *fast_path_notes(model)]
     compiled = target is not asked_for
     notes += ["the model is compiled, the source network is not: torch.compile it again"] * compiled
     trial, trial_notes = _try_copy(model, target, planned, images)
@@ -146,8 +149,7 @@ def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
     asked = (features.oversampling, features.excess, features.width)
     if asked == (None, None, None) and solver.name != "auto" and lookup(solver.name).square:
         return shape.equations
-    # The minimum width of id_cond is n - c2 + 1, skip connection or not: it has no feature to
-    # spare.
+    # That of id_cond is n - c2 + 1, skip connection or not: it has no feature to spare.
     if features.width == "minimum" and not distribution(features.name).widths:
         return max(1, minimum_width(shape, features.skip))
     return choose_width(features.name, shape, *asked)
@@ -197,11 +199,3 @@ def _check_layer(layer: PlannedLayer) -> None:
     kind.check_width(layer.shape, c1)
     if layer.solver.name != "auto":
         lookup(layer.solver.name).check(layer.rows, c1, kind.orthogonal)
-
-
-def _slow(planned: list[PlannedLayer]) -> list[str]:
-    """A note on what will take long."""
-    rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
-    if planned[0].features.name == "ortho_cond" and rows > 20_000:
-        return ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
-    return []

@@ -144,9 +144,8 @@ class OutputDifference:
     @property
     def relative(self) -> float:
         """``largest / size``."""
-        if self.size > 0:
-            return self.largest / self.size
-        return math.inf if self.largest else 0.0
+        nothing = math.inf if self.largest else 0.0
+        return self.largest / self.size if self.size > 0 else nothing
 
 
 @dataclass(frozen=True)

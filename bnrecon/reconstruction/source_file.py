@@ -56,9 +56,8 @@ class LayerRecipe:
 
 def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
     """The source layers of a network by name."""
-    return {
-        name: module for name, module in network.named_modules() if isinstance(module, SourceLayer)
-    }
+    modules = network.named_modules()
+    return {name: module for name, module in modules if isinstance(module, SourceLayer)}
 
 
 @outside_torch_modes
@@ -227,8 +226,7 @@ def _rebuild(
     maps = []
     for role, norm in zip(ROLES, (layer.first_norm, layer.second_norm), strict=True):
         values = [tensors[f"{recipe.name}|{role}.{key}"].to(device) for key in NORM_KEYS]
-        gamma, beta, mean, variance = values
-        maps.append(AffineMap.of_parameters(gamma, beta, mean, variance, norm.eps))
+        maps.append(AffineMap.of_values(values, norm.eps))
     layer.set_maps(*maps)
     if recipe.reach is not None:
         layer.region = (-recipe.reach, recipe.reach)
@@ -243,7 +241,5 @@ def collapse(network: nn.Module) -> nn.Module:
     Computed from the float64 scales and the features alone; exact while first activations stay in
     their linear region.
     """
-    replaced: dict[int, nn.Module] = {
-        id(layer): collapse_layer(layer) for layer in source_layers(network).values()
-    }
-    return pack(substitute(network, replaced))
+    layers = source_layers(network).values()
+    return pack(substitute(network, {id(layer): collapse_layer(layer) for layer in layers}))

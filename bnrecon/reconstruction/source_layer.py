@@ -120,30 +120,27 @@ class SourceLayer(ReplacedLayer):
 
     def _pair(self, x: torch.Tensor) -> torch.Tensor:
         """Both convolutions and normalizations on a padded input."""
+        if self.training and (self.implicit or not self.features.in_memory):
+            which, how = "a layer whose features are not in memory", "storage=memory"
+            if self.implicit:
+                which, how = "an implicit id_cond layer", "smaller layers"
+            stay = f"rebuild with {how} or stay in eval mode"
+            raise RuntimeError(f"{which} has no training mode; {stay}")
         if self.implicit:
             out = self._implicit(x)
         elif self.training:
-            if not self.features.in_memory:
-                raise RuntimeError(
-                    "a layer whose features are not in memory has no training mode; "
-                    "rebuild with storage=memory or stay in eval mode"
-                )
             out = self.second(self._activated(self.first_norm(self.first(x))))
         else:
             blocks = [self._block(x, *block) for block in self._blocks(x)]
             out = blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
         if self.features.skip == "none":
             return self.second_norm(out)
-        skipped = self._skipped(x, out.shape[2:])
+        geometry, groups = self.geometry, len(self.pairs)
+        at_centre = centre(x, geometry.kernel, geometry, out.shape[2:])
+        skipped = apply_kernel(at_centre, self.skip, groups=groups, stride=geometry.stride)
         if self.features.skip == "outer":
             return self.second_norm(out + skipped)
         return self.second_norm(out) + skipped
-
-    def _skipped(self, x: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
-        """What the skip connection adds: the input at the kernel's centre, channels mixed."""
-        geometry = self.geometry
-        at_centre = centre(x, geometry.kernel, geometry, sides)
-        return apply_kernel(at_centre, self.skip, groups=len(self.pairs), stride=geometry.stride)
 
     def _blocks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[slice]]]:
         """Runs of groups, and of features of each, of which one intermediate map is formed."""
@@ -205,18 +202,12 @@ class SourceLayer(ReplacedLayer):
 
     def _implicit(self, x: torch.Tensor) -> torch.Tensor:
         """Sum act(s_l x_j + t_l) over the features l = (i, tap, j) of each output i."""
-        if self.training:
-            raise RuntimeError(
-                "an implicit id_cond layer has no training mode; "
-                "rebuild with smaller layers or stay in eval mode"
-            )
         norm = self.first_norm
         gamma, beta, mean, variance = norm_values(norm, detach=False)
         scale = gamma * torch.rsqrt(variance + norm.eps)
         activation = None if isinstance(self.activation, nn.Identity) else self._activated
-        return identity_output(
-            x, scale, beta - mean * scale, self.features.shape, self.geometry, activation
-        )
+        layer = (self.features.shape, self.geometry, activation)
+        return identity_output(x, scale, beta - mean * scale, *layer)
 
     @property
     def weight(self) -> torch.Tensor:
@@ -232,10 +223,6 @@ class SourceLayer(ReplacedLayer):
         """Parameters and statistics of both normalizations."""
         return [*norm_values(self.first_norm), *norm_values(self.second_norm)]
 
-    def is_finite(self) -> bool:
-        """Whether everything that the normalizations hold is finite."""
-        return all(bool(torch.isfinite(value).all()) for value in self.held())
-
     @property
     def unheld(self) -> int:
         """How many frozen weights are no parameters, being regenerated or on disk."""
@@ -245,19 +232,16 @@ class SourceLayer(ReplacedLayer):
 
     def frozen_digest(self) -> str:
         """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
-        changed = self.features.skip != "none" and not _equal(
-            self.skip, joined(pair.skip_weight for pair in self.pairs)
-        )
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if self.features.skip != "none":
+            pairs.append((self.skip, joined(pair.skip_weight for pair in self.pairs)))
         if not self.implicit and self.features.in_memory:
             drawn = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
-            held = (self.first.weight, self.second.weight)
-            changed |= not all(map(_equal, held, drawn))
-        return "changed" if changed else joined_digest(self.pairs)
-
-
-def _equal(held: torch.Tensor, drawn: torch.Tensor) -> bool:
-    """Whether a frozen weight is the drawn one, in whichever type it is held."""
-    return torch.equal(held.detach().cpu().float().flatten(), drawn.flatten())
+            pairs += zip((self.first.weight, self.second.weight), drawn, strict=True)
+        # Held in whichever type.
+        held = ((weight.detach().cpu().float().flatten(), drawn) for weight, drawn in pairs)
+        same = all(torch.equal(weight, drawn.flatten()) for weight, drawn in held)
+        return joined_digest(self.pairs) if same else "changed"
 
 
 def holds_weights(name: str) -> bool:

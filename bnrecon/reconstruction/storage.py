@@ -42,11 +42,8 @@ def store(
     ``auto`` takes the first that fits: memory, where all is fastest; regenerated features, where
     that can be; the disk. Where nothing does, it is what takes the least memory.
 
-    ``free`` are bytes of memory where the layers are solved, ``host`` those of the host.
-
-    Raises:
-        UserError: they cannot be stored in this way.
-        RunError: the disk is too small.
+    ``free`` are bytes of memory where the layers are solved, ``host`` those of the host. Raises
+    ``UserError`` where they cannot be stored in this way, ``RunError`` for too small a disk.
     """
     kind = distribution(features.name)
     if features.storage != "auto":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +12,7 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, norm_class, output_channels
-from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.reconstruction.tensors import tensors_in
+from bnrecon.reconstruction.substitution import share_parameters, tensors_in
 from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["METADATA", "Trace", "called_name", "foldable", "split_name", "trace"]
@@ -28,8 +27,7 @@ PROPERTIES = {  # of a tensor, that are not its numbers
     getattr(torch.Tensor, name).__get__
     for name in ("dtype", "device", "shape", "ndim", "layout", "is_cuda", "requires_grad")
 }
-ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of arguments
-BY_NAME = inspect.Parameter.KEYWORD_ONLY
+ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # of arguments
 
 
 class Trace(NamedTuple):
@@ -90,10 +88,14 @@ class _Tracer(fx.Tracer):
     def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Callable, list[Any]]:
         """A call of the root itself, with its hooks: torch.fx would give defaults symbols, too."""
         assert isinstance(self.root, nn.Module)
-        every = inspect.signature(self.root.forward).parameters.values()
+        every = signature(self.root.forward).parameters.values()
         required = [one for one in every if one.default is one.empty and one.kind not in ANY_NUMBER]
         symbols = {one.name: self.create_proxy("placeholder", one.name, (), {}) for one in required}
-        named = {one.name: symbols.pop(one.name) for one in required if one.kind is BY_NAME}
+        named = {
+            one.name: symbols.pop(one.name)
+            for one in required
+            if one.kind is Parameter.KEYWORD_ONLY
+        }
         first = list(symbols.values())
         if not first and not named:
             first = [self.create_proxy("placeholder", "images", (), {})]

@@ -15,8 +15,7 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain
-from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.reconstruction.tensors import tensors_in
+from bnrecon.reconstruction.substitution import NORMALIZATIONS, share_parameters, tensors_in
 from bnrecon.reconstruction.tracing import METADATA, called_name, foldable, split_name, trace
 from bnrecon.runtime.errors import first_line
 from bnrecon.runtime.torch_modes import callers_default_device
@@ -30,9 +29,8 @@ MIXING = APPLYING | {
     *("einsum", "tensordot", "multi_head_attention_forward", "scaled_dot_product_attention"),
 }
 SAME_NUMBERS = ("data", "T", "mT", "H", "mH", "real")  # attributes of a tensor
-NORMALIZING = nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.modules.batchnorm._NormBase
 # Modules whose own parameters mix no channels.
-HARMLESS = Unpacked | nn.Embedding | nn.EmbeddingBag | nn.PReLU | NORMALIZING
+HARMLESS = (Unpacked, nn.Embedding, nn.EmbeddingBag, nn.PReLU, *NORMALIZATIONS)
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,11 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     try:
         traced = trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
-        why = f"the network cannot be traced ({type(error).__name__}: {first_line(error)})"
-        note = f"{why}; its BatchNorm layers are kept, not folded"
+        what = f"{type(error).__name__}: {first_line(error)}"
+        note = f"the network cannot be traced ({what}); its BatchNorm layers are kept, not folded"
         if outside is None:
-            note += (
-                "; whether a layer's weight is read outside of the layer was not checked "
-                "(images would show it)"
-            )
+            note += "; whether a layer's weight is read outside of the layer was not checked "
+            note += "(images would show it)"
             reason = "cannot be followed: give images, or a network that can be traced"
             outside = dict.fromkeys(_unknown_matrices(model), reason)
         return Usage({}, outside, note)
@@ -104,17 +100,8 @@ class FollowedWeights:
         self.weights: dict[Hashable, frozenset[str]] = {}
         self.outside: dict[str, str] = {}
 
-    def call(
-        self,
-        function: str,
-        inputs: Sequence[Hashable],
-        output: Hashable | None,
-        running: str | None = None,
-    ) -> None:
-        """Record a call of a function; its ``output`` is ``None`` where that is no tensor.
-
-        ``running`` is the watched module that makes the call.
-        """
+    def call(self, function: str, inputs: Sequence, output: Hashable, running: str | None) -> None:
+        """Record a function's call by a watched module; ``output`` is ``None`` if no tensor."""
         if function in METADATA or output is None:
             return
         made_of = [self.weights.get(value) for value in inputs]
@@ -144,15 +131,12 @@ def _follow_graph(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
             function = called_name(node) or str(node.target)
             if function == "getattr" and node.args[1] in SAME_NUMBERS:
                 function = str(node.args[1])
-            followed.call(function, node.all_input_nodes, node)
+            followed.call(function, node.all_input_nodes, node, None)
     return followed.outside
 
 
 class _WatchedRun(TorchFunctionMode):
-    """Sees every call of a torch function while a network runs, and which module makes it.
-
-    It also sees which layer's output each module is given.
-    """
+    """Sees which module calls which torch function in a run, and is given which layer's output."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -169,10 +153,9 @@ class _WatchedRun(TorchFunctionMode):
         for name in self.followed.watched:
             module = model.get_submodule(name)
             # Before a hook that computes the weight: it, too, runs in the layer.
-            module.register_forward_pre_hook(
-                partial(self._enter, name), prepend=True, with_kwargs=True
-            )
-            module.register_forward_hook(partial(self._leave, name), always_call=True)
+            enter, leave = partial(self._enter, name), partial(self._leave, name)
+            module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+            module.register_forward_hook(leave, always_call=True)
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None

@@ -31,9 +31,9 @@ class WindowAttention(Unpacked, ShiftedWindowAttention):
 
     >>> _ = torch.manual_seed(0)
     >>> packed = ShiftedWindowAttention(4, [2, 2], [1, 1], 2).eval()
-    >>> own, x = WindowAttention(4, [2, 2], [1, 1], 2).eval(), torch.randn(1, 6, 6, 4)
-    >>> _ = own.load_state_dict(packed.state_dict())
-    >>> torch.equal(own(x), packed(x))
+    >>> calling, x = WindowAttention(4, [2, 2], [1, 1], 2).eval(), torch.randn(1, 6, 6, 4)
+    >>> _ = calling.load_state_dict(packed.state_dict())
+    >>> torch.equal(calling(x), packed(x))
     True
     """
 
@@ -74,9 +74,7 @@ class _CalledWeight:
 class _Calls:
     """An attention as its own ``forward`` sees it, with ``_CalledWeight`` for its weights.
 
-    Args:
-        attention: whose projections are called.
-        apply: ``apply(qkv, x)`` calls the first of them.
+    ``apply(qkv, x)`` calls the first of its projections.
     """
 
     def __init__(
@@ -116,9 +114,8 @@ def reads_projections(module: nn.Module) -> bool:
 def call_projections(attention: nn.Module) -> None:
     """Make an attention call its projections, in place, where it is torchvision's and unchanged.
 
-    It is not where it has a ``forward`` of its own, where its projections have hooks, which
-    torchvision's does not run, and where its other parts are not PyTorch's: a trace does not look
-    inside.
+    It is not with a ``forward`` of its own, with projections that have hooks, which torchvision's
+    does not run, and with parts that are not PyTorch's: a trace does not look inside.
     """
     calling = CALLING.get(type(attention))
     if calling is None or "forward" in vars(attention):
