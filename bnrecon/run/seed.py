@@ -12,8 +12,7 @@ from torch import nn
 
 from bnrecon.config.composition import option_names, rename_fields
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
-from bnrecon.reconstruction.assembly import join_layers
-from bnrecon.reconstruction.building import FOREIGN, BuiltLayer, build_layer
+from bnrecon.reconstruction.assembly import FOREIGN, BuiltLayer, build_layer, join_layers
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.report import NOTED, LayerReport
