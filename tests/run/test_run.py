@@ -315,7 +315,7 @@ def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monk
     assert "features take" in err
     assert "error.refused" not in err  # advice for library users
     assert "unsupported" not in err
-    monkeypatch.setattr("bnrecon.reconstruction.plan.IMPLICIT_FROM", 0)
+    monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
     code, out, err = command("run", *options, "features=id_cond")
     assert code == 0, err
