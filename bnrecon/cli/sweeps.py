@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from bnrecon.data import DataSpec
     from bnrecon.jobs.options import JobOptions
-    from bnrecon.jobs.outcome import Outcome
-    from bnrecon.jobs.work import Batch, Executor, Work
+    from bnrecon.jobs.work import Batch, Executor, Outcome, Work
     from bnrecon.reporting.result import RunResult
 
 __all__ = ["SweepRun", "plan_again", "run_sweep"]
@@ -129,8 +128,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     """
     runs, folder = _runs(plan), Path(plan.folder)
     from bnrecon.jobs import executors
-    from bnrecon.jobs.outcome import Detached
-    from bnrecon.jobs.work import SWEEP, Batch
+    from bnrecon.jobs.work import SWEEP, Batch, Detached
     from bnrecon.reproduction.collection import collect_finished
 
     words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.options)
@@ -219,7 +217,7 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
 
 def _compute(runs: Mapping[str, SweepRun], executor: Executor, batch: Batch) -> list[Outcome]:
     """Compute runs; the outcomes of those that failed."""
-    from bnrecon.jobs.outcome import Outcome
+    from bnrecon.jobs.work import Outcome
     from bnrecon.reproduction import progress
     from bnrecon.reproduction.shared_targets import shared_targets
 

@@ -17,10 +17,9 @@ import torch
 from bnrecon.jobs.job import Job
 from bnrecon.jobs.local_processes import gpu_name
 from bnrecon.jobs.options import ClusterOptions
-from bnrecon.jobs.outcome import Detached, Outcome, Started
 from bnrecon.jobs.queues import MOST_JOBS, Queue, log_of, open_queue
 from bnrecon.jobs.record import Submission, handing_out, new_submission, submissions
-from bnrecon.jobs.work import Batch, Work
+from bnrecon.jobs.work import Batch, Detached, Outcome, Started, Work
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.shipped import USUAL

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bnrecon.jobs.outcome import Kind, Outcome
 from bnrecon.jobs.record import Reports
+from bnrecon.jobs.work import Kind, Outcome
 from bnrecon.runtime import files, interruption, locks
 from bnrecon.runtime.errors import Interrupted, UserError
 

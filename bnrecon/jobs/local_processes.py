@@ -5,17 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
 from bnrecon.jobs import worker
-from bnrecon.jobs.outcome import Outcome, Started
-from bnrecon.jobs.work import Work, not_tried, process_log
+from bnrecon.jobs.work import Outcome, Started, Work, not_tried, process_log
 from bnrecon.runtime import hardware
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
@@ -23,6 +21,7 @@ from bnrecon.runtime.units import format_bytes
 
 __all__ = ["LocalProcesses", "gpu_name", "require_room"]
 
+KILLED = "its process was killed (the memory may not suffice for so many processes)"
 EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
 
 
@@ -61,24 +60,23 @@ class LocalProcesses:
     def __init__(self, jobs: int, claims: Path, log: Path, device: torch.device) -> None:
         self.name, self.processes = f"{jobs} processes", jobs
         self._claims, self._log, self._device = claims, log, device
+        self._threads = max(1, torch.get_num_threads() // jobs)
         self._context = multiprocessing.get_context("spawn")
+        self._pools: list[ProcessPoolExecutor] = []
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
         """See ``Executor.run``."""
-        listener, held = self._context.Pipe(duplex=False)
-        pools: list[ProcessPoolExecutor] = []
+        self._listener, held = self._context.Pipe(duplex=False)
         try:
-            pools += [self._start(number, listener) for number in range(self.processes)]
+            self._pools = []
+            for number in range(self.processes):
+                self._pools.append(self._start(number))
             # Their share of the threads from the first product on; and the current folder is not on
             # their path, whatever it holds.
-            with environment(OMP_NUM_THREADS=str(self._threads()), PYTHONSAFEPATH="1"):
+            with environment(OMP_NUM_THREADS=str(self._threads), PYTHONSAFEPATH="1"):
                 failed: dict[str, Outcome] = {}
                 for stage in stages:
-                    hopeless = [lost for item in stage if (lost := not_tried(item, failed))]
-                    yield from hopeless
-                    keys = {outcome.key for outcome in hopeless}
-                    remaining = [item for item in stage if item.key not in keys]
-                    for event in self._run_stage(remaining, pools, listener):
+                    for event in self._run_stage(stage, failed):
                         if isinstance(event, Outcome) and event.kind != "done":
                             failed[event.key] = event
                         yield event
@@ -86,69 +84,57 @@ class LocalProcesses:
             held.close()  # stops what is being computed
             raise
         finally:
-            for pool in pools:
+            for pool in self._pools:
                 pool.shutdown()
             held.close()
-
-    def _threads(self) -> int:
-        return max(1, torch.get_num_threads() // self.processes)
-
-    def _start(self, number: int, listener: Connection) -> ProcessPoolExecutor:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        file = self._file(number)
-        file.open("a", encoding="utf-8").close()  # what is wrong with it is found, and said, here
-        start = worker.Start(number, self._threads(), gpu_name(number, self._device), file)
-        return ProcessPoolExecutor(
-            1, self._context, initializer=worker.start, initargs=(start, listener)
-        )
 
     def _file(self, number: int) -> Path:
         return process_log(self._log, number + 1)
 
+    def _start(self, number: int) -> ProcessPoolExecutor:
+        file = self._file(number)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.open("a", encoding="utf-8").close()  # what is wrong with it is found, and said, here
+        share = (self._threads, gpu_name(number, self._device), file, self._listener)
+        return ProcessPoolExecutor(1, self._context, initializer=worker.start, initargs=share)
+
     def _run_stage(
-        self, stage: Sequence[Work], pools: list[ProcessPoolExecutor], listener: Connection
+        self, stage: Sequence[Work], failed: Mapping[str, Outcome]
     ) -> Generator[Started | Outcome, None, None]:
-        queue = deque((item, False) for item in stage)  # whether to wait for another command
+        hopeless = {item.key: lost for item in stage if (lost := not_tried(item, failed))}
+        yield from hopeless.values()
+        # Whether to wait for another command that is at it.
+        queue = deque((item, False) for item in stage if item.key not in hopeless)
         running: dict[Future[Outcome | None], tuple[int, Work]] = {}
         while queue or running:
-            busy = {number for number, _ in running.values()}
-            for number in range(len(pools)):
-                if number not in busy and queue:
-                    item, patient = queue.popleft()
-                    running[self._submit(item, patient, number, pools, listener)] = number, item
-                    yield Started(item.key)
+            idle = set(range(self.processes)) - {number for number, _ in running.values()}
+            for number in sorted(idle)[: len(queue)]:
+                item, patient = queue.popleft()
+                running[self._submit(number, item, patient)] = number, item
+                yield Started(item.key)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 number, item = running.pop(future)
                 try:
                     outcome = future.result()
                 except BrokenProcessPool:
-                    pools[number].shutdown()
-                    pools[number] = self._start(number, listener)
-                    yield self._died(item, number)
+                    yield Outcome(
+                        item.key, item.label, "failed", KILLED, 0.0, str(self._file(number))
+                    )
                     continue
                 if outcome is None:  # another command is at it
                     queue.append((item, True))
                 else:
                     yield outcome
 
-    def _submit(
-        self,
-        item: Work,
-        patient: bool,
-        number: int,
-        pools: list[ProcessPoolExecutor],
-        listener: Connection,
-    ) -> Future[Outcome | None]:
+    def _submit(self, number: int, item: Work, patient: bool) -> Future[Outcome | None]:
+        """Give work to a process, to a new one where the last one has died."""
+        request = (worker.compute_work, item, self._claims, self._file(number), patient)
         while True:
             try:
-                return pools[number].submit(worker.compute_work, item, self._claims, patient)
-            except BrokenProcessPool:  # its process died after its last piece of work
-                pools[number] = self._start(number, listener)
-
-    def _died(self, item: Work, number: int) -> Outcome:
-        log = self._file(number)
-        reason = "its process was killed (the memory may not suffice for so many processes)"
-        return Outcome(item.key, item.label, "failed", reason, 0.0, str(log))
+                return self._pools[number].submit(*request)
+            except BrokenProcessPool:
+                self._pools[number].shutdown()
+                self._pools[number] = self._start(number)
 
 
 def gpu_name(number: int, device: torch.device) -> str | None:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bnrecon.config.cluster_settings import ClusterSettings
-from bnrecon.jobs.outcome import Outcome
 from bnrecon.jobs.queues import Queue, count_states, open_queue
-from bnrecon.jobs.work import Batch, title
+from bnrecon.jobs.work import Batch, Outcome, title
 from bnrecon.runtime import files, locks, provenance
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import RunError, UserError

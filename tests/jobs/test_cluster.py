@@ -19,9 +19,8 @@ from processes import start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.jobs import cluster, queues, record
-from bnrecon.jobs.outcome import Outcome
 from bnrecon.jobs.record import Reports
-from bnrecon.jobs.work import Batch
+from bnrecon.jobs.work import Batch, Outcome
 from bnrecon.reproduction import commands, engine, request
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError
