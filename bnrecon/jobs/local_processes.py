@@ -128,10 +128,11 @@ class LocalProcesses:
 
     def _submit(self, number: int, item: Work, patient: bool) -> Future[Outcome | None]:
         """Give work to a process, to a new one where the last one has died."""
-        request = (worker.compute_work, item, self._claims, self._file(number), patient)
         while True:
             try:
-                return self._pools[number].submit(*request)
+                return self._pools[number].submit(
+                    worker.compute_work, item, self._claims, self._file(number), patient
+                )
             except BrokenProcessPool:
                 self._pools[number].shutdown()
                 self._pools[number] = self._start(number)

@@ -69,7 +69,7 @@ class SlurmQueue:
 
     def __init__(self, folder: Path, settings: ClusterSettings | None = None) -> None:
         try:
-            import submitit
+            import submitit.slurm.slurm
         except ImportError:  # it is an extra
             raise UserError(f"cluster=slurm needs submitit: {install_command('slurm')}") from None
         if missing := [name for name in COMMANDS if shutil.which(name) is None]:
