@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import given_folder, is_sweep, split_studies
 from bnrecon.runtime.errors import UserError, nearest
 
@@ -15,18 +14,16 @@ __all__ = ["OPTIONS", "add_commands"]
 OPTIONS = ("scale", "outputs")
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `cancel` to the parser's commands."""
-    parser = commands.add_parser(
+def add_commands(commands: Commands) -> None:
+    """Add `cancel`."""
+    commands.add(
         "cancel",
-        parents=[shared],
-        help="end the jobs that a study or a sweep has given to a cluster (cluster=)",
-        usage="bnrecon cancel STUDY|SWEEP ... [scale=SCALE] [outputs=FOLDER] [-q] [-v] [-h]",
+        _cancel,
+        "STUDY|SWEEP ... [scale=SCALE] [outputs=FOLDER]",
+        "end the jobs that a study or a sweep has given to a cluster (cluster=)",
         description="End the jobs that a study or a sweep (by its folder's name) has given to a "
         "cluster. What they have finished stays; the same command computes the rest.",
     )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    parser.set_defaults(function=_cancel, parser=parser)
 
 
 def _cancel(given: argparse.Namespace) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import given_folder, split
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
@@ -18,24 +17,20 @@ __all__ = ["OPTIONS", "add_commands"]
 OPTIONS = ("outputs", "data.root")
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `compare` to the parser's commands."""
-    parser = commands.add_parser(
+def add_commands(commands: Commands) -> None:
+    """Add `compare`."""
+    commands.add(
         "compare",
-        parents=[shared],
-        help="show what two runs differ by, in their options and their results",
-        usage="bnrecon compare RUN RUN [outputs=FOLDER] [--predict [data.root=FOLDER]] "
-        "[-q] [-v] [-h]",
+        _compare,
+        "RUN RUN [outputs=FOLDER] [--predict [data.root=FOLDER]]",
+        "show what two runs differ by, in their options and their results",
         description="Show what two runs differ by: options, accuracy, predictions, layers, time.\n"
         "RUN is a run's folder, or the beginning of its name or of the hash that this ends in.",
-    )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    parser.add_argument(
+    ).add_argument(
         "--predict",
         action="store_true",
         help="compute which test images the two runs' saved sources predict otherwise",
     )
-    parser.set_defaults(function=_compare)
 
 
 def _compare(given: argparse.Namespace) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import split
 from bnrecon.runtime.errors import UserError, nearest
 
@@ -28,24 +28,21 @@ What a tracker has of a run is replaced.
 wandb writes to files alone (wandb sync uploads them), unless WANDB_MODE says otherwise."""
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `export` to the parser's commands."""
-    parser = commands.add_parser(
+def add_commands(commands: Commands) -> None:
+    """Add `export`."""
+    commands.add(
         "export",
-        parents=[shared],
-        usage="bnrecon export TRACKER [FOLDER|RUN|TARGET ...] [NAME=VALUE ...] [-q] [-v] [-h]",
-        help="send finished runs and trainings to TensorBoard, trackio or wandb",
-        description="Send finished runs and trainings to tensorboard, trackio or wandb.",
+        _export,
+        "TRACKER [FOLDER|RUN|TARGET ...] [NAME=VALUE ...]",
+        "send finished runs and trainings to TensorBoard, trackio or wandb",
         epilog=SETTINGS,
     )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    parser.set_defaults(function=_export, parser=parser)
 
 
 def _export(given: argparse.Namespace) -> int:
     """Send what is named; damaged files are named and left out, and make the exit code 1."""
     if not given.words:
-        given.parser.print_help()
+        output.write(given.parser.help_for(()))
         return exit_codes.MISTAKE
     config, words = _read(given.words)
     from bnrecon.reporting.trackers.export import export, find_finished

@@ -64,7 +64,7 @@ def flags(given: argparse.Namespace) -> Iterator[str]:
 
 def is_sweep(given: argparse.Namespace) -> bool:
     """Whether a sweep is requested, as far as the command line tells."""
-    return given.multirun or "hydra.mode=MULTIRUN" in given.options
+    return given.multirun or "hydra.mode=MULTIRUN" in given.words
 
 
 def launch(job: Callable[[DictConfig], object], given: argparse.Namespace) -> None:
@@ -148,7 +148,7 @@ def _overrides(given: argparse.Namespace) -> list[str]:
     if given.config_dir == "":
         raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
     schema.register_schema()
-    return composition.as_overrides([*given.options, *_folders(given)], is_sweep(given))
+    return composition.as_overrides([*given.words, *_folders(given)], is_sweep(given))
 
 
 @contextlib.contextmanager
@@ -167,10 +167,10 @@ def _folders(given: argparse.Namespace) -> list[str]:
     A sweep's is named by its options and flags, however these are written (``-m``, ``--multirun``).
     """
     words = ["-m" if flag == "--multirun" else flag for flag in flags(given)]
-    content = " ".join(sorted([*words, *given.options])).encode(errors="backslashreplace")
+    content = " ".join(sorted([*words, *given.words])).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
     places = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
-    known = {option.partition("=")[0] for option in given.options}
+    known = {option.partition("=")[0] for option in given.words}
     return [f"{option}={place}" for option, place in places.items() if option not in known]
 
 

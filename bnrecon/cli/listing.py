@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.columns import Column, layout, line_width
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import given_folder, split
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import shipped_outputs
@@ -60,19 +60,16 @@ shipped: only the result is there. bnrecon tables compares runs, bnrecon status 
 study is."""
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `ls` to the parser's commands."""
-    listing = commands.add_parser(
+def add_commands(commands: Commands) -> None:
+    """Add `ls`."""
+    commands.add(
         "ls",
-        parents=[shared],
-        help="list runs, targets and studies with their state",
-        usage="bnrecon ls [FOLDER] [runs|targets|studies] [--json] [-q] [-v] [-h]",
+        _list,
+        "[FOLDER] [runs|targets|studies] [--json]",
+        "list runs, targets and studies with their state",
         description="List what lies in an outputs folder, a line each, with its state.",
         epilog=LS,
-    )
-    listing.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    listing.add_argument("--json", action="store_true", help="print it as JSON, for scripts")
-    listing.set_defaults(function=_list)
+    ).add_argument("--json", action="store_true", help="print it as JSON, for scripts")
 
 
 def _list(given: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from bnrecon.cli import (
     status,
     studies,
 )
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands, Parser
 from bnrecon.runtime import interruption, provenance
 from bnrecon.runtime.environment import environment, short_waits
 from bnrecon.runtime.errors import UserError, nearest
@@ -91,6 +91,9 @@ def _run_command(words: list[str]) -> int:
             raise UserError(_explain_command(command, commands))
         _require_current_folder()
         given = commands[command].read(rest)
+        if given.help:
+            output.write(given.parser.help_for(given.words))
+            return exit_codes.DONE
         if before.verbose or given.verbose:
             logger.setLevel(logging.DEBUG)
         elif before.quiet or given.quiet:
@@ -115,17 +118,10 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     shared.add_argument("-v", "--verbose", action="store_true", help="show details")
     parser = Parser(prog="bnrecon", description=DESCRIPTION, epilog=EXAMPLES, parents=[shared])
     parser.add_argument("--version", action="store_true", help="show the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=Parser)
-    runs.add_commands(commands, shared)
-    studies.add_commands(commands, shared)
-    status.add_commands(commands, shared)
-    cluster.add_commands(commands, shared)
-    report.add_commands(commands, shared)
-    listing.add_commands(commands, shared)
-    compare.add_commands(commands, shared)
-    export.add_commands(commands, shared)
-    completion.add_commands(commands, shared)
-    return parser, dict(commands.choices)
+    commands = Commands(parser, shared)
+    for module in (runs, studies, status, cluster, report, listing, compare, export, completion):
+        module.add_commands(commands)
+    return parser, commands.parsers
 
 
 def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:

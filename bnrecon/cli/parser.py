@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["Parser"]
+__all__ = ["Commands", "Parser"]
 
 
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that raises ``UserError`` and allows options between arguments."""
+
+    explain: Callable[[Sequence[str]], str] | None = None  # more than argparse knows, for its help
 
     def __init__(self, **settings: object) -> None:
         layout = argparse.RawDescriptionHelpFormatter
@@ -36,6 +38,11 @@ class Parser(argparse.ArgumentParser):
             )
         return given
 
+    def help_for(self, words: Sequence[str]) -> str:
+        """The help, with what there is to say of these words."""
+        more = f"\n{self.explain(words)}" if self.explain is not None else ""
+        return f"{self.format_help()}{more}".rstrip("\n")
+
     @property
     def flags(self) -> list[str]:
         """All option strings, as ``-m`` and ``--multirun``."""
@@ -48,3 +55,52 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ``UserError`` in the place of printing the usage."""
         raise UserError(f"{message}; {self.prog} --help shows what there is")
+
+
+class Commands:
+    """The commands below a parser, and the flags that all of them take."""
+
+    def __init__(self, parser: Parser, shared: Parser) -> None:
+        self._shared = shared
+        self._commands = parser.add_subparsers(
+            metavar="COMMAND", title="commands", parser_class=Parser
+        )
+
+    @property
+    def parsers(self) -> dict[str, Parser]:
+        """The parser of each command, by its name."""
+        return dict(self._commands.choices)
+
+    def add(
+        self,
+        name: str,
+        function: Callable[[argparse.Namespace], int],
+        usage: str,
+        help: str,
+        *,
+        description: str = "",
+        epilog: str = "",
+    ) -> Parser:
+        """Add a command that takes words, which its function reads, and return its parser.
+
+        Args:
+            name: the command.
+            function: runs it, and returns its exit code.
+            usage: what stands behind its name, without the shared flags.
+            help: what it does, as the list of commands shows it.
+            description: what it does, as its own help shows it; ``help`` by default.
+            epilog: what follows the flags in its help.
+        """
+        parser = self._commands.add_parser(
+            name,
+            parents=[self._shared],
+            add_help=False,  # it is shown with the words, which stand behind it, too
+            help=help,
+            usage=f"bnrecon {name} {usage} [-q] [-v] [-h]",
+            description=description or f"{help[0].upper()}{help[1:]}.",
+            epilog=epilog,
+        )
+        parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
+        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+        parser.set_defaults(function=function, parser=parser)
+        return parser

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import given_folder
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import shipped_outputs
@@ -34,24 +34,22 @@ EXAMPLES = """examples:
   bnrecon report --output report.html              to another file"""
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `report` to the parser's commands."""
-    parser = commands.add_parser(
+def add_commands(commands: Commands) -> None:
+    """Add `report`."""
+    parser = commands.add(
         "report",
-        parents=[shared],
-        help="write the papers' verdicts, tables and figures as one HTML file",
-        usage="bnrecon report [STUDY ...] [NAME=VALUE ...] [--output FILE] [--overwrite]",
+        _report,
+        "[STUDY ...] [NAME=VALUE ...] [--output FILE] [--overwrite]",
+        "write the papers' verdicts, tables and figures as one HTML file",
         description=DESCRIPTION,
         epilog=EXAMPLES,
     )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the file; report.html in outputs by default"
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="overwrite FILE even if it is not a report"
     )
-    parser.set_defaults(function=_report)
 
 
 def _report(given: argparse.Namespace) -> int:

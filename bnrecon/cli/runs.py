@@ -6,13 +6,14 @@ import argparse
 import logging
 import multiprocessing
 import os
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from bnrecon.cli import exit_codes, hydra_app, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.user_modules import import_user_module
 from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
@@ -28,15 +29,13 @@ __all__ = ["add_commands"]
 logger = logging.getLogger(__name__)
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `run` and `train` to the parser's commands."""
-    run = commands.add_parser(
+def add_commands(commands: Commands) -> None:
+    """Add `run` and `train`, whose help shows the values that the options lead to."""
+    run = commands.add(
         "run",
-        parents=[shared],
-        add_help=False,
-        usage="bnrecon run [NAME=VALUE ...] [-m] [--detach] [--config-dir DIR] [--cfg job] "
-        "[-q] [-v] [-h]",
-        help="train a target or take the trained one, rebuild it, evaluate it, write a table",
+        _run,
+        "[NAME=VALUE ...] [-m] [--detach] [--config-dir DIR] [--cfg job]",
+        "train a target or take the trained one, rebuild it, evaluate it, write a table",
         description="Train a target, rebuild it by normalization parameters alone, evaluate it.",
     )
     hydra_app.add_flags(run)
@@ -46,41 +45,33 @@ def add_commands(commands: Any, shared: Parser) -> None:
         help="of a sweep with cluster=: exit once the jobs are submitted; run the same command "
         "again to collect the results",
     )
-    train = commands.add_parser(
+    train = commands.add(
         "train",
-        parents=[shared],
-        add_help=False,
-        usage="bnrecon train [NAME=VALUE ...] [-q] [-v] [-h]",
-        help="train a target alone, or show the trained one",
+        _train,
+        "[NAME=VALUE ...]",
+        "train a target alone, or show the trained one",
         description="Train a target alone, or show the trained one; alone or under torchrun.\n"
         "Takes the options of bnrecon run; features and solver make no difference.",
     )
-    for parser, function in ((run, _run), (train, _train)):
-        # The help shows the values that the options lead to, so it is not argparse's own.
-        parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
-        parser.add_argument("options", nargs="*", metavar="NAME=VALUE", help=argparse.SUPPRESS)
-        parser.set_defaults(function=function, parser=parser)
+    run.explain = train.explain = _explain
 
 
-def _help(given: argparse.Namespace) -> int:
-    """The command's flags, then what every option means and allows."""
+def _explain(words: Sequence[str]) -> str:
+    """What every option means and allows."""
     from bnrecon.config import help
 
-    output.write(f"{given.parser.format_help()}\n{help.text(given.options)}")
-    return exit_codes.DONE
+    return help.text(words)
 
 
 def _run(given: argparse.Namespace) -> int:
     """Do one run or a sweep. A sweep goes on after a failed run and ends in the worst exit code."""
-    if given.help:
-        return _help(given)
-    values, slurm, given.options = job_options.split(given.options, job_options.OPTIONS)
+    values, slurm, given.words = job_options.split(given.words, job_options.OPTIONS)
     misplaced = [*(f"{name}={value}" for name, value in values.items()), *slurm]
     if not hydra_app.is_sweep(given) or given.cfg or given.info or given.hydra_help:
         if misplaced or given.detach:
             raise UserError(f"{[*misplaced, '--detach'][0]}: is for sweeps; add -m")
         if not given.cfg and not given.info:
-            _refuse_launchers(given.options, "launchers run sweeps; add -m")
+            _refuse_launchers(given.words, "launchers run sweeps; add -m")
         return _launch(given)
     config_dir = None if given.config_dir is None else Path(given.config_dir)
     options = job_options.read(values, slurm, given.detach, config_dir)
@@ -177,12 +168,10 @@ def _do_run(composed: DictConfig) -> None:
 
 def _train(given: argparse.Namespace) -> int:
     """Train a target alone, or take the trained one, and print how good it is."""
-    if given.help:
-        return _help(given)
-    _refuse_launchers(given.options, "launchers run sweeps, with bnrecon run -m")
+    _refuse_launchers(given.words, "launchers run sweeps, with bnrecon run -m")
     from bnrecon.config import checks, composition
 
-    config = composition.compose(given.options)
+    config = composition.compose(given.words)
     _load_libraries(config)
     from bnrecon.run import main_job
 

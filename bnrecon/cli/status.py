@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import given_folder, split_studies
 from bnrecon.runtime.errors import printable
 from bnrecon.runtime.interruption import finish_loading
@@ -44,23 +44,20 @@ STATES = {
 }
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `status` to the parser's commands."""
-    parser = commands.add_parser(
+def add_commands(commands: Commands) -> None:
+    """Add `status`."""
+    commands.add(
         "status",
-        parents=[shared],
-        help="how far a study is that another terminal, or a cluster, computes",
-        usage="bnrecon status [STUDY ...] [outputs=FOLDER] [--watch] [-q] [-v] [-h]",
+        _tell,
+        "[STUDY ...] [outputs=FOLDER] [--watch]",
+        "how far a study is that another terminal, or a cluster, computes",
         description="Tell how far a study is that another terminal, or a cluster, computes: what "
         "is done,\nrunning, failed and left, and for how long.",
-    )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    parser.add_argument(
+    ).add_argument(
         "--watch",
         action="store_true",
         help=f"refresh every {EVERY:g} seconds, until nothing is in progress",
     )
-    parser.set_defaults(function=_tell)
 
 
 def _tell(given: argparse.Namespace) -> int:

@@ -6,10 +6,10 @@ import argparse
 import logging
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import given_folder
 from bnrecon.runtime.errors import UserError, nearest
 
@@ -35,52 +35,50 @@ OWN_OPTIONS = """settings, written NAME=VALUE:
                       bnrecon run --help lists them"""
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `study`, `tables` and `figures` to the parser's commands."""
-    for name, function, meaning in (
-        ("study", _study, "compute what a paper's tables lack, then print them; resumable"),
-        ("tables", _tables, "print a paper's tables, or one table of all runs in a folder"),
-        ("figures", _figures, "draw a paper's figures of what was run, and name the files"),
-    ):
-        first = "STUDY|FOLDER" if name == "tables" else "STUDY"
-        own = "[--detach] [--import ARCHIVE] " if name == "study" else ""
-        parser = commands.add_parser(
-            name,
-            parents=[shared],
-            add_help=False,
-            help=meaning,
-            usage=f"bnrecon {name} {first} [PART ...] [NAME=VALUE ...] {own}[-q] [-v] [-h]",
-            description=f"{meaning[0].upper()}{meaning[1:]}.",
-        )
-        parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
-        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-        parser.set_defaults(function=function, parser=parser)
-        if name == "study":
-            parser.add_argument(
-                "--detach",
-                action="store_true",
-                help="with cluster=: exit once the jobs are submitted; run the same command again "
-                "to collect the results",
-            )
-            parser.add_argument(
-                "--config-dir",
-                type=Path,
-                metavar="DIR",
-                help="with cluster=slurm, read DIR/slurm.yaml",
-            )
-            parser.add_argument(
-                "--import",
-                dest="archive",
-                type=Path,
-                metavar="ARCHIVE",
-                help="compute nothing; add the results that another machine computed",
-            )
+def add_commands(commands: Commands) -> None:
+    """Add `study`, `tables` and `figures`."""
+    study = commands.add(
+        "study",
+        _study,
+        "STUDY [PART ...] [NAME=VALUE ...] [--detach] [--import ARCHIVE]",
+        "compute what a paper's tables lack, then print them; resumable",
+    )
+    tables = commands.add(
+        "tables",
+        _tables,
+        "STUDY|FOLDER [PART ...] [NAME=VALUE ...]",
+        "print a paper's tables, or one table of all runs in a folder",
+    )
+    figures = commands.add(
+        "figures",
+        _figures,
+        "STUDY [PART ...] [NAME=VALUE ...]",
+        "draw a paper's figures of what was run, and name the files",
+    )
+    for parser in (study, tables, figures):
+        parser.explain = lambda _: f"{OWN_OPTIONS}\n\n{_list_studies()}"
+    study.add_argument(
+        "--detach",
+        action="store_true",
+        help="with cluster=: exit once the jobs are submitted; run the same command again "
+        "to collect the results",
+    )
+    study.add_argument(
+        "--config-dir", type=Path, metavar="DIR", help="with cluster=slurm, read DIR/slurm.yaml"
+    )
+    study.add_argument(
+        "--import",
+        dest="archive",
+        type=Path,
+        metavar="ARCHIVE",
+        help="compute nothing; add the results that another machine computed",
+    )
 
 
-def _help(given: argparse.Namespace) -> int:
-    """How a command for studies is used, with all studies and their parts; 2 if not asked for."""
-    output.write(f"{given.parser.format_help()}\n{OWN_OPTIONS}\n\n{_list_studies()}")
-    return exit_codes.DONE if given.help else exit_codes.MISTAKE
+def _show_help(given: argparse.Namespace) -> int:
+    """How a command for studies is used, where no study is named."""
+    output.write(given.parser.help_for(()))
+    return exit_codes.MISTAKE
 
 
 def _list_studies() -> str:
@@ -99,8 +97,8 @@ def _list_studies() -> str:
 
 def _study(given: argparse.Namespace) -> int:
     """Compute what is missing, then print the tables of what is finished, whatever failed."""
-    if given.help or not given.words:
-        return _help(given)
+    if not given.words:
+        return _show_help(given)
     study, request = _read(given.words, given.detach, given.config_dir)
     if given.archive is not None:
         return _import(given.archive, given.words, request)
@@ -129,8 +127,6 @@ def _import(archive: Path, words: list[str], request: StudyRequest) -> int:
 
 def _tables(given: argparse.Namespace) -> int:
     """Print a study's tables, or the table of all runs in a folder."""
-    if given.help:
-        return _help(given)
     if not _names_study(given.words):
         if len(given.words) > 1:
             advice = "give one folder, or a study's name; bnrecon tables --help says more"
@@ -150,8 +146,8 @@ def _tables(given: argparse.Namespace) -> int:
 
 def _figures(given: argparse.Namespace) -> int:
     """Draw a study's figures of what was run, and name them."""
-    if given.help or not given.words:
-        return _help(given)
+    if not given.words:
+        return _show_help(given)
     if not _names_study(given.words):
         from bnrecon.studies.registry import STUDIES
 

@@ -131,7 +131,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     from bnrecon.jobs.work import SWEEP, Batch, Detached
     from bnrecon.reproduction.collection import collect_finished
 
-    words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.options)
+    words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.words)
     command = shlex.join(["bnrecon", "run", "-m", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", ("-m", *words))
     checks.require_folder("hydra.sweep.dir", plan.folder)
@@ -193,7 +193,7 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
 
     parser = Parser()
     hydra_app.add_flags(parser)
-    parser.add_argument("options", nargs="*")
+    parser.add_argument("words", nargs="*")
     plan = hydra_app.plan_sweep(parser.read(words))
     assert plan is not None, "the command that gives the jobs has planned them so"
     return with_targets(_runs(plan))
