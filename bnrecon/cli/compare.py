@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from bnrecon.cli import exit_codes, output
@@ -35,13 +34,20 @@ def add_commands(commands: Commands) -> None:
 
 def _compare(given: argparse.Namespace) -> int:
     """Print what two runs differ by."""
-    names, folder, root = _read_comparison(given.words)
+    names, options = split(given.words, OPTIONS)
+    if len(names) != 2:
+        listed = f"{', '.join(names)}: " if names else ""
+        raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
+    outputs, root = options.get("outputs"), options.get("data.root")
+    # The folder of all runs need not be there where both are given as folders.
+    both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
+    folder = USUAL if both_are_folders else given_folder(outputs)
     if root is not None and not given.predict:
         raise UserError(f"data.root={root}: the images are needed with --predict alone")
     from bnrecon.reporting.run_names import find_run
 
-    places = list(dict.fromkeys([folder, shipped_outputs(folder)]))
-    one, other = (find_run(name, places) for name in names)
+    folders = list(dict.fromkeys([folder, shipped_outputs(folder)]))
+    one, other = (find_run(name, folders) for name in names)
     if one.resolve() == other.resolve():
         raise UserError(f"{names[0]} and {names[1]} are the same run, {one}; give two")
     from bnrecon.reporting.comparison import compare
@@ -61,20 +67,3 @@ def _compare(given: argparse.Namespace) -> int:
             import_user_module(name)
     output.write(compare(first, second, disagreements(first, second, root)))
     return exit_codes.DONE
-
-
-def _read_comparison(words: Sequence[str]) -> tuple[list[str], Path, str | None]:
-    """The names of two runs, the outputs folder, and the folder of the images."""
-    names, options = split(words, OPTIONS)
-    if len(names) != 2:
-        listed = f"{', '.join(names)}: " if names else ""
-        raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
-    folder = _folder_of_runs(options.get("outputs"), names)
-    return names, folder, options.get("data.root")
-
-
-def _folder_of_runs(outputs: str | None, names: Sequence[str]) -> Path:
-    """The outputs folder; it need not be there where both runs are given as folders."""
-    if outputs is None and all(Path(name).is_dir() for name in names):
-        return USUAL
-    return given_folder(outputs)

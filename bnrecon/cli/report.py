@@ -54,16 +54,29 @@ def add_commands(commands: Commands) -> None:
 
 def _report(given: argparse.Namespace) -> int:
     """Write the report; print its path and what is in it."""
-    asked = _read(given.words)
-    folder = asked[0][1].outputs
-    place = given.output or folder / "report.html"
+    requests = _read(given.words)
+    path = given.output or requests[0][1].outputs / "report.html"
     from bnrecon.reproduction.report import store
 
-    store.check_place(place, given.overwrite)
-    from bnrecon.reproduction.report import html
+    store.check_place(path, given.overwrite)
+    from bnrecon.reproduction.report import html, verdicts
 
     html.require_libraries()
-    return _write(asked, place, given.overwrite)
+    from bnrecon.reproduction.report.contents import gather
+    from bnrecon.runtime.interruption import finish_loading
+
+    finish_loading()
+    report = gather(requests)
+    content = html.render(report)
+    store.write_report(path, content, given.overwrite)
+    counts = verdicts.counts(report.verdicts)
+    claims = ", ".join(f"{count} {name}" for name, count in counts.items())
+    complete = sum(not part.incomplete for part in report.parts)
+    output.write(
+        f"{path}\nclaims: {claims}; parts complete: {complete} of {len(report.parts)}; "
+        f"runs: {report.runs.count}; {format_bytes(len(content))}"
+    )
+    return exit_codes.DONE
 
 
 def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
@@ -82,36 +95,18 @@ def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
         if name not in registry.STUDIES:
             raise UserError(f"{name}: {nearest(name, registry.STUDIES)}; a report shows all parts")
     for option in options:
-        own = option.lstrip("+").partition("=")[0]
-        if own in request.OWN and own != "scale":
+        setting = option.lstrip("+").partition("=")[0]
+        if setting in request.OWN and setting != "scale":
             raise UserError(f"{option}: for bnrecon study only; a report computes nothing")
-    asked = [
+    requests = [
         (registry.find(name), request.read(name, options))
         for name in registry.STUDIES
         if name in names or not names
     ]
-    first = asked[0][1]
+    first = requests[0][1]
     if first.scale not in SCALES:
         raise UserError(f"scale={first.scale}: {nearest(first.scale, SCALES)}")
     composition.compose(first.options)
     if not shipped_outputs(first.outputs).is_dir():
         given_folder(str(first.outputs))
-    return asked
-
-
-def _write(asked: list[tuple[Study, StudyRequest]], place: Path, overwrite: bool) -> int:
-    from bnrecon.reproduction.report import html, store, verdicts
-    from bnrecon.reproduction.report.contents import gather
-    from bnrecon.runtime.interruption import finish_loading
-
-    finish_loading()
-    report = gather(asked)
-    content = html.render(report)
-    store.write_report(place, content, overwrite)
-    found = ", ".join(f"{count} {name}" for name, count in verdicts.counts(report.verdicts).items())
-    complete = sum(not part.incomplete for part in report.parts)
-    output.write(
-        f"{place}\nclaims: {found}; parts complete: {complete} of {len(report.parts)}; "
-        f"runs: {report.runs.count}; {format_bytes(len(content))}"
-    )
-    return exit_codes.DONE
+    return requests

@@ -112,7 +112,10 @@ def _report_composition(error: Exception) -> int:
         return exit_codes.report(error)
     from bnrecon.config.explanation import explain
 
-    return exit_codes.report(UserError(explain(error)))
+    line = explain(error)
+    if isinstance(error, UnicodeDecodeError):
+        line = f"yaml files are UTF-8, and one of them is not ({line})"
+    return exit_codes.report(UserError(line))
 
 
 @dataclass(frozen=True)

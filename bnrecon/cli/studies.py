@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import given_folder
 from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.interruption import finish_loading
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.request import StudyRequest
@@ -104,7 +106,7 @@ def _study(given: argparse.Namespace) -> int:
         return _import(given.archive, given.words, request)
     from bnrecon.reproduction import commands
 
-    _finish_loading()
+    finish_loading()
     outcome = commands.run_study(study, request)
     output.write(f"{outcome.text}\n\n{request.folder}")
     return exit_codes.DONE if outcome.error is None else exit_codes.report(outcome.error)
@@ -117,7 +119,7 @@ def _import(archive: Path, words: list[str], request: StudyRequest) -> int:
             raise UserError(f"{word}: an archive is imported as a whole; give outputs=FOLDER alone")
     from bnrecon.reproduction.archive import import_results
 
-    _finish_loading()
+    finish_loading()
     came = import_results(archive, request.outputs, request.name)
     for name in came.kept:
         logger.warning("%s is another file here than in the archive; it stays", name)
@@ -136,7 +138,7 @@ def _tables(given: argparse.Namespace) -> int:
     from bnrecon.reproduction import commands
     from bnrecon.runtime.shipped import shipped_outputs
 
-    _finish_loading()
+    finish_loading()
     if not shipped_outputs(request.outputs).is_dir():
         place = request.outputs
         logger.warning("no folder %s here; outputs=FOLDER names the one with results", place)
@@ -156,7 +158,7 @@ def _figures(given: argparse.Namespace) -> int:
     study, request = _read(given.words)
     from bnrecon.reproduction import commands
 
-    _finish_loading()
+    finish_loading()
     if drawn := commands.figures_of(study, request):
         output.write("\n".join(map(str, drawn)))
     else:
@@ -165,7 +167,7 @@ def _figures(given: argparse.Namespace) -> int:
     return exit_codes.DONE
 
 
-def _names_study(words: list[str]) -> bool:
+def _names_study(words: Sequence[str]) -> bool:
     from bnrecon.studies.registry import STUDIES
 
     return any(word in STUDIES for word in words[:1]) or any(map(_is_study, words))
@@ -189,22 +191,15 @@ def _read(
     named = next(filter(_is_study, words), words[0])
     rest = [word for word in words if word is not named]
     study = registry.find(named.removeprefix("study="))
-    asked = request.read(study.name, rest, detach, config_dir)
-    known = (*study.parts, *study.solvers)
-    for part in asked.parts:
-        if part not in known:
-            raise UserError(f"{part}: {nearest(part, known)}")
-    if imports := composition.compose(asked.options).imports:
-        given = f"imports=[{','.join(imports)}]"
-        raise UserError(f"{given}: a study has its paper's parts alone; bnrecon run takes yours")
-    return study, asked
-
-
-def _finish_loading() -> None:
-    """Torch is loaded by now; from here on an interruption is an exception."""
-    from bnrecon.runtime.interruption import finish_loading
-
-    finish_loading()
+    requested = request.read(study.name, rest, detach, config_dir)
+    names = (*study.parts, *study.solvers)
+    for part in requested.parts:
+        if part not in names:
+            raise UserError(f"{part}: {nearest(part, names)}")
+    if imports := composition.compose(requested.options).imports:
+        word = f"imports=[{','.join(imports)}]"
+        raise UserError(f"{word}: a study has its paper's parts alone; bnrecon run takes yours")
+    return study, requested
 
 
 def _tables_of_folder(name: str) -> int:
