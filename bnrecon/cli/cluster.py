@@ -16,14 +16,7 @@ OPTIONS = ("scale", "outputs")
 
 def add_commands(commands: Commands) -> None:
     """Add `cancel`."""
-    commands.add(
-        "cancel",
-        _cancel,
-        "STUDY|SWEEP ... [scale=SCALE] [outputs=FOLDER]",
-        "end the jobs that a study or a sweep has given to a cluster (cluster=)",
-        description="End the jobs that a study or a sweep (by its folder's name) has given to a "
-        "cluster. What they have finished stays; the same command computes the rest.",
-    )
+    commands.add("cancel", _cancel)
 
 
 def _cancel(given: argparse.Namespace) -> int:

@@ -18,14 +18,7 @@ OPTIONS = ("outputs", "data.root")
 
 def add_commands(commands: Commands) -> None:
     """Add `compare`."""
-    commands.add(
-        "compare",
-        _compare,
-        "RUN RUN [outputs=FOLDER] [--predict [data.root=FOLDER]]",
-        "show what two runs differ by, in their options and their results",
-        description="Show what two runs differ by: options, accuracy, predictions, layers, time.\n"
-        "RUN is a run's folder, or the beginning of its name or of the hash that this ends in.",
-    ).add_argument(
+    commands.add("compare", _compare).add_argument(
         "--predict",
         action="store_true",
         help="compute which test images the two runs' saved sources predict otherwise",

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from bnrecon.cli import cluster, compare, exit_codes, export, listing, output, status
-from bnrecon.cli.parser import Commands, Parser
+from bnrecon.cli.parser import Commands, Parser, text
 from bnrecon.runtime import extras
 from bnrecon.runtime.errors import UserError, nearest
 
@@ -23,54 +23,22 @@ __all__ = ["add_commands", "complete"]
 
 logger = logging.getLogger(__name__)
 
-BASH = r"""
-_bnrecon() {
-    local IFS=$'\n'
-    COMPREPLY=($("${COMP_WORDS[0]}" completion bash "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
-    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
-}
-complete -o default -F _bnrecon bnrecon
-"""
-
-ZSH = r"""
-_bnrecon() {
-    local choice
-    local -a choices=(${(f)"$(${words[1]} completion zsh "${(j: :)words[1,CURRENT]}" 2>/dev/null)"})
-    for choice in $choices; do
-        if [[ $choice == *= ]]; then compadd -S '' -- $choice; else compadd -- $choice; fi
-    done
-    (( $#choices )) || { compset -P '*='; _files; }
-}
-compdef _bnrecon bnrecon
-"""
-
-FISH = r"""
-complete -c bnrecon -a '(bnrecon completion fish (commandline -cp | string collect) 2>/dev/null)'
-"""
-
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+SHELLS = ("bash", "fish", "zsh")
 PATHS = ("--config-dir", "-cd", "--import", "--output")  # flags whose value is one
 
 
 def add_commands(commands: Commands) -> None:
     """Add `completion`, which completes all commands."""
-    commands.add(
-        "completion",
-        functools.partial(_print, commands),
-        "bash|zsh|fish",
-        "print the script for tab completion in a shell",
-        description='Print the script for tab completion: eval "$(bnrecon completion bash)" in\n'
-        "~/.bashrc or ~/.zshrc, or in fish: bnrecon completion fish | source",
-    )
+    commands.add("completion", functools.partial(_print, commands))
 
 
 def _print(commands: Commands, given: argparse.Namespace) -> int:
     """Print a shell's script, or what completes a line."""
     shell, *lines = given.words or [""]
-    if shell not in SCRIPTS:
-        raise UserError(f"completion {shell}: {nearest(shell, SCRIPTS)}")
+    if shell not in SHELLS:
+        raise UserError(f"completion {shell}: {nearest(shell, SHELLS)}")
     if not lines:
-        output.write(SCRIPTS[shell].strip())
+        output.write(text(f"completion.{shell}"))
         return exit_codes.DONE
     try:
         words = complete(lines[0], commands.parsers)
@@ -152,7 +120,7 @@ def _words_of(command: str, before: Sequence[str]) -> tuple[Iterable[str], Optio
         "ls": (listing.KINDS, listing.OPTIONS),
         "compare": ((), compare.OPTIONS),
         "export": ((), export.OPTIONS) if before else (extras.TRACKERS, ()),
-        "completion": (SCRIPTS, ()),
+        "completion": (SHELLS, ()),
     }[command]
     return names, {option: of_runs.get(option, ()) for option in options}
 

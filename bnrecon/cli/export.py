@@ -18,25 +18,10 @@ __all__ = ["OPTIONS", "add_commands"]
 
 OPTIONS = ("outputs", "tracker_folder", "tracker_project")
 
-SETTINGS = """settings, written NAME=VALUE:
-  outputs=outputs           where runs and targets are kept; all of them are sent unless some are
-                            named
-  tracker_folder=null       where the tracker writes; null: the folder "trackers" in the outputs
-  tracker_project=bnrecon   project of trackio and wandb
-
-What a tracker has of a run is replaced.
-wandb writes to files alone (wandb sync uploads them), unless WANDB_MODE says otherwise."""
-
 
 def add_commands(commands: Commands) -> None:
     """Add `export`."""
-    commands.add(
-        "export",
-        _export,
-        "TRACKER [FOLDER|RUN|TARGET ...] [NAME=VALUE ...]",
-        "send finished runs and trainings to TensorBoard, trackio or wandb",
-        epilog=SETTINGS,
-    )
+    commands.add("export", _export)
 
 
 def _export(given: argparse.Namespace) -> int:

@@ -26,23 +26,11 @@ __all__ = ["KINDS", "OPTIONS", "add_commands"]
 OPTIONS = ("outputs",)
 KINDS = ("runs", "targets", "studies")
 
-LS = """\
-FOLDER is what outputs= was, or outputs=FOLDER; runs, targets or studies lists these alone.
-seeds: finished of all; loss: target less source accuracy in percent, the mean over seeds;
-shipped: only the result is there. bnrecon tables compares runs, bnrecon status says how far a
-study is."""
-
 
 def add_commands(commands: Commands) -> None:
     """Add `ls`."""
-    commands.add(
-        "ls",
-        _list,
-        "[FOLDER] [runs|targets|studies] [--json]",
-        "list runs, targets and studies with their state",
-        description="List what lies in an outputs folder, a line each, with its state.",
-        epilog=LS,
-    ).add_argument("--json", action="store_true", help="print it as JSON, for scripts")
+    json_help = "print it as JSON, for scripts"
+    commands.add("ls", _list).add_argument("--json", action="store_true", help=json_help)
 
 
 def _list(given: argparse.Namespace) -> int:

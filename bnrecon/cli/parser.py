@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib.resources
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["Commands", "Parser"]
+__all__ = ["Commands", "Parser", "text"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,36 +72,34 @@ class Commands:
         """The parser of each command, by its name."""
         return dict(self._commands.choices)
 
-    def add(
-        self,
-        name: str,
-        function: Callable[[argparse.Namespace], int],
-        usage: str,
-        help: str,
-        *,
-        description: str = "",
-        epilog: str = "",
-    ) -> Parser:
+    def add(self, name: str, function: Callable[[argparse.Namespace], int]) -> Parser:
         """Add a command that takes words, which its function reads, and return its parser.
+
+        Its text has a line of usage (what stands behind the name, without the shared flags), a line
+        for the list of commands, then what its own help says before its flags, and after them.
 
         Args:
             name: the command.
             function: runs it, and returns its exit code.
-            usage: what stands behind its name, without the shared flags.
-            help: what it does, as the list of commands shows it.
-            description: what it does, as its own help shows it; ``help`` by default.
-            epilog: what follows the flags in its help.
         """
+        head, description, *rest = text(f"{name}.txt").split("\n\n")
+        usage, summary = head.splitlines()
         parser = self._commands.add_parser(
             name,
             parents=[self._shared],
             add_help=False,  # it is shown with the words, which stand behind it, too
-            help=help,
+            help=summary,
             usage=f"bnrecon {name} {usage} [-q] [-v] [-h]",
-            description=description or f"{help[0].upper()}{help[1:]}.",
-            epilog=epilog,
+            description=description,
+            epilog="\n\n".join(rest),
         )
         parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
         parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
         parser.set_defaults(function=function, parser=parser)
         return parser
+
+
+def text(name: str) -> str:
+    """What a file in ``texts`` says."""
+    file = importlib.resources.files("bnrecon.cli") / "texts" / name
+    return file.read_text(encoding="utf-8").strip()

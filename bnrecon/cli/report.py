@@ -19,31 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_commands"]
 
-DESCRIPTION = """Write the verdicts, tables and figures of the papers as one HTML file. It works
-offline, and is the same to the byte for the same results. Nothing is computed: what was not run
-stands there with the command that runs it.
-
-settings, written NAME=VALUE:
-  scale=laptop        smoke, laptop or paper
-  outputs=FOLDER      where runs, targets and tables are kept
-  NAME=VALUE          an option that the runs were given, as in target.width=8"""
-
-EXAMPLES = """examples:
-  bnrecon report                                   all papers, to outputs/report.html
-  bnrecon report burkholz2024 outputs=FOLDER       one paper, from another folder
-  bnrecon report --output report.html              to another file"""
-
 
 def add_commands(commands: Commands) -> None:
     """Add `report`."""
-    parser = commands.add(
-        "report",
-        _report,
-        "[STUDY ...] [NAME=VALUE ...] [--output FILE] [--overwrite]",
-        "write the papers' verdicts, tables and figures as one HTML file",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+    parser = commands.add("report", _report)
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the file; report.html in outputs by default"
     )

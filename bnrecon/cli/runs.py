@@ -31,13 +31,8 @@ logger = logging.getLogger(__name__)
 
 def add_commands(commands: Commands) -> None:
     """Add `run` and `train`, whose help shows the values that the options lead to."""
-    run = commands.add(
-        "run",
-        _run,
-        "[NAME=VALUE ...] [-m] [--detach] [--config-dir DIR] [--cfg job]",
-        "train a target or take the trained one, rebuild it, evaluate it, write a table",
-        description="Train a target, rebuild it by normalization parameters alone, evaluate it.",
-    )
+    run, train = commands.add("run", _run), commands.add("train", _train)
+    run.explain = train.explain = _explain
     hydra_app.add_flags(run)
     run.add_argument(
         "--detach",
@@ -45,15 +40,6 @@ def add_commands(commands: Commands) -> None:
         help="of a sweep with cluster=: exit once the jobs are submitted; run the same command "
         "again to collect the results",
     )
-    train = commands.add(
-        "train",
-        _train,
-        "[NAME=VALUE ...]",
-        "train a target alone, or show the trained one",
-        description="Train a target alone, or show the trained one; alone or under torchrun.\n"
-        "Takes the options of bnrecon run; features and solver make no difference.",
-    )
-    run.explain = train.explain = _explain
 
 
 def _explain(words: Sequence[str]) -> str:

@@ -46,18 +46,8 @@ STATES = {
 
 def add_commands(commands: Commands) -> None:
     """Add `status`."""
-    commands.add(
-        "status",
-        _tell,
-        "[STUDY ...] [outputs=FOLDER] [--watch]",
-        "how far a study is that another terminal, or a cluster, computes",
-        description="Tell how far a study is that another terminal, or a cluster, computes: what "
-        "is done,\nrunning, failed and left, and for how long.",
-    ).add_argument(
-        "--watch",
-        action="store_true",
-        help=f"refresh every {EVERY:g} seconds, until nothing is in progress",
-    )
+    watch_help = f"refresh every {EVERY:g} seconds, until nothing is in progress"
+    commands.add("status", _tell).add_argument("--watch", action="store_true", help=watch_help)
 
 
 def _tell(given: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Commands
+from bnrecon.cli.parser import Commands, text
 from bnrecon.cli.words import given_folder
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.interruption import finish_loading
@@ -24,41 +24,11 @@ __all__ = ["add_commands"]
 logger = logging.getLogger(__name__)
 
 
-OWN_OPTIONS = """settings, written NAME=VALUE:
-  scale=laptop        smoke (seconds), laptop (minutes to hours) or paper (the paper's sizes; a GPU)
-  cluster=slurm       compute in jobs of Slurm (study only); cluster=local in processes that
-                      outlive the command
-  minutes_per_job=10  with cluster=slurm, small tasks share a job of about this length
-  slurm.NAME=VALUE    what each job asks of Slurm: partition account qos gpus mem time cpus setup
-                      array_parallelism requeues; also from slurm.yaml
-  jobs=1              processes that share the work (study only); on two cores 2 is fastest
-  outputs=FOLDER      where runs, targets and tables are kept
-  NAME=VALUE          an option of every run, as in data.root=FOLDER or device=cuda;
-                      bnrecon run --help lists them"""
-
-
 def add_commands(commands: Commands) -> None:
     """Add `study`, `tables` and `figures`."""
-    study = commands.add(
-        "study",
-        _study,
-        "STUDY [PART ...] [NAME=VALUE ...] [--detach] [--import ARCHIVE]",
-        "compute what a paper's tables lack, then print them; resumable",
-    )
-    tables = commands.add(
-        "tables",
-        _tables,
-        "STUDY|FOLDER [PART ...] [NAME=VALUE ...]",
-        "print a paper's tables, or one table of all runs in a folder",
-    )
-    figures = commands.add(
-        "figures",
-        _figures,
-        "STUDY [PART ...] [NAME=VALUE ...]",
-        "draw a paper's figures of what was run, and name the files",
-    )
-    for parser in (study, tables, figures):
-        parser.explain = lambda _: f"{OWN_OPTIONS}\n\n{_list_studies()}"
+    study = commands.add("study", _study)
+    for parser in (study, commands.add("tables", _tables), commands.add("figures", _figures)):
+        parser.explain = lambda _: f"{text('settings.txt')}\n\n{_list_studies()}"
     study.add_argument(
         "--detach",
         action="store_true",

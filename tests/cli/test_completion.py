@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bnrecon.cli.completion import SCRIPTS, complete
+from bnrecon.cli.completion import SHELLS, complete
 from bnrecon.cli.main import make_parsers
 from bnrecon.config import schema
 from bnrecon.studies import registry
@@ -165,7 +165,7 @@ def test_bash_replaces_what_follows_the_last_equals_sign(shell, line, words, fou
     assert found in done.stdout.splitlines(), done.stderr
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SHELLS)
 def test_the_script_of_a_shell_is_printed_and_has_no_error_in_it(command, shell, name):
     code, out, err = command("completion", name)
     assert (code, err) == (0, "")
