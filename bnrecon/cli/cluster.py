@@ -6,7 +6,7 @@ import argparse
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
-from bnrecon.cli.words import given_folder, is_sweep, split_studies
+from bnrecon.cli.words import is_sweep, outputs_folder, split_studies
 from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["OPTIONS", "add_commands"]
@@ -19,12 +19,12 @@ def add_commands(commands: Commands) -> None:
     commands.add("cancel", _cancel)
 
 
-def _cancel(given: argparse.Namespace) -> int:
+def _cancel(arguments: argparse.Namespace) -> int:
     """Cancel what is queued or running; print what it was, or that there was nothing."""
-    names, options = split_studies(given.words, OPTIONS)
+    names, options = split_studies(arguments.words, OPTIONS)
     if not names:
         raise UserError("cancel: give a study's name, as in: bnrecon cancel burkholz2024")
-    outputs, scale = given_folder(options.get("outputs")), options.get("scale")
+    outputs, scale = outputs_folder(options.get("outputs")), options.get("scale")
     from bnrecon.reproduction.study import SCALES
 
     if scale is not None and scale not in SCALES:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
-from bnrecon.cli.words import given_folder, split
+from bnrecon.cli.words import outputs_folder, split
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
 
@@ -25,17 +25,17 @@ def add_commands(commands: Commands) -> None:
     )
 
 
-def _compare(given: argparse.Namespace) -> int:
+def _compare(arguments: argparse.Namespace) -> int:
     """Print what two runs differ by."""
-    names, options = split(given.words, OPTIONS)
+    names, options = split(arguments.words, OPTIONS)
     if len(names) != 2:
         listed = f"{', '.join(names)}: " if names else ""
         raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
     outputs, root = options.get("outputs"), options.get("data.root")
     # The folder of all runs need not be there where both are given as folders.
     both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
-    folder = USUAL if both_are_folders else given_folder(outputs)
-    if root is not None and not given.predict:
+    folder = USUAL if both_are_folders else outputs_folder(outputs)
+    if root is not None and not arguments.predict:
         raise UserError(f"data.root={root}: the images are needed with --predict alone")
     from bnrecon.reporting.run_names import find_run
 
@@ -49,7 +49,7 @@ def _compare(given: argparse.Namespace) -> int:
 
     finish_loading()
     first, second = ((run, RunResult.read(run / "result.json")) for run in (one, other))
-    if not given.predict:
+    if not arguments.predict:
         output.write(compare(first, second))
         return exit_codes.DONE
     from bnrecon.cli.user_modules import import_user_module

@@ -32,9 +32,9 @@ def add_commands(commands: Commands) -> None:
     commands.add("completion", functools.partial(_print, commands))
 
 
-def _print(commands: Commands, given: argparse.Namespace) -> int:
+def _print(commands: Commands, arguments: argparse.Namespace) -> int:
     """Print a shell's script, or what completes a line."""
-    shell, *lines = given.words or [""]
+    shell, *lines = arguments.words or [""]
     if shell not in SHELLS:
         raise UserError(f"completion {shell}: {nearest(shell, SHELLS)}")
     if not lines:

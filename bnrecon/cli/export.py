@@ -24,31 +24,31 @@ def add_commands(commands: Commands) -> None:
     commands.add("export", _export)
 
 
-def _export(given: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> int:
     """Send what is named; damaged files are named and left out, and make the exit code 1."""
-    if not given.words:
-        output.write(given.parser.help_for(()))
+    if not arguments.words:
+        output.write(arguments.parser.help_for(()))
         return exit_codes.MISTAKE
-    config, words = _read(given.words)
+    config, names = _read(arguments.words)
     from bnrecon.reporting.trackers.export import export, find_finished
     from bnrecon.runtime.interruption import finish_loading
 
     finish_loading()
-    lines, problems = export(find_finished(words, Path(config.outputs)), config)
+    lines, problems = export(find_finished(names, Path(config.outputs)), config)
     output.write("\n".join(lines))
     return exit_codes.FAILED if problems else exit_codes.DONE
 
 
-def _read(given: list[str]) -> tuple[RunConfig, list[str]]:
+def _read(words: list[str]) -> tuple[RunConfig, list[str]]:
     """The configuration of the trackers, and the words that name runs."""
     from bnrecon.config import composition
     from bnrecon.runtime.extras import TRACKERS, require_trackers
 
-    tracker, *rest = given
-    words, options = split(rest, OPTIONS)
+    tracker, *rest = words
+    names, options = split(rest, OPTIONS)
     if "=" in tracker or not set(tracker.split(",")) <= set(TRACKERS):
         raise UserError(f"export {tracker}: {nearest(tracker, TRACKERS)}")
     chosen = [f"{name}={value}" for name, value in options.items()]
     config = composition.compose([f"tracker={tracker}", *chosen])
     require_trackers(config.tracker)
-    return config, words
+    return config, names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.columns import layout, line_width
 from bnrecon.cli.parser import Commands
-from bnrecon.cli.words import given_folder, split
+from bnrecon.cli.words import outputs_folder, split
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_bytes
@@ -33,11 +33,11 @@ def add_commands(commands: Commands) -> None:
     commands.add("ls", _list).add_argument("--json", action="store_true", help=json_help)
 
 
-def _list(given: argparse.Namespace) -> int:
+def _list(arguments: argparse.Namespace) -> int:
     """List what there is, or print it as JSON."""
-    kinds, folder = _read_listing(given.words)
+    kinds, folder = _read_listing(arguments.words)
     entries = _find_entries(folder, kinds)
-    if given.json:
+    if arguments.json:
         rows = {kind: [_plain(entry) for entry in entries[kind]] for kind in kinds}
         output.write(json.dumps({"outputs": str(folder), **rows}, indent=1))
         return exit_codes.DONE
@@ -54,7 +54,7 @@ def _read_listing(words: Sequence[str]) -> tuple[Sequence[str], Path]:
     folders = [*(name for name in names if name not in KINDS), *options.values()]
     if len(folders) > 1:
         raise UserError(f"ls {' '.join(words)}: give one folder; bnrecon ls --help says more")
-    return kinds or KINDS, given_folder(folders[0] if folders else None, KINDS)
+    return kinds or KINDS, outputs_folder(folders[0] if folders else None, KINDS)
 
 
 def _find_entries(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:

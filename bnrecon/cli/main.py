@@ -70,15 +70,15 @@ def _run_command(words: list[str]) -> int:
         if command not in commands:
             raise UserError(_explain_command(command, commands))
         _require_current_folder()
-        given = commands[command].read(rest)
-        if given.help:
-            output.write(given.parser.help_for(given.words))
+        arguments = commands[command].read(rest)
+        if arguments.help:
+            output.write(arguments.parser.help_for(arguments.words))
             return exit_codes.DONE
-        if before.verbose or given.verbose:
+        if before.verbose or arguments.verbose:
             logger.setLevel(logging.DEBUG)
-        elif before.quiet or given.quiet:
+        elif before.quiet or arguments.quiet:
             logger.setLevel(logging.WARNING)
-        return given.function(given)
+        return arguments.function(arguments)
     except BaseException as error:
         return exit_codes.report(error)
 

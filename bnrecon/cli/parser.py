@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: for an option that there is not, or a value that is missing or not allowed.
         """
-        given, unknown = self.parse_known_intermixed_args(list(words))
+        arguments, unknown = self.parse_known_intermixed_args(list(words))
         for word in unknown:
             if word.startswith("--") and "=" in word and word.partition("=")[0] not in self.flags:
                 advice = f"options are written without dashes, as in {word.lstrip('-')}"
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
             raise UserError(
                 f"{word} is not an option: {nearest(word, long)}; {self.prog} --help explains them"
             )
-        return given
+        return arguments
 
     def help_for(self, words: Sequence[str]) -> str:
         """The help, with what there is to say of these words."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
-from bnrecon.cli.words import given_folder
+from bnrecon.cli.words import outputs_folder
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_bytes
@@ -31,13 +31,13 @@ def add_commands(commands: Commands) -> None:
     )
 
 
-def _report(given: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace) -> int:
     """Write the report; print its path and what is in it."""
-    requests = _read(given.words)
-    path = given.output or requests[0][1].outputs / "report.html"
+    requests = _read(arguments.words)
+    path = arguments.output or requests[0][1].outputs / "report.html"
     from bnrecon.reproduction.report import store
 
-    store.check_place(path, given.overwrite)
+    store.check_place(path, arguments.overwrite)
     from bnrecon.reproduction.report import html, verdicts
 
     html.require_libraries()
@@ -47,7 +47,7 @@ def _report(given: argparse.Namespace) -> int:
     finish_loading()
     report = gather(requests)
     content = html.render(report)
-    store.write_report(path, content, given.overwrite)
+    store.write_report(path, content, arguments.overwrite)
     counts = verdicts.counts(report.verdicts)
     claims = ", ".join(f"{count} {name}" for name, count in counts.items())
     complete = sum(not part.incomplete for part in report.parts)
@@ -87,5 +87,5 @@ def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
         raise UserError(f"scale={first.scale}: {nearest(first.scale, SCALES)}")
     composition.compose(first.options)
     if not shipped_outputs(first.outputs).is_dir():
-        given_folder(str(first.outputs))
+        outputs_folder(str(first.outputs))
     return requests

@@ -49,36 +49,36 @@ def _explain(words: Sequence[str]) -> str:
     return help.text(words)
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     """Do one run or a sweep. A sweep goes on after a failed run and ends in the worst exit code."""
-    values, slurm, given.words = job_options.split(given.words, job_options.OPTIONS)
+    values, slurm, arguments.words = job_options.split(arguments.words, job_options.OPTIONS)
     misplaced = [*(f"{name}={value}" for name, value in values.items()), *slurm]
-    if not hydra_app.is_sweep(given) or given.cfg or given.info or given.hydra_help:
-        if misplaced or given.detach:
+    if not hydra_app.is_sweep(arguments) or arguments.cfg or arguments.info or arguments.hydra_help:
+        if misplaced or arguments.detach:
             raise UserError(f"{[*misplaced, '--detach'][0]}: is for sweeps; add -m")
-        if not given.cfg and not given.info:
-            _refuse_launchers(given.words, "launchers run sweeps; add -m")
-        return _launch(given)
-    config_dir = None if given.config_dir is None else Path(given.config_dir)
-    options = job_options.read(values, slurm, given.detach, config_dir)
+        if not arguments.cfg and not arguments.info:
+            _refuse_launchers(arguments.words, "launchers run sweeps; add -m")
+        return _launch(arguments)
+    config_dir = None if arguments.config_dir is None else Path(arguments.config_dir)
+    options = job_options.read(values, slurm, arguments.detach, config_dir)
     try:
-        plan = hydra_app.plan_sweep(given)
+        plan = hydra_app.plan_sweep(arguments)
     except Exception as error:
         return _report_composition(error)
     if plan is not None:
         from bnrecon.cli.sweeps import run_sweep
 
-        return run_sweep(plan, options, given)
+        return run_sweep(plan, options, arguments)
     if misplaced:
         raise UserError(f"{misplaced[0]}: not with hydra/launcher= or hydra/sweeper=")
     interruption.finish_loading()  # the launcher's processes load what takes long
-    return _launch(given)
+    return _launch(arguments)
 
 
-def _launch(given: argparse.Namespace) -> int:
+def _launch(arguments: argparse.Namespace) -> int:
     """Have Hydra run what it makes of the options."""
     try:
-        hydra_app.launch(_Job(logging.getLogger("bnrecon").level), given)
+        hydra_app.launch(_Job(logging.getLogger("bnrecon").level), arguments)
     except SystemExit as leaving:  # of a run, or of Hydra's own help
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
     except Exception as error:  # of a launcher or Hydra: a run reports its own failure
@@ -155,12 +155,12 @@ def _do_run(composed: DictConfig) -> None:
     output.write(main_job.run(config).text())
 
 
-def _train(given: argparse.Namespace) -> int:
+def _train(arguments: argparse.Namespace) -> int:
     """Train a target alone, or take the trained one, and print how good it is."""
-    _refuse_launchers(given.words, "launchers run sweeps, with bnrecon run -m")
+    _refuse_launchers(arguments.words, "launchers run sweeps, with bnrecon run -m")
     from bnrecon.config import checks, composition
 
-    config = composition.compose(given.words)
+    config = composition.compose(arguments.words)
     _load_libraries(config)
     from bnrecon.run import main_job
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands
-from bnrecon.cli.words import given_folder, split_studies
+from bnrecon.cli.words import outputs_folder, split_studies
 from bnrecon.runtime.errors import printable
 from bnrecon.runtime.interruption import finish_loading
 from bnrecon.runtime.shipped import shipped_outputs
@@ -50,11 +50,11 @@ def add_commands(commands: Commands) -> None:
     commands.add("status", _tell).add_argument("--watch", action="store_true", help=watch_help)
 
 
-def _tell(given: argparse.Namespace) -> int:
+def _tell(arguments: argparse.Namespace) -> int:
     """Print the state of studies, once or until they have ended."""
-    names, options = split_studies(given.words, OPTIONS)
-    folder = given_folder(options.get("outputs"))
-    if not given.watch:
+    names, options = split_studies(arguments.words, OPTIONS)
+    folder = outputs_folder(options.get("outputs"))
+    if not arguments.watch:
         output.write(_text(_look(folder, names), folder, names))
         return exit_codes.DONE
     finish_loading()
@@ -70,8 +70,8 @@ def _look(folder: Path, names: Sequence[str]) -> list[StudyStatus]:
 
     parts = {name: registry.find(name).parts for name in registry.STUDIES}
     stored = (*studies(folder, shipped_outputs(folder), parts), *sweeps(folder))
-    asked = [with_jobs(study) for study in stored if not names or study.study in names]
-    return [study for study in asked if study.progress or study.problem or study.jobs]
+    told = [with_jobs(study) for study in stored if not names or study.study in names]
+    return [study for study in told if study.progress or study.problem or study.jobs]
 
 
 def _watch(folder: Path, names: Sequence[str]) -> None:

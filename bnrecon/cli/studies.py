@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
 from bnrecon.cli.parser import Commands, text
-from bnrecon.cli.words import given_folder
+from bnrecon.cli.words import outputs_folder
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.interruption import finish_loading
 
@@ -47,9 +47,9 @@ def add_commands(commands: Commands) -> None:
     )
 
 
-def _show_help(given: argparse.Namespace) -> int:
+def _show_help(arguments: argparse.Namespace) -> int:
     """How a command for studies is used, where no study is named."""
-    output.write(given.parser.help_for(()))
+    output.write(arguments.parser.help_for(()))
     return exit_codes.MISTAKE
 
 
@@ -67,13 +67,13 @@ def _list_studies() -> str:
     return "\n".join(lines)
 
 
-def _study(given: argparse.Namespace) -> int:
+def _study(arguments: argparse.Namespace) -> int:
     """Compute what is missing, then print the tables of what is finished, whatever failed."""
-    if not given.words:
-        return _show_help(given)
-    study, request = _read(given.words, given.detach, given.config_dir)
-    if given.archive is not None:
-        return _import(given.archive, given.words, request)
+    if not arguments.words:
+        return _show_help(arguments)
+    study, request = _read(arguments.words, arguments.detach, arguments.config_dir)
+    if arguments.archive is not None:
+        return _import(arguments.archive, arguments.words, request)
     from bnrecon.reproduction import commands
 
     finish_loading()
@@ -97,35 +97,35 @@ def _import(archive: Path, words: list[str], request: StudyRequest) -> int:
     return exit_codes.DONE
 
 
-def _tables(given: argparse.Namespace) -> int:
+def _tables(arguments: argparse.Namespace) -> int:
     """Print a study's tables, or the table of all runs in a folder."""
-    if not _names_study(given.words):
-        if len(given.words) > 1:
+    if not _names_study(arguments.words):
+        if len(arguments.words) > 1:
             advice = "give one folder, or a study's name; bnrecon tables --help says more"
-            raise UserError(f"tables {' '.join(given.words)}: {advice}")
-        return _tables_of_folder(given.words[0] if given.words else "outputs")
-    study, request = _read(given.words)
+            raise UserError(f"tables {' '.join(arguments.words)}: {advice}")
+        return _tables_of_folder(arguments.words[0] if arguments.words else "outputs")
+    study, request = _read(arguments.words)
     from bnrecon.reproduction import commands
     from bnrecon.runtime.shipped import shipped_outputs
 
     finish_loading()
     if not shipped_outputs(request.outputs).is_dir():
-        place = request.outputs
-        logger.warning("no folder %s here; outputs=FOLDER names the one with results", place)
+        unknown = "no folder %s here; outputs=FOLDER names the one with results"
+        logger.warning(unknown, request.outputs)
     output.write(f"{commands.tables_of(study, request)}\n\n{request.folder}")
     return exit_codes.DONE
 
 
-def _figures(given: argparse.Namespace) -> int:
+def _figures(arguments: argparse.Namespace) -> int:
     """Draw a study's figures of what was run, and name them."""
-    if not given.words:
-        return _show_help(given)
-    if not _names_study(given.words):
+    if not arguments.words:
+        return _show_help(arguments)
+    if not _names_study(arguments.words):
         from bnrecon.studies.registry import STUDIES
 
-        advice = f"give a study's name: {nearest(given.words[0], STUDIES)}"
-        raise UserError(f"figures {' '.join(given.words)}: {advice}")
-    study, request = _read(given.words)
+        advice = f"give a study's name: {nearest(arguments.words[0], STUDIES)}"
+        raise UserError(f"figures {' '.join(arguments.words)}: {advice}")
+    study, request = _read(arguments.words)
     from bnrecon.reproduction import commands
 
     finish_loading()
@@ -177,6 +177,6 @@ def _tables_of_folder(name: str) -> int:
     from bnrecon.reporting.overview import overview
     from bnrecon.studies.registry import STUDIES
 
-    folder = given_folder(name.removeprefix("outputs="), tuple(STUDIES), "print a paper's tables")
+    folder = outputs_folder(name.removeprefix("outputs="), tuple(STUDIES), "print a paper's tables")
     output.write(overview(folder))
     return exit_codes.DONE
