@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bnrecon.jobs.in_process import InProcess
-from bnrecon.jobs.outcome import Outcome
+from bnrecon.jobs.computation import InProcess
 from bnrecon.jobs.record import handing_out, submissions
-from bnrecon.jobs.work import Batch, Work
+from bnrecon.jobs.work import Batch, Outcome, Work
 from bnrecon.reproduction import progress
 from bnrecon.reproduction.shared_targets import with_targets
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from bnrecon.config import checks, composition
 from bnrecon.jobs import executors
-from bnrecon.jobs.outcome import Detached
-from bnrecon.jobs.work import Executor
+from bnrecon.jobs.work import Detached, Executor
 from bnrecon.reproduction import engine, pages
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.study import Study

@@ -15,8 +15,7 @@ from tqdm import tqdm
 
 from bnrecon.config import composition
 from bnrecon.data import DataSpec, load
-from bnrecon.jobs.outcome import Started
-from bnrecon.jobs.work import Batch, Executor, Work
+from bnrecon.jobs.work import Batch, Executor, Started, Work
 from bnrecon.reproduction import progress
 from bnrecon.reproduction import request as requests
 from bnrecon.reproduction.collection import collect_finished

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bnrecon.jobs.outcome import Detached, Outcome, Started
-from bnrecon.jobs.work import Batch, Executor, Work
+from bnrecon.jobs.work import Batch, Detached, Executor, Outcome, Started, Work
 from bnrecon.runtime import files
 from bnrecon.runtime.provenance import now
 

@@ -126,8 +126,8 @@ def test_the_help_of_an_option_follows_the_chosen_target(command):
         (["run", "--target=vgg18"], "options are written without dashes, as in target=vgg18"),
         (["run", "--multrun"], "--multrun is not an option: did you mean '--multirun'?"),
         (["--quite"], "unrecognized arguments: --quite"),
-        (["completion"], "required: shell"),
-        (["completion", "csh"], "invalid choice: 'csh'"),
+        (["completion"], "Allowed: bash, fish, zsh"),
+        (["completion", "csh"], "completion csh: did you mean 'zsh'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
