@@ -251,7 +251,7 @@ class _Watch:
         log = str(log_of(self.submission.folder, job))
         if item.is_finished():
             return Outcome(item.key, item.label, "done", "done", 0.0, log)
-        untried = "" if item.key in self._started else "not tried; "
+        untried = "" if self.submission.reports.started([item.key]) else "not tried; "
         return Outcome(item.key, item.label, "failed", f"{untried}job {job}: {reason}", 0.0, log)
 
 

@@ -52,7 +52,8 @@ class LocalProcesses:
     """Computes in processes of this machine. The k-th takes the k-th GPU.
 
     One that dies (for want of memory, say) takes nothing with it but the work that it was at, and
-    another one takes its place. All end with this process, however it ends.
+    another one takes its place. All end with this process, however it ends: at the next safe
+    point, and, where this one is there to see to it, after a minute at the latest.
 
     Args:
         jobs: number of processes.
