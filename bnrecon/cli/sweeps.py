@@ -131,7 +131,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     from bnrecon.jobs import executors
     from bnrecon.jobs.outcome import Detached
     from bnrecon.jobs.work import SWEEP, Batch
-    from bnrecon.reproduction.collection import collect_finished
+    from bnrecon.reproduction.engine import collect_finished
 
     words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.options)
     command = shlex.join(["bnrecon", "run", "-m", *words, *options.words])

@@ -20,7 +20,7 @@ from bnrecon.reproduction.page import (
     listed,
     listed_commits,
 )
-from bnrecon.reproduction.part import PartRequest
+from bnrecon.reproduction.study import PartRequest
 from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.reproduction.work import TaskWork
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bnrecon.reporting.result import RunResult
     from bnrecon.reproduction.experiment import Claim
-    from bnrecon.reproduction.part import Part
+    from bnrecon.reproduction.study import Part
     from bnrecon.reproduction.task_store import TaskResult
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,8 +14,8 @@ from bnrecon.reproduction.engine import PartPlan, plan
 from bnrecon.reproduction.options import result_options, stem_suffix
 from bnrecon.reproduction.page import Heading, Page, Text
 from bnrecon.reproduction.request import StudyRequest
-from bnrecon.reproduction.shipped_rows import shipped_rows
 from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import first_line
 
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 KINDS = ("png", "svg")
+WEIGHTS = " Trained weights are not in the package: a row's command trains its target if need be."
 
 
 def write(study: Study, request: StudyRequest, folder: Path | None = None) -> str:
@@ -81,15 +82,7 @@ def figures(study: Study, request: StudyRequest) -> list[Path]:
 def _all_solvers(study: Study, request: StudyRequest) -> list[PartPlan]:
     """The requested parts with the rows of all solvers: a table stands whole on its page."""
     names = [planned.name for planned in plan(study, request)]
-    whole = StudyRequest(
-        request.name,
-        request.scale,
-        tuple(names),
-        request.options,
-        request.outputs,
-        request.executor,
-    )
-    return plan(study, whole)
+    return plan(study, dataclasses.replace(request, parts=tuple(names)))
 
 
 def _options_of(planned: PartPlan, request: StudyRequest) -> tuple[str, ...]:
@@ -134,5 +127,21 @@ def _page(planned: PartPlan, heading: Heading) -> Page:
     page = planned.part.make_page(heading, planned.work)
     if page.figure is not None:
         drawing.add_note(page.figure, heading.command)
-    shipped = shipped_rows(planned.work)
+    shipped = _shipped(planned.work)
     return dataclasses.replace(page, blocks=[*page.blocks, Text(shipped)]) if shipped else page
+
+
+def _shipped(work: Sequence[RunWork | TaskWork]) -> str:
+    """Which results were read from the installed package; empty where none was."""
+    if not (shipped := [item.label for item in work if item.is_shipped()]):
+        return ""
+    computed = [item.label for item in work if item.is_finished() and not item.is_shipped()]
+    which = f"{len(shipped)} of {len(shipped) + len(computed)} finished results"
+    if not computed:
+        which = f"all {len(shipped)} finished results" if len(shipped) > 1 else "the result"
+    elif len(computed) < len(shipped):
+        which += f", all but {'; '.join(computed)}"
+    else:
+        which += f": {'; '.join(shipped)}"
+    weights = WEIGHTS if isinstance(work[0], RunWork) else ""
+    return f"Shipped with bnrecon, not computed here: {which}.{weights}"

@@ -27,7 +27,7 @@ from bnrecon.reproduction.page import (
     listed,
     listed_commits,
 )
-from bnrecon.reproduction.part import PartRequest
+from bnrecon.reproduction.study import PartRequest
 from bnrecon.reproduction.texts import Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork, results_of
