@@ -110,7 +110,7 @@ def read(path: Path) -> Progress:
 def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
     """What the lines say together."""
     first, *events = lines
-    left: dict[str, int] = dict(first["left_by_part"])
+    remaining: dict[str, int] = dict(first["left_by_part"])
     running: dict[str, Running] = {}
     failed: list[Failure] = []
     spent: dict[str, list[float]] = {}
@@ -119,7 +119,7 @@ def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
             running[event["label"]] = Running(event["label"], event["part"], event["at"])
         elif event["event"] in ("done", "mistake", "failed"):
             running.pop(event["label"], None)
-            left[event["part"]] -= 1
+            remaining[event["part"]] -= 1
             if event["event"] == "done":
                 spent.setdefault(event["part"], []).append(event["seconds"])
             else:
@@ -134,7 +134,7 @@ def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
         failed=tuple(failed),
         running=() if ended else tuple(running.values()),
         seconds_by_part={part: tuple(seconds) for part, seconds in spent.items()},
-        left_by_part={part: count for part, count in left.items() if count},
+        left_by_part={part: count for part, count in remaining.items() if count},
     )
 
 
@@ -182,40 +182,29 @@ def keep(batch: Batch, executor: Executor, work: Iterable[Work]) -> Iterator[_Ke
     """
     work = list(work)
     batch.folder.mkdir(parents=True, exist_ok=True)
-    with _new_file(batch.progress) as file:
-        keeper = _Keeper(file, work)
-        keeper.write(
-            study=batch.folder.name,
-            scale=batch.scale,
-            command=batch.command,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            executor=executor.name,
-            processes=executor.processes,
-            started=now(),
-            left_by_part=Counter(item.part for item in work),
-        )
-        try:
-            yield keeper
-        except Detached:
-            keeper.write(event="ended", how="detached")
-            raise
-        except BaseException:
-            keeper.write(event="ended", how="interrupted")
-            raise
-        keeper.write(event="ended", how="failed" if keeper.failed else "finished")
-
-
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[TextIO]:
-    """A new file for the block; another command that shares the work goes on in the old one."""
-    while True:
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(FileExistsError):  # of another command that begins just now
-            file = path.open("x", encoding="utf-8")
-            break
+    # Another command that shares the work goes on in the old file.
+    new = batch.progress.with_name(f".{batch.progress.name}-{os.getpid()}")
+    file = new.open("w", encoding="utf-8")
+    os.replace(new, batch.progress)
+    keeper, ended = _Keeper(file, work), "interrupted"
+    keeper.write(
+        study=batch.folder.name,
+        scale=batch.scale,
+        command=batch.command,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        executor=executor.name,
+        processes=executor.processes,
+        started=now(),
+        left_by_part=Counter(item.part for item in work),
+    )
     try:
-        yield file
+        yield keeper
+        ended = "failed" if keeper.failed else "finished"
+    except Detached:
+        ended = "detached"
+        raise
     finally:
+        keeper.write(event="ended", how=ended)
         with contextlib.suppress(OSError):  # what a full disk has not taken
             file.close()

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bnrecon.reporting.statistics import mean_interval
+
 __all__ = ["TimeLeft", "time_left"]
 
 ENOUGH = 3  # finished pieces of a part, from which on they tell how long another one takes
@@ -47,21 +49,26 @@ def time_left(
         running: part of each piece that is computed now, and for how many seconds it has been.
         processes: how many are computed at once.
 
-    >>> found = time_left({"a": 10, "b": 2}, {"a": [60, 61, 62]}, [("a", 30)], processes=1)
-    >>> round(found.low), round(found.high), found.parts, found.unknown
+    >>> rest = time_left({"a": 10, "b": 2}, {"a": [60, 61, 62]}, [("a", 30)], processes=1)
+    >>> round(rest.low), round(rest.high), rest.parts, rest.unknown
     (552, 608, ('a',), {'b': 'none finished'})
     """
     total = variance = longest = 0.0
     parts, unknown = [], {}
     for part, count in left.items():
-        if not count:
-            continue
         seen = seconds.get(part, ())
         begun = [spent for other, spent in running if other == part]
-        if reason := _too_little(seen, begun):
-            unknown[part] = reason
+        if not count:
             continue
-        mean, half = _sum_of_further(seen, count)
+        if len(seen) < ENOUGH:
+            unknown[part] = f"only {len(seen)} finished" if seen else "none finished"
+            continue
+        if begun and max(begun) > 2 * max(seen):
+            unknown[part] = "one takes more than twice as long as any that is finished"
+            continue
+        # Of m further values, after k with mean x and deviation s: m x ± t_{k-1} s √(m + m²/k).
+        one = mean_interval(seen)  # x ± t_{k-1} s / √k
+        mean, half = count * one.mean, (one.half_width or 0.0) * math.sqrt(count * (one.n + count))
         if mean + half > WIDEST * (mean - half):
             unknown[part] = f"{len(seen)} finished, after very different times"
             continue
@@ -72,26 +79,3 @@ def time_left(
     half = math.sqrt(variance)
     high = (total + half) / processes + (1 - 1 / processes) * longest
     return TimeLeft(max(0.0, total - half) / processes, high, tuple(parts), unknown)
-
-
-def _too_little(seen: Sequence[float], begun: Sequence[float]) -> str:
-    """Why what is finished of a part says too little about its rest; empty where it does not."""
-    if len(seen) < ENOUGH:
-        return f"only {len(seen)} finished" if seen else "none finished"
-    if begun and max(begun) > 2 * max(seen):
-        return "one takes more than twice as long as any that is finished"
-    return ""
-
-
-def _sum_of_further(seen: Sequence[float], count: int) -> tuple[float, float]:
-    """The middle and the half-width of a 95% range for the sum of ``count`` = m further values.
-
-    Of k values with mean x and standard deviation s: m x ± t_{k-1} s √(m + m²/k).
-    """
-    from scipy.special import stdtrit  # takes half a second to load
-
-    k = len(seen)
-    mean = math.fsum(seen) / k
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in seen) / (k - 1))
-    quantile = float(stdtrit(k - 1, 0.975))
-    return count * mean, quantile * deviation * math.sqrt(count + count**2 / k)
