@@ -102,15 +102,16 @@ def _read(words: list[str]) -> list[tuple[Study, StudyRequest]]:
 
 
 def _write(asked: list[tuple[Study, StudyRequest]], place: Path, overwrite: bool) -> int:
-    from bnrecon.reproduction.report import html, store, verdicts
-    from bnrecon.reproduction.report.contents import gather
+    from bnrecon.reproduction.report import html, store
+    from bnrecon.reproduction.report.contents import count_verdicts, gather
     from bnrecon.runtime.interruption import finish_loading
 
     finish_loading()
     report = gather(asked)
     content = html.render(report)
     store.write_report(place, content, overwrite)
-    found = ", ".join(f"{count} {name}" for name, count in verdicts.counts(report.verdicts).items())
+    counts = count_verdicts(report.verdicts)
+    found = ", ".join(f"{count} {name}" for name, count in counts.items())
     complete = sum(not part.incomplete for part in report.parts)
     output.write(
         f"{place}\nclaims: {found}; parts complete: {complete} of {len(report.parts)}; "

@@ -12,7 +12,6 @@ from bnrecon.reproduction.page import (
     Block,
     Claims,
     Heading,
-    Origin,
     Page,
     Table,
     Text,
@@ -163,7 +162,7 @@ class Experiment:
             Claims(tuple(self._claims(rows))),
             Text(f"Trained with `{overrides}`." if overrides else ""),
             Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),
-            Origin(_origin(done)),
+            Text(_origin(done), "origin"),
         ]
         with figures.style():
             figure = None if self.draw is None else self.draw(rows)

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.task_store import TaskResult
 
 __all__ = [
-    "Beside",
     "Block",
     "Claims",
     "Comparison",
     "FinishedRun",
     "Heading",
     "NotRun",
-    "Origin",
     "Page",
-    "Reading",
     "Table",
     "Text",
     "device_name",
@@ -40,29 +37,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; code stands between backticks."""
+    """A paragraph; code stands between backticks.
+
+    Args:
+        text: as Markdown.
+        kind: "reading" for how tables of a kind are to be read, "origin" for where the numbers come
+            from, "beside" for what lies in files of its own; empty for what belongs to this page.
+    """
 
     text: str
+    kind: str = ""
 
     @property
     def markdown(self) -> str:
         """As it is."""
         return self.text
-
-
-@dataclass(frozen=True)
-class Reading(Text):
-    """How a table is to be read: the same paragraph below all tables of a kind."""
-
-
-@dataclass(frozen=True)
-class Origin(Text):
-    """Where the numbers come from, in short."""
-
-
-@dataclass(frozen=True)
-class Beside(Text):
-    """What lies beside the page, in files of its own."""
 
 
 @dataclass(frozen=True)

@@ -6,33 +6,54 @@ import dataclasses
 import functools
 import logging
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from bnrecon.reporting import run_tables
+from bnrecon.reporting.result import read_all
 from bnrecon.reproduction import pages
+from bnrecon.reproduction.experiment import VERDICTS, Claim
 from bnrecon.reproduction.options import result_options
-from bnrecon.reproduction.page import (
-    Beside,
-    Origin,
-    Page,
-    Reading,
-    Table,
-    Text,
-)
+from bnrecon.reproduction.page import Claims, Page, Table, Text
 from bnrecon.reproduction.report import errata, provenance, text
 from bnrecon.reproduction.report.figures import VectorFigures
-from bnrecon.reproduction.report.html_table import html_table
-from bnrecon.reproduction.report.runs import Runs, read_runs
-from bnrecon.reproduction.report.verdicts import Verdict, claims_of
+from bnrecon.reproduction.report.html_table import HtmlTable, html_table
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.study import Study
+from bnrecon.runtime.shipped import shipped_outputs
 
-__all__ = ["Paper", "Part", "Report", "gather"]
+__all__ = ["Paper", "Part", "Report", "Runs", "Verdict", "count_verdicts", "gather"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, and the part that decides it.
+
+    Args:
+        paper: the paper that it is about.
+        study: the paper's name on the command line.
+        anchor: the part's.
+        claim: what is claimed, and what was found.
+        so_far: how much of the part is finished, where that is not all of it.
+    """
+
+    paper: str
+    study: str
+    anchor: str
+    claim: Claim
+    so_far: str = ""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it is a question of ours, which the paper does not claim: its place says so."""
+        return self.claim.where.startswith("Beyond")
 
 
 @dataclass(frozen=True)
@@ -81,6 +102,16 @@ class Paper:
 
 
 @dataclass(frozen=True)
+class Runs:
+    """All finished runs of a folder, and what is wrong with those that cannot be read."""
+
+    table: HtmlTable | None
+    count: int
+    caption: str
+    problems: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Report:
     """All of a report."""
 
@@ -111,19 +142,18 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
     Raises:
         UserError: an impossible request.
     """
-    place = errata.find_errata()
-    found = errata.Errata() if place is None else errata.read_errata(place.read_text("utf-8"))
+    corrections = errata.find_errata()
     figures = VectorFigures()
     papers = []
     for study, request in requests:
         logger.info("%s: %d parts", study.name, len(study.parts))
-        render = functools.partial(_part, request, figures, found.anchors)
+        render = functools.partial(_part, request, figures, corrections.anchors)
         parts = list(pages.read(study, request, render))
         origins = provenance.summary_of([part.page for part in parts])
         papers.append(Paper(study, _command(request), parts, origins))
     first = requests[0][1]
-    runs, options = read_runs(first.outputs), result_options(first.options)
-    return Report(first.scale, options, papers, runs, found, figures.glyphs())
+    runs, options = _read_runs(first.outputs), result_options(first.options)
+    return Report(first.scale, options, papers, runs, corrections, figures.glyphs())
 
 
 def _command(request: StudyRequest) -> str:
@@ -132,15 +162,11 @@ def _command(request: StudyRequest) -> str:
     return shlex.join(("bnrecon", "study", request.name, f"scale={request.scale}", *options))
 
 
-def _without_place(page: Page, request: StudyRequest) -> Page:
-    """A page whose problem does not say where on this machine its files lie."""
-    return dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
-
-
 def _part(
     request: StudyRequest, figures: VectorFigures, anchors: dict[str, str], page: Page
 ) -> Part:
-    page = _without_place(page, request)
+    # Where on this machine the files lie says nothing to whom the report is sent to.
+    page = dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
     anchor = f"{page.heading.study}-{page.heading.name}"
     blocks, readings = _blocks(page, anchor, anchors)
     return Part(
@@ -149,17 +175,38 @@ def _part(
         _figure(page, anchor, figures),
         blocks,
         readings,
-        " ".join(block.text for block in page.blocks if isinstance(block, Origin)),
+        " ".join(_texts(page, "origin")),
         provenance.origins_of(page),
-        claims_of(page, anchor),
+        _verdicts(page, anchor),
     )
+
+
+def _texts(page: Page, kind: str) -> list[str]:
+    return [block.text for block in page.blocks if isinstance(block, Text) and block.kind == kind]
+
+
+def _verdicts(page: Page, anchor: str) -> list[Verdict]:
+    """The claims that a page decides."""
+    heading, so_far = page.heading, page.progress if page.lacking else ""
+    return [
+        Verdict(heading.paper, heading.study, anchor, claim, so_far)
+        for block in page.blocks
+        if isinstance(block, Claims)
+        for claim in block.claims
+    ]
+
+
+def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """How often each verdict came out, all four of them."""
+    counts = Counter(verdict.claim.verdict for verdict in verdicts)
+    return {name: counts[name] for name in VERDICTS}
 
 
 def _figure(page: Page, anchor: str, figures: VectorFigures) -> Markup | None:
     if page.figure is None:
         return None
     part = page.heading.part
-    said = " ".join(text.plain(block.text) for block in page.blocks if type(block) is Text)
+    said = " ".join(map(text.plain, _texts(page, "")))
     return figures.svg(page.figure, anchor, f"{part.where}: {part.title}", said)
 
 
@@ -168,17 +215,34 @@ def _blocks(
 ) -> tuple[list[tuple[str, Any]], list[Markup]]:
     """What stands below the title, and how the tables are read; the rest has its own places."""
     shown: list[tuple[str, Any]] = []
-    readings: list[Markup] = []
+    part = page.heading.part
     for number, block in enumerate(page.blocks):
         if isinstance(block, Table):
-            part = page.heading.part
             title = block.title or f"{part.where}: {part.title}"
             table = html_table(block.frame, f"{anchor}-{number}", title, block.formats)
-            if block.title:
-                shown.append(("title", block.title))
+            shown += [("title", block.title)] if block.title else []
             shown.append(("table", table))
-        elif isinstance(block, Reading):
-            readings.append(text.inline(block.text, anchors))
-        elif isinstance(block, Text) and not isinstance(block, Origin | Beside) and block.text:
+        elif isinstance(block, Text) and block.text and not block.kind:
             shown.append(("text", text.inline(block.text, anchors)))
-    return shown, readings
+    return shown, [text.inline(reading, anchors) for reading in _texts(page, "reading")]
+
+
+def _read_runs(outputs: Path) -> Runs:
+    """Read the results of ``runs/*`` below a folder, and those that ship with the package.
+
+    A damaged one is named and left out.
+    """
+    paths: dict[str, Path] = {}
+    for folder in (shipped_outputs(outputs), outputs):  # one's own count where there are both
+        paths |= {path.parent.name: path for path in folder.glob("runs/*/result.json")}
+    results, problems = read_all(paths[name] for name in sorted(paths))
+    for problem in problems:
+        logger.warning("left out: %s", problem)
+    # The folder's own place says nothing to whom the report is sent to.
+    problems = [problem.replace(f"{outputs}/", "") for problem in problems]
+    table = None
+    if results:
+        frame = run_tables.summary(list(results.values()))
+        frame["run"] = [path.parent.name for path in results]
+        table = html_table(frame, "runs-table", "All runs", run_tables.FORMATS)
+    return Runs(table, len(results), f"{run_tables.CAPTION} {run_tables.PREDICTIONS}", problems)

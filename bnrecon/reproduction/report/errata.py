@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +12,7 @@ __all__ = ["Errata", "find_errata", "read_errata"]
 
 PREFIX = "errata-"  # before the ids of its headings
 NUMBERED = re.compile(r"(\d+)\. ")
+LINK = re.compile(r'<a href="(#|https://)?([^"]*)">(.*?)</a>', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Errata:
     anchors: dict[str, str] = field(default_factory=dict)
 
 
-def find_errata() -> Path | None:
-    """The document in the checkout that this package lies in."""
-    found = Path(__file__).parents[3] / "docs" / "errata.md"
-    return found if found.is_file() else None
+def find_errata() -> Errata:
+    """The errata in the checkout that this package lies in."""
+    path = Path(__file__).parents[3] / "docs" / "errata.md"
+    return read_errata(path.read_text("utf-8")) if path.is_file() else Errata()
 
 
 def read_errata(text: str) -> Errata:
@@ -51,9 +51,9 @@ def read_errata(text: str) -> Errata:
                 anchors.setdefault(number[1], anchor)
         if token.type.startswith("heading_"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
-        _keep_local_links(token.children or ())
     tokens = tokens[3:] if tokens and tokens[0].tag == "h2" else tokens  # the page has the title
-    return Errata(Markup(parser.renderer.render(tokens, parser.options, {})), anchors)
+    html = LINK.sub(_kept_link, parser.renderer.render(tokens, parser.options, {}))
+    return Errata(Markup(html), anchors)
 
 
 def _slug(heading: str) -> str:
@@ -65,17 +65,9 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _keep_local_links(tokens: Sequence) -> None:
-    """Point links at the page's own anchors; turn those to other files into text."""
-    inside = []
-    for token in tokens:
-        if token.type == "link_open":
-            target = str(token.attrGet("href") or "")
-            inside.append(target.startswith(("#", "https://")))
-            if target.startswith("#"):
-                token.attrSet("href", f"#{PREFIX}{target[1:]}")
-        kept = True
-        if token.type in ("link_open", "link_close"):
-            kept = inside[-1] if token.type == "link_open" else inside.pop()
-        if not kept:
-            token.type, token.tag, token.nesting, token.content = "text", "", 0, ""
+def _kept_link(link: re.Match[str]) -> str:
+    """A link to the page's own anchor or to the web; one to another file is text."""
+    start, target, text = link.groups()
+    if start == "#":
+        return f'<a href="#{PREFIX}{target}">{text}</a>'
+    return link[0] if start else text

@@ -15,8 +15,8 @@ import jinja2
 from markupsafe import Markup
 
 from bnrecon.reproduction.experiment import VERDICTS
-from bnrecon.reproduction.report import text, verdicts
-from bnrecon.reproduction.report.contents import Report
+from bnrecon.reproduction.report import text
+from bnrecon.reproduction.report.contents import Report, count_verdicts
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.extras import install_command
 
@@ -49,7 +49,7 @@ def render(report: Report) -> bytes:
             policy=_policy(script),
             library=_library(),
             library_version=importlib.metadata.version("itables"),
-            counts=verdicts.counts,
+            counts=count_verdicts,
             verdict_names=VERDICTS,
             meanings=VERDICTS,
             inline=functools.partial(text.inline, errata=report.errata.anchors),
