@@ -65,57 +65,49 @@ def document(
         "print are in [the errata](../errata.md).",
     ]
     if claims := claims_of(study, outputs, scale):
-        lines += ["## Claims", INTERVALS, _claims_table(claims), _meanings(claims)]
-    parts = {name: _paragraphs(outputs / study.name / f"{name}-{scale}.md") for name in study.parts}
-    if repeated := _repeated(parts.values()):
+        used = {claim.verdict for claim in claims}
+        meanings = [f"- *{name}*: {text}" for name, text in VERDICTS.items() if name in used]
+        lines += ["## Claims", INTERVALS, _claims_table(claims), "\n".join(meanings)]
+    pages = {name: _paragraphs(outputs / study.name / f"{name}-{scale}.md") for name in study.parts}
+    if repeated := _repeated(pages.values()):
         lines += ["## How to read the tables", *repeated]
-    for name, paragraphs in parts.items():
-        part = study.part(name)
+    for name, paragraphs in pages.items():
+        part, command = study.part(name), f"`bnrecon study {study.name} {name} scale={scale}`"
         lines.append(f"## {part.where}: {part.title}")
         if not paragraphs:
-            lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
+            lines.append(f"Not run: {command}.")
             continue
-        text = "\n\n".join(text for text in paragraphs if text not in repeated)
-        if (unfinished := _unfinished(outputs / study.name / f"{name}-{scale}.md")) is not None:
-            rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
-            lines.append(f"{unfinished}; {rest}.")
+        text = "\n\n".join(text for text in paragraphs[1:] if text not in repeated)
+        progress = re.search(r"(\d+) of (\d+) \w+ finished$", paragraphs[0])
+        if progress and progress[1] != progress[2]:
+            lines.append(f"{progress[0]}; {command} computes the others.")
         picture = f"{name}-{scale}.svg)"
         lines.append(text.replace(f"]({picture}", f"]({link}/{study.name}/{picture}"))
     return "\n\n".join(lines) + "\n"
 
 
 def _paragraphs(page: Path) -> list[str]:
-    """A part's page without what the document says elsewhere; none where it is not run.
+    """A part's page but for its claims, which the table of all claims has; none if it is not run.
 
-    Elsewhere are its first line (the heading) and its claims (the table of all claims).
+    The first one is the heading, which says how much is finished.
     """
     if not page.exists():
         return []
-    paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    return [text for text in paragraphs if not _is_of_claims(text)]
-
-
-def _is_of_claims(paragraph: str) -> bool:
-    """Whether a paragraph of a written page is one of ``Claims``."""
-    return paragraph.startswith("- ") and any(
-        f" **{verdict.capitalize()}**: " in paragraph for verdict in VERDICTS
-    )
-
-
-def _unfinished(page: Path) -> str | None:
-    """How much of a part is finished, as its first line says; ``None`` if all of it is."""
-    with page.open(encoding="utf-8") as lines:
-        found = re.search(r"(\d+) of (\d+) \w+ finished$", next(lines).rstrip())
-    assert found is not None, page
-    return None if found[1] == found[2] else found[0]
+    claims = tuple(f" **{verdict.capitalize()}**: " for verdict in VERDICTS)
+    paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
+    return [
+        text
+        for text in paragraphs
+        if not (text.startswith("- ") and any(claim in text for claim in claims))
+    ]
 
 
 def _repeated(parts: Iterable[list[str]]) -> list[str]:
     """The explanations that several parts share, each once."""
-    found = Counter(text for paragraphs in parts for text in dict.fromkeys(paragraphs))
+    counts = Counter(text for paragraphs in parts for text in dict.fromkeys(paragraphs[1:]))
     return [
         text
-        for text, times in found.items()
+        for text, times in counts.items()
         if times > 1 and len(text) > LONG and not text.startswith("|")
     ]
 
@@ -127,9 +119,3 @@ def _claims_table(claims: list[Claim]) -> str:
         cells = (claim.where, claim.statement, claim.verdict, claim.evidence)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
-
-
-def _meanings(claims: list[Claim]) -> str:
-    """What the verdicts in the table mean."""
-    used = {claim.verdict for claim in claims}
-    return "\n".join(f"- *{name}*: {text}" for name, text in VERDICTS.items() if name in used)

@@ -7,6 +7,7 @@ A last line that was cut off is left out.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import json
 import os
@@ -110,6 +111,8 @@ def read(path: Path) -> Progress:
 def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
     """What the lines say together."""
     first, *events = lines
+    for line in lines:
+        datetime.datetime.fromisoformat(line["at"])  # raises ValueError where it is no time
     remaining: dict[str, int] = dict(first["left_by_part"])
     running: dict[str, Running] = {}
     failed: list[Failure] = []

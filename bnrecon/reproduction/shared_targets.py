@@ -28,11 +28,8 @@ class TargetWork:
 
     first: Work
     config: RunConfig
-
-    @property
-    def part(self) -> str:
-        """What its seconds are counted under."""
-        return "targets"
+    part = "targets"  # what its seconds are counted under
+    target = None
 
     @property
     def key(self) -> str:
@@ -53,11 +50,6 @@ class TargetWork:
     def data(self) -> DataSpec:
         """The images that it is trained on."""
         return self.config.data
-
-    @property
-    def target(self) -> RunConfig | None:
-        """None but itself."""
-        return None
 
     def is_finished(self) -> bool:
         """Whether the target is stored."""
