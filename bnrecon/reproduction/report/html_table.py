@@ -34,11 +34,7 @@ class Cell:
     @property
     def order(self) -> str:
         """The number as a script reads it."""
-        if self.number is None:
-            return ""
-        if math.isinf(self.number):
-            return "Infinity" if self.number > 0 else "-Infinity"
-        return repr(self.number)
+        return "" if self.number is None else repr(self.number).replace("inf", "Infinity")
 
 
 @dataclass(frozen=True)
@@ -87,23 +83,23 @@ class HtmlTable:
 def html_table(frame: pd.DataFrame, name: str, title: str, formats: tables.Formats) -> HtmlTable:
     """A frame as a table of a page.
 
-    >>> found = html_table(pd.DataFrame({"loss": [Interval(0.25, 0.1, 3)]}), "t", "Losses", {})
-    >>> found.rows[0][0]
+    >>> table = html_table(pd.DataFrame({"loss": [Interval(0.25, 0.1, 3)]}), "t", "Losses", {})
+    >>> table.rows[0][0]
     Cell(text='0.25 ± 0.10 (n=3)', number=0.25)
     """
     text = tables.as_text(frame, formats)
     columns, cells = [], []
     for heading in frame.columns:
-        found = [
+        column = [
             Cell(shown, number_of(cell, shown))
             for cell, shown in zip(frame[heading], text[heading], strict=True)
         ]
-        filled = [cell for cell in found if cell.text]
+        filled = [cell for cell in column if cell.text]
         numbers = sum(cell.number is not None for cell in filled)
         # Among numbers there may stand words, as "not run"; they come last in either order.
         longest = max((len(cell.text) for cell in filled), default=0)
         columns.append(Column(str(heading), 0 < len(filled) <= 2 * numbers, longest))
-        cells.append(found)
+        cells.append(column)
     return HtmlTable(name, title, columns, list(zip(*cells, strict=True)))
 
 
@@ -113,16 +109,14 @@ def number_of(cell: Any, text: str) -> float | None:
     >>> number_of("1,024 of 4,096", "1,024 of 4,096"), number_of("3x3", "3x3")
     (1024.0, None)
     """
-    if isinstance(cell, Interval):
-        return float(cell.mean)
     if isinstance(cell, bool) or not text:
         return None
     if isinstance(cell, str):
-        found = LEADING.match(cell)
-        digits = found[1].replace(",", "").replace("−", "-") if found else ""
+        leading = LEADING.match(cell)
+        digits = leading[1].replace(",", "").replace("−", "-") if leading else ""
         return float(digits) if re.search(r"\d", digits.partition("e")[0]) else None
     try:
-        number = float(cell)
+        number = float(cell.mean if isinstance(cell, Interval) else cell)
     except (TypeError, ValueError):
         return None
     return None if math.isnan(number) else number
