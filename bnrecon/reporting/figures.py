@@ -125,12 +125,8 @@ def layer_errors(result: RunResult) -> Figure:
             tolerance, color="grey", linestyle=":", label=f"tolerance of the solver, {tolerance:g}"
         )
         axes.set_yscale("log")
-        axes.set_xticks(
-            range(len(names)),
-            [name.removeprefix("features.") for name in names],
-            rotation=60,
-            ha="right",
-        )
+        labels = [name.removeprefix("features.") for name in names]
+        axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
         axes.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
         axes.set_title(description(result))
         axes.legend()
