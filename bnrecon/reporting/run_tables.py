@@ -13,6 +13,7 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.convergence import diagnoses, solver_choices, warnings
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import count_of
 
 __all__ = [
     "by_name",
@@ -200,10 +201,9 @@ def target_accuracy(result: RunResult) -> Interval:
 
 def description(result: RunResult) -> str:
     """What a run reconstructed from what."""
-    count = len(result.seeds)
     return (
         f"{target_name(result.config['target'])} on {result.data.name} from "
-        f"{feature_name(result.config['features'])}, {count} seed{'s' if count > 1 else ''}, "
+        f"{feature_name(result.config['features'])}, {count_of(len(result.seeds), 'seed')}, "
         f"scale {result.config['scale']}"
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bnrecon.reporting import tables
+from bnrecon.reporting.wording import count_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -210,7 +211,7 @@ def device_name(stored: str) -> str:
     ('cpu, 1 thread', 'cuda (NVIDIA H200)')
     """
     cpu = re.fullmatch(r"cpu \((\d+) threads?\)", stored)
-    return stored if cpu is None else f"cpu, {cpu[1]} thread{'' if cpu[1] == '1' else 's'}"
+    return stored if cpu is None else f"cpu, {count_of(int(cpu[1]), 'thread')}"
 
 
 def listed(names: Iterable[str]) -> str:

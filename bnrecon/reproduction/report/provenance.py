@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction.page import FinishedRun, Page, device_name, listed
 from bnrecon.reproduction.task_store import TaskResult
 from bnrecon.runtime.units import format_duration
@@ -75,7 +76,7 @@ def summary_of(pages: Sequence[Page]) -> list[tuple[str, str]]:
     machines = (*(task.machine for task in tasks), *(run.device for run in runs))
     versions = {", ".join(f"{name} {v}" for name, v in run.versions.items()) for run in runs}
     terms = {
-        "results": " and ".join(f"{n:,} {name}{'s' * (n > 1)}" for name, n in counts.items() if n),
+        "results": " and ".join(count_of(n, name) for name, n in counts.items() if n),
         "commits": listed([*(t.commit for t in tasks), *(r.commit or "installed" for r in runs)]),
         "devices": listed(map(device_name, machines)),
         "versions": "; ".join(sorted(versions)),

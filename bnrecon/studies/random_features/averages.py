@@ -18,7 +18,6 @@ __all__ = [
     "errorbar_by",
     "interval_of",
     "intervals_by",
-    "span",
     "trend",
     "welch_interval",
 ]
@@ -88,16 +87,6 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
     free = len(x) - 2
     half = float(stats.t.ppf(0.975, free) * line.stderr) if free > 0 else None
     return Interval(float(line.slope), half, len(x))
-
-
-def span(values: pd.Series) -> str:
-    """The smallest and the largest value, or the only one.
-
-    >>> span(pd.Series([35, 50])), span(pd.Series([50, 50]))
-    ('35 to 50', '50')
-    """
-    low, high = values.min(), values.max()
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def compare_settings(
