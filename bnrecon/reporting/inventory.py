@@ -38,61 +38,41 @@ WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionEr
 
 @dataclass(frozen=True)
 class _Entry:
-    """A folder.
+    """A folder."""
 
-    Args:
-        name: of the folder.
-        folder: the folder.
-        state: ``finished`` of a run, ``trained`` of a target, ``computing``, ``unfinished``,
-            ``damaged`` or ``empty``.
-        detail: who computes it, what is wrong with it, or the file of weights a target was given.
-    """
-
-    name: str
-    folder: Path
+    name: str  # of the folder
+    folder: Path  # the folder
+    # ``finished`` of a run, ``trained`` of a target, ``computing``, ``unfinished``, ``damaged`` or
+    # ``empty``
     state: str
+    # Who computes it, what is wrong with it, or the file of weights a target was given
     detail: str = ""
 
 
 @dataclass(frozen=True)
 class RunEntry(_Entry):
-    """A run's folder.
+    """A run's folder."""
 
-    Args:
-        seeds: number of seeds; ``None`` where that is not known.
-        seeds_done: how many of them have a result.
-        target_accuracy: test accuracy of the target in percent.
-        loss: what the sources lose of it, the mean over seeds.
-        shipped: whether the result is there alone, without a folder for each seed.
-        size: bytes of all files.
-    """
-
-    seeds: int | None = None
-    seeds_done: int = 0
-    target_accuracy: float | None = None
-    loss: float | None = None
-    shipped: bool = False
-    size: int = 0
+    seeds: int | None = None  # number of seeds; ``None`` where that is not known
+    seeds_done: int = 0  # how many of them have a result
+    target_accuracy: float | None = None  # test accuracy of the target in percent
+    loss: float | None = None  # what the sources lose of it, the mean over seeds
+    shipped: bool = False  # whether the result is there alone, without a folder for each seed
+    size: int = 0  # bytes of all files
 
 
 @dataclass(frozen=True)
 class TargetEntry(_Entry):
-    """A target's folder.
+    """A target's folder."""
 
-    Args:
-        accuracy: test accuracy in percent.
-        images: number of test images.
-        epochs_done: epochs that are behind the trained target or its checkpoint; ``None`` where it
-            was given its weights.
-        epochs: epochs of the whole training; ``None`` where the checkpoint does not say, too.
-        size: bytes of all files.
-    """
-
-    accuracy: float | None = None
-    images: int | None = None
+    accuracy: float | None = None  # test accuracy in percent
+    images: int | None = None  # number of test images
+    # Epochs that are behind the trained target or its checkpoint; ``None`` where it was given its
+    # weights
     epochs_done: int | None = None
+    # Epochs of the whole training; ``None`` where the checkpoint does not say, too
     epochs: int | None = None
-    size: int = 0
+    size: int = 0  # bytes of all files
 
 
 def runs(outputs: Path) -> list[RunEntry]:

@@ -29,21 +29,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Disagreement:
-    """Two sources of one seed on the same test images.
+    """Two sources of one seed on the same test images."""
 
-    Args:
-        seed: of both.
-        images: how many were compared.
-        differ: how many the two predict otherwise.
-        only_first_right: of these, those that the first alone has right.
-        only_second_right: those that the second alone has right.
-    """
-
-    seed: int
-    images: int
-    differ: int
-    only_first_right: int
-    only_second_right: int
+    seed: int  # of both
+    images: int  # how many were compared
+    differ: int  # how many the two predict otherwise
+    only_first_right: int  # of these, those that the first alone has right
+    only_second_right: int  # those that the second alone has right
 
 
 def disagreements(

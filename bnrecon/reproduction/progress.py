@@ -49,44 +49,25 @@ class Failure:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is.
+    """How far a study is."""
 
-    Args:
-        study: its name.
-        scale: its scale.
-        command: what continues it.
-        host: the machine of the leading process.
-        pid: the leading process.
-        executor: who computes, in words, as "2 processes".
-        processes: how many pieces of work are computed at once; 0 where that is not known.
-        started: when the leading process began (ISO 8601, UTC).
-        updated: when it last wrote this.
-        ended: how it ended ("finished", "failed", "interrupted", "detached"); ``None`` while it
-            goes on.
-        total: pieces of work that were missing at the start.
-        finished: how many of these have a result by now.
-        failed: those that failed.
-        running: those that somebody is at.
-        seconds_by_part: seconds that each finished piece of a part took.
-        left_by_part: number of pieces that are neither finished nor failed, by part.
-    """
-
-    study: str
-    scale: str
-    command: str
-    host: str
-    pid: int
-    executor: str
-    processes: int
-    started: str
-    updated: str
+    study: str  # its name
+    scale: str  # its scale
+    command: str  # what continues it
+    host: str  # the machine of the leading process
+    pid: int  # the leading process
+    executor: str  # who computes, in words, as "2 processes"
+    processes: int  # how many pieces of work are computed at once; 0 where that is not known
+    started: str  # when the leading process began (ISO 8601, UTC)
+    updated: str  # when it last wrote this
+    # How it ended ("finished", "failed", "interrupted", "detached"); ``None`` while it goes on
     ended: str | None
-    total: int
-    finished: int
-    failed: tuple[Failure, ...]
-    running: tuple[Running, ...]
-    seconds_by_part: dict[str, tuple[float, ...]]
-    left_by_part: dict[str, int]
+    total: int  # pieces of work that were missing at the start
+    finished: int  # how many of these have a result by now
+    failed: tuple[Failure, ...]  # those that failed
+    running: tuple[Running, ...]  # those that somebody is at
+    seconds_by_part: dict[str, tuple[float, ...]]  # seconds that each finished piece of a part took
+    left_by_part: dict[str, int]  # number of pieces that are neither finished nor failed, by part
 
 
 def read(path: Path) -> Progress:

@@ -24,23 +24,14 @@ OWN = ("scale", *job_options.OPTIONS)
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """A study, its scale, its parts, and the options of its runs.
+    """A study, its scale, its parts, and the options of its runs."""
 
-    Args:
-        name: the study.
-        scale: smoke, laptop or paper.
-        parts: parts and solvers by name; all parts where it is empty.
-        options: overrides that every run is given.
-        outputs: the folder of runs and studies.
-        executor: who computes.
-    """
-
-    name: str
-    scale: str
-    parts: tuple[str, ...]
-    options: tuple[str, ...]
-    outputs: Path
-    executor: JobOptions
+    name: str  # the study
+    scale: str  # smoke, laptop or paper
+    parts: tuple[str, ...]  # parts and solvers by name; all parts where it is empty
+    options: tuple[str, ...]  # overrides that every run is given
+    outputs: Path  # the folder of runs and studies
+    executor: JobOptions  # who computes
 
     @property
     def folder(self) -> Path:

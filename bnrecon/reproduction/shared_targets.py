@@ -19,15 +19,10 @@ __all__ = ["TargetWork", "shared_targets", "with_targets"]
 
 @dataclass(frozen=True)
 class TargetWork:
-    """The training of a run's target, stored in the folder of targets.
+    """The training of a run's target, stored in the folder of targets."""
 
-    Args:
-        first: the first piece of work that reads it.
-        config: a run of this target.
-    """
-
-    first: Work
-    config: RunConfig
+    first: Work  # the first piece of work that reads it
+    config: RunConfig  # a run of this target
     part = "targets"  # what its seconds are counted under
     target = None
 

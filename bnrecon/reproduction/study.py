@@ -26,23 +26,14 @@ W = TypeVar("W", bound=Any)  # the part's kind of work
 
 @dataclass(frozen=True)
 class PartRequest:
-    """What is requested of a part.
+    """What is requested of a part."""
 
-    Args:
-        name: the part's.
-        scale: smoke, laptop or paper.
-        options: overrides that every run is given.
-        folder: the study's own folder, which is written.
-        shipped: the folder of what ships, which is read where the own one has nothing.
-        threads: the ``threads`` option.
-    """
-
-    name: str
-    scale: str
-    options: Sequence[str]
-    folder: Path
-    shipped: Path
-    threads: int | None = None
+    name: str  # the part's
+    scale: str  # smoke, laptop or paper
+    options: Sequence[str]  # overrides that every run is given
+    folder: Path  # the study's own folder, which is written
+    shipped: Path  # the folder of what ships, which is read where the own one has nothing
+    threads: int | None = None  # the ``threads`` option
 
 
 class Part(Protocol[W]):
@@ -75,19 +66,14 @@ class Study:
     """A paper that is reproduced.
 
     Listing a study's parts imports none of them, so that help and tab completion are fast.
-
-    Args:
-        name: the folder's name in ``bnrecon/studies``.
-        paper: the paper as it is cited.
-        parts: names of its tables and experiments, in the order of the paper. Each is a module of
-            the study's folder that binds ``PART``.
-        solvers: names that select the rows of one solver where a part's runs compare
-            solvers.
     """
 
-    name: str
-    paper: str
+    name: str  # the folder's name in ``bnrecon/studies``
+    paper: str  # the paper as it is cited
+    # Names of its tables and experiments, in the order of the paper. Each is a module of the
+    # study's folder that binds ``PART``.
     parts: tuple[str, ...]
+    # Names that select the rows of one solver where a part's runs compare solvers
     solvers: tuple[str, ...] = ()
 
     def part(self, name: str) -> Part:

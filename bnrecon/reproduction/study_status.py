@@ -38,39 +38,27 @@ CLOCKS = 5  # seconds by which two clocks of one machine may differ
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study at one scale, or a sweep, in one folder.
+    """A study at one scale, or a sweep, in one folder."""
 
-    Args:
-        study: its name.
-        scale: the scale.
-        folder: where its results lie.
-        shipped: whether it is what ships with bnrecon, which is only read.
-        state: ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``, of the last
-            command; ``unclear`` where that ran on another machine and has not ended; ``detached``
-            where jobs of a cluster go on without it, ``results not collected`` where these have
-            ended; ``damaged`` where its progress file is; ``stored`` where there is none.
-        parts: number of the study's parts; ``None`` for a study that bnrecon does not have.
-        parts_begun: how many of them have a result or a table.
-        tasks: number of finished tasks that are stored. Runs are stored elsewhere, and not counted.
-        set_aside: number of damaged task files that were set aside.
-        progress: of the last command; ``None`` where it left none.
-        problem: what is wrong with the progress file.
-        size: bytes of all files, of all scales.
-        jobs: what it has given to a cluster, where that was asked (``with_jobs``).
-    """
-
-    study: str
-    scale: str
-    folder: Path
-    shipped: bool
+    study: str  # its name
+    scale: str  # the scale
+    folder: Path  # where its results lie
+    shipped: bool  # whether it is what ships with bnrecon, which is only read
+    # ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``, of the last command;
+    # ``unclear`` where that ran on another machine and has not ended; ``detached`` where jobs of a
+    # cluster go on without it, ``results not collected`` where these have ended; ``damaged`` where
+    # its progress file is; ``stored`` where there is none
     state: str
+    # Number of the study's parts; ``None`` for a study that bnrecon does not have
     parts: int | None
-    parts_begun: int
+    parts_begun: int  # how many of them have a result or a table
+    # Number of finished tasks that are stored. Runs are stored elsewhere, and not counted.
     tasks: int
-    set_aside: int
-    progress: Progress | None
-    problem: str
-    size: int
+    set_aside: int  # number of damaged task files that were set aside
+    progress: Progress | None  # of the last command; ``None`` where it left none
+    problem: str  # what is wrong with the progress file
+    size: int  # bytes of all files, of all scales
+    # What it has given to a cluster, where that was asked (``with_jobs``)
     jobs: tuple[State, ...] = ()
 
 

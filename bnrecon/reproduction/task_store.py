@@ -26,27 +26,17 @@ INFINITE = {"inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a finished task found, and where the numbers come from.
+    """What a finished task found, and where the numbers come from."""
 
-    Args:
-        experiment: the part of the study.
-        scale: the scale that the task was computed at.
-        task: the task's name.
-        key: hash of what the rows depend on; see ``task_key``.
-        rows: one mapping from column to cell per row: numbers, words, truth values, ``None``.
-        commit: the code's commit.
-        machine: the device, and its threads.
-        seconds: time of the computation.
-    """
-
-    experiment: str
-    scale: str
-    task: str
-    key: str
+    experiment: str  # the part of the study
+    scale: str  # the scale that the task was computed at
+    task: str  # the task's name
+    key: str  # hash of what the rows depend on; see ``task_key``
+    # One mapping from column to cell per row: numbers, words, truth values, ``None``
     rows: tuple[Mapping[str, Any], ...]
-    commit: str
-    machine: str
-    seconds: float
+    commit: str  # the code's commit
+    machine: str  # the device, and its threads
+    seconds: float  # time of the computation
 
     @classmethod
     def read(cls, path: Path) -> TaskResult:

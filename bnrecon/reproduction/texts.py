@@ -70,19 +70,12 @@ class Statement:
 
 @dataclass(frozen=True)
 class Text:
-    """What a part's Markdown file says.
+    """What a part's Markdown file says."""
 
-    Args:
-        where: the part's place in the paper.
-        title: what is shown.
-        caption: with ``{names}`` for numbers.
-        statements: the claims by name, and sentences that a caption may have.
-    """
-
-    where: str
-    title: str
-    caption: str
-    statements: Mapping[str, Statement]
+    where: str  # the part's place in the paper
+    title: str  # what is shown
+    caption: str  # with ``{names}`` for numbers
+    statements: Mapping[str, Statement]  # the claims by name, and sentences that a caption may have
 
     def sentence(self, name: str, **numbers: Any) -> str:
         """What stands below a heading that is no claim: a sentence that not all captions have."""

@@ -16,19 +16,13 @@ WIDEST = 4  # upper over lower end, beyond which a range says nothing
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """How long the rest of some parts will take, and of which parts that is not known.
+    """How long the rest of some parts will take, and of which parts that is not known."""
 
-    Args:
-        low: the lower end of a 95% range of seconds.
-        high: its upper end.
-        parts: those whose rest the range is of; where there is none, the range means nothing.
-        unknown: why it is not known, by part.
-    """
-
-    low: float
-    high: float
+    low: float  # the lower end of a 95% range of seconds
+    high: float  # its upper end
+    # Those whose rest the range is of; where there is none, the range means nothing
     parts: tuple[str, ...]
-    unknown: Mapping[str, str]
+    unknown: Mapping[str, str]  # why it is not known, by part
 
 
 def time_left(

@@ -76,20 +76,14 @@ class _Stored(Generic[R]):
 
 @dataclass(frozen=True)
 class RunWork(_Stored[RunResult]):
-    """A run of the main job, stored in its folder's ``result.json``.
+    """A run of the main job, stored in its folder's ``result.json``."""
 
-    Args:
-        part: the part of the study.
-        labels: by heading, what tells the run from the others of its part; ``"solver"`` is what a
-            study's solvers select by.
-        overrides: of the run.
-        config: which they compose.
-    """
-
-    part: str
+    part: str  # the part of the study
+    # By heading, what tells the run from the others of its part; ``"solver"`` is what a study's
+    # solvers select by
     labels: Mapping[str, str]
-    overrides: tuple[str, ...]
-    config: RunConfig
+    overrides: tuple[str, ...]  # of the run
+    config: RunConfig  # which they compose
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -148,23 +142,14 @@ class RunWork(_Stored[RunResult]):
 
 @dataclass(frozen=True)
 class TaskWork(_Stored[TaskResult]):
-    """A task of an experiment, stored in a file of its own.
+    """A task of an experiment, stored in a file of its own."""
 
-    Args:
-        experiment: the part of the study.
-        scale: the request's scale.
-        task: the task.
-        folder: the study's own folder, which is written.
-        shipped: the folder of what ships, which is read where the own one has nothing.
-        threads: the ``threads`` option, for tasks that have no options themselves.
-    """
-
-    experiment: str
-    scale: str
-    task: Task
-    folder: Path
-    shipped: Path
-    threads: int | None = None
+    experiment: str  # the part of the study
+    scale: str  # the request's scale
+    task: Task  # the task
+    folder: Path  # the study's own folder, which is written
+    shipped: Path  # the folder of what ships, which is read where the own one has nothing
+    threads: int | None = None  # the ``threads`` option, for tasks that have no options themselves
     solver: ClassVar[None] = None  # no study's solver selects tasks
 
     @property

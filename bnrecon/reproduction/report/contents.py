@@ -34,21 +34,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, and the part that decides it.
+    """A claim, and the part that decides it."""
 
-    Args:
-        paper: the paper that it is about.
-        study: the paper's name on the command line.
-        anchor: the part's.
-        claim: what is claimed, and what was found.
-        so_far: how much of the part is finished, where that is not all of it.
-    """
-
-    paper: str
-    study: str
-    anchor: str
-    claim: Claim
-    so_far: str = ""
+    paper: str  # the paper that it is about
+    study: str  # the paper's name on the command line
+    anchor: str  # the part's
+    claim: Claim  # what is claimed, and what was found
+    so_far: str = ""  # how much of the part is finished, where that is not all of it
 
     @property
     def beyond(self) -> bool:
@@ -58,27 +50,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Part:
-    """A table or experiment as it is shown.
+    """A table or experiment as it is shown."""
 
-    Args:
-        anchor: its id on the page.
-        page: what it consists of.
-        figure: as SVG.
-        blocks: kind and content of what stands below the title, in order.
-        readings: how its tables are to be read.
-        origin: where the numbers come from, in a sentence.
-        origins: the same for each task or run.
-        verdicts: the claims that it decides.
-    """
-
-    anchor: str
-    page: Page
-    figure: Markup | None
-    blocks: Sequence[tuple[str, Any]]
-    readings: Sequence[Markup]
-    origin: str
-    origins: provenance.Origins
-    verdicts: Sequence[Verdict]
+    anchor: str  # its id on the page
+    page: Page  # what it consists of
+    figure: Markup | None  # as SVG
+    blocks: Sequence[tuple[str, Any]]  # kind and content of what stands below the title, in order
+    readings: Sequence[Markup]  # how its tables are to be read
+    origin: str  # where the numbers come from, in a sentence
+    origins: provenance.Origins  # the same for each task or run
+    verdicts: Sequence[Verdict]  # the claims that it decides
 
     @property
     def incomplete(self) -> bool:

@@ -55,19 +55,12 @@ class Column:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """A table by rows.
+    """A table by rows."""
 
-    Args:
-        name: its id on the page.
-        title: what a screen reader calls it.
-        columns: the headings.
-        rows: the cells.
-    """
-
-    name: str
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    name: str  # its id on the page
+    title: str  # what a screen reader calls it
+    columns: Sequence[Column]  # the headings
+    rows: Sequence[Sequence[Cell]]  # the cells
 
     @property
     def searchable(self) -> bool:
