@@ -214,8 +214,8 @@ def _running(study: StudyStatus, progress: Progress) -> Iterator[tuple[str, str]
 
 def _time_left(study: StudyStatus, progress: Progress) -> Iterator[tuple[str, str]]:
     """A range for the parts of which enough is finished, and why there is none for the others."""
+    from bnrecon.reproduction.progress import time_left
     from bnrecon.reproduction.study_status import seconds_since
-    from bnrecon.reproduction.time_left import time_left
 
     if not any(progress.left_by_part.values()):
         yield "time left", "no task is left; tables and figures are being made"

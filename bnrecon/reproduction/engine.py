@@ -21,8 +21,7 @@ from bnrecon.jobs.record import handing_out, submissions
 from bnrecon.jobs.work import Batch, Executor, Work
 from bnrecon.reproduction import progress
 from bnrecon.reproduction import request as requests
-from bnrecon.reproduction.options import result_options
-from bnrecon.reproduction.request import StudyRequest
+from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.shared_targets import shared_targets, with_targets
 from bnrecon.reproduction.study import SCALES, Part, PartRequest, Study
 from bnrecon.reproduction.work import RunWork, TaskWork

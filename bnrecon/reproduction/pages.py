@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from bnrecon.reporting import figures as drawing
 from bnrecon.reproduction.engine import PartPlan, plan
-from bnrecon.reproduction.options import result_options, stem_suffix
 from bnrecon.reproduction.page import Heading, Page, Text
-from bnrecon.reproduction.request import StudyRequest
+from bnrecon.reproduction.request import StudyRequest, result_options, stem_suffix
 from bnrecon.reproduction.study import Study
 from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import files

@@ -13,7 +13,7 @@ from bnrecon.config import composition
 from bnrecon.data import Images, load
 from bnrecon.reporting.trackers.adapters import open_trackers
 from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.options import option_name, refuse_compared
+from bnrecon.reproduction.request import option_name, refuse_compared
 from bnrecon.runtime import hardware
 from bnrecon.targets.store import Trained, obtain_target
 

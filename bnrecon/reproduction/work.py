@@ -144,7 +144,7 @@ class RunWork(_Stored[RunResult]):
 class TaskWork(_Stored[TaskResult]):
     """A task of an experiment, stored in a file of its own."""
 
-    experiment: str  # the part of the study
+    part: str  # of the study
     scale: str  # the request's scale
     task: Task  # the task
     folder: Path  # the study's own folder, which is written
@@ -152,20 +152,15 @@ class TaskWork(_Stored[TaskResult]):
     threads: int | None = None  # the ``threads`` option, for tasks that have no options themselves
     solver: ClassVar[None] = None  # no study's solver selects tasks
 
-    @property
-    def part(self) -> str:
-        """The experiment."""
-        return self.experiment
-
     @functools.cached_property
     def key(self) -> str:
         """See ``task_key``."""
-        return task_key(self.experiment, self.task)
+        return task_key(self.part, self.task)
 
     @property
     def label(self) -> str:
         """The experiment and the task."""
-        return f"{self.experiment} {self.task.name}"
+        return f"{self.part} {self.task.name}"
 
     @property
     def command(self) -> str:
@@ -179,7 +174,7 @@ class TaskWork(_Stored[TaskResult]):
     @functools.cached_property
     def path(self) -> Path:
         """The own file."""
-        return task_path(self.folder, self.experiment, self.scale, self.task)
+        return task_path(self.folder, self.part, self.scale, self.task)
 
     @property
     def _paths(self) -> tuple[Path, ...]:
@@ -218,7 +213,7 @@ class TaskWork(_Stored[TaskResult]):
             rows = self.task.compute().to_dict("records")
         seconds = round(time.monotonic() - started, 1)
         TaskResult(
-            self.experiment,
+            self.part,
             self.scale,
             self.task.name,
             self.key,

@@ -18,12 +18,11 @@ from bnrecon.reporting import run_tables
 from bnrecon.reporting.result import read_all
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.experiment import VERDICTS, Claim
-from bnrecon.reproduction.options import result_options
 from bnrecon.reproduction.page import Claims, Page, Table, Text
-from bnrecon.reproduction.report import errata, provenance, text
+from bnrecon.reproduction.report import errata, provenance
 from bnrecon.reproduction.report.figures import VectorFigures
 from bnrecon.reproduction.report.html_table import HtmlTable, html_table
-from bnrecon.reproduction.request import StudyRequest
+from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Study
 from bnrecon.runtime.shipped import shipped_outputs
 
@@ -187,7 +186,7 @@ def _figure(page: Page, anchor: str, figures: VectorFigures) -> Markup | None:
     if page.figure is None:
         return None
     part = page.heading.part
-    said = " ".join(map(text.plain, _texts(page, "")))
+    said = " ".join(map(errata.plain, _texts(page, "")))
     return figures.svg(page.figure, anchor, f"{part.where}: {part.title}", said)
 
 
@@ -204,8 +203,8 @@ def _blocks(
             shown += [("title", block.title)] if block.title else []
             shown.append(("table", table))
         elif isinstance(block, Text) and block.text and not block.kind:
-            shown.append(("text", text.inline(block.text, anchors)))
-    return shown, [text.inline(reading, anchors) for reading in _texts(page, "reading")]
+            shown.append(("text", errata.inline(block.text, anchors)))
+    return shown, [errata.inline(reading, anchors) for reading in _texts(page, "reading")]
 
 
 def _read_runs(outputs: Path) -> Runs:

@@ -1,17 +1,20 @@
-"""The errata of a checkout as HTML; an installed package has none."""
+"""The errata of a checkout as HTML (an installed package has none), and texts that name them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-__all__ = ["Errata", "find_errata", "read_errata"]
+__all__ = ["Errata", "find_errata", "inline", "plain", "read_errata"]
 
 PREFIX = "errata-"  # before the ids of its headings
 NUMBERED = re.compile(r"(\d+)\. ")
+CODE = re.compile(r"`([^`]+)`")
+ERRATUM = re.compile(r"\b(errat(?:um|a) )(\d+)\b")
 LINK = re.compile(r'<a href="(#|https://)?([^"]*)">(.*?)</a>', re.DOTALL)
 
 
@@ -71,3 +74,32 @@ def _kept_link(link: re.Match[str]) -> str:
     if start == "#":
         return f'<a href="#{PREFIX}{target}">{text}</a>'
     return link[0] if start else text
+
+
+def inline(text: str, errata: Mapping[str, str]) -> Markup:
+    """A text as HTML: everything is escaped first, so that no part of it is taken for HTML.
+
+    Args:
+        text: what a study says of its numbers; names in it may be a user's.
+        errata: the anchors of the errata on the page, by number.
+
+    >>> print(inline("`a<b>` in erratum 17 & <i>", {"17": "e17"}))
+    <code>a&lt;b&gt;</code> in <a href="#e17">erratum 17</a> &amp; &lt;i&gt;
+    """
+
+    def link(named: re.Match[str]) -> str:
+        anchor = errata.get(named[2])
+        return f'<a href="#{escape(anchor)}">{named[0]}</a>' if anchor else named[0]
+
+    # Every other piece stood between backticks.
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece)
+        if number % 2
+        else Markup(ERRATUM.sub(link, str(escape(piece))))
+        for number, piece in enumerate(CODE.split(text))
+    )
+
+
+def plain(text: str) -> str:
+    """A text without its marks, for what is read aloud."""
+    return CODE.sub(r"\1", text)

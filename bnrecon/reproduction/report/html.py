@@ -15,8 +15,8 @@ import jinja2
 from markupsafe import Markup
 
 from bnrecon.reproduction.experiment import VERDICTS
-from bnrecon.reproduction.report import text
 from bnrecon.reproduction.report.contents import Report, count_verdicts
+from bnrecon.reproduction.report.errata import inline
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.extras import install_command
 
@@ -52,7 +52,7 @@ def render(report: Report) -> bytes:
             counts=count_verdicts,
             verdict_names=VERDICTS,
             meanings=VERDICTS,
-            inline=functools.partial(text.inline, errata=report.errata.anchors),
+            inline=functools.partial(inline, errata=report.errata.anchors),
         )
     )
     # A name that is no text, as a folder's may be, is shown by its bytes.

@@ -14,7 +14,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task, no_overrides
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import part, read_text
 from bnrecon.studies.burkholz2024.pruned_limits import (
     least_error,

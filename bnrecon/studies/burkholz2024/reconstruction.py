@@ -10,7 +10,7 @@ from typing import Any
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction.intervals import decide, decide_within, geometric_mean
-from bnrecon.reproduction.options import option_name, refuse_compared
+from bnrecon.reproduction.request import option_name, refuse_compared
 from bnrecon.reproduction.texts import Decision, Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
