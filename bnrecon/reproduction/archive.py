@@ -55,11 +55,12 @@ class Imported:
         """A line for each kind, with the names of targets and runs, and the number of others."""
         lines = []
         for kind in KINDS:
-            if names := [name for name in self.new if kind_of(name) == kind]:
-                folders = sorted({Path(name).parent.name for name in names})
-                listed = f": {shorten(folders, 8)}" if kind in FINISHED else ""
-                count = len(folders) if kind in FINISHED else len(names)
-                lines.append(f"{kind:<22}{count}{listed}")
+            names = [name for name in self.new if kind_of(name) == kind]
+            folders = sorted({Path(name).parent.name for name in names})
+            if names and kind in FINISHED:
+                lines.append(f"{kind:<22}{len(folders)}: {shorten(folders, 8)}")
+            elif names:
+                lines.append(f"{kind:<22}{len(names)}")
         if self.same:
             lines.append(f"{'here before':<22}{len(self.same)} files, the same")
         return "\n".join(lines or ["nothing new"])

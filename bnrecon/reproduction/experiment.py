@@ -20,7 +20,7 @@ from bnrecon.reproduction.page import (
     listed_commits,
 )
 from bnrecon.reproduction.study import PartRequest
-from bnrecon.reproduction.task_store import TaskResult, concatenate
+from bnrecon.reproduction.task_store import concatenate
 from bnrecon.reproduction.work import TaskWork
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Task:
 
     def compute(self) -> pd.DataFrame:
         """Do the work and return its rows."""
-        given = {} if self.options is None else {"options": self.options}
-        return self.function(**self.arguments, **given)
+        options = {} if self.options is None else {"options": self.options}
+        return self.function(**self.arguments, **options)
 
 
 VERDICTS = {
@@ -139,15 +139,12 @@ class Experiment:
 
     def decide_claims(self, work: Sequence[TaskWork]) -> list[Claim]:
         """The statements that the finished tasks decide."""
-        done = _finished(work)
-        return self._claims(concatenate(done)) if done else []
-
-    def _claims(self, rows: pd.DataFrame) -> list[Claim]:
-        return [] if self.claims is None else list(self.claims(rows))
+        done = [result for item in work if (result := item.result()) is not None]
+        return list(self.claims(concatenate(done))) if done and self.claims else []
 
     def make_page(self, heading: Heading, work: Sequence[TaskWork]) -> Page:
         """The page of the finished tasks."""
-        done = _finished(work)
+        done = [result for item in work if (result := item.result()) is not None]
         names = {result.task for result in done}
         lacking = [item.task.name for item in work if item.task.name not in names]
         progress = f"{len(done)} of {len(work)} tasks finished"
@@ -156,42 +153,28 @@ class Experiment:
         rows = concatenate(done)
         summary, caption = self.summary(rows), self.caption_for(rows)
         overrides = " ".join(self.options(heading.scale)) if self.options else ""
+        # Where the rows come from: commits, machines, time.
+        commits = listed_commits(result.commit for result in done)
+        machines = listed(device_name(result.machine) for result in done)
+        seconds = round(sum(result.seconds for result in done)) or "less than 1"
+        origin = (
+            f"{commits}; {machines}; {seconds} s of computing, without trainings that were "
+            "interrupted or already stored."
+        )
         blocks: list[Block] = [
             Table(summary, self.formats),
             Text(caption),
-            Claims(tuple(self._claims(rows))),
+            Claims(tuple(self.claims(rows)) if self.claims else ()),
             Text(f"Trained with `{overrides}`." if overrides else ""),
             Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),
-            Text(_origin(done), "origin"),
+            Text(origin, "origin"),
         ]
         with figures.style():
             figure = None if self.draw is None else self.draw(rows)
         title = f"{heading.title}; {progress}. {caption}"
-        return Page(
-            heading,
-            progress,
-            blocks,
-            tables.csv(rows.assign(task=[result.task for result in done for _ in result.rows])),
-            latex(summary, self.formats, caption=title, label=heading.label),
-            figure,
-            done,
-            lacking,
-        )
-
-
-def _finished(work: Sequence[TaskWork]) -> list[TaskResult]:
-    return [result for item in work if (result := item.result()) is not None]
-
-
-def _origin(done: Sequence[TaskResult]) -> str:
-    """Where the rows come from: commits, machines, time."""
-    seconds = round(sum(result.seconds for result in done)) or "less than 1"
-    return (
-        f"{listed_commits(result.commit for result in done)}; "
-        f"{listed(device_name(result.machine) for result in done)}; "
-        f"{seconds} s of computing, without "
-        "trainings that were interrupted or already stored."
-    )
+        csv = tables.csv(rows.assign(task=[result.task for result in done for _ in result.rows]))
+        table = latex(summary, self.formats, caption=title, label=heading.label)
+        return Page(heading, progress, blocks, csv, table, figure, done, lacking)
 
 
 def no_overrides(_scale: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import first_line
 
-__all__ = ["figures", "read", "write"]
+__all__ = ["read", "write"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,10 @@ KINDS = ("png", "svg")
 WEIGHTS = " Trained weights are not in the package: a row's command trains its target if need be."
 
 
-def write(study: Study, request: StudyRequest, folder: Path | None = None) -> str:
-    """Write the requested parts' files and return the pages as Markdown; nothing is computed.
+def write(
+    study: Study, request: StudyRequest, folder: Path | None = None
+) -> tuple[str, list[Path]]:
+    """Write the requested parts' files: the pages as Markdown and the drawn figures' files.
 
     Args:
         study: the paper.
@@ -40,12 +42,13 @@ def write(study: Study, request: StudyRequest, folder: Path | None = None) -> st
     """
     folder = folder or request.folder
     files.remove_leftovers(folder)
-    texts = []
+    texts, drawn = [], []
     for text, contents in read(study, request, _render):
         texts.append(text)
         for name, content in contents.items():
             files.write_bytes(folder / name, content)
-    return "\n\n\n".join(texts)
+            drawn += [folder / name] if name.endswith(".png") else []
+    return "\n\n\n".join(texts), drawn
 
 
 def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> Iterator[T]:
@@ -69,28 +72,10 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
         yield shown
 
 
-def figures(study: Study, request: StudyRequest) -> list[Path]:
-    """The figures of the requested parts that have been written."""
-    paths = (
-        request.folder / f"{_stem(planned, request)}.png"
-        for planned in _all_solvers(study, request)
-    )
-    return [path for path in paths if path.exists()]
-
-
 def _all_solvers(study: Study, request: StudyRequest) -> list[PartPlan]:
     """The requested parts with the rows of all solvers: a table stands whole on its page."""
     names = [planned.name for planned in plan(study, request)]
     return plan(study, dataclasses.replace(request, parts=tuple(names)))
-
-
-def _options_of(planned: PartPlan, request: StudyRequest) -> tuple[str, ...]:
-    """The options that reach a part's runs: none where it has no runs."""
-    return request.options if planned.part.takes_options else ()
-
-
-def _stem(planned: PartPlan, request: StudyRequest) -> str:
-    return f"{planned.name}-{request.scale}{stem_suffix(_options_of(planned, request))}"
 
 
 def _render(page: Page) -> tuple[str, dict[str, bytes]]:
@@ -105,7 +90,8 @@ def _render(page: Page) -> tuple[str, dict[str, bytes]]:
 
 
 def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
-    options = result_options(_options_of(planned, request))
+    reaching = request.options if planned.part.takes_options else ()
+    options = result_options(reaching)
     command = ("bnrecon", "study", study.name, planned.name, f"scale={request.scale}", *options)
     return Heading(
         study.name,
@@ -115,7 +101,7 @@ def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
         request.scale,
         options,
         shlex.join(command),
-        _stem(planned, request),
+        f"{planned.name}-{request.scale}{stem_suffix(reaching)}",
     )
 
 

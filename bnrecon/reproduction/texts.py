@@ -23,7 +23,7 @@ The file ``theorem1.md`` beside ``theorem1.py``::
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,13 +165,9 @@ def _fill(text: str, numbers: Mapping[str, Any]) -> str:
 
 def _joined(text: str) -> str:
     """A paragraph on one line; those of a caption stay apart."""
-    return "\n\n".join(_lines(text))
-
-
-def _lines(text: str) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", text.strip()):
-        if line := " ".join(paragraph.replace("\n>", "\n").split()):
-            yield line
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    lines = (" ".join(paragraph.replace("\n>", "\n").split()) for paragraph in paragraphs)
+    return "\n\n".join(filter(None, lines))
 
 
 def part(

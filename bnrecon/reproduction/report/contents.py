@@ -149,10 +149,14 @@ def _part(
     page = dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
     anchor = f"{page.heading.study}-{page.heading.name}"
     blocks, readings = _blocks(page, anchor, anchors)
+    shown, figure = page.heading.part, None
+    if page.figure is not None:
+        said = " ".join(map(errata.plain, _texts(page, "")))
+        figure = figures.svg(page.figure, anchor, f"{shown.where}: {shown.title}", said)
     return Part(
         anchor,
         page,
-        _figure(page, anchor, figures),
+        figure,
         blocks,
         readings,
         " ".join(_texts(page, "origin")),
@@ -180,14 +184,6 @@ def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """How often each verdict came out, all four of them."""
     counts = Counter(verdict.claim.verdict for verdict in verdicts)
     return {name: counts[name] for name in VERDICTS}
-
-
-def _figure(page: Page, anchor: str, figures: VectorFigures) -> Markup | None:
-    if page.figure is None:
-        return None
-    part = page.heading.part
-    said = " ".join(map(errata.plain, _texts(page, "")))
-    return figures.svg(page.figure, anchor, f"{part.where}: {part.title}", said)
 
 
 def _blocks(

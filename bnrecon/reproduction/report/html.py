@@ -39,35 +39,28 @@ def require_libraries() -> None:
 def render(report: Report) -> bytes:
     """The file: the same bytes for the same report."""
     script = Markup((HERE / "report.js").read_text("utf-8"))
-    html = (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            report=report,
-            style=Markup((HERE / "report.css").read_text("utf-8")),
-            script=script,
-            policy=_policy(script),
-            library=_library(),
-            library_version=importlib.metadata.version("itables"),
-            counts=count_verdicts,
-            verdict_names=VERDICTS,
-            meanings=VERDICTS,
-            inline=functools.partial(inline, errata=report.errata.anchors),
-        )
-    )
-    # A name that is no text, as a folder's may be, is shown by its bytes.
-    return CONTROL.sub("�", html).encode("utf-8", "backslashreplace")
-
-
-def _environment() -> jinja2.Environment:
-    """Everything is escaped that is not ``Markup``, and a name that there is not is an error."""
-    return jinja2.Environment(
+    # Everything is escaped that is not ``Markup``, and a name that there is not is an error.
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    html = templates.get_template("report.html.jinja").render(
+        report=report,
+        style=Markup((HERE / "report.css").read_text("utf-8")),
+        script=script,
+        policy=_policy(script),
+        library=_library(),
+        library_version=importlib.metadata.version("itables"),
+        counts=count_verdicts,
+        verdict_names=VERDICTS,
+        meanings=VERDICTS,
+        inline=functools.partial(inline, errata=report.errata.anchors),
+    )
+    # A name that is no text, as a folder's may be, is shown by its bytes.
+    return CONTROL.sub("�", html).encode("utf-8", "backslashreplace")
 
 
 def _policy(script: str) -> str:
