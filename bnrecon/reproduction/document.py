@@ -17,6 +17,7 @@ INTERVALS = (
     "± is the half-width of a 95% Student-t interval, over seeds or draws where nothing else is "
     "said; that of a printed number is the paper's own."
 )
+BAR = r"\|"  # within a cell
 LONG = 200  # characters of a paragraph that a page says once for all of its parts
 
 
@@ -65,9 +66,12 @@ def document(
         "print are in [the errata](../errata.md).",
     ]
     if claims := claims_of(study, outputs, scale):
+        rows = [(claim.where, claim.statement, claim.verdict, claim.evidence) for claim in claims]
+        table = ["| place | claim | verdict | evidence |", "|---|---|---|---|"]
+        table += [f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |" for row in rows]
         used = {claim.verdict for claim in claims}
         meanings = [f"- *{name}*: {text}" for name, text in VERDICTS.items() if name in used]
-        lines += ["## Claims", INTERVALS, _claims_table(claims), "\n".join(meanings)]
+        lines += ["## Claims", INTERVALS, "\n".join(table), "\n".join(meanings)]
     pages = {name: _paragraphs(outputs / study.name / f"{name}-{scale}.md") for name in study.parts}
     if repeated := _repeated(pages.values()):
         lines += ["## How to read the tables", *repeated]
@@ -110,12 +114,3 @@ def _repeated(parts: Iterable[list[str]]) -> list[str]:
         for text, times in counts.items()
         if times > 1 and len(text) > LONG and not text.startswith("|")
     ]
-
-
-def _claims_table(claims: list[Claim]) -> str:
-    """One line per claim."""
-    rows = ["| place | claim | verdict | evidence |", "|---|---|---|---|"]
-    for claim in claims:
-        cells = (claim.where, claim.statement, claim.verdict, claim.evidence)
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(rows)

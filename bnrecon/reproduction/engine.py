@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bnrecon.config import composition
-from bnrecon.data import DataSpec, load
+from bnrecon.data import load
 from bnrecon.jobs.in_process import InProcess
 from bnrecon.jobs.outcome import Outcome, Started
 from bnrecon.jobs.record import handing_out, submissions
@@ -173,22 +173,18 @@ def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
         if (spec := item.data) is None:
             continue
         if repr(spec) not in problems:
-            problems[repr(spec)] = _problem_of(spec)
+            problems[repr(spec)] = ""
+            try:
+                with composition.option_names("data"):
+                    load(spec)
+            except UserError as error:
+                problems[repr(spec)] = str(error)
         if problem := problems[repr(spec)]:
             del missing[key]
             mistakes[problem] += 1
     for problem, count in mistakes.items():
         logger.error("%d of %d tasks cannot be computed: %s", count, total, problem)
     return mistakes
-
-
-def _problem_of(spec: DataSpec) -> str:
-    try:
-        with composition.option_names("data"):
-            load(spec)
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 def _remaining(ended: int, total: int, seconds: float) -> str:

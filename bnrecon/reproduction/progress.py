@@ -143,14 +143,8 @@ class _Keeper:
             self.write(event="started", label=label, part=part)
             return
         self.failed |= event.kind != "done"
-        self.write(
-            event=event.kind,
-            label=label,
-            part=part,
-            seconds=round(event.seconds, 1),
-            gist=event.gist,
-            log=event.log,
-        )
+        told = {"seconds": round(event.seconds, 1), "gist": event.gist, "log": event.log}
+        self.write(event=event.kind, label=label, part=part, **told)
 
     def write(self, **content: object) -> None:
         """Add a line, with the time."""

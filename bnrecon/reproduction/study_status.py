@@ -116,6 +116,10 @@ def _names(folder: Path) -> list[str]:
 
 def _status(folder: Path, scale: str, shipped: bool, parts: Sequence[str] | None) -> StudyStatus:
     progress, problem = _progress(folder, scale)
+    state = "damaged" if problem else "stored"
+    if progress is not None:
+        alive = {None: "unclear", True: "running", False: "killed"}
+        state = progress.ended or alive[leader_is_alive(progress)]
     tasks = [name for name in _names(folder / "tasks") if name.endswith(f"-{scale}")]
     stored = [file for name in tasks for file in _names(folder / "tasks" / name)]
     begun = {name.removesuffix(f"-{scale}") for name in tasks}
@@ -126,7 +130,7 @@ def _status(folder: Path, scale: str, shipped: bool, parts: Sequence[str] | None
         scale=scale,
         folder=folder,
         shipped=shipped,
-        state="damaged" if problem else _state(progress),
+        state=state,
         parts=None if parts is None else len(parts),
         parts_begun=len(begun if parts is None else begun & set(parts)),
         tasks=sum(name.endswith(".json") for name in stored),
@@ -154,14 +158,6 @@ def _progress(folder: Path, scale: str) -> tuple[Progress | None, str]:
         return None, f"{path} cannot be read ({error.strerror})"
     except files.Damaged as error:
         return None, str(error)
-
-
-def _state(progress: Progress | None) -> str:
-    if progress is None:
-        return "stored"
-    alive = leader_is_alive(progress)
-    going_on = "unclear" if alive is None else "running" if alive else "killed"
-    return progress.ended or going_on
 
 
 def leader_is_alive(progress: Progress) -> bool | None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -208,8 +208,11 @@ class TaskWork(_Stored[TaskResult]):
 
     def compute(self) -> str:
         """Compute the rows and write them."""
-        started = time.monotonic()
-        with self._machine() as machine:
+        started, config = time.monotonic(), self._config
+        # A task without options is for a processor.
+        device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
+        with hardware.use_threads(threads):
+            machine = hardware.describe_device(hardware.resolve_device(device))
             rows = self.task.compute().to_dict("records")
         seconds = round(time.monotonic() - started, 1)
         TaskResult(
@@ -223,14 +226,3 @@ class TaskWork(_Stored[TaskResult]):
             seconds,
         ).write(self.path)
         return "done"
-
-    @contextlib.contextmanager
-    def _machine(self) -> Iterator[str]:
-        """Compute on as many threads as the options say; the value describes the device.
-
-        A task without options is for a processor.
-        """
-        config = self._config
-        device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
-        with hardware.use_threads(threads):
-            yield hardware.describe_device(hardware.resolve_device(device))

@@ -130,16 +130,13 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
         render = functools.partial(_part, request, figures, corrections.anchors)
         parts = list(pages.read(study, request, render))
         origins = provenance.summary_of([part.page for part in parts])
-        papers.append(Paper(study, _command(request), parts, origins))
+        # What computes it anywhere: it names no folder of this machine.
+        options = result_options(request.options)
+        command = ("bnrecon", "study", request.name, f"scale={request.scale}", *options)
+        papers.append(Paper(study, shlex.join(command), parts, origins))
     first = requests[0][1]
     runs, options = _read_runs(first.outputs), result_options(first.options)
     return Report(first.scale, options, papers, runs, corrections, figures.glyphs())
-
-
-def _command(request: StudyRequest) -> str:
-    """What computes a study anywhere: it names no folder of this machine."""
-    options = result_options(request.options)
-    return shlex.join(("bnrecon", "study", request.name, f"scale={request.scale}", *options))
 
 
 def _part(

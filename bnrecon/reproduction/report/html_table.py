@@ -16,8 +16,6 @@ from bnrecon.reporting.statistics import Interval
 __all__ = ["Cell", "Column", "HtmlTable", "html_table", "number_of"]
 
 WORDS, SENTENCES = 14, 60  # letters of a cell that is no longer a word, or is a sentence
-SEARCHABLE = 8  # rows from which a table has a field to search in
-LONG = 24  # rows from which a table scrolls within the page
 # A number at the beginning of a cell, as in "99.17 ± 0.00 (n=3)", "1,024 of 4,096" or "> 1e16".
 LEADING = re.compile(
     r"(?:[<>≤≥≈~] ?)?([+\-−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.])"
@@ -61,16 +59,6 @@ class HtmlTable:
     title: str  # what a screen reader calls it
     columns: Sequence[Column]  # the headings
     rows: Sequence[Sequence[Cell]]  # the cells
-
-    @property
-    def searchable(self) -> bool:
-        """Whether it is long enough to be searched."""
-        return len(self.rows) >= SEARCHABLE
-
-    @property
-    def long(self) -> bool:
-        """Whether it is too long to stand on the page at full height."""
-        return len(self.rows) >= LONG
 
 
 def html_table(frame: pd.DataFrame, name: str, title: str, formats: tables.Formats) -> HtmlTable:
