@@ -17,16 +17,9 @@ if TYPE_CHECKING:  # matplotlib takes a second to load, which a run that draws n
     from matplotlib.figure import Figure
 
 __all__ = [
-    "COLUMN",
-    "PAGE",
-    "PALETTE",
-    "add_note",
-    "image",
-    "is_whole",
-    "layer_errors",
-    "new_figure",
+    "COLUMN", "PAGE", "PALETTE", "add_note", "image", "is_whole", "layer_errors", "new_figure",
     "style",
-]
+]  # fmt: skip
 
 
 PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd")

@@ -21,15 +21,9 @@ from safetensors import SafetensorError, safe_open
 from bnrecon.runtime import files
 
 __all__ = [
-    "RunEntry",
-    "TargetEntry",
-    "folder_size",
-    "lock_holder",
-    "run_entry",
-    "runs",
-    "subfolders",
+    "RunEntry", "TargetEntry", "folder_size", "lock_holder", "run_entry", "runs", "subfolders",
     "targets",
-]
+]  # fmt: skip
 
 E = TypeVar("E")
 

@@ -15,15 +15,9 @@ from bnrecon.runtime import files
 from bnrecon.runtime.digests import json_values
 
 __all__ = [
-    "DataSummary",
-    "Evaluation",
-    "Predictions",
-    "RunResult",
-    "SeedRecord",
-    "SeedResult",
-    "TargetSummary",
-    "read_all",
-]
+    "DataSummary", "Evaluation", "Predictions", "RunResult", "SeedRecord", "SeedResult",
+    "TargetSummary", "read_all",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -159,7 +153,7 @@ class SeedRecord(SeedResult):
             content,
             layers=layers,
             notes=tuple(content["notes"]),
-            predictions=_predictions(content.get("predictions")),
+            predictions=(counts := content.get("predictions")) and _read(Predictions, counts),
         )
 
     @classmethod
@@ -176,7 +170,9 @@ class SeedRecord(SeedResult):
         """The content of ``seed-N/result.json``."""
         row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         layers = [layer.to_json() for layer in self.layers]
-        return json_values(row | {"layers": layers, "predictions": _plain(self.predictions)})
+        return json_values(
+            row | {"layers": layers, "predictions": self.predictions and vars(self.predictions)}
+        )
 
     def result(self) -> SeedResult:
         """The part that the run's result keeps of this seed."""
@@ -297,7 +293,7 @@ class RunResult:
                 ),
                 seconds,
                 solving,
-                predictions=_predictions(predictions),
+                predictions=predictions and _read(Predictions, predictions),
             )
             for seed, accuracy, seconds, solving, predictions in zip(*columns, strict=True)
         )
@@ -324,7 +320,7 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """The content of ``result.json``, which scripts read: its keys stay as they are."""
         target = {key: v for key, v in dataclasses.asdict(self.target).items() if v is not None}
-        predictions = [_plain(seed.predictions) for seed in self.seeds]
+        predictions = [seed.predictions and vars(seed.predictions) for seed in self.seeds]
         content = {
             "config": self.config,
             "seeds": [seed.seed for seed in self.seeds],
@@ -364,14 +360,6 @@ def read_all(paths: Iterable[Path]) -> tuple[dict[Path, RunResult], list[str]]:
         except (ValueError, FileNotFoundError) as error:
             problems.append(str(error))
     return results, problems
-
-
-def _predictions(content: Mapping[str, Any] | None) -> Predictions | None:
-    return None if content is None else _read(Predictions, content)
-
-
-def _plain(predictions: Predictions | None) -> dict[str, int] | None:
-    return None if predictions is None else dataclasses.asdict(predictions)
 
 
 def _read(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:

@@ -96,8 +96,8 @@ def read(path: Path) -> Progress:
 def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
     """What the lines say together."""
     first, *events = lines
-    for line in lines:
-        datetime.datetime.fromisoformat(line["at"])  # raises ValueError where it is no time
+    for moment in (first["started"], *(line["at"] for line in lines)):
+        datetime.datetime.fromisoformat(moment)  # raises ValueError where it is no time
     remaining: dict[str, int] = dict(first["left_by_part"])
     running: dict[str, Running] = {}
     failed: list[Failure] = []

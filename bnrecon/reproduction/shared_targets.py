@@ -81,9 +81,9 @@ def shared_targets(work: Sequence[Work]) -> list[TargetWork]:
 
     A target that one piece alone reads is trained there.
     """
-    readers: dict[str, list[tuple[Work, RunConfig]]] = {}
+    readers: dict[str, list[TargetWork]] = {}
     for item in work:
         if (config := item.target) is not None:
-            readers.setdefault(target_key(config), []).append((item, config))
-    shared = (TargetWork(*items[0]) for items in readers.values() if len(items) > 1)
+            readers.setdefault(target_key(config), []).append(TargetWork(item, config))
+    shared = (group[0] for group in readers.values() if len(group) > 1)
     return [target for target in shared if not target.is_finished()]

@@ -40,10 +40,6 @@ def check_place(path: Path, overwrite: bool) -> None:
 
 
 def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
-    """Write a report's file in the place of an earlier report.
-
-    Raises:
-        UserError, FileExistsError: see ``check_place``.
-    """
+    """Write a report's file in the place of an earlier report; see ``check_place``."""
     check_place(path, overwrite)
     files.write_bytes(path, content)
