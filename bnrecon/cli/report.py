@@ -38,17 +38,17 @@ def _report(arguments: argparse.Namespace) -> int:
     from bnrecon.reproduction.report import store
 
     store.check_place(path, arguments.overwrite)
-    from bnrecon.reproduction.report import html, verdicts
+    from bnrecon.reproduction.report import html
 
     html.require_libraries()
-    from bnrecon.reproduction.report.contents import gather
+    from bnrecon.reproduction.report.contents import count_verdicts, gather
     from bnrecon.runtime.interruption import finish_loading
 
     finish_loading()
     report = gather(requests)
     content = html.render(report)
     store.write_report(path, content, arguments.overwrite)
-    counts = verdicts.counts(report.verdicts)
+    counts = count_verdicts(report.verdicts)
     claims = ", ".join(f"{count} {name}" for name, count in counts.items())
     complete = sum(not part.incomplete for part in report.parts)
     output.write(

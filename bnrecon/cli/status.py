@@ -195,8 +195,8 @@ def _jobs(study: StudyStatus) -> Iterator[tuple[str, str]]:
 
 def _time_left(study: StudyStatus, progress: Progress) -> Iterator[str]:
     """A range for the parts of which enough is finished, and why there is none for the others."""
+    from bnrecon.reproduction.progress import time_left
     from bnrecon.reproduction.study_status import seconds_since
-    from bnrecon.reproduction.time_left import time_left
 
     if not any(progress.left_by_part.values()):
         yield "no task is left; tables and figures are being made"

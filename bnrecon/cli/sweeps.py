@@ -129,7 +129,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argpars
     runs, folder = _runs(plan), Path(plan.folder)
     from bnrecon.jobs import executors
     from bnrecon.jobs.work import SWEEP, Batch, Detached
-    from bnrecon.reproduction.collection import collect_finished
+    from bnrecon.reproduction.engine import collect_finished
 
     flags = [flag for flag in hydra_app.flags(arguments) if flag != "--multirun"]
     words = ("-m", *flags, *arguments.words)

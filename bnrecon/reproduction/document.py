@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim
-from bnrecon.reproduction.part import PartRequest
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
 __all__ = ["anchor", "claims_by_part", "document", "findings_table"]

@@ -24,7 +24,7 @@ The file ``theorem1.md`` beside ``theorem1.py``::
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,19 +78,12 @@ class Statement:
 
 @dataclass(frozen=True)
 class Text:
-    """What a part's Markdown file says.
+    """What a part's Markdown file says."""
 
-    Args:
-        where: the part's place in the paper.
-        title: what is shown.
-        caption: with ``{names}`` for numbers.
-        statements: the claims by name, and sentences that a caption may have.
-    """
-
-    where: str
-    title: str
-    caption: str
-    statements: Mapping[str, Statement]
+    where: str  # the part's place in the paper
+    title: str  # what is shown
+    caption: str  # with ``{names}`` for numbers
+    statements: Mapping[str, Statement]  # the claims by name, and sentences that a caption may have
 
     def sentence(self, name: str, **numbers: Any) -> str:
         """What stands below a heading that is no claim: a sentence that not all captions have."""
@@ -183,13 +176,9 @@ def _fill(text: str, numbers: Mapping[str, Any]) -> str:
 
 def _joined(text: str) -> str:
     """A paragraph on one line; those of a caption stay apart."""
-    return "\n\n".join(_lines(text))
-
-
-def _lines(text: str) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", text.strip()):
-        if line := " ".join(paragraph.replace("\n>", "\n").split()):
-            yield line
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    lines = (" ".join(paragraph.replace("\n>", "\n").split()) for paragraph in paragraphs)
+    return "\n\n".join(filter(None, lines))
 
 
 def part(

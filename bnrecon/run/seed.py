@@ -17,7 +17,7 @@ from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.report import NOTED, LayerReport
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
-from bnrecon.reporting.progress import layer_line, seed_line
+from bnrecon.reporting.convergence import layer_line, seed_line
 from bnrecon.reporting.result import SeedRecord
 from bnrecon.reporting.trackers.events import log_layer, log_seed
 from bnrecon.run import estimate

@@ -11,7 +11,7 @@ import pandas as pd
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide_within, paired_difference_by, with_values
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.trained_networks import (

@@ -24,7 +24,7 @@ from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import GeometricMean, decide, geometric_mean
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32

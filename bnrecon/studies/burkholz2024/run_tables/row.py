@@ -14,7 +14,7 @@ import torch
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.options import option_name
+from bnrecon.reproduction.request import option_name
 from bnrecon.reproduction.work import RunWork
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, against_paper, against_target
 from bnrecon.targets.location import own_folder
