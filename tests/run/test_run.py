@@ -395,17 +395,6 @@ def test_a_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, 
 # Several runs
 
 
-def test_a_sweep_goes_on_after_a_failed_job_and_ends_in_one_table(command, tmp_path):
-    options = ("features=he_normal,id_cond", "solver=closed_form", f"outputs={tmp_path}")
-    code, out, err = command("run", "-m", *SMALLEST, *options)
-    assert code == 2
-    assert "whose M is orthogonal" in err
-    assert "failed (exit code 2): " in err
-    folder = folder_of(out)
-    table = (folder / "table.md").read_text(encoding="utf-8")
-    assert "id_cond" in table
-
-
 def test_the_runs_of_a_folder_are_listed(finished, command, tmp_path):
     code, out, _ = command("tables", str(tmp_path))
     assert code == 0
