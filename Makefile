@@ -38,7 +38,7 @@ test-all: setup
 
 test-slurm: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[slurm]"
-	$(PYTEST) tests/slurm -m slurm
+	$(PYTEST) tests/slurm -m slurm -o faulthandler_timeout=1500
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy

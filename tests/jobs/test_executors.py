@@ -65,10 +65,17 @@ def test_each_piece_is_computed_once_whatever_becomes_of_it(who, executors, tmp_
 
 
 @pytest.mark.process
-def test_processes_share_the_threads_and_leave_the_terminals_session(executors, tmp_path):
-    work = [task_work(tmp_path, name) for name in "abcd"]
-    outcomes(executors["two"](), work)
-    rows = [rows_of(item) for item in work]
+def test_processes_share_the_threads_leave_the_terminals_session_and_begin_stage_by_stage(
+    executors, tmp_path
+):
+    first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
+    order = [
+        (type(event), event.key) for event in executors["two"]().run([first, second])
+    ]  # starts and outcomes
+    ended = max(order.index((Outcome, item.key)) for item in first)
+    began = min(order.index((Started, item.key)) for item in second)
+    assert ended < began
+    rows = [rows_of(item) for item in (*first, *second)]
     assert {row["threads"] for row in rows} == {max(1, torch.get_num_threads() // 2)}
     assert os.getpid() not in {row["process"] for row in rows}
     assert all(row["session"] == row["process"] for row in rows)  # Ctrl-C does not reach it
@@ -115,17 +122,6 @@ def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
     found = outcomes(InProcess(tmp_path / ".locks", Path("/dev/full")), work)
     assert [found[f"part {name}"].kind for name in ("bad", "good")] == ["failed", "done"]
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.process
-def test_the_second_stage_begins_when_the_first_has_ended(executors, tmp_path):
-    first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
-    order = [
-        (type(event), event.key) for event in executors["two"]().run([first, second])
-    ]  # starts and outcomes
-    ended = max(order.index((Outcome, item.key)) for item in first)
-    began = min(order.index((Started, item.key)) for item in second)
-    assert ended < began
 
 
 @pytest.mark.parametrize("who", WHO)

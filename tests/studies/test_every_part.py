@@ -103,7 +103,7 @@ def test_a_page_can_be_made_of_any_single_task_and_without_any(computed):
     name, _, part, stored = computed
     for number, result in enumerate(stored):
         check_page(part, [result], numbers=name == "random_features")
-        if len(stored) > 2:
+        if len(stored) > 2 and name == "giannou2023":
             check_page(part, stored[:number] + stored[number + 1 :], numbers=False)
     if part.draw is not None:
         with style():

@@ -92,25 +92,6 @@ def test_an_option_by_which_the_rows_differ_is_refused(part, option):
         STUDY.part(part).tasks("smoke", (option,))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("matching", "target.typo=7"), "typo"),
-        (("conditioned", "target.typo=7"), "typo"),
-        (("matching", "scale=smoke"), "scale= is given twice"),
-        (("matching", "target.width=8"), "matching has no run that an option could change"),
-        (("exact",), "exact"),
-    ],
-)
-@pytest.mark.parametrize("name", ["study", "tables"])
-def test_an_impossible_request_is_one_line(tmp_path, command, name, words, message):
-    code, _, error = command(name, "random_features", *words, "scale=smoke", f"outputs={tmp_path}")
-    assert code == 2
-    assert message in error
-    assert len(error.strip().splitlines()) == 1
-    assert not list(tmp_path.rglob("*.csv"))
-
-
 @pytest.mark.process
 def test_processes_share_the_tasks_and_one_may_die(tmp_path, command):
     """Three: one is killed as soon as it has begun; this one is the third."""
