@@ -2,11 +2,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test test-slurm lint wheel docs reproduce-tables bench gpu-slice gpu-pack clean
+.PHONY: help setup quickstart test test-all test-slurm lint wheel docs reproduce-tables bench gpu-slice gpu-pack clean
 
 help:
 	@echo "make quickstart   set up, then run the main job on the embedded digits (half a minute after setup)"
-	@echo "make test         set up if need be, then run the tests"
+	@echo "make test         set up if need be, then run the tests that start no process (five minutes on two cores)"
+	@echo "make test-all     all tests, those that start, kill and resume processes too (twelve minutes)"
 	@echo "make test-slurm   the tests on a real Slurm, started and ended here (needs root, slurmctld, slurmd, slurmdbd, munge, mariadb; ten minutes)"
 	@echo "make lint         check style, types, and the order in which subpackages import each other"
 	@echo "make wheel        build a wheel into dist/"
@@ -28,12 +29,16 @@ $(VENV)/.ready: pyproject.toml
 quickstart: setup
 	$(BIN)/bnrecon run experiment=quickstart
 
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal -m "not process and not network and not slurm"
+
+test-all: setup
+	$(PYTEST) -n 2 --dist worksteal
 
 test-slurm: setup
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[slurm]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/slurm -m slurm
+	$(PYTEST) tests/slurm -m slurm -o faulthandler_timeout=1500
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy

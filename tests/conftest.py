@@ -1,8 +1,11 @@
 """Shared fixtures: the embedded digits, and the command run in this process."""
 
+import multiprocessing.util
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -11,6 +14,7 @@ from places import OUTPUTS, SHIPPED
 from bnrecon.cli.main import main
 from bnrecon.data import DATASETS, DataSpec, load
 from bnrecon.features import DISTRIBUTIONS
+from bnrecon.run import estimate
 from bnrecon.solvers import SOLVERS
 from bnrecon.studies import registry
 from bnrecon.targets.register import FAMILIES
@@ -39,6 +43,40 @@ def _no_network(request, monkeypatch):
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", connect_here)
+
+
+def pytest_collection_modifyitems(items):
+    """What runs the command in a process or in a shell is marked so."""
+    for item in items:
+        if {"process", "shell"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("process")
+
+
+@pytest.fixture(autouse=True)
+def _no_process(request, monkeypatch):
+    """No Python is started, unless a test is marked ``process``."""
+    if any(map(request.node.get_closest_marker, ("process", "slurm"))):
+        return
+
+    def refuse(call):
+        def begin(*words, **settings):
+            if sys.executable in str(words[1:]):
+                pytest.fail("a test that starts a process is marked process")
+            return call(*words, **settings)
+
+        return begin
+
+    starts = (subprocess.Popen, "__init__"), (multiprocessing.util, "spawnv_passfds")
+    for owner, name in starts:
+        monkeypatch.setattr(owner, name, refuse(getattr(owner, name)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_rates():
+    """How fast the processor is, which every run measures, is measured on small matrices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(estimate.SIDES, "cpu", 64)
+        yield
 
 
 @pytest.fixture(scope="session")

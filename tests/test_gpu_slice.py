@@ -90,6 +90,7 @@ def test_the_pieces_are_commands_that_there_are():
         assert name == "study" or (SCRIPTS / name).is_file()
 
 
+@pytest.mark.process
 def test_an_unknown_piece_is_one_line(tmp_path, capsys):
     line = [sys.executable, SLICE, "--pieces", "table3"]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -104,6 +105,7 @@ def test_an_unknown_piece_is_one_line(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
     line = [
         sys.executable,
@@ -118,7 +120,7 @@ def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
     assert done.stdout == "the time is over before: recipe; run this again to continue\n"
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_targets_are_trained_side_by_side_and_saved_when_it_is_stopped(tmp_path, images):
     words = ("table1", "scale=smoke", "target.groups=[1]", "train.epochs=10000", "device=cpu")
     line = [sys.executable, str(SCRIPTS / pieces.TRAIN), "burkholz2024", *words, "--jobs=2"]
@@ -145,7 +147,7 @@ def test_targets_are_trained_side_by_side_and_saved_when_it_is_stopped(tmp_path,
         assert "target 3" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_resnet18_is_rebuilt_and_timed_layer_by_layer(tmp_path, images):
     options = ("target.width=4", "train.epochs=1", "train.warmup_epochs=0.5", "threads=1")
     line = [sys.executable, SLICE, *options, "--pieces", "resnet18"]
@@ -251,6 +253,7 @@ def pack(images, tmp_path_factory):
     return folder
 
 
+@pytest.mark.process
 def test_nothing_but_torch_is_on_the_machine(machine):
     assert machine("-c", "import torch, torchvision, numpy, PIL").returncode == 0
     for name in ("bnrecon", "hydra", "pandas", "scipy", "safetensors", "pytest"):
@@ -260,7 +263,7 @@ def test_nothing_but_torch_is_on_the_machine(machine):
     assert machine("-c", "import subprocess; subprocess.run(['git'])").returncode == 1
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, command, tmp_path):
     tree, keep, home = tmp_path / "tree", tmp_path / "keep", tmp_path / "home"
     about = json.loads((pack / "pack.json").read_text())

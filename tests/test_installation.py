@@ -29,6 +29,7 @@ def test_every_extra_is_on_the_page_and_no_other():
     assert set(named) <= listed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["install", "download"])
 def test_pip_has_the_flags_that_the_page_gives(command):
     given = {word for line in lines_of("pip", command) for word in line if word.startswith("-")}

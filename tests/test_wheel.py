@@ -78,7 +78,7 @@ def bnrecon(installed, tmp_path):
     return run_command
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_wheel_holds_what_ships_and_nothing_of_its_builder(wheel, tracked):
     held = zipfile.ZipFile(wheel).namelist()
     found = {name for name in held if name.startswith("bnrecon/shipped/")}
@@ -93,7 +93,7 @@ def test_a_wheel_holds_what_ships_and_nothing_of_its_builder(wheel, tracked):
     assert wheel.stat().st_size < MOST
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_what_ships_is_found_in_an_empty_folder_and_the_package_is_not_written(
     bnrecon, installed, tmp_path
 ):

@@ -19,22 +19,6 @@ def completed():
     return lambda line: complete(line, commands)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "bnrecon run features.name=",
-        "bnrecon run -m features=he_normal,",
-        "bnrecon study burkholz2024 ",
-        "bnrecon tables random_features scale=",
-        "bnrecon run d",
-    ],
-)
-def test_completion_loads_no_torch(process, line):
-    done = process("completion", "bash", line)
-    assert done.stdout
-    assert done.stderr == "False\n"
-
-
 def test_commands_and_flags_are_completed(completed):
     commands = ["completion", "figures", "run", "study", "tables", "train"]
     assert set(commands) <= set(completed("bnrecon "))

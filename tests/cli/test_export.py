@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from processes import TWO_SEEDS, folder_of
+from processes import TWO_SEEDS
 
 from bnrecon.cli.completion import complete
 from bnrecon.cli.main import make_parsers
@@ -170,9 +170,3 @@ def test_the_option_is_read_from_one_name_several_or_none():
         ("tracker=null", []),
     ):
         assert compose([given]).tracker == names
-
-
-def test_the_last_line_of_a_run_with_a_tracker_is_its_folder(command, tmp_path):
-    code, out, err = command("run", *TWO_SEEDS, "tracker=tensorboard", f"outputs={tmp_path}")
-    assert code == 0, err
-    assert folder_of(out).is_dir()

@@ -154,6 +154,7 @@ def _read(descriptor):
         return b""
 
 
+@pytest.mark.process
 def test_a_narrow_terminal_shortens_what_a_pipe_shows_whole(outputs, command):
     evil = Path("outputs/runs") / "evil\n\x1b[2Jname"
     evil.mkdir()

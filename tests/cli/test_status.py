@@ -83,6 +83,7 @@ def test_many_running_and_failed_pieces_are_counted(command, outputs):
     assert out.count("theorem1 number") == 2 * status.MOST
 
 
+@pytest.mark.process
 def test_a_study_whose_process_was_killed_is_not_in_progress(command, outputs):
     code = (
         "import os, signal, sys\nsys.path.insert(0, sys.argv[1])\n"

@@ -153,6 +153,7 @@ def test_a_users_launcher_and_yaml_files_are_hydras(tmp_path):
     assert {run.target.width for run in runs} == {8}
 
 
+@pytest.mark.process
 def test_another_process_has_the_users_modules_before_it_looks_at_a_run():
     Path("mine.py").write_text("open('imported', 'a').write('once ')\n")
     [run] = sweeps._runs(plan("imports=[mine]"))
@@ -182,7 +183,7 @@ def is_training(count):
     return lambda: len(list(Path("out").glob("targets/*/.lock"))) == count
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_killed_process_costs_its_own_run_alone(start):
     sweep = start("train.epochs=1,20000", "jobs=2")
     assert wait_until(lambda: list(Path("out").glob("runs/*/result.json")))
@@ -197,7 +198,7 @@ def test_a_killed_process_costs_its_own_run_alone(start):
     assert "Traceback" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("words", [("jobs=2",), JOBLIB])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_processes_end_with_the_command_and_save_what_they_have(start, words, how):
@@ -222,7 +223,7 @@ def test_processes_end_with_the_command_and_save_what_they_have(start, words, ho
         assert "Traceback" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_jobs_outlive_an_interrupted_command_which_says_how_to_end_them(start, command):
     sweep = start("train.epochs=20000", "cluster=local")
     assert wait_until(is_training(1))
@@ -246,7 +247,7 @@ def test_jobs_outlive_an_interrupted_command_which_says_how_to_end_them(start, c
     assert record.submissions(FOLDER) == []
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_sweep_that_was_left_to_its_jobs_is_collected(command):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "solver=closed_form", "cluster=local")
     code, out, _ = command(*words, "train.epochs=1", "--detach")
@@ -264,7 +265,7 @@ def test_a_sweep_that_was_left_to_its_jobs_is_collected(command):
     assert record.submissions(FOLDER) == []
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_sweep_whose_jobs_have_done_all_of_it_is_finished_once_its_table_is_made(command):
     words = ("run", *SWEEP, "features=he_normal,id_cond", "train.epochs=1", "cluster=local")
     assert command(*words, "--detach")[0] == 0
@@ -283,7 +284,7 @@ def test_a_sweep_whose_jobs_have_done_all_of_it_is_finished_once_its_table_is_ma
     assert (FOLDER / "progress-sweep.jsonl").read_text() == before
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_hydras_launchers_run_all_and_then_say_what_failed(start):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = (*JOBLIB, "train.epochs=1")

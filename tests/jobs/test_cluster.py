@@ -53,7 +53,7 @@ def rows_of(asked, name):
     return json.loads(found.read_text())["rows"]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
     asked = made("good", "jobs=2")
     outcome = run(asked)
@@ -68,7 +68,7 @@ def test_two_processes_compute_all_of_it_and_each_piece_once(made, tmp_path):
     assert cluster_study.jobs_folders(asked) == [folder]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_failure_is_told_once_with_its_log_and_tried_by_the_next_command(
     made, tmp_path, caplog, command
 ):
@@ -86,7 +86,7 @@ def test_a_failure_is_told_once_with_its_log_and_tried_by_the_next_command(
     assert [calls(tmp_path, name) for name in ("failure", "mistake", "between")] == [2, 2, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_work_whose_process_dies_is_named_and_what_came_after_it_was_not_tried(made, caplog):
     with caplog.at_level(logging.ERROR):
         error = run(made("dying")).error
@@ -98,7 +98,7 @@ def test_work_whose_process_dies_is_named_and_what_came_after_it_was_not_tried(m
     assert "not tried; " in after
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(made, tmp_path):
     asked = made("long", "good")
     with start_command(tmp_path, "long", "good") as leader:
@@ -110,7 +110,7 @@ def test_a_killed_command_is_followed_by_one_that_waits_for_the_same_processes(m
     assert rows_of(asked, "counted") == [{"total": sum(k * k for k in range(31)), "steps": 30}]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, command, monkeypatch):
     monkeypatch.setenv(cluster_study.STEPS, "600")
     asked = made("long", "good", detach=True)
@@ -134,7 +134,7 @@ def test_what_is_left_to_itself_is_seen_cancelled_and_goes_on(made, tmp_path, co
     assert "no job of made is known that waits or runs" in out
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_what_its_jobs_have_done_while_nobody_waited_is_collected(made, tmp_path, command):
     asked = made("good", "long", detach=True)
     assert run(asked).error is None
@@ -158,7 +158,7 @@ def has_ended(number):
         return True
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_ctrl_c_says_what_goes_on_and_how_to_stop_it(made, tmp_path):
     with start_command(tmp_path, "long") as leader:
         assert wait_until(lambda: calls(tmp_path, "counted"))
@@ -294,6 +294,7 @@ def test_jobs_that_were_taken_before_others_were_refused_stay_known(made, monkey
     assert list(given.jobs) == ["7_0"]
 
 
+@pytest.mark.process
 def test_processes_that_began_before_one_could_not_are_ended(made, tmp_path, monkeypatch):
     begin, begun = subprocess.Popen, []
 
@@ -339,7 +340,7 @@ def test_cancelling_in_a_folder_that_there_is_not_is_a_mistake(made, command, tm
     assert "no such folder" in err
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_leaving_again_when_the_process_was_killed_tells_of_it(made, tmp_path, monkeypatch):
     monkeypatch.setenv(cluster_study.STEPS, "600")
     asked = made("long", detach=True)

@@ -26,6 +26,7 @@ from bnrecon.runtime.errors import Interrupted, RunError, UserError
 from bnrecon.studies import registry
 
 CPU = torch.device("cpu")
+WHO = ["alone", pytest.param("two", marks=pytest.mark.process)]
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def rows_of(item):
     return item.result().rows[0]
 
 
-@pytest.mark.parametrize("who", ["alone", "two"])
+@pytest.mark.parametrize("who", WHO)
 def test_each_piece_is_computed_once_whatever_becomes_of_it(who, executors, tmp_path):
     good = [task_work(tmp_path, name) for name in "abc"]
     bad = [task_work(tmp_path, kind, fail, kind=kind) for kind in ("mistake", "failure", "defect")]
@@ -62,15 +63,24 @@ def test_each_piece_is_computed_once_whatever_becomes_of_it(who, executors, tmp_
     assert "Traceback" in log
 
 
-def test_processes_share_the_threads_and_leave_the_terminals_session(executors, tmp_path):
-    work = [task_work(tmp_path, name) for name in "abcd"]
-    outcomes(executors["two"](), work)
-    rows = [rows_of(item) for item in work]
+@pytest.mark.process
+def test_processes_share_the_threads_leave_the_terminals_session_and_begin_stage_by_stage(
+    executors, tmp_path
+):
+    first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
+    order = [
+        (type(event), event.key) for event in executors["two"]().run([first, second])
+    ]  # starts and outcomes
+    ended = max(order.index((Outcome, item.key)) for item in first)
+    began = min(order.index((Started, item.key)) for item in second)
+    assert ended < began
+    rows = [rows_of(item) for item in (*first, *second)]
     assert {row["threads"] for row in rows} == {max(1, torch.get_num_threads() // 2)}
     assert os.getpid() not in {row["process"] for row in rows}
     assert all(row["session"] == row["process"] for row in rows)  # Ctrl-C does not reach it
 
 
+@pytest.mark.process
 def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     work = [task_work(tmp_path, name) for name in "abcd"]
@@ -87,6 +97,7 @@ def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
     assert local_processes.gpu_name(0, CPU) is None
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executors, tmp_path):
     work = [task_work(tmp_path, "dies", die), *(task_work(tmp_path, name) for name in "abc")]
     found = outcomes(executors["two"](), work)
@@ -96,6 +107,7 @@ def test_a_process_that_is_killed_costs_what_it_was_at_and_nothing_else(executor
     assert calls(tmp_path, "dies") == 1
 
 
+@pytest.mark.process
 def test_a_log_that_cannot_be_written_to_is_named_before_anything_is_computed(executors, tmp_path):
     (tmp_path / "smoke-process-2.log").mkdir()
     with pytest.raises(IsADirectoryError, match=r"smoke-process-2\.log"):
@@ -111,17 +123,7 @@ def test_a_full_disk_cuts_off_the_log_and_nothing_else(tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_the_second_stage_begins_when_the_first_has_ended(executors, tmp_path):
-    first, second = ([task_work(tmp_path, name) for name in names] for names in ("ab", "cd"))
-    order = [
-        (type(event), event.key) for event in executors["two"]().run([first, second])
-    ]  # starts and outcomes
-    ended = max(order.index((Outcome, item.key)) for item in first)
-    began = min(order.index((Started, item.key)) for item in second)
-    assert ended < began
-
-
-@pytest.mark.parametrize("who", ["alone", "two"])
+@pytest.mark.parametrize("who", WHO)
 def test_what_another_command_is_at_comes_last_and_is_not_computed_again(who, executors, tmp_path):
     held, free = task_work(tmp_path, "held"), task_work(tmp_path, "free")
     with contextlib.ExitStack() as stack:
@@ -134,6 +136,7 @@ def test_what_another_command_is_at_comes_last_and_is_not_computed_again(who, ex
         assert calls(tmp_path, "free") == 1
 
 
+@pytest.mark.process
 def test_processes_stop_at_a_safe_point_when_their_iterator_is_closed(executors, tmp_path):
     events = executors["two"]().run([[task_work(tmp_path, "long", train)]])
     next(events)
@@ -144,6 +147,7 @@ def test_processes_stop_at_a_safe_point_when_their_iterator_is_closed(executors,
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.process
 def test_a_time_limit_in_another_process_stops_the_study(executors, tmp_path, monkeypatch):
     work = [task_work(tmp_path, "long", train)]
     events = executors["two"]().run([work])
@@ -172,6 +176,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_is_left_and_each_saves_what_it_has(sent, tmp_path):
@@ -226,7 +231,7 @@ def test_all_work_of_a_study_can_be_sent_to_another_process(name, tmp_path):
     assert [item.label for item in again] == [item.label for item in work]
 
 
-@pytest.mark.parametrize("who", ["alone", "two"])
+@pytest.mark.parametrize("who", WHO)
 def test_the_progress_file_says_what_was_done_and_what_failed(who, executors, tmp_path, caplog):
     batch = Batch(tmp_path / "paper", "smoke", "bnrecon study paper")
     work = [task_work(tmp_path, "a"), task_work(tmp_path, "b", fail, kind="failure")]
@@ -294,6 +299,7 @@ def test_a_progress_file_without_a_line_is_none_yet(tmp_path):
             progress.read(path)
 
 
+@pytest.mark.process
 def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
     options = ["scale=smoke", f"outputs={tmp_path}", "layers", "jobs=2"]
     study = registry.find("burkholz2024")
@@ -311,6 +317,7 @@ def test_targets_that_several_read_are_trained_first_and_once(tmp_path, caplog):
     assert len(list((tmp_path / "targets").iterdir())) == 1
 
 
+@pytest.mark.process
 def test_what_reads_a_target_that_diverged_is_not_tried(tmp_path):
     options = ["scale=smoke", f"outputs={tmp_path}", "layers", "data=digits", "train.lr=1e30"]
     study = registry.find("burkholz2024")

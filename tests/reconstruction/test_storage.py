@@ -410,6 +410,7 @@ def test_storage_that_a_distribution_cannot_have_is_refused(tmp_path):
         bnrecon.load_source(path, linear, "dsk")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit counts so on Linux")
 @pytest.mark.parametrize(
     ("name", "storage", "width", "fits"),

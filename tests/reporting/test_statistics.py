@@ -2,7 +2,9 @@
 
 import itertools
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from bnrecon.reporting.statistics import Interval, mcnemar, mcnemar_below, mean_interval
 
@@ -17,6 +19,13 @@ def test_intervals_are_students():
     assert f"{mean_interval([5.0])}" == "5.00 (n=1)"
     with pytest.raises(ValueError, match="no values"):
         mean_interval([])
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 1000])
+def test_an_interval_has_the_quantile_of_students_t(n):
+    values = np.arange(n, dtype=float)
+    wanted = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5
+    assert mean_interval(list(values)).half_width == pytest.approx(wanted, rel=1e-14)
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.5, 4.0], [-3.0, -2.5], [0.0, 0.0, 0.0], [7.0]])

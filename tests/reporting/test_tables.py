@@ -6,11 +6,10 @@ import re
 
 import pandas as pd
 import pytest
-from scipy import stats
 
 from bnrecon.reporting import tables
 from bnrecon.reporting.latex import latex, words
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import Interval
 
 FRAME = pd.DataFrame(
     {
@@ -67,22 +66,6 @@ def test_a_terminal_table_is_as_wide_as_its_columns_allow():
     text = tables.terminal(frame, wrap={"features": 8})
     assert max(map(len, text.splitlines())) == 8 + 2 + 3
     assert text.splitlines()[-1] == "short     1"
-
-
-@pytest.mark.parametrize("n", [2, 3, 10, 1000])
-def test_an_interval_has_the_quantile_of_students_t(n):
-    values = [float(value) for value in range(n)]
-    deviation = pd.Series(values).std() / n**0.5
-    wanted = stats.t.ppf(0.975, n - 1) * deviation
-    assert mean_interval(values).half_width == pytest.approx(wanted, rel=1e-14)
-
-
-def test_an_interval_is_written_with_its_number_of_values():
-    interval = mean_interval([1.0, 2.0, 4.0])
-    assert f"{interval}" == "2.33 ± 3.79 (n=3)"
-    assert f"{mean_interval([2.0])}" == "2.00 (n=1)"
-    with pytest.raises(ValueError, match="no values"):
-        mean_interval([])
 
 
 def test_a_latex_table_has_caption_label_and_rules():

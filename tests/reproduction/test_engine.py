@@ -215,7 +215,6 @@ def test_mistakes_are_said_in_one_line(options, message, tmp_path):
 @pytest.mark.parametrize(
     ("parts", "rows"),
     [
-        (("table1", "pooling"), {"table1": 123, "pooling": 10}),
         (("exact",), {"table1": 51, "table2": 32}),
         (("table1", "paper"), {"table1": 36}),
         (("pooling", "exact"), {"pooling": 10}),

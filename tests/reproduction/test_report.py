@@ -238,7 +238,6 @@ def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):
     assert_is_sound(html)
     assert "bad cannot be shown (ValueError: &lt;oops&gt;)" in html
     assert str(tmp_path) not in html
-    assert str(tmp_path) not in html
     assert '<h3 id="paper-good">' in html
 
 

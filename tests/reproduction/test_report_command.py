@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -82,14 +80,3 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     code, _, err = command("report", f"outputs={tmp_path}")
     assert code == 2
     assert err == "bnrecon: bnrecon report needs itables: pip install 'bnrecon[report]'\n"
-
-
-def test_help_loads_no_torch():
-    code = (
-        "import sys; from bnrecon.cli.main import main; main(['report', '--help']); "
-        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "--output FILE" in done.stdout
-    assert len(done.stdout.splitlines()) > 10

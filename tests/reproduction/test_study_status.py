@@ -66,6 +66,7 @@ def ended_process():
     return process.pid
 
 
+@pytest.mark.process
 def test_a_leader_is_dead_when_its_process_is_or_another_has_its_number(tmp_path, ended_process):
     with kept(tmp_path, pieces(theorem1=1)):
         found = read(tmp_path)
@@ -78,6 +79,7 @@ def test_a_leader_is_dead_when_its_process_is_or_another_has_its_number(tmp_path
     assert not leader_is_alive(dataclasses.replace(found, started="2020-01-01T00:00:00+00:00"))
 
 
+@pytest.mark.process
 def test_a_leader_that_was_not_waited_for_is_dead(tmp_path):
     with kept(tmp_path, pieces(theorem1=1)):
         found = read(tmp_path)

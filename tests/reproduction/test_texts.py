@@ -3,7 +3,6 @@
 import pytest
 
 from bnrecon.reproduction.texts import part, read_text
-from bnrecon.studies import registry
 
 FRONT = "---\nwhere: Theorem 1\ntitle: A table\n---\n"
 
@@ -35,9 +34,3 @@ def test_a_number_that_python_does_not_give_is_named(tmp_path):
         text.claims(({"One": True}, {}))
     with pytest.raises(ValueError, match="no claim named"):
         text.claims(({"Two": True}, {}))
-
-
-@pytest.mark.parametrize("name", registry.STUDIES)
-def test_every_part_has_its_text(name):
-    study = registry.find(name)
-    assert all(study.part(part_name).title for part_name in study.parts)

@@ -76,7 +76,8 @@ def test_a_run_says_what_a_solver_takes_that_factorizes(caplog):
     assert 64 < float(own) <= float(total)
 
 
-def test_what_a_gpu_and_its_host_need_is_planned_for_layers_that_are_there():
+def test_what_a_gpu_and_its_host_need_is_planned_for_layers_that_are_there(monkeypatch):
+    monkeypatch.setitem(estimate.SIDES, "cuda", 64)
     config = compose([*SMALLEST, "features=he_normal"])
     with PretendedGpu() as gpu:
         plan = announce(config, load(config.data), gpu.device)

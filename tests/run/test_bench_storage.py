@@ -36,6 +36,7 @@ def test_tables_name_the_commands_of_all_their_rows(tmp_path, monkeypatch, capsy
     assert len(files.read_json(tmp_path / "products.json")["rows"]) == 2
 
 
+@pytest.mark.process
 def test_a_solve_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     words = ("--features", "sign", "--widths", "4", "256", "--outputs", str(tmp_path))
     call(monkeypatch, "solves", *words)

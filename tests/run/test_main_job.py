@@ -1,6 +1,5 @@
 """The main job: what it plans is what it announced, and what its statistics are taken of."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -59,22 +58,6 @@ def test_predictions_of_a_user_s_own_target_are_compared(tmp_path):
     found = disagreements(*runs, None)
     assert [each.seed for each in found] == [0, 1]
     assert all(each.images == runs[0][1].target.images for each in found)
-
-
-def test_features_are_where_they_were_announced(tmp_path, stored_targets, monkeypatch):
-    """Even if more memory is free by the time that the target is trained."""
-
-    def announced(*given):
-        plan = announce(*given)
-        layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
-        return dataclasses.replace(plan, layers=layers)
-
-    announce = main_job.announce
-    monkeypatch.setattr(main_job, "announce", announced)
-    options = [*SMALLEST, "features=sign", stored_targets, f"outputs={tmp_path}"]
-    result = main_job.run(compose(options)).result
-    assert {layer.convolutions for layer in result.seeds[0].layers} == {"regenerated"}
-    assert result.config["features"]["storage"] == "auto"
 
 
 def test_images_of_a_single_class_are_refused_before_anything_is_trained(tmp_path):

@@ -20,7 +20,7 @@ def same_numbers(first, second):
         assert a["digest"] == b["digest"]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_run_killed_anywhere_ends_with_the_same_numbers(command, tmp_path):
     """SIGKILL in the middle of training, in the middle of the layers and between seeds."""
     options = [*LONG_ENOUGH, "seeds=[0,1]"]
@@ -42,6 +42,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_numbers(command, tmp_path):
     assert not list(outputs.rglob("*.damaged"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_at_a_checkpoint_with_exit_code_130(command, tmp_path, number):
     options = [*LONG_ENOUGH, "seeds=[0]", f"outputs={tmp_path}"]
@@ -65,6 +66,7 @@ def test_a_time_limit_stops_at_a_checkpoint(command, tmp_path):
     assert not list(tmp_path.glob("runs/*/result.json"))
 
 
+@pytest.mark.process
 def test_processes_that_need_one_target_train_it_once(command, tmp_path):
     options = ["train.epochs=60", "target.width=6", "seeds=[0]", f"outputs={tmp_path}"]
     first = start(*options, "features=he_normal")
@@ -76,6 +78,7 @@ def test_processes_that_need_one_target_train_it_once(command, tmp_path):
     assert len(list(tmp_path.glob("targets/*/target.safetensors"))) == 1
 
 
+@pytest.mark.process
 def test_an_interruption_while_libraries_load_is_one_line(tmp_path):
     """SIGINT when the command has begun and torch is not loaded yet."""
     options = ["run", "scale=smoke", f"outputs={tmp_path}"]

@@ -368,15 +368,6 @@ def test_why_a_layer_did_not_converge_is_printed_and_kept(command, stored_target
     }
 
 
-def test_a_run_that_did_not_converge_says_so_last_and_in_its_table(command, tmp_path):
-    code, out, err = command("run", *SMALLEST, "features=sparse_id_cond", f"outputs={tmp_path}")
-    assert code == 0, err
-    last = out.strip().splitlines()[-3]
-    assert last.startswith("NOT CONVERGED: 2 of 2 layers")
-    assert "Take more features (features.oversampling=1)" in last
-    assert last in (folder_of(out) / "table.md").read_text(encoding="utf-8")
-
-
 def test_a_diverging_training_is_a_failed_run_and_not_stored(command, tmp_path):
     code, _, err = command("run", *SMALLEST, "train.lr=1e30", f"outputs={tmp_path}")
     assert code == 1
@@ -393,24 +384,6 @@ def test_a_batch_of_one_image_is_refused_where_it_cannot_be_normalized(command, 
 
 
 # Several runs
-
-
-def test_a_sweep_goes_on_after_a_failed_job_and_ends_in_one_table(command, tmp_path):
-    options = ("features=he_normal,id_cond", "solver=closed_form", f"outputs={tmp_path}")
-    code, out, err = command("run", "-m", *SMALLEST, *options)
-    assert code == 2
-    assert "whose M is orthogonal" in err
-    assert "failed (exit code 2): " in err
-    folder = folder_of(out)
-    table = (folder / "table.md").read_text(encoding="utf-8")
-    assert "id_cond" in table
-
-
-def test_the_runs_of_a_folder_are_listed(finished, command, tmp_path):
-    code, out, _ = command("tables", str(tmp_path))
-    assert code == 0
-    assert "vgg_small (4)" in out
-    assert command("tables", str(tmp_path / "nothing"))[0] == 2
 
 
 def test_advice_names_options_as_the_command_line_does(

@@ -9,6 +9,7 @@ from bnrecon.runtime import files
 LAYER = {"model": "shufflenet_v2_x0_5", "layer": "conv1.0", "features": "sign", "threads": 1}
 
 
+@pytest.mark.process
 def test_a_layer_is_measured_once_within_its_model(tmp_path, monkeypatch, capsys):
     line = ["solve_layer.py", LAYER["model"], LAYER["layer"], "--outputs", str(tmp_path)]
     monkeypatch.setattr("sys.argv", line)

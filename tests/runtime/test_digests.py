@@ -41,18 +41,6 @@ def test_the_name_counts_even_where_it_is_the_default():
     assert digests.differences_from_defaults(Choice()) == {"name": "auto"}
 
 
-def test_tensors_come_back_with_their_description(tmp_path):
-    tensors = {
-        "a": torch.randn(3, 4),
-        "b": torch.arange(5),
-        "scalar": torch.tensor(2.5, dtype=torch.float64),
-    }
-    files.write_tensors(tmp_path / "t", tensors, {"step": 3})
-    back, about = files.read_tensors(tmp_path / "t")
-    assert about == {"step": 3}
-    assert all(torch.equal(back[name], tensors[name]) for name in tensors)
-
-
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "rubbish"])
 @pytest.mark.parametrize("kind", ["tensors", "json"])
 def test_damage_is_noticed_and_named(tmp_path, kind, damage):

@@ -136,6 +136,7 @@ def test_a_worker_outlives_a_signal_that_comes_before_it_leaves_the_group(number
     assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+@pytest.mark.process
 def test_a_process_whose_parent_ended_before_its_job_began_ends():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

@@ -7,9 +7,10 @@ import sys
 import pytest
 from processes import ENVIRONMENT
 
-pytestmark = pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc", reason="settings of glibc's malloc"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc's malloc"),
+]
 
 MB = 10**6
 BEFORE = """

@@ -65,6 +65,7 @@ def ask(groups, *before):
     return map(int, done.stdout.split())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are of Linux")
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("namespace", [False, True])

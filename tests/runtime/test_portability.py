@@ -38,7 +38,7 @@ for module in pkgutil.walk_packages(bnrecon.__path__, "bnrecon."):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_every_module_loads_without_the_modules_and_signals_that_windows_lacks():
     gone = sorted(set(SIGNALS) - OF_WINDOWS)
     assert "SIGKILL" in gone

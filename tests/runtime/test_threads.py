@@ -24,6 +24,7 @@ def test_a_small_product_is_given_one_thread_and_a_large_one_all():
             assert torch.get_num_threads() == 2
 
 
+@pytest.mark.process
 @pytest.mark.skipif(processor_count() < 2, reason="needs two processors")
 @pytest.mark.parametrize(("at_start", "inside"), [("2", "1 1 2"), ("1", "1 1 1")])
 def test_products_of_numpy_are_bounded_too_and_never_given_more(at_start, inside):
@@ -62,6 +63,7 @@ def test_a_factorization_is_given_threads_by_its_cubic_work(monkeypatch):
     assert given == [12**2, 12**3]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("given", "found"), [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5")])
 def test_the_command_lets_waiting_threads_sleep_unless_the_user_chose(given, found):
     code = (

@@ -14,7 +14,7 @@ from bnrecon.reproduction import commands, request
 from bnrecon.runtime import files
 from bnrecon.studies import registry
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = pytest.mark.slurm
 pytest.importorskip("submitit")
 
 SLURM = ("cluster=slurm", "slurm.mem=1500M", "scale=smoke")

@@ -14,7 +14,7 @@ SWEEP = ("-m", "scale=smoke", "target.groups=[1]", "outputs=out", f"hydra.sweep.
 SLURM = ("cluster=slurm", "slurm.mem=1500M", "minutes_per_job=0")
 LONG = 300  # seconds that a wait may take: a job waits for others and loads its libraries
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = pytest.mark.slurm
 pytest.importorskip("submitit")
 
 

@@ -74,8 +74,3 @@ def test_a_residual_that_has_drifted_from_the_true_one_ends_nothing(monkeypatch)
     system = system_of("he_normal", 405)
     assert solve(system, SolverSpec("matrix_free")).report.converged
     assert len(updates) > 2
-
-
-def test_the_residual_of_the_closed_form_of_eq_3_is_rounding():
-    system = system_of("id_cond", SHAPE.minimum_width)
-    assert solve(system, SolverSpec("closed_form")).report.relative_residual < 1e-14

@@ -47,9 +47,8 @@ def independent_error(target, features, scales):
 
 def combinations():
     for name in FEATURES:
-        orthogonal = DISTRIBUTIONS[name].orthogonal
         for solver in TOLERANCE:
-            if (solver == "closed_form") != orthogonal and solver == "closed_form":
+            if solver == "closed_form" and not DISTRIBUTIONS[name].orthogonal:
                 continue
             for shape in SHAPES:
                 yield pytest.param(
@@ -83,7 +82,6 @@ def test_every_solver_rebuilds_every_layer_from_every_distribution(name, solver,
     assert report.converged == (error <= 1e-10)
     assert report.solver == solver
     assert solution.scale.dtype == torch.float64
-    assert report.seconds > 0
     assert report.norm
 
 
@@ -253,7 +251,6 @@ def test_columns_are_scaled_where_their_norms_spread(every_precision):
     assert scaled < 0.8 * plain
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["matrix_free", "minimum_norm"])
 def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
     _, _, system = random_layer("he_normal", WIDE, 868)
@@ -262,7 +259,6 @@ def test_the_precision_goes_up_where_bf16_stalls(solver, every_precision):
     assert report.converged
 
 
-@pytest.mark.slow
 def test_bf16_stands_at_an_oversampling_of_1_02(every_precision):
     _, _, system = random_layer("he_normal", LayerShape(16, 16, (3, 3)), 2351)
     report = solve(system, SolverSpec("matrix_free")).report

@@ -10,9 +10,6 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import nn
 
-from bnrecon.reporting import tables
-from bnrecon.reporting.figures import image, style
-from bnrecon.reproduction.task_store import TaskResult, concatenate
 from bnrecon.studies.bn_explained import (
     proposition1,
     proposition3,
@@ -22,7 +19,6 @@ from bnrecon.studies.bn_explained import (
 from bnrecon.studies.bn_explained.folded_lines import affine_pieces, fold
 from bnrecon.studies.bn_explained.normalized_layers import find_normalized_layers
 from bnrecon.studies.bn_explained.small_networks import SLOPES, activate, draw_network
-from bnrecon.studies.bn_explained.study import STUDY
 from bnrecon.studies.bn_explained.theorem1 import (
     batch_moments,
     check_layer,
@@ -34,84 +30,6 @@ from bnrecon.studies.bn_explained.theorem3 import Fold, formula_angles, measured
 
 def make_generator(seed=0):
     return np.random.Generator(np.random.Philox(seed))
-
-
-@pytest.fixture(scope="module", params=STUDY.parts)
-def results(request, tmp_path_factory):
-    """A part with the results of its tasks at smoke scale, as read from their files."""
-    part, folder = STUDY.part(request.param), tmp_path_factory.mktemp(request.param)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)  # trained networks are stored below the current folder
-        return part, _computed(request.param, part, folder)
-
-
-def _computed(name, part, folder):
-    tasks = part.tasks("smoke", ())
-    assert len({task.name for task in tasks}) == len(tasks)
-    stored = []
-    for number, task in enumerate(tasks):
-        records = tuple(task.compute().to_dict("records"))
-        path = folder / f"{number}.json"
-        TaskResult(name, "smoke", task.name, "0", records, "", "", 0.0).write(path)
-        stored.append(TaskResult.read(path))
-    return stored
-
-
-def check_page(part, stored):
-    """What a page needs of a part can be made of these results."""
-    rows = concatenate(stored)
-    summary = part.summary(rows)
-    assert len(summary) > 0
-    assert not summary.isna().any(axis=None)
-    assert "nan" not in tables.markdown(summary, part.formats)
-    assert part.caption_for(rows)
-    with style():
-        assert part.draw is None or image(part.draw(rows), "svg").startswith(b"<?xml")
-    return part.claims(rows) if part.claims else []
-
-
-def test_every_part_makes_a_table_a_figure_and_claims_at_smoke_scale(results):
-    part, stored = results
-    columns = concatenate(stored).columns
-    assert all(column == column.lower() and " " not in column for column in columns)
-    claims = check_page(part, stored)
-    assert claims or part.claims is None
-    assert not any("nan" in claim.evidence for claim in claims)
-
-
-def test_a_part_of_which_one_task_is_finished_has_a_page(results):
-    part, stored = results
-    for result in stored:
-        check_page(part, [result])
-
-
-VERDICTS = {
-    "Theorem 1": "confirmed",
-    "Eq. 8": "confirmed",
-    "Corollary 2": "confirmed",
-    "Beyond Corollary 2: feature maps": "contradicted",
-    "Beyond Appendix D: β": "open",
-    "Beyond Appendix C: the limit": "contradicted",
-    "Theorem 2": "false as stated",
-    "Theorem 2, repaired": "confirmed",
-    "Corollary 1": "confirmed",
-    "Theorem 3, Eq. 24, 25": "confirmed",
-    "Theorem 3, Eq. 26": "false as stated",
-    "Proposition 1": "confirmed",
-    "Proposition 1, Eq. 28, 29": "false as stated",
-    "Proposition 2, Eq. 13, left": "confirmed",
-    "Proposition 2, Eq. 13, right": "false as stated",
-    "Proposition 3": "false as stated",
-    "Proposition 3, repaired": "confirmed",
-}
-
-
-def test_the_verdicts_of_the_theorems_are_those_derived(results):
-    part, stored = results
-    claims = part.claims(concatenate(stored)) if part.claims else []
-    found = {claim.where: claim.verdict for claim in claims}
-    for where in found.keys() & VERDICTS.keys():
-        assert found[where] == VERDICTS[where], where
 
 
 # Theorem 1, Eq. 7-9, Corollary 2

@@ -1,7 +1,6 @@
 """Giannou et al. 2023: parts at smoke scale, batched training against PyTorch."""
 
 import math
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from bnrecon.construction.relu_source import relu_network
-from bnrecon.reporting.figures import image, style
+from bnrecon.reporting.figures import style
 from bnrecon.studies.giannou2023 import theorem2, theorem3
 from bnrecon.studies.giannou2023.batched_training import (
     MOMENTUM,
@@ -35,40 +34,6 @@ from bnrecon.studies.giannou2023.teacher import SIZES, Sizes, draw_samples, draw
 from bnrecon.studies.giannou2023.theorem1 import random_target
 
 TINY = Sizes(512, 128, 256, 2, 2)
-
-
-@pytest.mark.parametrize("name", STUDY.parts)
-def test_every_part_makes_a_table_and_a_figure_at_smoke_scale(name):
-    part = STUDY.part(name)
-    tasks = part.tasks("smoke", ())
-    assert len({task.name for task in tasks}) == len(tasks)
-    rows = pd.concat([task.compute() for task in tasks], ignore_index=True)
-    assert all(column == column.lower() and " " not in column for column in rows.columns)
-    table = part.summary(rows)
-    assert len(table) > 0
-    assert not table.isna().all(axis=1).any()
-    assert part.caption_for(rows)
-    if part.draw is not None:
-        with style():
-            assert image(part.draw(rows), "svg").startswith(b"<?xml")
-
-
-@pytest.mark.parametrize("name", [name for name in STUDY.parts if name != "batching"])
-def test_every_part_can_be_shown_while_some_of_its_tasks_are_missing(name):
-    """A page from any one task, and from all but any one."""
-    part = STUDY.part(name)
-    rows = [task.compute() for task in part.tasks("smoke", ())]
-    for number in range(len(rows)):
-        for chosen in ([rows[number]], rows[:number] + rows[number + 1 :]):
-            if chosen:
-                together = pd.concat(chosen, ignore_index=True)
-                assert len(part.summary(together)) > 0
-                for claim in part.claims(together) if part.claims else ():
-                    assert claim.evidence
-        if part.draw is not None and number == 0:
-            with style(), warnings.catch_warnings():
-                warnings.simplefilter("error")
-                part.draw(rows[0])
 
 
 def _reference(first, second, normalization):

@@ -1,135 +1,49 @@
 """Random features for normalization layers: every part, from its tasks to its table and figure."""
 
-import importlib
-import json
+import contextlib
+import io
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 from places import OUTPUTS
-from processes import finish, start, wait_until
+from processes import finish, start
 from scipy import stats
 
-from bnrecon.reporting import figures, tables
+from bnrecon.cli.main import main
 from bnrecon.reporting.statistics import mean_interval
-from bnrecon.reproduction.experiment import Experiment
-from bnrecon.reproduction.study import SCALES
-from bnrecon.reproduction.task_store import TaskResult, concatenate, task_path
+from bnrecon.reproduction.task_store import TaskResult, task_path
 from bnrecon.runtime.errors import UserError
-from bnrecon.studies import random_features, registry
+from bnrecon.studies import registry
 from bnrecon.studies.random_features import averages, conditioned, conditioning
 
 STUDY = registry.find("random_features")
 SHIPPED = OUTPUTS / "random_features"
 
 
+FEW = ("descent", "minimum_width")
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The whole study at smoke scale: its folder, and what the command printed."""
+    """Two parts at smoke scale: their folder, and what the command printed."""
     outputs = tmp_path_factory.mktemp("outputs")
-    study = start("random_features", "scale=smoke", f"outputs={outputs}", command="study")
-    code, out, err = finish(study, timeout=600)
-    assert code == 0, err
-    return outputs / "studies" / "random_features", out
-
-
-def test_every_module_that_binds_a_part_is_listed():
-    folder = Path(random_features.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py") if "\nPART = " in path.read_text()}
-    assert modules == set(STUDY.parts)
-
-
-@pytest.mark.parametrize("part", STUDY.parts)
-@pytest.mark.parametrize("scale", SCALES)
-def test_tasks_have_names_and_files_of_their_own_and_json_arguments(part, scale):
-    tasks = STUDY.part(part).tasks(scale, ())
-    assert len({task.name for task in tasks}) == len(tasks)
-    assert len({task_path(Path(), part, scale, task) for task in tasks}) == len(tasks)
-    for task in tasks:
-        assert json.loads(json.dumps(task.arguments)) == task.arguments
-        module = importlib.import_module(task.function.__module__)
-        assert getattr(module, task.function.__name__) is task.function  # nothing captured
-
-
-@pytest.mark.parametrize("part", STUDY.parts)
-def test_every_part_runs_at_smoke_scale(finished, part):
-    folder, printed = finished
-    experiment = STUDY.part(part)
-    rows = pd.read_csv(folder / f"{part}-smoke.csv")
-    assert set(rows["task"].astype(str)) == {task.name for task in experiment.tasks("smoke", ())}
-    assert list(rows.columns) == [tables.snake_case(name) for name in rows.columns]
-    page = (folder / f"{part}-smoke.md").read_text(encoding="utf-8")
-    assert experiment.title in page
-    assert page.strip() in printed
-    for kind in ("png", "svg"):
-        drawn = (folder / f"{part}-smoke.{kind}").exists()
-        assert drawn == (experiment.draw is not None)
-
-
-@pytest.mark.parametrize(
-    "part", [name for name in STUDY.parts if isinstance(STUDY.part(name), Experiment)]
-)
-def test_a_page_can_be_made_of_any_single_task(finished, part):
-    folder, _ = finished
-    experiment = STUDY.part(part)
-    for task in experiment.tasks("smoke", ()):
-        rows = concatenate([TaskResult.read(task_path(folder, part, "smoke", task))])
-        assert len(experiment.summary(rows)) > 0
-        assert experiment.caption_for(rows)
-        for claim in experiment.claims(rows) if experiment.claims else ():
-            assert "nan" not in claim.evidence, (task.name, claim)
-        if experiment.draw is not None:
-            with figures.style():
-                assert experiment.draw(rows).axes
-
-
-@pytest.mark.parametrize("part", STUDY.parts)
-def test_shipped_rows_have_the_columns_of_new_ones(finished, part):
-    folder, _ = finished
-    if not (SHIPPED / f"{part}-laptop.csv").exists():  # then no task may ship either
-        assert not list((SHIPPED / "tasks" / f"{part}-laptop").glob("*.json"))
-        return
-    new, shipped = (
-        pd.read_csv(file, nrows=1)
-        for file in (folder / f"{part}-smoke.csv", SHIPPED / f"{part}-laptop.csv")
-    )
-    assert sorted(new.columns) == sorted(shipped.columns)
-
-
-@pytest.mark.parametrize("part", STUDY.parts)
-def test_shipped_tasks_are_the_studys_and_the_shipped_table_is_theirs(part):
-    """No stale file; a part may be finished in part, and one without any result says so."""
-    experiment = STUDY.part(part)
-    tasks = {
-        task_path(SHIPPED, part, "laptop", task): task for task in experiment.tasks("laptop", ())
-    }
-    shipped = set((SHIPPED / "tasks" / f"{part}-laptop").glob("*.json"))
-    assert shipped <= set(tasks)
-    if not shipped:
-        assert not list(SHIPPED.glob(f"{part}-laptop.*"))
-        return
-    page = (SHIPPED / f"{part}-laptop.md").read_text(encoding="utf-8")
-    stored = [TaskResult.read(path) for path in tasks if path in shipped]
-    assert {result.task for result in stored} == {tasks[path].name for path in shipped}
-    rows = concatenate(stored)
-    assert tables.markdown(experiment.summary(rows), experiment.formats) in page
-    assert experiment.caption_for(rows) in page
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["study", "random_features", *FEW, "scale=smoke", f"outputs={outputs}"]) == 0
+    return outputs / "studies" / "random_features", out.getvalue()
 
 
 def test_tables_and_figures_are_written_again_from_the_task_files(finished, command):
     folder, printed = finished
     drawn = {path: path.read_bytes() for path in folder.glob("*.svg")}
-    words = ("random_features", "scale=smoke", f"outputs={folder.parents[1]}")
+    words = ("random_features", *FEW, "scale=smoke", f"outputs={folder.parents[1]}")
     code, out, error = command("tables", *words)
     assert (code, out) == (0, printed), error
     assert {path: path.read_bytes() for path in folder.glob("*.svg")} == drawn
     (folder / "descent-smoke.png").unlink()
-    few = ("descent", "minimum_width")
-    assert [STUDY.part(part).draw is not None for part in few] == [True, False]
-    code, out, error = command("figures", words[0], *few, *words[1:])
+    assert [STUDY.part(part).draw is not None for part in FEW] == [True, False]
+    code, out, error = command("figures", *words)
     assert code == 0, error
     assert [line.strip() for line in out.splitlines()] == [str(folder / "descent-smoke.png")]
 
@@ -178,26 +92,7 @@ def test_an_option_by_which_the_rows_differ_is_refused(part, option):
         STUDY.part(part).tasks("smoke", (option,))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("matching", "target.typo=7"), "typo"),
-        (("conditioned", "target.typo=7"), "typo"),
-        (("matching", "scale=smoke"), "scale= is given twice"),
-        (("matching", "target.width=8"), "matching has no run that an option could change"),
-        (("exact",), "exact"),
-    ],
-)
-@pytest.mark.parametrize("name", ["study", "tables"])
-def test_an_impossible_request_is_one_line(tmp_path, command, name, words, message):
-    code, _, error = command(name, "random_features", *words, "scale=smoke", f"outputs={tmp_path}")
-    assert code == 2
-    assert message in error
-    assert len(error.strip().splitlines()) == 1
-    assert not list(tmp_path.rglob("*.csv"))
-
-
-@pytest.mark.slow
+@pytest.mark.process
 def test_processes_share_the_tasks_and_one_may_die(tmp_path, command):
     """Three: one is killed as soon as it has begun; this one is the third."""
     words = ("random_features", "conditioning", "scale=smoke", f"outputs={tmp_path}")
@@ -218,22 +113,3 @@ def test_processes_share_the_tasks_and_one_may_die(tmp_path, command):
     stored = TaskResult.read(task_path(folder, "conditioning", "smoke", one))
     computed = one.compute()["rmse"]
     np.testing.assert_allclose([row["rmse"] for row in stored.rows], computed, rtol=1e-15)
-
-
-@pytest.mark.slow
-def test_jobs_share_a_study_and_end_with_the_command(tmp_path, command):
-    """The command is killed once a task is done: its processes end too, and it can be resumed."""
-    words = ("random_features", "conditioned", "scale=smoke", f"outputs={tmp_path}")
-    process = start(*words, "jobs=2", command="study")
-    folder = tmp_path / "studies" / "random_features" / "tasks" / "conditioned-smoke"
-    assert wait_until(lambda: list(folder.glob("*.json")))
-    others = psutil.Process(process.pid).children()
-    assert len(others) >= 2
-    process.kill()
-    finish(process)
-    assert wait_until(lambda: not any(other.is_running() for other in others))
-    tasks = STUDY.part("conditioned").tasks("smoke", ())
-    assert len(list(folder.glob("*.json"))) < len(tasks)
-    code, _, error = command("study", *words)
-    assert code == 0, error
-    assert len(list(folder.glob("*.json"))) == len(tasks)

@@ -121,7 +121,7 @@ def _named(tensors, prefix):
     return {name: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_train_what_one_trains(in_two_processes, digits, tmp_path):
     """Without batch normalization averaged gradients are the whole batch's.
 
@@ -146,13 +146,13 @@ def test_two_processes_train_what_one_trains(in_two_processes, digits, tmp_path)
             assert found == pytest.approx([row[key] for row in log], **close)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_damaged_checkpoint_is_set_aside_once(in_two_processes):
     names = in_two_processes["files"]
     assert len([name for name in names if name.startswith("broken") and "damaged" in name]) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_draw_noise_of_their_own_the_same_after_an_interruption(in_two_processes):
     whole, stopped, resumed = (
         [list(_named(in_two_processes[f"{name}{rank}"][0], "mask.").values()) for rank in (0, 1)]
@@ -167,7 +167,7 @@ def test_two_processes_draw_noise_of_their_own_the_same_after_an_interruption(in
         assert all(torch.equal(*masks) for masks in zip(whole[rank], halves, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
     """Weights, and the log with test accuracies; the first process's running statistics."""
     tensors, about = in_two_processes["whole0"]
@@ -184,7 +184,7 @@ def test_two_processes_with_noise_resume_to_the_same_numbers(in_two_processes):
         assert row == pytest.approx(again, rel=1e-12)  # sums of the loss in another order
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_freeze_the_statistics_of_all_training_images(in_two_processes, digits):
     from bnrecon.targets.building import build_target
     from bnrecon.targets.spec import TargetRequest, TrainSpec, VggTarget
@@ -256,7 +256,7 @@ def imagenet(tree, outputs, *more):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path):
     """SIGTERM reaches the processes, which save first, not their workers that read images."""
     line = imagenet(tree, tmp_path)
@@ -287,6 +287,7 @@ def test_the_imagenet_experiment_stops_and_goes_on_under_torchrun(tree, tmp_path
     assert about["config"]["target"]["condition"] == 5413
 
 
+@pytest.mark.process
 def test_a_mistake_is_said_once(tmp_path):
     done = subprocess.run(
         imagenet(tmp_path / "nowhere", tmp_path),

@@ -113,7 +113,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
     largest = wide[wide["batch"] == wide["batch"].max()]
     example = rows[rows["kind"] == "counterexample"]
     numbers = {
-        "example": "".join(f", outputs from {value:g}" for value in example["smallest_output"]),
+        "example": "".join(
+            f", outputs from {value:g}" for value in example.get("smallest_output", ())
+        ),
         "failing": int(wide["one_sided"].sum()),
         "total": int(wide["networks"].sum()),
         "batch": largest["batch"].max(),

@@ -93,7 +93,7 @@ def test_a_run_of_before_is_sent_when_it_is_given_a_tracker(command, tmp_path):
     assert [step for step, _ in scalars["seed/accuracy"]] == [0]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_killed_training_goes_on_and_an_export_has_each_epoch_once(command, tmp_path):
     options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1")
     options += ("tracker=tensorboard", f"outputs={tmp_path}")
@@ -150,7 +150,7 @@ def test_a_tracker_makes_no_difference_to_the_result(tracked, tmp_path, command)
     assert errors[0] == errors[1]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_of_two_processes_that_train_together_one_logs(tmp_path):
     import subprocess
     import sys

@@ -9,6 +9,7 @@ from processes import TWO_SEEDS, finish, folder_of, start
 from bnrecon.reporting.result import RunResult
 from bnrecon.runtime import files
 
+pytestmark = pytest.mark.process
 pytest.importorskip("trackio")
 
 

@@ -9,6 +9,7 @@ from processes import TWO_SEEDS, finish, folder_of, start, wait_until
 
 from bnrecon.reporting.result import RunResult
 
+pytestmark = pytest.mark.process
 pytest.importorskip("wandb")
 
 
@@ -77,7 +78,6 @@ def test_exporting_it_afterwards_replaces_the_run_with_the_same_steps(tracked):
     assert all(len(rows) == 1 for rows in after.values())
 
 
-@pytest.mark.slow
 def test_after_a_kill_an_export_has_each_epoch_once(tmp_path):
     options = ("train.epochs=40", "train.checkpoint_seconds=0.2", "threads=1", "tracker=wandb")
     process = start(*options, f"outputs={tmp_path}", command="train")
