@@ -63,6 +63,8 @@ VERDICTS = {
     "derivation. Where a repair is known, the evidence or an erratum names it; the paper's other "
     "statements may hold without it.",
     "open": "Not decided: the intervals allow for both answers, or too little was computed.",
+    "not at the paper's size": "Not attempted at the size, or on the data, of the claim; what was "
+    "computed is smaller.",
 }
 
 

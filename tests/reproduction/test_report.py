@@ -364,4 +364,5 @@ def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
 def test_every_verdict_has_a_colour():
     style = (ROOT / "bnrecon/reproduction/report/report.css").read_text(encoding="utf-8")
     for name in VERDICTS:
-        assert re.search(rf"^\.{name.replace(' ', '-')} {{ --tone: ", style, re.MULTILINE), name
+        selector = "." + name.replace(" ", "-").replace("'", "\\'")
+        assert re.search(rf"^{re.escape(selector)} {{ --tone: ", style, re.MULTILINE), name

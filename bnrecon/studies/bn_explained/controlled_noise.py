@@ -227,7 +227,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     # The trainings decide only if their variances are raised by about 15%.
     literal = "open" if noise.empty or far.any() else raised
-    verdicts = {"as in Figure 7": raised, "15%": literal, "margin": "open"}
+    verdicts = {"as in Figure 7": raised, "15%": literal, "margin": "not at the paper's size"}
     more = [_decide_large(trained, largest)] if largest > PRINTED else []
     return merge((verdicts, numbers), *more)
 

@@ -241,7 +241,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "better": "open" if edge else intervals.decide(best.values()),
         "faster": "open" if edge else intervals.decide(fast.values()),
         "Section 4": "contradicted" if reasons == "contradicted" else "open",
-        "Figure 5": "open",
+        "Figure 5": "not at the paper's size",
     }, numbers | {"edge": edge, "translation": describe(translation)}
 
 

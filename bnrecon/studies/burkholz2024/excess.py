@@ -20,7 +20,7 @@ N, LESS_THAN = REPORTED["n"], REPORTED["parameters"]
 
 
 def judge(cells: Sequence[Cell]) -> Decisions:
-    """What adding some features gains; open while the widths are not the paper's."""
+    """What adding some features gains; undecided while the widths are not the paper's."""
     above = [cell for cell in cells if _excess(cell) > 0]
     few = [cell for cell in above if _excess(cell) <= LESS_THAN[1]]
     finished = [cell for cell in few if cell.result is not None]
@@ -35,7 +35,7 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     whole = len(finished) == len(few) and largest == N
     verdicts = {
         "Sect. 3.1": decide_within(losses, EQUIVALENT),
-        "Sect. 3.2": decide_within(few_losses, EQUIVALENT) if whole else "open",
+        "Sect. 3.2": decide_within(few_losses, EQUIVALENT) if whole else "not at the paper's size",
     }
     return verdicts, {
         "equivalent": EQUIVALENT,

@@ -200,7 +200,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "equal steps": decide([differences["remaining"]], ENOUGH),
     }
     short = epochs < PRINTED_EPOCHS
-    verdicts |= {"in print, short": "open"} if short else {"in print": gap}
+    verdicts |= {"in print, short": "not at the paper's size"} if short else {"in print": gap}
     numbers: dict[str, Any] = {name: one or NOT_YET for name, one in differences.items()}
     numbers["share"] = "a share not computed yet" if share is None else f"{share:.0f} %"
     return verdicts, numbers | {"epochs": epochs, "width": int(rows["width"].max())}
