@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reproduction/NAME.md, a page for each paper, from the results in outputs/.
+"""Write docs/reproduction/NAME.md and the tables of docs/results.md from the results in outputs/.
 
     python scripts/write_documents.py [--check]
 
@@ -8,25 +8,30 @@ With --check nothing is written: the exit code is 1 where a page differs from th
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import command_line
 
-from bnrecon.reproduction.document import document
+from bnrecon.reporting.result import RunResult
+from bnrecon.reproduction.document import claims_by_part, document, findings_table
+from bnrecon.reproduction.study import read_reported
 from bnrecon.runtime import files
 from bnrecon.studies import registry
 
 ROOT = Path(__file__).resolve().parent.parent
+OUTPUTS = ROOT / "outputs"
+MAIN_JOB = ("vgg18_width64_205_epochs", "vgg18_width64", "vgg18_width16")
+BLOCK = r"(<!-- written by scripts/write_documents.py: {} -->\n).*?(<!-- end -->)"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the pages, or compare them."""
     check = command_line.parser(__doc__, check=False).parse_args(arguments).check
     outdated = []
-    for name in registry.STUDIES:
-        path = ROOT / "docs" / "reproduction" / f"{name}.md"
-        text = document(registry.find(name), ROOT / "outputs")
+    for path, text in pages():
         if files.has_text(path, text):
             continue
         outdated.append(path.relative_to(ROOT))
@@ -35,6 +40,87 @@ def main(arguments: list[str] | None = None) -> int:
     for path in outdated:
         print(f"{path} {'differs from the results' if check else 'written'}")
     return 1 if check and outdated else 0
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page and its text."""
+    for name in registry.STUDIES:
+        path = ROOT / "docs" / "reproduction" / f"{name}.md"
+        yield path, document(registry.find(name), OUTPUTS)
+    path = ROOT / "docs" / "results.md"
+    yield path, results(path.read_text(encoding="utf-8"))
+
+
+def results(text: str) -> str:
+    """The page of results with its tables written anew."""
+    for name, table in (("main job", main_job), ("targets", targets), ("findings", findings)):
+        pattern = re.compile(BLOCK.format(name), re.DOTALL)
+        text = pattern.sub(lambda match, made=table: f"{match[1]}\n{made()}\n\n{match[2]}", text)
+    return text
+
+
+def main_job() -> str:
+    """Whole networks by the main job."""
+    rows = [
+        "## VGG18 rebuilt",
+        "",
+        "CIFAR-10, he_normal features, 1.5 n a layer ([commands](../outputs/main_job/README.md)).",
+        "",
+        "| target | accuracy | rebuilt | predictions that change | largest layer error |",
+        "|---|---|---|---|---|",
+    ]
+    for name in MAIN_JOB:
+        result = RunResult.read(OUTPUTS / "main_job" / name / "result.json")
+        counts = [seed.predictions for seed in result.seeds if seed.predictions is not None]
+        changed = f"{sum(c.differ for c in counts)} of {sum(c.images for c in counts):,}"
+        epochs, width = result.config["train"]["epochs"], result.config["target"]["width"]
+        error = max(layer.relative_error for layer in result.layers)
+        rows.append(
+            f"| width {width}, {epochs} epochs | {result.target.accuracy:.2f} | "
+            f"{result.accuracy} | {changed} | {error:.1e} |"
+        )
+    return "\n".join(rows)
+
+
+def targets() -> str:
+    """The targets of the papers' width and epochs beside those in print."""
+    rows = [
+        "## Targets of Tables 1 and 2, width 64 and 205 epochs",
+        "",
+        "Accuracy of one training each, reproduced / in print.",
+        "",
+        "| data | relu | leaky ReLU | tanh | sigmoid |",
+        "|---|---|---|---|---|",
+    ]
+    made = {}
+    for path in sorted((OUTPUTS / "targets").glob("*/target.json")):
+        about = files.read_json(path)
+        data, target, train = (about["config"][name] for name in ("data", "target", "train"))
+        usual = target["name"] == "vgg18" and target["groups"] == [2, 3, 4, 4, 4]
+        if usual and (target["width"], train["epochs"]) == (64, 205):
+            made[data["name"], target["activation"]] = about["accuracy"]
+    reported = read_reported("bnrecon.studies.burkholz2024")
+    for table, data, shown in (
+        ("table1", "cifar10", "CIFAR-10"),
+        ("table2", "cifar100", "CIFAR-100"),
+    ):
+        printed = reported[table]["target"]
+        cells = [
+            f"{made[data, name]:.2f} / {printed[name]:.2f}" if (data, name) in made else "not run"
+            for name in ("relu", "leaky_relu", "tanh", "sigmoid")
+        ]
+        rows.append(f"| {shown} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def findings() -> str:
+    """A table of claims a paper."""
+    sections = []
+    for name in registry.STUDIES:
+        study, page = registry.find(name), f"reproduction/{name}.md"
+        table = findings_table(study, claims_by_part(study, OUTPUTS, "laptop"), page)
+        sections += [f"## [{study.paper}]({page})", table]
+    return "\n\n".join(sections)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ import contextlib
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from bnrecon.jobs.outcome import Outcome, Started
-from bnrecon.jobs.work import Batch
+from bnrecon.jobs.work import Batch, Outcome, Started
 from bnrecon.reproduction import progress
 
 

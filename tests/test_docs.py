@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import write_documents
 from places import ROOT
 from scipy import integrate
 
@@ -97,6 +98,15 @@ def test_the_page_of_a_paper_is_what_the_results_make(shipped_outputs, name):
     assert f"docs/reproduction/{name}.md" in links(ROOT / "README.md")
 
 
+def test_the_results_are_what_was_computed_and_can_be_read_in_a_few_minutes():
+    page = text_of(ROOT / "docs/results.md")
+    assert write_documents.results(page) == page, "run python scripts/write_documents.py"
+    shown = re.sub(r"\]\([^)]*\)|<!--.*?-->", "]", page)
+    assert len(re.findall(r"[\w.,%²]*\w[\w.,%²]*", shown)) <= 1500
+    rows = re.findall(r"^\|.*", shown, re.MULTILINE)
+    assert max(len(cell) for row in rows for cell in row.split("|")) < 120
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading(page):
     tables = re.findall(r"(?:^\|.*\n)+", without_code(page), re.MULTILINE)
@@ -117,7 +127,9 @@ def test_the_numbers_of_the_main_job_are_those_that_ship(width):
     lines = table.splitlines()
     heading, row = ([cell.strip() for cell in line.split("|")] for line in (lines[0], lines[2]))
     ships = dict(zip(heading, row, strict=True))
-    shown = re.search(rf"\| VGG18 of width {width} \|.*", text_of(ROOT / "docs/results.md")).group()
+    shown = re.search(
+        rf"\| VGG18 of width {width} \|.*", text_of(ROOT / "docs/findings.md")
+    ).group()
     for name in ("target accuracy", "source accuracy", "max. layer error"):
         assert f"| {ships[name]} |" in shown
     assert shown.endswith(f"| {float(ships['seconds per seed']):.0f} |")
@@ -267,7 +279,7 @@ def test_the_parts_of_the_page_on_extending_make_a_run(command, tmp_path, monkey
 
 
 def test_every_part_in_the_tables_of_results_exists():
-    sections = re.split(r"^## ", text_of(ROOT / "docs/results.md"), flags=re.MULTILINE)
+    sections = re.split(r"^## ", text_of(ROOT / "docs/findings.md"), flags=re.MULTILINE)
     named = re.compile(r"^\| `([a-z]\w*)` \|", re.MULTILINE)
     listed = {section.splitlines()[0]: set(named.findall(section)) for section in sections}
     for heading, name in STUDIED.items():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
-from bnrecon.cli.words import given_folder, is_sweep, split_studies
+from bnrecon.cli.parser import Commands
+from bnrecon.cli.words import is_sweep, outputs_folder, split_studies
 from bnrecon.runtime.errors import UserError, nearest
 
 __all__ = ["OPTIONS", "add_commands"]
@@ -15,26 +14,17 @@ __all__ = ["OPTIONS", "add_commands"]
 OPTIONS = ("scale", "outputs")
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `cancel` to the parser's commands."""
-    parser = commands.add_parser(
-        "cancel",
-        parents=[shared],
-        help="end the jobs that a study or a sweep has given to a cluster (cluster=)",
-        usage="bnrecon cancel STUDY|SWEEP ... [scale=SCALE] [outputs=FOLDER] [-q] [-v] [-h]",
-        description="End the jobs that a study or a sweep (by its folder's name) has given to a "
-        "cluster. What they have finished stays; the same command computes the rest.",
-    )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    parser.set_defaults(function=_cancel, parser=parser)
+def add_commands(commands: Commands) -> None:
+    """Add `cancel`."""
+    commands.add("cancel", _cancel)
 
 
-def _cancel(given: argparse.Namespace) -> int:
+def _cancel(arguments: argparse.Namespace) -> int:
     """Cancel what is queued or running; print what it was, or that there was nothing."""
-    names, options = split_studies(given.words, OPTIONS)
+    names, options = split_studies(arguments.words, OPTIONS)
     if not names:
         raise UserError("cancel: give a study's name, as in: bnrecon cancel burkholz2024")
-    outputs, scale = given_folder(options.get("outputs")), options.get("scale")
+    outputs, scale = outputs_folder(options.get("outputs")), options.get("scale")
     from bnrecon.reproduction.study import SCALES
 
     if scale is not None and scale not in SCALES:

@@ -4,114 +4,57 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from bnrecon.runtime.errors import printable
 
-__all__ = ["Column", "layout", "line_width"]
+__all__ = ["layout", "line_width"]
 
 GAP = "  "
-SHORTEST = {"end": 10, "middle": 20}  # letters that a column keeps when it is shortened
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a listing.
-
-    Args:
-        title: its heading.
-        right: whether numbers stand in it, which are aligned at the right.
-        shorten: where text may be left out: ``"middle"`` (a name whose end tells), ``"end"``, or
-            nowhere.
-        optional: whether it may be left out where a line does not fit otherwise.
-    """
-
-    title: str
-    right: bool = False
-    shorten: str = ""
-    optional: bool = False
+SHORTEST = 20  # letters of a name that is shortened
 
 
 def line_width() -> int | None:
     """The columns of the terminal that standard output is; ``None`` where it is none."""
-    if not sys.stdout.isatty():
-        return None
-    return shutil.get_terminal_size().columns
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """Headings and rows, aligned. A column that is empty in all rows is left out.
+def layout(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """Headings and rows, aligned: at the right below a title that begins with ``>``.
 
-    Where they are wider than ``width``, texts are shortened, first those that may be at their end;
-    if that is not enough, optional columns are left out, from the last one on. What is too wide
-    even then is left to the terminal to wrap.
+    A column that is empty in all rows is left out. Where a line is wider than ``width``, the first
+    column is shortened in its middle, and what is too wide even then is cut at its end.
 
-    >>> columns = [Column("run", shorten="middle"), Column("loss", True), Column("size", True)]
-    >>> print(layout(columns, [["digits-mlp-he_normal-0123456789", "0.25", "9 kB"]], 32))
-    run                   loss  size
-    digits-m…-0123456789  0.25  9 kB
+    >>> row = ["digits-mlp-he_normal-0123456789", "0.25", ""]
+    >>> print(layout(["run", ">loss", ">size"], [row], 27))
+    run                    loss
+    digits-ml…-0123456789  0.25
     """
-    used = [number for number in range(len(columns)) if any(row[number] for row in rows)]
-    text = [
-        (columns[number], [columns[number].title, *(printable(row[number]) for row in rows)])
-        for number in used
-    ]
-    while width is not None and _least_width(text) > width:
-        optional = [pair for pair in text if pair[0].optional]
-        if not optional:
-            break
-        text.remove(optional[-1])
-    widths = _fit(text, width)
-    columns = [column for column, _ in text]
-    lines = zip(*(cells for _, cells in text), strict=True)
-    return "\n".join(_line(columns, line, widths) for line in lines)
+    lines = [[title.lstrip(">") for title in titles], *([*map(printable, row)] for row in rows)]
+    used = [number for number in range(len(titles)) if any(row[number] for row in rows)]
+    widths = {number: max(len(line[number]) for line in lines) for number in used}
+    if width is not None:
+        excess = sum(widths.values()) + len(GAP) * (len(used) - 1) - width
+        widths[0] = min(widths[0], max(SHORTEST, widths[0] - excess))
+    return "\n".join(_line(titles, line, widths, width) for line in lines)
 
 
-_Text = list[tuple[Column, list[str]]]
-
-
-def _least(column: Column, cells: Sequence[str]) -> int:
-    longest = max(map(len, cells))
-    return min(longest, max(SHORTEST.get(column.shorten, longest), len(column.title)))
-
-
-def _least_width(text: _Text) -> int:
-    return sum(_least(*pair) for pair in text) + len(GAP) * (len(text) - 1)
-
-
-def _fit(text: _Text, width: int | None) -> list[int]:
-    """The widths of columns so that a line fits, as far as they can be shortened."""
-    found = [max(map(len, cells)) for _, cells in text]
-    if width is None:
-        return found
-    excess = sum(found) + len(GAP) * (len(found) - 1) - width
-    for where in ("end", "middle"):
-        for number, (column, cells) in enumerate(text):
-            if column.shorten == where and excess > 0:
-                cut = min(excess, found[number] - _least(column, cells))
-                found[number] -= cut
-                excess -= cut
-    return found
-
-
-def _line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> str:
+def _line(
+    titles: Sequence[str], cells: Sequence[str], widths: Mapping[int, int], width: int | None
+) -> str:
     aligned = []
-    for column, cell, width in zip(columns, cells, widths, strict=True):
-        short = _shorten(cell, width, column.shorten)
-        aligned.append(short.rjust(width) if column.right else short.ljust(width))
-    return GAP.join(aligned).rstrip()
+    for number, column in widths.items():
+        cell = cells[number] if number else _shorten(cells[number], column)
+        aligned.append(f"{cell:{'>' if titles[number].startswith('>') else '<'}{column}}")
+    line = GAP.join(aligned).rstrip()
+    return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
 
 
-def _shorten(text: str, width: int, where: str) -> str:
-    """Leave out letters.
+def _shorten(name: str, width: int) -> str:
+    """Leave letters out in the middle, and keep a hyphen and the hash that a name ends in.
 
-    >>> _shorten("0123456789", 6, "middle"), _shorten("0123456789", 6, "end")
-    ('0…6789', '01234…')
+    >>> _shorten("0123456789", 6)
+    '0…6789'
     """
-    if len(text) <= width:
-        return text
-    if where == "end":
-        return f"{text[: width - 1]}…"
-    kept = min(width - 2, 11)  # a hyphen and the hash that a folder's name ends in
-    return f"{text[: width - 1 - kept]}…{text[-kept:]}"
+    kept = min(width - 2, 11)
+    return name if len(name) <= width else f"{name[: width - 1 - kept]}…{name[-kept:]}"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
-from bnrecon.cli.words import given_folder, split
+from bnrecon.cli.parser import Commands
+from bnrecon.cli.words import outputs_folder, split
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
 
@@ -18,35 +16,31 @@ __all__ = ["OPTIONS", "add_commands"]
 OPTIONS = ("outputs", "data.root")
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `compare` to the parser's commands."""
-    parser = commands.add_parser(
-        "compare",
-        parents=[shared],
-        help="show what two runs differ by, in their options and their results",
-        usage="bnrecon compare RUN RUN [outputs=FOLDER] [--predict [data.root=FOLDER]] "
-        "[-q] [-v] [-h]",
-        description="Show what two runs differ by: options, accuracy, predictions, layers, time.\n"
-        "RUN is a run's folder, or the beginning of its name or of the hash that this ends in.",
-    )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    parser.add_argument(
+def add_commands(commands: Commands) -> None:
+    """Add `compare`."""
+    commands.add("compare", _compare).add_argument(
         "--predict",
         action="store_true",
         help="compute which test images the two runs' saved sources predict otherwise",
     )
-    parser.set_defaults(function=_compare)
 
 
-def _compare(given: argparse.Namespace) -> int:
+def _compare(arguments: argparse.Namespace) -> int:
     """Print what two runs differ by."""
-    names, folder, root = _read_comparison(given.words)
-    if root is not None and not given.predict:
+    names, options = split(arguments.words, OPTIONS)
+    if len(names) != 2:
+        listed = f"{', '.join(names)}: " if names else ""
+        raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
+    outputs, root = options.get("outputs"), options.get("data.root")
+    # The folder of all runs need not be there where both are given as folders.
+    both_are_folders = outputs is None and all(Path(name).is_dir() for name in names)
+    folder = USUAL if both_are_folders else outputs_folder(outputs)
+    if root is not None and not arguments.predict:
         raise UserError(f"data.root={root}: the images are needed with --predict alone")
     from bnrecon.reporting.run_names import find_run
 
-    places = list(dict.fromkeys([folder, shipped_outputs(folder)]))
-    one, other = (find_run(name, places) for name in names)
+    folders = list(dict.fromkeys([folder, shipped_outputs(folder)]))
+    one, other = (find_run(name, folders) for name in names)
     if one.resolve() == other.resolve():
         raise UserError(f"{names[0]} and {names[1]} are the same run, {one}; give two")
     from bnrecon.reporting.comparison import compare
@@ -55,7 +49,7 @@ def _compare(given: argparse.Namespace) -> int:
 
     finish_loading()
     first, second = ((run, RunResult.read(run / "result.json")) for run in (one, other))
-    if not given.predict:
+    if not arguments.predict:
         output.write(compare(first, second))
         return exit_codes.DONE
     from bnrecon.cli.user_modules import import_user_module
@@ -66,20 +60,3 @@ def _compare(given: argparse.Namespace) -> int:
             import_user_module(name)
     output.write(compare(first, second, disagreements(first, second, root)))
     return exit_codes.DONE
-
-
-def _read_comparison(words: Sequence[str]) -> tuple[list[str], Path, str | None]:
-    """The names of two runs, the outputs folder, and the folder of the images."""
-    names, options = split(words, OPTIONS)
-    if len(names) != 2:
-        listed = f"{', '.join(names)}: " if names else ""
-        raise UserError(f"{listed}compare takes two runs, not {len(names)}; bnrecon ls runs")
-    folder = _folder_of_runs(options.get("outputs"), names)
-    return names, folder, options.get("data.root")
-
-
-def _folder_of_runs(outputs: str | None, names: Sequence[str]) -> Path:
-    """The outputs folder; it need not be there where both runs are given as folders."""
-    if outputs is None and all(Path(name).is_dir() for name in names):
-        return USUAL
-    return given_folder(outputs)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.words import split
 from bnrecon.runtime.errors import UserError, nearest
 
@@ -18,55 +18,37 @@ __all__ = ["OPTIONS", "add_commands"]
 
 OPTIONS = ("outputs", "tracker_folder", "tracker_project")
 
-SETTINGS = """settings, written NAME=VALUE:
-  outputs=outputs           where runs and targets are kept; all of them are sent unless some are
-                            named
-  tracker_folder=null       where the tracker writes; null: the folder "trackers" in the outputs
-  tracker_project=bnrecon   project of trackio and wandb
 
-What a tracker has of a run is replaced.
-wandb writes to files alone (wandb sync uploads them), unless WANDB_MODE says otherwise."""
+def add_commands(commands: Commands) -> None:
+    """Add `export`."""
+    commands.add("export", _export)
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `export` to the parser's commands."""
-    parser = commands.add_parser(
-        "export",
-        parents=[shared],
-        usage="bnrecon export TRACKER [FOLDER|RUN|TARGET ...] [NAME=VALUE ...] [-q] [-v] [-h]",
-        help="send finished runs and trainings to TensorBoard, trackio or wandb",
-        description="Send finished runs and trainings to tensorboard, trackio or wandb.",
-        epilog=SETTINGS,
-    )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    parser.set_defaults(function=_export, parser=parser)
-
-
-def _export(given: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> int:
     """Send what is named; damaged files are named and left out, and make the exit code 1."""
-    if not given.words:
-        given.parser.print_help()
+    if not arguments.words:
+        output.write(arguments.parser.help_for(()))
         return exit_codes.MISTAKE
-    config, words = _read(given.words)
+    config, names = _read(arguments.words)
     from bnrecon.reporting.trackers.export import export, find_finished
     from bnrecon.runtime.interruption import finish_loading
 
     finish_loading()
-    lines, problems = export(find_finished(words, Path(config.outputs)), config)
+    lines, problems = export(find_finished(names, Path(config.outputs)), config)
     output.write("\n".join(lines))
     return exit_codes.FAILED if problems else exit_codes.DONE
 
 
-def _read(given: list[str]) -> tuple[RunConfig, list[str]]:
+def _read(words: list[str]) -> tuple[RunConfig, list[str]]:
     """The configuration of the trackers, and the words that name runs."""
     from bnrecon.config import composition
     from bnrecon.runtime.extras import TRACKERS, require_trackers
 
-    tracker, *rest = given
-    words, options = split(rest, OPTIONS)
+    tracker, *rest = words
+    names, options = split(rest, OPTIONS)
     if "=" in tracker or not set(tracker.split(",")) <= set(TRACKERS):
         raise UserError(f"export {tracker}: {nearest(tracker, TRACKERS)}")
     chosen = [f"{name}={value}" for name, value in options.items()]
     config = composition.compose([f"tracker={tracker}", *chosen])
     require_trackers(config.tracker)
-    return config, words
+    return config, names

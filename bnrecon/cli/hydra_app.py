@@ -23,67 +23,51 @@ __all__ = ["SweepPlan", "add_flags", "flags", "is_sweep", "launch", "plan_sweep"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add Hydra's own options to the parser of a command."""
     add = parser.add_argument
-    add(
-        "-m",
-        "--multirun",
-        action="store_true",
-        help="sweep: every combination of comma-separated values",
-    )
+    sweep = "sweep: every combination of comma-separated values"
+    add("-m", "--multirun", action="store_true", help=sweep)
     add("--config-dir", "-cd", metavar="DIR", help="find own yaml files in DIR/<group>/*.yaml")
     add("--config-name", "-cn", metavar="NAME", help="start from NAME.yaml instead of run.yaml")
-    add(
-        "--cfg",
-        "-c",
-        choices=("job", "hydra", "all"),
-        metavar="PART",
-        help="job, hydra or all: print the composed configuration, and stop",
-    )
+    parts = ("job", "hydra", "all")
+    composed = "job, hydra or all: print the composed configuration, and stop"
+    add("--cfg", "-c", choices=parts, metavar="PART", help=composed)
     add("--resolve", action="store_true", help="with --cfg: resolve interpolations")
     add("--package", "-p", metavar="NAME", help="with --cfg: only this part, as in target")
-    add(
-        "--info",
-        "-i",
-        nargs="?",
-        const="all",
-        choices=("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
-        metavar="WHAT",
-        help="print what Hydra knows (all, defaults-tree, searchpath, ...), and stop",
-    )
+    topics = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+    shown = "print what Hydra knows (all, defaults-tree, searchpath, ...), and stop"
+    add("--info", "-i", nargs="?", const="all", choices=topics, metavar="WHAT", help=shown)
     add("--hydra-help", action="store_true", help="print Hydra's own help, and stop")
 
 
-def flags(given: argparse.Namespace) -> Iterator[str]:
+def flags(arguments: argparse.Namespace) -> Iterator[str]:
     """The words that give Hydra the same flags."""
     for name in ("multirun", "resolve", "hydra_help"):
-        if getattr(given, name):
+        if getattr(arguments, name):
             yield f"--{name.replace('_', '-')}"
     for name in ("config_dir", "config_name", "cfg", "package", "info"):
-        if (value := getattr(given, name)) is not None:
+        if (value := getattr(arguments, name)) is not None:
             yield f"--{name.replace('_', '-')}={value}"
 
 
-def is_sweep(given: argparse.Namespace) -> bool:
+def is_sweep(arguments: argparse.Namespace) -> bool:
     """Whether a sweep is requested, as far as the command line tells."""
-    return given.multirun or "hydra.mode=MULTIRUN" in given.options
+    return arguments.multirun or "hydra.mode=MULTIRUN" in arguments.words
 
 
-def launch(job: Callable[[DictConfig], object], given: argparse.Namespace) -> None:
-    """Have Hydra compose the options of ``given`` and call ``job`` for each run.
+def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -> None:
+    """Have Hydra compose the options of ``arguments`` and call ``job`` for each run.
 
     Args:
         job: called with the composed configuration; a launcher may call it in another process.
-        given: the parsed command line.
+        arguments: the parsed command line.
 
     Raises:
         UserError: for flags and files that cannot be used; Hydra's own exceptions for options.
     """
     import hydra
 
-    options = _overrides(given)
-    decorate = hydra.main(
-        version_base="1.3", config_path="pkg://bnrecon.configs", config_name="run"
-    )
-    with _named_files(given), _hydra_arguments(["bnrecon run", *flags(given), "--", *options]):
+    options = _overrides(arguments)
+    decorate = hydra.main("pkg://bnrecon.configs", "run", version_base="1.3")
+    with _hydra_arguments(["bnrecon run", *flags(arguments), "--", *options]):
         decorate(job)()
 
 
@@ -95,7 +79,7 @@ class SweepPlan:
     runs: list[tuple[list[str], DictConfig]]
 
 
-def plan_sweep(given: argparse.Namespace) -> SweepPlan | None:
+def plan_sweep(arguments: argparse.Namespace) -> SweepPlan | None:
     """The runs that Hydra makes of a sweep; ``None`` where its launcher is to run them.
 
     That is where the user has chosen a launcher, or a sweeper that decides from results.
@@ -112,66 +96,55 @@ def plan_sweep(given: argparse.Namespace) -> SweepPlan | None:
     from hydra.types import RunMode
     from omegaconf import open_dict, read_write
 
-    overrides = _overrides(given)
+    overrides = _overrides(arguments)
     search_path = create_config_search_path("pkg://bnrecon.configs")
-    if given.config_dir is not None:
-        folder = Path(given.config_dir).absolute()
+    if arguments.config_dir is not None:
+        folder = Path(arguments.config_dir).absolute()
         if not folder.is_dir():
-            raise UserError(f"--config-dir={given.config_dir}: no such folder")
+            raise UserError(f"--config-dir={arguments.config_dir}: no such folder")
         schema = SearchPathQuery(provider="schema")
         search_path.prepend("command-line", f"file://{folder}", anchor=schema)
     try:
         loader = Hydra.create_main_hydra2("bnrecon", search_path).config_loader
-        with _named_files(given):
-            name = given.config_name or "run"
-            whole = loader.load_configuration(name, overrides, run_mode=RunMode.MULTIRUN)
-            choices, hydra = whole.hydra.runtime.choices, whole.hydra
-            if (choices["hydra/launcher"], choices["hydra/sweeper"]) != ("basic", "basic"):
-                return None
-            params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
-            words = OverridesParser.create(loader).parse_overrides([*params, *hydra.overrides.task])
-            runs = []
-            for job in BasicSweeper.split_arguments(words, None)[0]:
-                composed = loader.load_sweep_config(whole, job)
-                with read_write(composed), open_dict(composed):
-                    del composed["hydra"]
-                runs.append((job, composed))
-            return SweepPlan(hydra.sweep.dir, runs)
+        name = arguments.config_name or "run"
+        whole = loader.load_configuration(name, overrides, run_mode=RunMode.MULTIRUN)
+        choices, hydra = whole.hydra.runtime.choices, whole.hydra
+        if (choices["hydra/launcher"], choices["hydra/sweeper"]) != ("basic", "basic"):
+            return None
+        params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
+        words = OverridesParser.create(loader).parse_overrides([*params, *hydra.overrides.task])
+        runs = []
+        for job in BasicSweeper.split_arguments(words, None)[0]:
+            composed = loader.load_sweep_config(whole, job)
+            with read_write(composed), open_dict(composed):
+                del composed["hydra"]
+            runs.append((job, composed))
+        return SweepPlan(hydra.sweep.dir, runs)
     finally:
         GlobalHydra.instance().clear()
 
 
-def _overrides(given: argparse.Namespace) -> list[str]:
+def _overrides(arguments: argparse.Namespace) -> list[str]:
     """The options as Hydra takes them, with its folders."""
     from bnrecon.config import composition, schema
 
-    if given.config_dir == "":
+    if arguments.config_dir == "":
         raise UserError("--config-dir= is empty; give the folder that holds own yaml files")
     schema.register_schema()
-    return composition.as_overrides([*given.options, *_folders(given)], is_sweep(given))
+    return composition.as_overrides([*arguments.words, *_folders(arguments)], is_sweep(arguments))
 
 
-@contextlib.contextmanager
-def _named_files(given: argparse.Namespace) -> Iterator[None]:
-    """Name the files that are no UTF-8, which Hydra does not."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        broken = ", ".join(_files_not_utf8(Path(given.config_dir or ".")))
-        raise UserError(f"{broken}: yaml files are UTF-8 ({error.reason})") from None
-
-
-def _folders(given: argparse.Namespace) -> list[str]:
+def _folders(arguments: argparse.Namespace) -> list[str]:
     """Hydra's folders. It creates one before anything is checked: the current one, which exists.
 
     A sweep's is named by its options and flags, however these are written (``-m``, ``--multirun``).
     """
-    words = ["-m" if flag == "--multirun" else flag for flag in flags(given)]
-    content = " ".join(sorted([*words, *given.options])).encode(errors="backslashreplace")
+    words = ["-m" if flag == "--multirun" else flag for flag in flags(arguments)]
+    content = " ".join(sorted([*words, *arguments.words])).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
-    places = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
-    known = {option.partition("=")[0] for option in given.options}
-    return [f"{option}={place}" for option, place in places.items() if option not in known]
+    folders = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
+    chosen = {option.partition("=")[0] for option in arguments.words}
+    return [f"{option}={path}" for option, path in folders.items() if option not in chosen]
 
 
 @contextlib.contextmanager
@@ -183,16 +156,3 @@ def _hydra_arguments(words: list[str]) -> Iterator[None]:
             yield
     finally:
         sys.argv = arguments
-
-
-def _files_not_utf8(folder: Path) -> list[str]:
-    """Up to three yaml files that are no UTF-8."""
-    broken = []
-    for file in sorted(folder.rglob("*.yaml")):
-        try:
-            file.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            broken.append(str(file))
-        except OSError:
-            continue
-    return broken[:3]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.columns import Column, layout, line_width
-from bnrecon.cli.parser import Parser
-from bnrecon.cli.words import given_folder, split
+from bnrecon.cli.columns import layout, line_width
+from bnrecon.cli.parser import Commands
+from bnrecon.cli.words import outputs_folder, split
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import shipped_outputs
 from bnrecon.runtime.units import format_bytes
@@ -26,66 +26,24 @@ __all__ = ["KINDS", "OPTIONS", "add_commands"]
 OPTIONS = ("outputs",)
 KINDS = ("runs", "targets", "studies")
 
-RUN_COLUMNS = (
-    Column("run", shorten="middle"),
-    Column("state", shorten="end"),
-    Column("seeds", right=True, optional=True),
-    Column("target %", right=True),
-    Column("loss", right=True),
-    Column("size", right=True, optional=True),
-    Column("", optional=True),
-)
-TARGET_COLUMNS = (
-    Column("target", shorten="middle"),
-    Column("state", shorten="end"),
-    Column("accuracy %", right=True),
-    Column("epochs", right=True, optional=True),
-    Column("size", right=True, optional=True),
-)
-STUDY_COLUMNS = (
-    Column("study", shorten="middle"),
-    Column("scale"),
-    Column("state", shorten="end"),
-    Column("parts", right=True, optional=True),
-    Column("tasks stored", right=True, optional=True),
-    Column("last command", shorten="end", optional=True),
-    Column("size", right=True, optional=True),
-    Column("", optional=True),
-)
 
-LS = """\
-FOLDER is what outputs= was, or outputs=FOLDER; runs, targets or studies lists these alone.
-seeds: finished of all; loss: target less source accuracy in percent, the mean over seeds;
-shipped: only the result is there. bnrecon tables compares runs, bnrecon status says how far a
-study is."""
+def add_commands(commands: Commands) -> None:
+    """Add `ls`."""
+    json_help = "print it as JSON, for scripts"
+    commands.add("ls", _list).add_argument("--json", action="store_true", help=json_help)
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `ls` to the parser's commands."""
-    listing = commands.add_parser(
-        "ls",
-        parents=[shared],
-        help="list runs, targets and studies with their state",
-        usage="bnrecon ls [FOLDER] [runs|targets|studies] [--json] [-q] [-v] [-h]",
-        description="List what lies in an outputs folder, a line each, with its state.",
-        epilog=LS,
-    )
-    listing.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    listing.add_argument("--json", action="store_true", help="print it as JSON, for scripts")
-    listing.set_defaults(function=_list)
-
-
-def _list(given: argparse.Namespace) -> int:
+def _list(arguments: argparse.Namespace) -> int:
     """List what there is, or print it as JSON."""
-    kinds, folder = _read_listing(given.words)
-    found = _find(folder, kinds)
-    if given.json:
-        rows = {kind: [_plain(entry) for entry in found[kind]] for kind in kinds}
+    kinds, folder = _read_listing(arguments.words)
+    entries = _find_entries(folder, kinds)
+    if arguments.json:
+        rows = {kind: [_plain(entry) for entry in entries[kind]] for kind in kinds}
         output.write(json.dumps({"outputs": str(folder), **rows}, indent=1))
         return exit_codes.DONE
-    if not any(found.values()):
+    if not any(entries.values()):
         _explain_empty(folder, kinds)
-    output.write("\n\n".join(_section(kind, rows) for kind, rows in found.items() if rows))
+    output.write("\n\n".join(_section(kind, rows) for kind, rows in entries.items() if rows))
     return exit_codes.DONE
 
 
@@ -96,26 +54,26 @@ def _read_listing(words: Sequence[str]) -> tuple[Sequence[str], Path]:
     folders = [*(name for name in names if name not in KINDS), *options.values()]
     if len(folders) > 1:
         raise UserError(f"ls {' '.join(words)}: give one folder; bnrecon ls --help says more")
-    return kinds or KINDS, given_folder(folders[0] if folders else None, KINDS)
+    return kinds or KINDS, outputs_folder(folders[0] if folders else None, KINDS)
 
 
-def _find(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:
-    """The entries of each kind; of runs and targets one's own before those that ship."""
+def _find_entries(folder: Path, kinds: Sequence[str]) -> dict[str, list[Any]]:
+    """The entries of each kind; of runs and targets a user's before those that ship."""
     from bnrecon.reporting import inventory
 
     shipped = shipped_outputs(folder)
-    found: dict[str, list[Any]] = {}
+    entries: dict[str, list[Any]] = {}
     for kind, look in (("runs", inventory.runs), ("targets", inventory.targets)):
         if kind in kinds:
-            entries = {entry.name: entry for entry in (*look(shipped), *look(folder))}
-            found[kind] = [entries[name] for name in sorted(entries)]
+            by_name = {entry.name: entry for entry in (*look(shipped), *look(folder))}
+            entries[kind] = [by_name[name] for name in sorted(by_name)]
     if "studies" in kinds:
         from bnrecon.reproduction.study_status import studies
         from bnrecon.studies import registry
 
-        known = {name: registry.find(name).parts for name in registry.STUDIES}
-        found["studies"] = studies(folder, shipped, known)
-    return found
+        parts = {name: registry.find(name).parts for name in registry.STUDIES}
+        entries["studies"] = studies(folder, shipped, parts)
+    return entries
 
 
 def _explain_empty(folder: Path, kinds: Sequence[str]) -> None:
@@ -142,70 +100,18 @@ def _plain(entry: RunEntry | TargetEntry | StudyStatus) -> dict[str, Any]:
 
 
 def _section(kind: str, entries: Sequence[Any]) -> str:
-    """One kind's entries as columns, under a line that counts them."""
-    columns = {"runs": RUN_COLUMNS, "targets": TARGET_COLUMNS, "studies": STUDY_COLUMNS}[kind]
-    size = sum({entry.folder: entry.size for entry in entries}.values())
-    return (
-        f"{kind}: {_count_states(entries)}; {format_bytes(size)}\n"
-        f"{layout(columns, [ROWS[kind](entry) for entry in entries], line_width())}"
-    )
-
-
-def _count_states(entries: Sequence[Any]) -> str:
-    """How many are in each state.
-
-    >>> from types import SimpleNamespace as Entry
-    >>> _count_states([Entry(state="finished"), Entry(state="damaged"), Entry(state="finished")])
-    '2 finished, 1 damaged'
-    """
+    """One kind's entries as columns, under a line that counts them by state."""
     states = [entry.state for entry in entries]
-    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    size = sum({entry.folder: entry.size for entry in entries}.values())
+    columns = COLUMNS[kind]
+    rows = [[text(entry) for text in columns.values()] for entry in entries]
+    table = layout(list(columns), rows, line_width())
+    return f"{kind}: {counts}; {format_bytes(size)}\n{table}"
 
 
-def _run_row(run: RunEntry) -> list[str]:
-    return [
-        run.name,
-        _state(run),
-        f"{run.seeds_done}/{'?' if run.seeds is None else run.seeds}",
-        _percent(run.target_accuracy),
-        _percent(run.loss),
-        format_bytes(run.size),
-        "shipped" if run.shipped else "",
-    ]
-
-
-def _target_row(target: TargetEntry) -> list[str]:
-    epochs = ""
-    if target.epochs_done is not None:
-        epochs = f"{target.epochs_done}/{'?' if target.epochs is None else target.epochs}"
-    return [
-        target.name,
-        _state(target),
-        _percent(target.accuracy),
-        epochs,
-        format_bytes(target.size),
-    ]
-
-
-def _study_row(study: StudyStatus) -> list[str]:
-    last = study.problem
-    if (progress := study.progress) is not None:
-        last = f"{progress.finished} of {progress.total} done, {len(progress.failed)} failed"
-    aside = f" ({study.set_aside} damaged)" if study.set_aside else ""
-    return [
-        study.study,
-        study.scale,
-        study.state,
-        f"{study.parts_begun}/{'?' if study.parts is None else study.parts}",
-        f"{study.tasks}{aside}",
-        last,
-        format_bytes(study.size),
-        "shipped" if study.shipped else "",
-    ]
-
-
-def _state(entry: RunEntry | TargetEntry) -> str:
-    return f"{entry.state}: {entry.detail}" if entry.detail else entry.state
+def _of(done: int | None, total: int | None) -> str:
+    return "" if done is None else f"{done}/{'?' if total is None else total}"
 
 
 def _percent(value: float | None) -> str:
@@ -217,8 +123,43 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:z.2f}"
 
 
-ROWS: dict[str, Callable[[Any], list[str]]] = {
-    "runs": _run_row,
-    "targets": _target_row,
-    "studies": _study_row,
+def _tasks(study: StudyStatus) -> str:
+    return f"{study.tasks}{f' ({study.set_aside} damaged)' if study.set_aside else ''}"
+
+
+def _last_command(study: StudyStatus) -> str:
+    if (progress := study.progress) is None:
+        return study.problem
+    return f"{progress.finished} of {progress.total} done, {len(progress.failed)} failed"
+
+
+# What stands in each column, by its title; ">" aligns it at the right.
+COLUMNS: dict[str, dict[str, Callable[[Any], str]]] = {
+    "runs": {
+        "run": lambda run: run.name,
+        "state": lambda run: run.state,
+        ">seeds": lambda run: _of(run.seeds_done, run.seeds),
+        ">target %": lambda run: _percent(run.target_accuracy),
+        ">loss": lambda run: _percent(run.loss),
+        ">size": lambda run: format_bytes(run.size),
+        "": lambda run: run.detail or ("shipped" if run.shipped else ""),
+    },
+    "targets": {
+        "target": lambda target: target.name,
+        "state": lambda target: target.state,
+        ">accuracy %": lambda target: _percent(target.accuracy),
+        ">epochs": lambda target: _of(target.epochs_done, target.epochs),
+        ">size": lambda target: format_bytes(target.size),
+        "": lambda target: target.detail,
+    },
+    "studies": {
+        "study": lambda study: study.study,
+        "scale": lambda study: study.scale,
+        "state": lambda study: study.state,
+        ">parts": lambda study: _of(study.parts_begun, study.parts),
+        ">tasks stored": _tasks,
+        "last command": _last_command,
+        ">size": lambda study: format_bytes(study.size),
+        "": lambda study: "shipped" if study.shipped else "",
+    },
 }

@@ -21,7 +21,7 @@ from bnrecon.cli import (
     status,
     studies,
 )
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands, Parser, text
 from bnrecon.runtime import interruption, provenance
 from bnrecon.runtime.environment import environment, short_waits
 from bnrecon.runtime.errors import UserError, nearest
@@ -29,26 +29,6 @@ from bnrecon.runtime.errors import UserError, nearest
 __all__ = ["main"]
 
 logger = logging.getLogger("bnrecon")  # of the whole package, whose level the flags set
-
-
-DESCRIPTION = """bnrecon: rebuild trained networks from frozen random convolutions
-by choosing nothing but their normalization parameters"""
-
-
-EXAMPLES = """examples:
-  bnrecon run                                    the embedded digits, in seconds
-  bnrecon run target=vgg18 features=he_normal    VGG18 of width 64 on CIFAR-10
-  bnrecon run -m features=he_normal,id_cond      a sweep
-  bnrecon study burkholz2024 scale=laptop        a paper's tables and figures; resumable
-  bnrecon tables burkholz2024                    its numbers beside the reproduced ones
-  bnrecon status                                 how far a study in another terminal is
-  bnrecon report                                 all papers as one HTML file to send around
-  bnrecon ls                                     runs, targets and studies with their state
-  bnrecon export tensorboard                     finished runs and trainings, to look at
-  eval "$(bnrecon completion bash)"              tab completion
-
-exit codes: 0 done, 1 failed, 2 a mistake in the command, 130 interrupted,
-            141 the reader of the output has ended"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,12 +70,15 @@ def _run_command(words: list[str]) -> int:
         if command not in commands:
             raise UserError(_explain_command(command, commands))
         _require_current_folder()
-        given = commands[command].read(rest)
-        if before.verbose or given.verbose:
+        arguments = commands[command].read(rest)
+        if arguments.help:
+            output.write(arguments.parser.help_for(arguments.words))
+            return exit_codes.DONE
+        if before.verbose or arguments.verbose:
             logger.setLevel(logging.DEBUG)
-        elif before.quiet or given.quiet:
+        elif before.quiet or arguments.quiet:
             logger.setLevel(logging.WARNING)
-        return given.function(given)
+        return arguments.function(arguments)
     except BaseException as error:
         return exit_codes.report(error)
 
@@ -113,19 +96,13 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     shared = Parser(add_help=False)
     shared.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     shared.add_argument("-v", "--verbose", action="store_true", help="show details")
-    parser = Parser(prog="bnrecon", description=DESCRIPTION, epilog=EXAMPLES, parents=[shared])
+    description, _, epilog = text("bnrecon.txt").partition("\n\n")
+    parser = Parser(prog="bnrecon", description=description, epilog=epilog, parents=[shared])
     parser.add_argument("--version", action="store_true", help="show the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=Parser)
-    runs.add_commands(commands, shared)
-    studies.add_commands(commands, shared)
-    status.add_commands(commands, shared)
-    cluster.add_commands(commands, shared)
-    report.add_commands(commands, shared)
-    listing.add_commands(commands, shared)
-    compare.add_commands(commands, shared)
-    export.add_commands(commands, shared)
-    completion.add_commands(commands, shared)
-    return parser, dict(commands.choices)
+    commands = Commands(parser, shared)
+    for module in (runs, studies, status, cluster, report, listing, compare, export, completion):
+        module.add_commands(commands)
+    return parser, commands.parsers
 
 
 def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import importlib.resources
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from bnrecon.runtime.errors import UserError, nearest
 
-__all__ = ["Parser"]
+__all__ = ["Commands", "Parser", "text"]
 
 
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that raises ``UserError`` and allows options between arguments."""
+
+    explain: Callable[[Sequence[str]], str] | None = None  # more than argparse knows, for its help
 
     def __init__(self, **settings: object) -> None:
         layout = argparse.RawDescriptionHelpFormatter
@@ -25,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: for an option that there is not, or a value that is missing or not allowed.
         """
-        given, unknown = self.parse_known_intermixed_args(list(words))
+        arguments, unknown = self.parse_known_intermixed_args(list(words))
         for word in unknown:
             if word.startswith("--") and "=" in word and word.partition("=")[0] not in self.flags:
                 advice = f"options are written without dashes, as in {word.lstrip('-')}"
@@ -34,7 +37,12 @@ class Parser(argparse.ArgumentParser):
             raise UserError(
                 f"{word} is not an option: {nearest(word, long)}; {self.prog} --help explains them"
             )
-        return given
+        return arguments
+
+    def help_for(self, words: Sequence[str]) -> str:
+        """The help, with what there is to say of these words."""
+        more = f"\n{self.explain(words)}" if self.explain is not None else ""
+        return f"{self.format_help()}{more}".rstrip("\n")
 
     @property
     def flags(self) -> list[str]:
@@ -48,3 +56,50 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ``UserError`` in the place of printing the usage."""
         raise UserError(f"{message}; {self.prog} --help shows what there is")
+
+
+class Commands:
+    """The commands below a parser, and the flags that all of them take."""
+
+    def __init__(self, parser: Parser, shared: Parser) -> None:
+        self._shared = shared
+        self._commands = parser.add_subparsers(
+            metavar="COMMAND", title="commands", parser_class=Parser
+        )
+
+    @property
+    def parsers(self) -> dict[str, Parser]:
+        """The parser of each command, by its name."""
+        return dict(self._commands.choices)
+
+    def add(self, name: str, function: Callable[[argparse.Namespace], int]) -> Parser:
+        """Add a command that takes words, which its function reads, and return its parser.
+
+        Its text has a line of usage (what stands behind the name, without the shared flags), a line
+        for the list of commands, then what its own help says before its flags, and after them.
+
+        Args:
+            name: the command.
+            function: runs it, and returns its exit code.
+        """
+        head, description, *rest = text(f"{name}.txt").split("\n\n")
+        usage, summary = head.splitlines()
+        parser = self._commands.add_parser(
+            name,
+            parents=[self._shared],
+            add_help=False,  # it is shown with the words, which stand behind it, too
+            help=summary,
+            usage=f"bnrecon {name} {usage} [-q] [-v] [-h]",
+            description=description,
+            epilog="\n\n".join(rest),
+        )
+        parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
+        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+        parser.set_defaults(function=function, parser=parser)
+        return parser
+
+
+def text(name: str) -> str:
+    """What a file in ``texts`` says."""
+    file = importlib.resources.files("bnrecon.cli") / "texts" / name
+    return file.read_text(encoding="utf-8").strip()

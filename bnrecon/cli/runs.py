@@ -6,13 +6,14 @@ import argparse
 import logging
 import multiprocessing
 import os
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from bnrecon.cli import exit_codes, hydra_app, output
-from bnrecon.cli.parser import Parser
+from bnrecon.cli.parser import Commands
 from bnrecon.cli.user_modules import import_user_module
 from bnrecon.jobs import options as job_options
 from bnrecon.runtime import interruption
@@ -28,17 +29,10 @@ __all__ = ["add_commands"]
 logger = logging.getLogger(__name__)
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `run` and `train` to the parser's commands."""
-    run = commands.add_parser(
-        "run",
-        parents=[shared],
-        add_help=False,
-        usage="bnrecon run [NAME=VALUE ...] [-m] [--detach] [--config-dir DIR] [--cfg job] "
-        "[-q] [-v] [-h]",
-        help="train a target or take the trained one, rebuild it, evaluate it, write a table",
-        description="Train a target, rebuild it by normalization parameters alone, evaluate it.",
-    )
+def add_commands(commands: Commands) -> None:
+    """Add `run` and `train`, whose help shows the values that the options lead to."""
+    run, train = commands.add("run", _run), commands.add("train", _train)
+    run.explain = train.explain = _explain
     hydra_app.add_flags(run)
     run.add_argument(
         "--detach",
@@ -46,62 +40,45 @@ def add_commands(commands: Any, shared: Parser) -> None:
         help="of a sweep with cluster=: exit once the jobs are submitted; run the same command "
         "again to collect the results",
     )
-    train = commands.add_parser(
-        "train",
-        parents=[shared],
-        add_help=False,
-        usage="bnrecon train [NAME=VALUE ...] [-q] [-v] [-h]",
-        help="train a target alone, or show the trained one",
-        description="Train a target alone, or show the trained one; alone or under torchrun.\n"
-        "Takes the options of bnrecon run; features and solver make no difference.",
-    )
-    for parser, function in ((run, _run), (train, _train)):
-        # The help shows the values that the options lead to, so it is not argparse's own.
-        parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
-        parser.add_argument("options", nargs="*", metavar="NAME=VALUE", help=argparse.SUPPRESS)
-        parser.set_defaults(function=function, parser=parser)
 
 
-def _help(given: argparse.Namespace) -> int:
-    """The command's flags, then what every option means and allows."""
+def _explain(words: Sequence[str]) -> str:
+    """What every option means and allows."""
     from bnrecon.config import help
 
-    output.write(f"{given.parser.format_help()}\n{help.text(given.options)}")
-    return exit_codes.DONE
+    return help.text(words)
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     """Do one run or a sweep. A sweep goes on after a failed run and ends in the worst exit code."""
-    if given.help:
-        return _help(given)
-    values, slurm, given.options = job_options.split(given.options, job_options.OPTIONS)
+    values, slurm, arguments.words = job_options.split(arguments.words, job_options.OPTIONS)
     misplaced = [*(f"{name}={value}" for name, value in values.items()), *slurm]
-    if not hydra_app.is_sweep(given) or given.cfg or given.info or given.hydra_help:
-        if misplaced or given.detach:
+    if not hydra_app.is_sweep(arguments) or arguments.cfg or arguments.info or arguments.hydra_help:
+        if misplaced or arguments.detach:
             raise UserError(f"{[*misplaced, '--detach'][0]}: is for sweeps; add -m")
-        if not given.cfg and not given.info:
-            _refuse_launchers(given.options, "launchers run sweeps; add -m")
-        return _launch(given)
-    config_dir = None if given.config_dir is None else Path(given.config_dir)
-    options = job_options.read(values, slurm, given.detach, config_dir)
+        if not arguments.cfg and not arguments.info:
+            _refuse_launchers(arguments.words, "launchers run sweeps; add -m")
+        return _launch(arguments)
+    config_dir = None if arguments.config_dir is None else Path(arguments.config_dir)
+    options = job_options.read(values, slurm, arguments.detach, config_dir)
     try:
-        plan = hydra_app.plan_sweep(given)
+        plan = hydra_app.plan_sweep(arguments)
     except Exception as error:
         return _report_composition(error)
     if plan is not None:
         from bnrecon.cli.sweeps import run_sweep
 
-        return run_sweep(plan, options, given)
+        return run_sweep(plan, options, arguments)
     if misplaced:
         raise UserError(f"{misplaced[0]}: not with hydra/launcher= or hydra/sweeper=")
     interruption.finish_loading()  # the launcher's processes load what takes long
-    return _launch(given)
+    return _launch(arguments)
 
 
-def _launch(given: argparse.Namespace) -> int:
+def _launch(arguments: argparse.Namespace) -> int:
     """Have Hydra run what it makes of the options."""
     try:
-        hydra_app.launch(_Job(logging.getLogger("bnrecon").level), given)
+        hydra_app.launch(_Job(logging.getLogger("bnrecon").level), arguments)
     except SystemExit as leaving:  # of a run, or of Hydra's own help
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
     except Exception as error:  # of a launcher or Hydra: a run reports its own failure
@@ -121,7 +98,10 @@ def _report_composition(error: Exception) -> int:
         return exit_codes.report(error)
     from bnrecon.config.explanation import explain
 
-    return exit_codes.report(UserError(explain(error)))
+    line = explain(error)
+    if isinstance(error, UnicodeDecodeError):
+        line = f"yaml files are UTF-8, and one of them is not ({line})"
+    return exit_codes.report(UserError(line))
 
 
 @dataclass(frozen=True)
@@ -166,29 +146,27 @@ def _do_run(composed: DictConfig) -> None:
     config = composition.from_hydra(composed)
     _load_libraries(config)
     from bnrecon.config import checks
-    from bnrecon.run import main_job
+    from bnrecon.run import main_job, preparation
 
-    main_job.check_names(config)
+    preparation.check_names(config)
     checks.require_folder("outputs", config.outputs)
     if config.targets is not None:
         checks.require_folder("targets", config.targets)
     output.write(main_job.run(config).text())
 
 
-def _train(given: argparse.Namespace) -> int:
+def _train(arguments: argparse.Namespace) -> int:
     """Train a target alone, or take the trained one, and print how good it is."""
-    if given.help:
-        return _help(given)
-    _refuse_launchers(given.options, "launchers run sweeps, with bnrecon run -m")
+    _refuse_launchers(arguments.words, "launchers run sweeps, with bnrecon run -m")
     from bnrecon.config import checks, composition
 
-    config = composition.compose(given.options)
+    config = composition.compose(arguments.words)
     _load_libraries(config)
-    from bnrecon.run import main_job
+    from bnrecon.run import target_job
 
     name, folder = ("targets", config.targets) if config.targets else ("outputs", config.outputs)
     checks.require_folder(name, folder)
-    if text := main_job.train_only(config).text():  # empty in all processes but the first
+    if text := target_job.train_only(config).text():  # empty in all processes but the first
         output.write(text)
     return exit_codes.DONE
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import logging
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnrecon.cli import exit_codes, output
-from bnrecon.cli.parser import Parser
-from bnrecon.cli.words import given_folder
+from bnrecon.cli.parser import Commands, text
+from bnrecon.cli.words import outputs_folder
 from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.interruption import finish_loading
 
 if TYPE_CHECKING:
     from bnrecon.reproduction.request import StudyRequest
@@ -22,65 +24,33 @@ __all__ = ["add_commands"]
 logger = logging.getLogger(__name__)
 
 
-OWN_OPTIONS = """settings, written NAME=VALUE:
-  scale=laptop        smoke (seconds), laptop (minutes to hours) or paper (the paper's sizes; a GPU)
-  cluster=slurm       compute in jobs of Slurm (study only); cluster=local in processes that
-                      outlive the command
-  minutes_per_job=10  with cluster=slurm, small tasks share a job of about this length
-  slurm.NAME=VALUE    what each job asks of Slurm: partition account qos gpus mem time cpus setup
-                      array_parallelism requeues; also from slurm.yaml
-  jobs=1              processes that share the work (study only); on two cores 2 is fastest
-  outputs=FOLDER      where runs, targets and tables are kept
-  NAME=VALUE          an option of every run, as in data.root=FOLDER or device=cuda;
-                      bnrecon run --help lists them"""
+def add_commands(commands: Commands) -> None:
+    """Add `study`, `tables` and `figures`."""
+    study = commands.add("study", _study)
+    for parser in (study, commands.add("tables", _tables), commands.add("figures", _figures)):
+        parser.explain = lambda _: f"{text('settings.txt')}\n\n{_list_studies()}"
+    study.add_argument(
+        "--detach",
+        action="store_true",
+        help="with cluster=: exit once the jobs are submitted; run the same command again "
+        "to collect the results",
+    )
+    study.add_argument(
+        "--config-dir", type=Path, metavar="DIR", help="with cluster=slurm, read DIR/slurm.yaml"
+    )
+    study.add_argument(
+        "--import",
+        dest="archive",
+        type=Path,
+        metavar="ARCHIVE",
+        help="compute nothing; add the results that another machine computed",
+    )
 
 
-def add_commands(commands: Any, shared: Parser) -> None:
-    """Add `study`, `tables` and `figures` to the parser's commands."""
-    for name, function, meaning in (
-        ("study", _study, "compute what a paper's tables lack, then print them; resumable"),
-        ("tables", _tables, "print a paper's tables, or one table of all runs in a folder"),
-        ("figures", _figures, "draw a paper's figures of what was run, and name the files"),
-    ):
-        first = "STUDY|FOLDER" if name == "tables" else "STUDY"
-        own = "[--detach] [--import ARCHIVE] " if name == "study" else ""
-        parser = commands.add_parser(
-            name,
-            parents=[shared],
-            add_help=False,
-            help=meaning,
-            usage=f"bnrecon {name} {first} [PART ...] [NAME=VALUE ...] {own}[-q] [-v] [-h]",
-            description=f"{meaning[0].upper()}{meaning[1:]}.",
-        )
-        parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
-        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-        parser.set_defaults(function=function, parser=parser)
-        if name == "study":
-            parser.add_argument(
-                "--detach",
-                action="store_true",
-                help="with cluster=: exit once the jobs are submitted; run the same command again "
-                "to collect the results",
-            )
-            parser.add_argument(
-                "--config-dir",
-                type=Path,
-                metavar="DIR",
-                help="with cluster=slurm, read DIR/slurm.yaml",
-            )
-            parser.add_argument(
-                "--import",
-                dest="archive",
-                type=Path,
-                metavar="ARCHIVE",
-                help="compute nothing; add the results that another machine computed",
-            )
-
-
-def _help(given: argparse.Namespace) -> int:
-    """How a command for studies is used, with all studies and their parts; 2 if not asked for."""
-    output.write(f"{given.parser.format_help()}\n{OWN_OPTIONS}\n\n{_list_studies()}")
-    return exit_codes.DONE if given.help else exit_codes.MISTAKE
+def _show_help(arguments: argparse.Namespace) -> int:
+    """How a command for studies is used, where no study is named."""
+    output.write(arguments.parser.help_for(()))
+    return exit_codes.MISTAKE
 
 
 def _list_studies() -> str:
@@ -97,16 +67,16 @@ def _list_studies() -> str:
     return "\n".join(lines)
 
 
-def _study(given: argparse.Namespace) -> int:
+def _study(arguments: argparse.Namespace) -> int:
     """Compute what is missing, then print the tables of what is finished, whatever failed."""
-    if given.help or not given.words:
-        return _help(given)
-    study, request = _read(given.words, given.detach, given.config_dir)
-    if given.archive is not None:
-        return _import(given.archive, given.words, request)
+    if not arguments.words:
+        return _show_help(arguments)
+    study, request = _read(arguments.words, arguments.detach, arguments.config_dir)
+    if arguments.archive is not None:
+        return _import(arguments.archive, arguments.words, request)
     from bnrecon.reproduction import commands
 
-    _finish_loading()
+    finish_loading()
     outcome = commands.run_study(study, request)
     output.write(f"{outcome.text}\n\n{request.folder}")
     return exit_codes.DONE if outcome.error is None else exit_codes.report(outcome.error)
@@ -119,7 +89,7 @@ def _import(archive: Path, words: list[str], request: StudyRequest) -> int:
             raise UserError(f"{word}: an archive is imported as a whole; give outputs=FOLDER alone")
     from bnrecon.reproduction.archive import import_results
 
-    _finish_loading()
+    finish_loading()
     came = import_results(archive, request.outputs, request.name)
     for name in came.kept:
         logger.warning("%s is another file here than in the archive; it stays", name)
@@ -127,40 +97,38 @@ def _import(archive: Path, words: list[str], request: StudyRequest) -> int:
     return exit_codes.DONE
 
 
-def _tables(given: argparse.Namespace) -> int:
+def _tables(arguments: argparse.Namespace) -> int:
     """Print a study's tables, or the table of all runs in a folder."""
-    if given.help:
-        return _help(given)
-    if not _names_study(given.words):
-        if len(given.words) > 1:
+    if not _names_study(arguments.words):
+        if len(arguments.words) > 1:
             advice = "give one folder, or a study's name; bnrecon tables --help says more"
-            raise UserError(f"tables {' '.join(given.words)}: {advice}")
-        return _tables_of_folder(given.words[0] if given.words else "outputs")
-    study, request = _read(given.words)
+            raise UserError(f"tables {' '.join(arguments.words)}: {advice}")
+        return _tables_of_folder(arguments.words[0] if arguments.words else "outputs")
+    study, request = _read(arguments.words)
     from bnrecon.reproduction import commands
     from bnrecon.runtime.shipped import shipped_outputs
 
-    _finish_loading()
+    finish_loading()
     if not shipped_outputs(request.outputs).is_dir():
-        place = request.outputs
-        logger.warning("no folder %s here; outputs=FOLDER names the one with results", place)
+        unknown = "no folder %s here; outputs=FOLDER names the one with results"
+        logger.warning(unknown, request.outputs)
     output.write(f"{commands.tables_of(study, request)}\n\n{request.folder}")
     return exit_codes.DONE
 
 
-def _figures(given: argparse.Namespace) -> int:
+def _figures(arguments: argparse.Namespace) -> int:
     """Draw a study's figures of what was run, and name them."""
-    if given.help or not given.words:
-        return _help(given)
-    if not _names_study(given.words):
+    if not arguments.words:
+        return _show_help(arguments)
+    if not _names_study(arguments.words):
         from bnrecon.studies.registry import STUDIES
 
-        advice = f"give a study's name: {nearest(given.words[0], STUDIES)}"
-        raise UserError(f"figures {' '.join(given.words)}: {advice}")
-    study, request = _read(given.words)
+        advice = f"give a study's name: {nearest(arguments.words[0], STUDIES)}"
+        raise UserError(f"figures {' '.join(arguments.words)}: {advice}")
+    study, request = _read(arguments.words)
     from bnrecon.reproduction import commands
 
-    _finish_loading()
+    finish_loading()
     if drawn := commands.figures_of(study, request):
         output.write("\n".join(map(str, drawn)))
     else:
@@ -169,7 +137,7 @@ def _figures(given: argparse.Namespace) -> int:
     return exit_codes.DONE
 
 
-def _names_study(words: list[str]) -> bool:
+def _names_study(words: Sequence[str]) -> bool:
     from bnrecon.studies.registry import STUDIES
 
     return any(word in STUDIES for word in words[:1]) or any(map(_is_study, words))
@@ -193,22 +161,15 @@ def _read(
     named = next(filter(_is_study, words), words[0])
     rest = [word for word in words if word is not named]
     study = registry.find(named.removeprefix("study="))
-    asked = request.read(study.name, rest, detach, config_dir)
-    known = (*study.parts, *study.solvers)
-    for part in asked.parts:
-        if part not in known:
-            raise UserError(f"{part}: {nearest(part, known)}")
-    if imports := composition.compose(asked.options).imports:
-        given = f"imports=[{','.join(imports)}]"
-        raise UserError(f"{given}: a study has its paper's parts alone; bnrecon run takes yours")
-    return study, asked
-
-
-def _finish_loading() -> None:
-    """Torch is loaded by now; from here on an interruption is an exception."""
-    from bnrecon.runtime.interruption import finish_loading
-
-    finish_loading()
+    requested = request.read(study.name, rest, detach, config_dir)
+    names = (*study.parts, *study.solvers)
+    for part in requested.parts:
+        if part not in names:
+            raise UserError(f"{part}: {nearest(part, names)}")
+    if imports := composition.compose(requested.options).imports:
+        word = f"imports=[{','.join(imports)}]"
+        raise UserError(f"{word}: a study has its paper's parts alone; bnrecon run takes yours")
+    return study, requested
 
 
 def _tables_of_folder(name: str) -> int:
@@ -216,6 +177,6 @@ def _tables_of_folder(name: str) -> int:
     from bnrecon.reporting.overview import overview
     from bnrecon.studies.registry import STUDIES
 
-    folder = given_folder(name.removeprefix("outputs="), tuple(STUDIES), "print a paper's tables")
+    folder = outputs_folder(name.removeprefix("outputs="), tuple(STUDIES), "print a paper's tables")
     output.write(overview(folder))
     return exit_codes.DONE

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from bnrecon.data import DataSpec
     from bnrecon.jobs.options import JobOptions
-    from bnrecon.jobs.outcome import Outcome
-    from bnrecon.jobs.work import Batch, Executor, Work
+    from bnrecon.jobs.work import Batch, Executor, Outcome, Work
     from bnrecon.reporting.result import RunResult
 
 __all__ = ["SweepRun", "plan_again", "run_sweep"]
@@ -113,7 +112,7 @@ def _load(overrides: tuple[str, ...], label: str, config: RunConfig) -> SweepRun
     return SweepRun(overrides, label, config)
 
 
-def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Namespace) -> int:
+def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argparse.Namespace) -> int:
     """Compute what a sweep lacks, print the table of all runs; return the worst exit code.
 
     A run that fails costs the others nothing.
@@ -121,7 +120,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     Args:
         plan: the runs.
         options: who computes them.
-        given: the parsed command line, which jobs of a cluster plan again.
+        arguments: the parsed command line, which jobs of a cluster plan again.
 
     Raises:
         UserError: an option that is not possible; nothing is computed.
@@ -129,13 +128,13 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, given: argparse.Na
     """
     runs, folder = _runs(plan), Path(plan.folder)
     from bnrecon.jobs import executors
-    from bnrecon.jobs.outcome import Detached
-    from bnrecon.jobs.work import SWEEP, Batch
-    from bnrecon.reproduction.collection import collect_finished
+    from bnrecon.jobs.work import SWEEP, Batch, Detached
+    from bnrecon.reproduction.engine import collect_finished
 
-    words = (*(flag for flag in hydra_app.flags(given) if flag != "--multirun"), *given.options)
-    command = shlex.join(["bnrecon", "run", "-m", *words, *options.words])
-    batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", ("-m", *words))
+    flags = [flag for flag in hydra_app.flags(arguments) if flag != "--multirun"]
+    words = ("-m", *flags, *arguments.words)
+    command = shlex.join(["bnrecon", "run", *words, *options.words])
+    batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
     checks.require_folder("hydra.sweep.dir", plan.folder)
     if (folder / "table.md").exists() and not batch.progress.exists():
         raise UserError(
@@ -178,10 +177,10 @@ def _runs(plan: hydra_app.SweepPlan) -> list[SweepRun]:
         checks.require_folder("outputs", config.outputs)
         if config.targets is not None:
             checks.require_folder("targets", config.targets)
-    from bnrecon.run import main_job
+    from bnrecon.run import preparation
 
     for run in runs:
-        main_job.check_names(run.config)
+        preparation.check_names(run.config)
     return runs
 
 
@@ -195,7 +194,7 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
 
     parser = Parser()
     hydra_app.add_flags(parser)
-    parser.add_argument("options", nargs="*")
+    parser.add_argument("words", nargs="*")
     plan = hydra_app.plan_sweep(parser.read(words))
     assert plan is not None, "the command that gives the jobs has planned them so"
     return with_targets(_runs(plan))
@@ -212,35 +211,33 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
     extras.require_trackers(sorted({name for run in runs for name in run.config.tracker}))
     if options.cluster is not None and options.cluster.name == "slurm":
         return None
-    names = {run.config.device for run in runs}
-    devices = [hardware.resolve_device(name) for name in sorted(names)]
+    names = sorted({run.config.device for run in runs})
+    devices = [hardware.resolve_device(name) for name in names]
     return next((device for device in devices if device.type == "cuda"), devices[0])
 
 
 def _compute(runs: Mapping[str, SweepRun], executor: Executor, batch: Batch) -> list[Outcome]:
     """Compute runs; the outcomes of those that failed."""
-    from bnrecon.jobs.outcome import Outcome
+    from bnrecon.jobs.work import Outcome
     from bnrecon.reproduction import progress
     from bnrecon.reproduction.shared_targets import shared_targets
 
-    targets = [] if executor.processes == 1 else shared_targets(list(runs.values()))
-    work: list[Work] = [*targets, *runs.values()]
-    if executor.processes != 1:
+    alone = executor.processes == 1
+    targets = [] if alone else shared_targets(list(runs.values()))
+    if not alone:
         details = batch.details(executor.processes)
         logger.info("%d of the runs to compute; details go to %s", len(runs), details)
     failures = []
     with (
-        progress.keep(batch, executor, work) as keeper,
+        progress.keep(batch, executor, [*targets, *runs.values()]) as keeper,
         contextlib.closing(executor.run([targets, list(runs.values())])) as events,
     ):
         for event in events:
             keeper.note(event)
-            if not isinstance(event, Outcome):
-                continue
-            if event.kind != "done":
-                failures.append(event)
-            if executor.processes != 1:
-                logger.info("%s: %s", event.label, event.gist)
+            if isinstance(event, Outcome):
+                failures += [event] if event.kind != "done" else []
+                if not alone:
+                    logger.info("%s: %s", event.label, event.gist)
     return failures
 
 

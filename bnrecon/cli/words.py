@@ -10,7 +10,7 @@ from pathlib import Path
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.shipped import USUAL, shipped_outputs
 
-__all__ = ["given_folder", "is_sweep", "split", "split_studies"]
+__all__ = ["is_sweep", "outputs_folder", "split", "split_studies"]
 
 
 def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -29,18 +29,18 @@ def split(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict
         UserError: another option, or one given twice.
     """
     names: list[str] = []
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in words:
         option, equals, value = word.partition("=")
         if not equals or (option not in options and os.path.exists(word)):
             names.append(word)
         elif option not in options:
             raise UserError(f"{word}: {nearest(option, options)}")
-        elif option in given:
+        elif option in values:
             raise UserError(f"{option}= is given twice")
         else:
-            given[option] = value
-    return names, given
+            values[option] = value
+    return names, values
 
 
 def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -51,13 +51,13 @@ def split_studies(words: Sequence[str], options: Sequence[str]) -> tuple[list[st
     """
     from bnrecon.studies import registry
 
-    names, given = split([word.removeprefix("study=") for word in words], options)
-    outputs = Path(given.get("outputs", USUAL)).expanduser()
+    names, values = split([word.removeprefix("study=") for word in words], options)
+    outputs = Path(values.get("outputs", USUAL)).expanduser()
     for name in names:
         if name not in registry.STUDIES and not is_sweep(outputs, name):
             near = nearest(name, registry.STUDIES)
             raise UserError(f"{name}: no such study or sweep in {outputs}; {near}")
-    return names, given
+    return names, values
 
 
 def is_sweep(outputs: Path, name: str) -> bool:
@@ -65,7 +65,7 @@ def is_sweep(outputs: Path, name: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*", name) is not None and (outputs / "sweeps" / name).is_dir()
 
 
-def given_folder(name: str | None, others: Sequence[str] = (), to: str = "list one kind") -> Path:
+def outputs_folder(name: str | None, others: Sequence[str] = (), to: str = "list one kind") -> Path:
     """An outputs folder that there is, by the name that was given; ``None`` stands for the usual.
 
     Args:
@@ -83,13 +83,13 @@ def given_folder(name: str | None, others: Sequence[str] = (), to: str = "list o
     shown = repr(name[:200])
     try:
         folder = Path(name).expanduser()
-        found = bool(name) and folder.is_dir()
-        next(folder.iterdir() if found else iter(()), None)
+        is_folder = bool(name) and folder.is_dir()
+        next(folder.iterdir() if is_folder else iter(()), None)
     except OSError as error:
         raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
     except (ValueError, RuntimeError):  # a NUL, or the home of a user that there is not
-        found = False
-    if not found:
+        is_folder = False
+    if not is_folder:
         meant = f"; to {to}: {nearest(name, others)}" if others else ""
         raise UserError(f"{shown}: no such folder; give the outputs folder of your runs{meant}")
     return folder

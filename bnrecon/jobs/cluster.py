@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import logging
@@ -10,17 +9,15 @@ import shlex
 import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from bnrecon.jobs.job import Job
 from bnrecon.jobs.local_processes import gpu_name
 from bnrecon.jobs.options import ClusterOptions
-from bnrecon.jobs.outcome import Detached, Outcome, Started
-from bnrecon.jobs.queues import MOST_JOBS, Queue, log_of, open_queue
+from bnrecon.jobs.queues import MOST_JOBS, log_of, open_queue
 from bnrecon.jobs.record import Submission, handing_out, new_submission, submissions
-from bnrecon.jobs.work import Batch, Work
+from bnrecon.jobs.work import Batch, Detached, Outcome, Started, Work
 from bnrecon.runtime import interruption
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.shipped import USUAL
@@ -31,15 +28,6 @@ logger = logging.getLogger(__name__)
 
 # Of a piece of work of which nothing is known: it is better to take it for long than for short.
 GUESSED = {"smoke": 5.0, "laptop": 300.0, "paper": 6 * 3600.0}
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Work that some job computes."""
-
-    item: Work
-    submission: Submission
-    job: str
 
 
 class Cluster:
@@ -67,7 +55,7 @@ class Cluster:
         device: torch.device | None = None,
     ) -> None:
         self._batch, self._options, self._seconds = batch, options, seconds or {}
-        self._shares, self._device = processes, device
+        self._processes, self._device = processes, device
         self.name = open_queue(options.name, batch.folder, options.settings).name
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
@@ -77,185 +65,194 @@ class Cluster:
             UserError: the cluster refuses the jobs.
             Detached: they are given, and nobody is to wait for them.
         """
-        wanted = self._hand_out(stages)
-        if self._options.detach and (living := _living(wanted)):
-            raise Detached(self._where(living, "the same command without --detach"))
+        watches = self._hand_out(stages)
+        if self._options.detach and (
+            going_on := [watch for watch in watches if not watch.has_ended()]
+        ):
+            raise Detached(self._where(going_on, "the same command without --detach"))
         try:
-            yield from self._collect(wanted)
+            while watches:
+                for watch in watches:
+                    yield from watch.look()
+                watches = [watch for watch in watches if watch.waiting]
+                time.sleep(1 if watches else 0)
         except BaseException:
-            if wanted:
-                logger.warning("%s", self._where(wanted, "the same command"))
+            if watches := [watch for watch in watches if watch.waiting]:
+                logger.warning("%s", self._where(watches, "the same command"))
             raise
 
-    def _hand_out(self, stages: Sequence[Sequence[Work]]) -> dict[str, _Wanted]:
-        """The work with the jobs that compute it: of earlier commands, or given now."""
+    def _hand_out(self, stages: Sequence[Sequence[Work]]) -> list[_Watch]:
+        """Watches over the jobs that compute the work: of earlier commands, or given now."""
         with handing_out(self._batch.folder):
-            wanted = self._attach({item.key: item for stage in stages for item in stage})
-            if wanted:
-                logger.info("jobs of an earlier command compute %d of them", len(wanted))
-            targets, tasks = ([i for i in stage if i.key not in wanted] for stage in stages)
+            watches = self._attach({item.key: item for stage in stages for item in stage})
+            jobs = {key: job for watch in watches for key, (_, job) in watch.waiting.items()}
+            if jobs:
+                logger.info("jobs of an earlier command compute %d of them", len(jobs))
+            targets, tasks = ([i for i in stage if i.key not in jobs] for stage in stages)
             if items := {item.key: item for item in (*targets, *tasks)}:
                 with interruption.StopRequest():  # one that comes in between is kept
-                    submission = self._submit(targets, tasks, wanted)
-                wanted |= _with_jobs(submission, items)
-        return wanted
+                    submission = self._submit(targets, tasks, jobs)
+                watches.append(_Watch(submission, items))
+        return watches
 
-    def _attach(self, items: Mapping[str, Work]) -> dict[str, _Wanted]:
-        """The work that jobs of earlier commands compute, or whose failure nobody was told of."""
-        wanted: dict[str, _Wanted] = {}
-        for submission in submissions(self._batch.folder, self._batch.scale):  # the last one counts
+    def _attach(self, items: Mapping[str, Work]) -> list[_Watch]:
+        """Watches over earlier commands' jobs: what they compute, or failed at unheard."""
+        watches, remaining = [], dict(items)
+        for submission in reversed(submissions(self._batch.folder, self._batch.scale)):
             settled = {  # it is finished, or its result was removed
                 key for key in submission.done() if key not in items or not items[key].is_finished()
             }
             submission = submission.collect(settled)
-            collected = submission.collected
-            waiting = {key: item for key, item in items.items() if key not in collected}
-            if attached := _with_jobs(submission, waiting):
-                submission.queue(self._options.settings)  # which may not be asked from here
-                wanted |= attached
-        return wanted
+            awaited = remaining.keys() & set(submission.keys) - submission.collected
+            if awaited:
+                watches.append(_Watch(submission, {key: remaining.pop(key) for key in awaited}))
+        return watches
 
     def _submit(
-        self, targets: Sequence[Work], tasks: Sequence[Work], attached: Mapping[str, _Wanted]
+        self, targets: Sequence[Work], tasks: Sequence[Work], attached: Mapping[str, str]
     ) -> Submission:
         """Give the work to jobs; those of tasks wait for those that train targets.
 
         Processes of this machine do both: file locks have them wait for each other's targets.
+
+        Args:
+            targets: the first stage.
+            tasks: the second.
+            attached: earlier jobs by the key of the work that they compute.
         """
         submission = new_submission(self._batch, self._options.name)
         queue = open_queue(submission.cluster, submission.folder, self._options.settings)
-        training = {key: each.job for key, each in attached.items() if key.startswith("target-")}
-        first = (*training, *(item.key for item in targets))
+        training = {key: job for key, job in attached.items() if key.startswith("target-")}
+        trained = (*training, *(item.key for item in targets))
         stages = [self._bundles(targets), self._bundles(tasks)]
         if submission.cluster == "local":
-            shares = zip(_share(targets, self._shares), _share(tasks, self._shares), strict=True)
-            stages, first = [[[*some, *others] for some, others in shares if some or others]], ()
+            count = self._processes
+            shares = [[*targets[k::count], *tasks[k::count]] for k in range(count)]
+            stages, trained = [[share for share in shares if share]], ()
         names = (f"bnrecon-{submission.folder.name}-{number}" for number in itertools.count())
         try:
             for number, bundles in enumerate(stages):
                 after = (*training.values(), *submission.jobs) if number else ()
                 for start in range(0, len(bundles), MOST_JOBS):
-                    chunk = bundles[start : start + MOST_JOBS]
-                    jobs = self._jobs(chunk, submission, first if number else ())
+                    jobs = [
+                        self._job(k, bundle, submission, trained if number else ())
+                        for k, bundle in enumerate(bundles[start : start + MOST_JOBS])
+                    ]
                     numbers = queue.submit(jobs, next(names), after)
                     keys = [job.keys for job in jobs]
                     submission = submission.with_jobs(dict(zip(numbers, keys, strict=True)))
         except (UserError, RunError):
             if submission.jobs:
-                logger.warning("%s; they go on", _given(submission, queue))
+                logger.warning("%s; they go on", _given(submission, queue.name))
             else:  # nothing was taken
                 shutil.rmtree(submission.folder, ignore_errors=True)
             raise
-        logger.info("%s", _given(submission, queue))
+        logger.info("%s", _given(submission, queue.name))
         return submission
 
     def _bundles(self, stage: Sequence[Work]) -> list[list[Work]]:
         guess = GUESSED.get(self._batch.scale, GUESSED["laptop"])
         return bundle(stage, self._seconds, guess, self._options.minutes_per_job)
 
-    def _jobs(
-        self, bundles: Sequence[Sequence[Work]], submission: Submission, targets: tuple[str, ...]
-    ) -> list[Job]:
+    def _job(
+        self, number: int, work: Sequence[Work], submission: Submission, targets: tuple[str, ...]
+    ) -> Job:
         local = submission.cluster == "local"
-        threads = max(1, torch.get_num_threads() // self._shares)
-        return [
-            Job(
-                planner=self._batch.planner,
-                words=self._batch.words,
-                keys=tuple(item.key for item in bundle),
-                folder=str(submission.folder),
-                targets=targets,
-                threads=threads if local else self._options.settings.cpus,
-                gpu=None if self._device is None else gpu_name(number, self._device),
-                locks=local,
-            )
-            for number, bundle in enumerate(bundles)
-        ]
+        share = max(1, torch.get_num_threads() // self._processes)
+        return Job(
+            planner=self._batch.planner,
+            words=self._batch.words,
+            keys=tuple(item.key for item in work),
+            folder=str(submission.folder),
+            targets=targets,
+            threads=share if local else self._options.settings.cpus,
+            gpu=None if self._device is None else gpu_name(number, self._device),
+            locks=local,
+        )
 
-    def _collect(self, wanted: dict[str, _Wanted]) -> Iterator[Started | Outcome]:
-        """Wait for all work; what is yielded is taken out of ``wanted``."""
-        watches = [_Watch(each, each.queue(self._options.settings)) for each in _distinct(wanted)]
-        while wanted:
-            for watch in watches:
-                told = []
-                try:
-                    for event in watch.look(wanted):
-                        if isinstance(event, Outcome):
-                            told.append(event.key)
-                            del wanted[event.key]
-                        yield event
-                finally:
-                    watch.submission = watch.submission.collect(told)
-            if wanted:
-                time.sleep(1)
-
-    def _where(self, wanted: Mapping[str, _Wanted], again: str) -> str:
+    def _where(self, watches: Sequence[_Watch], again: str) -> str:
         """Where the jobs are, how to look at them and how to stop them."""
         folder = self._batch.folder
         outputs = folder.parent.parent
         option = "" if outputs == USUAL else f" {shlex.quote(f'outputs={outputs}')}"
-        lines = [
-            f"{_count(each)} (cluster={each.cluster}): {shorten(each.numbers, 10)}\n"
-            f"logs: {each.folder}"
-            for each in _distinct(wanted)
-        ]
-        lines.append(
-            f"they go on until they are done; bnrecon status{option} shows them, bnrecon cancel "
+        given = [_given(watch.submission) for watch in watches]
+        return "\n".join(given) + (
+            f"\nthey go on until they are done; bnrecon status{option} shows them, bnrecon cancel "
             f"{folder.name}{option} stops them, {again} waits for them and prints the tables"
         )
-        return "\n".join(lines)
 
 
 class _Watch:
-    """Looks at a submission: what its jobs report, and which have ended without reporting."""
+    """Looks at a submission: what its jobs report, and which have ended without reporting.
 
-    def __init__(self, submission: Submission, queue: Queue) -> None:
-        self.submission, self._queue = submission, queue
+    Args:
+        submission: what was given.
+        items: the work that is waited for, by key.
+
+    Raises:
+        UserError: the cluster cannot be asked from here.
+    """
+
+    def __init__(self, submission: Submission, items: Mapping[str, Work]) -> None:
+        self.submission, self._queue = submission, submission.queue()
+        self.waiting = {  # with the job that computes it
+            key: (items[key], job)
+            for job, keys in submission.jobs.items()
+            for key in keys
+            if key in items
+        }
         self._started: set[str] = set()
-        self._ended: dict[str, float] = {}
-        self._reasons: dict[str, str] = {}
 
-    def look(self, wanted: Mapping[str, _Wanted]) -> Iterator[Started | Outcome]:
-        """What is new since the last look."""
-        folder = self.submission.folder
-        mine = {key: each for key, each in wanted.items() if each.submission.folder == folder}
-        if not mine:
-            return
+    def has_ended(self) -> bool:
+        """Whether none of the jobs waits or runs, as far as that can be told now."""
+        return len(self._ended()) == len({job for _, job in self.waiting.values()})
+
+    def look(self) -> Iterator[Started | Outcome]:
+        """What is new since the last look; what is told of is not waited for any more."""
         reports = self.submission.reports
-        for key in sorted(reports.started(mine) - self._started):
+        for key in sorted(reports.started(self.waiting) - self._started):
             self._started.add(key)
             yield Started(key)
-        over = self._jobs_over({each.job for each in mine.values()})
-        ended = reports.ended(mine)  # after the states: a report comes before its job's end
-        for key, each in mine.items():
-            if key in ended and (outcome := reports.outcome(key)) is not None:
-                yield dataclasses.replace(outcome, label=each.item.label)
-            elif each.job in over:
-                yield self._lost(key, each)
-
-    def _jobs_over(self, jobs: set[str]) -> set[str]:
-        """The jobs that ended long enough ago for their last words to be seen here."""
+        ended = self._ended()
+        outcomes = reports.outcomes(self.waiting)  # after the states: a job reports before it ends
+        if any(job in ended and key not in outcomes for key, (_, job) in self.waiting.items()):
+            time.sleep(self._queue.grace)  # its last words may not be seen here yet
+            ended &= self._ended()  # without those that were queued again
+            outcomes = reports.outcomes(self.waiting)
+        reasons: dict[str, str] = {}
+        told = []
         try:
-            states = self._queue.states(sorted(jobs))
+            for key, (item, job) in list(self.waiting.items()):
+                if key in outcomes:
+                    outcome = dataclasses.replace(outcomes[key], label=item.label)
+                elif job in ended:
+                    if job not in reasons:
+                        reasons[job] = self._queue.reason(job)
+                    outcome = self._lost(item, job, reasons[job])
+                else:
+                    continue
+                told.append(key)
+                del self.waiting[key]
+                yield outcome
+        finally:
+            self.submission = self.submission.collect(told)
+
+    def _ended(self) -> set[str]:
+        """Those jobs of the work that is waited for that have ended."""
+        try:
+            states = self._queue.states(sorted({job for _, job in self.waiting.values()}))
         except RunError as error:  # a controller that restarts; the jobs go on
             logger.warning("%s; looking again", error)
             return set()
-        now = time.monotonic()
-        # Without those that were queued again.
-        ended = {job: self._ended.get(job, now) for job in jobs if states[job] == "ended"}
-        self._ended = ended
-        return {job for job, since in ended.items() if now - since >= self._queue.grace}
+        return {job for job, state in states.items() if state == "ended"}
 
-    def _lost(self, key: str, each: _Wanted) -> Outcome:
+    def _lost(self, item: Work, job: str, reason: str) -> Outcome:
         """The outcome of work whose job has ended without reporting it."""
-        log = str(log_of(self.submission.folder, each.job))
-        if each.item.is_finished():
-            return Outcome(key, each.item.label, "done", "done", 0.0, log)
-        if each.job not in self._reasons:
-            self._reasons[each.job] = self._queue.reason(each.job)
-        why = f"job {each.job}: {self._reasons[each.job]}"
-        gist = why if key in self._started else f"not tried; {why}"
-        return Outcome(key, each.item.label, "failed", gist, 0.0, log)
+        log = str(log_of(self.submission.folder, job))
+        if item.is_finished():
+            return Outcome(item.key, item.label, "done", "done", 0.0, log)
+        untried = "" if self.submission.reports.started([item.key]) else "not tried; "
+        return Outcome(item.key, item.label, "failed", f"{untried}job {job}: {reason}", 0.0, log)
 
 
 def bundle(
@@ -281,41 +278,9 @@ def bundle(
     return bundles
 
 
-def _share(work: Sequence[Work], processes: int) -> list[Sequence[Work]]:
-    """Work shared among processes: the k-th takes every k-th piece."""
-    return [work[first::processes] for first in range(processes)]
-
-
-def _living(wanted: Mapping[str, _Wanted]) -> dict[str, _Wanted]:
-    """The work whose jobs wait or run, or of which that cannot be told now."""
-    ended: set[str] = set()
-    for submission in _distinct(wanted):
-        with contextlib.suppress(RunError):  # a controller that does not answer; they may go on
-            states = submission.queue().states(submission.jobs)
-            ended |= {job for job, state in states.items() if state == "ended"}
-    return {key: each for key, each in wanted.items() if each.job not in ended}
-
-
-def _distinct(wanted: Mapping[str, _Wanted]) -> list[Submission]:
-    """The submissions of this work, each once."""
-    return list({each.submission.folder: each.submission for each in wanted.values()}.values())
-
-
-def _with_jobs(submission: Submission, items: Mapping[str, Work]) -> dict[str, _Wanted]:
-    """Those of ``items`` that the submission's jobs compute."""
-    return {
-        key: _Wanted(items[key], submission, job)
-        for job, keys in submission.jobs.items()
-        for key in keys
-        if key in items
-    }
-
-
-def _given(submission: Submission, queue: Queue) -> str:
-    numbers = shorten(submission.numbers, 10)
-    return f"{_count(submission)} given to {queue.name}: {numbers}\nlogs: {submission.folder}"
-
-
-def _count(submission: Submission) -> str:
+def _given(submission: Submission, queue: str = "") -> str:
+    """How many jobs were given to whom, and where they log."""
     count = len(submission.jobs)
-    return f"{count} job{'' if count == 1 else 's'}"
+    jobs = f"{count} job{'' if count == 1 else 's'}"
+    to = f"given to {queue}" if queue else f"(cluster={submission.cluster})"
+    return f"{jobs} {to}: {shorten(submission.numbers, 10)}\nlogs: {submission.folder}"

@@ -1,4 +1,4 @@
-"""The computation of one piece of work, wherever it happens."""
+"""The computation of one piece of work, wherever it happens, and of one after the other here."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
-from bnrecon.jobs.outcome import Kind, Outcome
-from bnrecon.jobs.work import Work
+from bnrecon.jobs.work import Kind, Outcome, Started, Work
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import Interrupted, RunError, UserError
 
-__all__ = ["compute", "details_to"]
+__all__ = ["InProcess", "compute", "details_to"]
 
 details = logging.getLogger(__name__)  # goes to a study's log alone
 
@@ -101,3 +100,30 @@ def details_to(log: Path | None) -> Iterator[None]:
             logger.setLevel(level)
             logger.propagate = propagate
         handler.close()
+
+
+class InProcess:
+    """Computes in this process; another command on this machine may share the same work.
+
+    Args:
+        claims: the folder of the locks that such commands share.
+        log: the file that the details are written to; ``None`` to show them.
+    """
+
+    name = "this process"
+    processes = 1
+
+    def __init__(self, claims: Path, log: Path | None) -> None:
+        self._claims, self._log = claims, log
+
+    def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
+        """See ``Executor.run``; what another command is at comes last."""
+        remaining = [item for stage in stages for item in stage]
+        with details_to(self._log):
+            for waiting in (None, lambda: "waiting for another process that shares this work"):
+                for item in list(remaining):
+                    yield Started(item.key)
+                    outcome = compute(item, self._claims, self._log, waiting)
+                    if outcome is not None:
+                        remaining.remove(item)
+                        yield outcome

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from bnrecon.jobs.cluster import Cluster
-from bnrecon.jobs.in_process import InProcess
+from bnrecon.jobs.computation import InProcess
 from bnrecon.jobs.local_processes import LocalProcesses, require_room
 from bnrecon.jobs.options import JobOptions
 from bnrecon.jobs.work import Batch, Executor

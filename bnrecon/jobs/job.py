@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bnrecon.jobs.outcome import Kind, Outcome
 from bnrecon.jobs.record import Reports
+from bnrecon.jobs.work import Kind, Outcome
 from bnrecon.runtime import files, interruption, locks
 from bnrecon.runtime.errors import Interrupted, UserError
 
@@ -103,18 +103,14 @@ class Job:
             module, _, planner = self.planner.partition(":")
             work = getattr(importlib.import_module(module), planner)(self.words)
         except Exception as error:  # whatever it is, the user is told of every piece
-            self._fail_all(
-                f"it could not be planned in its job: {error}",
-                "mistake" if isinstance(error, UserError) else "failed",
-            )
+            kind: Kind = "mistake" if isinstance(error, UserError) else "failed"
+            self._fail_all(f"it could not be planned in its job: {error}", kind)
             raise
         interruption.finish_loading()
-        ended = self._reports.ended(self.keys)
         exclusive = contextlib.nullcontext() if self.locks else locks.left_out()
         with details_to(self._log), exclusive:
-            for key in self.keys:
-                if key not in ended:
-                    self._reports.end(self._compute(key, work))
+            for key in self._remaining():
+                self._reports.end(self._compute(key, work))
 
     def _compute(self, key: str, work: Mapping[str, Work]) -> Outcome:
         from bnrecon.jobs.computation import compute
@@ -144,7 +140,7 @@ class Job:
         if item.target is None:
             return None
         target = target_key(item.target)
-        outcome = self._reports.outcome(target)
+        outcome = self._reports.outcomes([target]).get(target)
         if outcome is not None and outcome.kind != "done":
             return not_tried(item, {target: outcome})
         if target in self.targets and outcome is None and not work[target].is_finished():
@@ -152,10 +148,15 @@ class Job:
             return self._failure(item.key, item.label, reason)
         return None
 
+    def _remaining(self) -> list[str]:
+        """The keys of work of whose end nothing is reported."""
+        reported = self._reports.outcomes(self.keys)
+        return [key for key in self.keys if key not in reported]
+
     def _fail_all(self, reason: str, kind: Kind = "failed") -> None:
         """Say of all work that remains that it failed."""
         line = " ".join(reason.splitlines())
-        for key in set(self.keys) - self._reports.ended(self.keys):
+        for key in self._remaining():
             self._reports.end(self._failure(key, key, line, kind))
 
     def _failure(self, key: str, label: str, reason: str, kind: Kind = "failed") -> Outcome:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
-from collections.abc import Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import Connection
+from collections.abc import Generator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
-from bnrecon.jobs import worker
-from bnrecon.jobs.outcome import Outcome, Started
-from bnrecon.jobs.work import Work, not_tried, process_log
-from bnrecon.runtime import hardware
+from bnrecon.jobs.computation import compute, details_to
+from bnrecon.jobs.work import Outcome, Started, Work, not_tried, process_log
+from bnrecon.runtime import hardware, interruption
 from bnrecon.runtime.environment import environment
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.units import format_bytes
 
 __all__ = ["LocalProcesses", "gpu_name", "require_room"]
 
+KILLED = "its process was killed (the memory may not suffice for so many processes)"
+GRACE = 60  # seconds that a process has to reach a safe point after it was told to stop
 EACH = 10**9  # bytes that a process takes beside its work: Python with its libraries
 
 
@@ -47,9 +51,9 @@ def require_room(jobs: int, device: torch.device) -> None:
 class LocalProcesses:
     """Computes in processes of this machine. The k-th takes the k-th GPU.
 
-    Each process is a pool of its own, so that one that dies (for want of memory, say) takes nothing
-    with it but the work that it was at. The processes end with this one, however it ends: they
-    watch a pipe whose other end it holds.
+    One that dies (for want of memory, say) takes nothing with it but the work that it was at, and
+    another one takes its place. All end with this process, however it ends: at the next safe
+    point, and, where this one is there to see to it, after a minute at the latest.
 
     Args:
         jobs: number of processes.
@@ -61,94 +65,130 @@ class LocalProcesses:
     def __init__(self, jobs: int, claims: Path, log: Path, device: torch.device) -> None:
         self.name, self.processes = f"{jobs} processes", jobs
         self._claims, self._log, self._device = claims, log, device
-        self._context = multiprocessing.get_context("spawn")
+        self._threads = max(1, torch.get_num_threads() // jobs)
+        self._workers: dict[int, tuple[SpawnProcess, Connection]] = {}
 
     def run(self, stages: Sequence[Sequence[Work]]) -> Generator[Started | Outcome, None, None]:
         """See ``Executor.run``."""
-        listener, held = self._context.Pipe(duplex=False)
-        pools: list[ProcessPoolExecutor] = []
         try:
-            pools += [self._start(number, listener) for number in range(self.processes)]
             # Their share of the threads from the first product on; and the current folder is not on
             # their path, whatever it holds.
-            with environment(OMP_NUM_THREADS=str(self._threads()), PYTHONSAFEPATH="1"):
+            with environment(OMP_NUM_THREADS=str(self._threads), PYTHONSAFEPATH="1"):
+                for number in range(self.processes):
+                    self._start(number)
                 failed: dict[str, Outcome] = {}
                 for stage in stages:
-                    hopeless = [lost for item in stage if (lost := not_tried(item, failed))]
-                    yield from hopeless
-                    keys = {outcome.key for outcome in hopeless}
-                    remaining = [item for item in stage if item.key not in keys]
-                    for event in self._run_stage(remaining, pools, listener):
+                    for event in self._run_stage(stage, failed):
                         if isinstance(event, Outcome) and event.kind != "done":
                             failed[event.key] = event
                         yield event
         except BaseException:
-            held.close()  # stops what is being computed
+            for process, _ in self._workers.values():
+                process.terminate()
             raise
         finally:
-            for pool in pools:
-                pool.shutdown()
-            held.close()
-
-    def _threads(self) -> int:
-        return max(1, torch.get_num_threads() // self.processes)
-
-    def _start(self, number: int, listener: Connection) -> ProcessPoolExecutor:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        file = self._file(number)
-        file.open("a", encoding="utf-8").close()  # what is wrong with it is found, and said, here
-        start = worker.Start(number, self._threads(), gpu_name(number, self._device), file)
-        return ProcessPoolExecutor(
-            1, self._context, initializer=worker.start, initargs=(start, listener)
-        )
+            for process, requests in self._workers.values():
+                requests.close()
+                process.join(GRACE)
+                process.kill()
 
     def _file(self, number: int) -> Path:
         return process_log(self._log, number + 1)
 
+    def _start(self, number: int) -> None:
+        log = self._file(number)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.open("a", encoding="utf-8").close()  # what is wrong with it is found, and said, here
+        context = multiprocessing.get_context("spawn")
+        requests, answers = context.Pipe()
+        share = (answers, os.getpid(), self._threads, gpu_name(number, self._device), log)
+        process = context.Process(target=_serve, args=share)
+        process.start()
+        answers.close()
+        self._workers[number] = process, requests
+
     def _run_stage(
-        self, stage: Sequence[Work], pools: list[ProcessPoolExecutor], listener: Connection
+        self, stage: Sequence[Work], failed: Mapping[str, Outcome]
     ) -> Generator[Started | Outcome, None, None]:
-        queue = deque((item, False) for item in stage)  # whether to wait for another command
-        running: dict[Future[Outcome | None], tuple[int, Work]] = {}
+        hopeless = {item.key: lost for item in stage if (lost := not_tried(item, failed))}
+        yield from hopeless.values()
+        # Whether to wait for another command that is at it.
+        queue = deque((item, False) for item in stage if item.key not in hopeless)
+        running: dict[int, Work] = {}
         while queue or running:
-            busy = {number for number, _ in running.values()}
-            for number in range(len(pools)):
-                if number not in busy and queue:
-                    item, patient = queue.popleft()
-                    running[self._submit(item, patient, number, pools, listener)] = number, item
-                    yield Started(item.key)
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                number, item = running.pop(future)
+            for number in sorted(set(self._workers) - set(running))[: len(queue)]:
+                item, patient = queue.popleft()
+                self._send(number, (item, self._claims, patient))
+                running[number] = item
+                yield Started(item.key)
+            ready = wait([self._workers[number][1] for number in running])
+            for number in [each for each in running if self._workers[each][1] in ready]:
+                item = running.pop(number)
                 try:
-                    outcome = future.result()
-                except BrokenProcessPool:
-                    pools[number].shutdown()
-                    pools[number] = self._start(number, listener)
-                    yield self._died(item, number)
+                    answer = self._workers[number][1].recv()
+                except (EOFError, ConnectionError):
+                    self._start(number)
+                    log = str(self._file(number))
+                    yield Outcome(item.key, item.label, "failed", KILLED, 0.0, log)
                     continue
-                if outcome is None:  # another command is at it
+                if isinstance(answer, BaseException):
+                    raise answer
+                if answer is None:  # another command is at it
                     queue.append((item, True))
                 else:
-                    yield outcome
+                    yield answer
 
-    def _submit(
-        self,
-        item: Work,
-        patient: bool,
-        number: int,
-        pools: list[ProcessPoolExecutor],
-        listener: Connection,
-    ) -> Future[Outcome | None]:
+    def _send(self, number: int, request: tuple[Work, Path, bool]) -> None:
+        """Give a process work, or one that is started anew if it died without any."""
+        try:
+            self._workers[number][1].send(request)
+        except ConnectionError:
+            self._start(number)
+            self._workers[number][1].send(request)
+
+
+def _serve(requests: Connection, leader: int, threads: int, gpu: str | None, log: Path) -> None:
+    """Compute the work that is sent, until the leading process has no more or has ended.
+
+    It computes in a session of its own, so that Ctrl-C in the terminal reaches the process that
+    leads alone, which then tells the others to stop.
+
+    Args:
+        requests: gives pieces of work, each with the folder of the locks and whether to wait for
+            another command that is at it; it takes an outcome for each, ``None`` for one that
+            another command is at, or the exception that stopped it.
+        leader: the leading process.
+        threads: its share of the threads.
+        gpu: its GPU as ``CUDA_VISIBLE_DEVICES`` names it; ``None`` for what there is.
+        log: the file that the details, and whatever else it prints, are written to.
+    """
+    with contextlib.suppress(AttributeError, PermissionError):  # Windows has no sessions
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    with log.open("a", encoding="utf-8") as file:  # a library's last words, too
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(threads)
+    tqdm.set_lock(threading.RLock())  # its own would be left behind, with a warning
+    # Whoever takes the answers may be gone; or this process is told to stop where it has no work.
+    gone = (EOFError, ConnectionError, KeyboardInterrupt)
+    with contextlib.suppress(*gone), interruption.ending_with_parent(leader), details_to(log):
         while True:
+            item, claims, patient = requests.recv()
+            message = f"waiting for another process to finish {item.label}"
             try:
-                return pools[number].submit(worker.compute_work, item, self._claims, patient)
-            except BrokenProcessPool:  # its process died after its last piece of work
-                pools[number] = self._start(number, listener)
+                waiting = (lambda text=message: text) if patient else None
+                requests.send(compute(item, claims, log, waiting))
+            except BaseException as error:  # the leading process is to know what stopped it
+                requests.send(error)
+                return
 
-    def _died(self, item: Work, number: int) -> Outcome:
-        log = self._file(number)
-        reason = "its process was killed (the memory may not suffice for so many processes)"
-        return Outcome(item.key, item.label, "failed", reason, 0.0, str(log))
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def gpu_name(number: int, device: torch.device) -> str | None:

@@ -104,23 +104,21 @@ def read(
         raise UserError(f"cluster={name}: {nearest(name, CLUSTERS)}")
     if name is None and detach:
         raise UserError("--detach: is for cluster=slurm and cluster=local")
-    if name != "slurm":
-        minutes = [f"{key}={values[key]}" for key in ("minutes_per_job",) if key in values]
-        if misplaced := [*slurm, *minutes]:
-            raise UserError(f"{misplaced[0]}: is for cluster=slurm")
-    words = (*(f"{key}={values[key]}" for key in OPTIONS[1:] if key in values), *slurm)
+    cluster_words = (*(f"{key}={values[key]}" for key in OPTIONS[1:] if key in values), *slurm)
+    settings = ClusterSettings()
+    if name == "slurm":
+        if jobs != "1":
+            raise UserError(
+                f"jobs={jobs}: with cluster=slurm, slurm.array_parallelism= says how many jobs "
+                "run at once"
+            )
+        settings = cluster_settings.read(config_dir, slurm)
+    elif misplaced := [*slurm, *(word for word in cluster_words if word.startswith("minutes"))]:
+        raise UserError(f"{misplaced[0]}: is for cluster=slurm")
     if name is None:
         return JobOptions(int(jobs))
-    if name == "local":
-        return JobOptions(int(jobs), ClusterOptions(name, ClusterSettings(), words, detach=detach))
-    if jobs != "1":
-        raise UserError(
-            f"jobs={jobs}: with cluster=slurm, slurm.array_parallelism= says how many jobs "
-            "run at once"
-        )
-    settings = cluster_settings.read(config_dir, slurm)
-    minutes_per_job = _minutes(values.get("minutes_per_job", "10"))
-    return JobOptions(1, ClusterOptions(name, settings, words, minutes_per_job, detach))
+    minutes = _minutes(values.get("minutes_per_job", "10"))
+    return JobOptions(int(jobs), ClusterOptions(name, settings, cluster_words, minutes, detach))
 
 
 def _minutes(text: str) -> float:

@@ -1,4 +1,7 @@
-"""Where jobs wait and run: Slurm, or processes of this machine that outlive the command."""
+"""Where jobs wait and run: Slurm, or processes of this machine that outlive the command.
+
+A job is ``"queued"``, ``"running"`` or ``"ended"``; what it has computed, it reports itself.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
@@ -25,42 +27,19 @@ from bnrecon.runtime.extras import install_command
 if TYPE_CHECKING:
     from bnrecon.jobs.job import Job
 
-__all__ = ["MOST_JOBS", "LocalQueue", "Queue", "SlurmQueue", "count_states", "log_of", "open_queue"]
+__all__ = ["MOST_JOBS", "LocalQueue", "Queue", "SlurmQueue", "log_of", "open_queue"]
 
 COMMANDS = ("sbatch", "srun", "sacct", "squeue", "scancel", "scontrol")
 MOST_JOBS = 1000  # of an array, by Slurm's own default
 
-# What Slurm says of jobs that it ended, and what that means here.
-ENDS = {
+# Why Slurm ended a job, and what that means here; of all else its own word says enough.
+REASONS = {
     "OUT_OF_MEMORY": "it ran out of memory; give more by slurm.mem=",
     "TIMEOUT": "its time limit came before a safe point; give more by slurm.time=",
     "CANCELLED": "it was cancelled",
     "NODE_FAIL": "its node failed",
     "PREEMPTED": "it was preempted, and this partition does not queue such jobs again",
 }
-
-
-class Queue(Protocol):
-    """Takes jobs, and says what becomes of them."""
-
-    name: str  # where the jobs run, in words
-    grace: float  # seconds that a file may take to be seen from another machine
-
-    def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
-        """Have jobs run once those of ``after`` have ended; return their numbers.
-
-        Raises:
-            UserError: they are refused.
-        """
-
-    def states(self, jobs: Iterable[str]) -> dict[str, str]:
-        """``"queued"``, ``"running"`` or ``"ended"`` for each job."""
-
-    def reason(self, job: str) -> str:
-        """How a job ended, for one that left work undone."""
-
-    def cancel(self, jobs: Sequence[str]) -> None:
-        """End jobs, those that run at their next safe point."""
 
 
 def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = None) -> Queue:
@@ -74,14 +53,7 @@ def open_queue(cluster: str, folder: Path, settings: ClusterSettings | None = No
     Raises:
         UserError: submitit or Slurm's commands are missing.
     """
-    if cluster == "local":
-        return LocalQueue(folder)
-    try:
-        import submitit  # noqa: F401  # it is an extra
-    except ImportError:
-        raise UserError(f"cluster=slurm needs submitit: {install_command('slurm')}") from None
-    logging.getLogger("submitit").setLevel(logging.ERROR)
-    return SlurmQueue(folder, settings or ClusterSettings())
+    return LocalQueue(folder) if cluster == "local" else SlurmQueue(folder, settings)
 
 
 def log_of(folder: Path, job: str) -> Path:
@@ -92,21 +64,29 @@ def log_of(folder: Path, job: str) -> Path:
 class SlurmQueue:
     """Slurm, through submitit; its accounting says how jobs ended."""
 
-    name, grace = "Slurm", 15.0
+    name = "Slurm"
+    grace = 15.0  # seconds that a file may take to be seen from another machine
 
-    def __init__(self, folder: Path, settings: ClusterSettings) -> None:
+    def __init__(self, folder: Path, settings: ClusterSettings | None = None) -> None:
+        try:
+            import submitit.slurm.slurm
+        except ImportError:  # it is an extra
+            raise UserError(f"cluster=slurm needs submitit: {install_command('slurm')}") from None
         if missing := [name for name in COMMANDS if shutil.which(name) is None]:
             raise UserError(
                 f"cluster=slurm: {', '.join(missing)} not found; give the command on a machine of "
                 "the cluster, or cluster=local"
             )
-        from submitit.slurm.slurm import SlurmInfoWatcher
-
-        self._folder, self._settings = folder, settings
-        self._watcher = SlurmInfoWatcher(delay_s=60)
+        logging.getLogger("submitit").setLevel(logging.ERROR)
+        self._folder, self._settings = folder, settings or ClusterSettings()
+        self._watcher = submitit.slurm.slurm.SlurmInfoWatcher(delay_s=60)
 
     def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
-        """See ``Queue.submit``."""
+        """Have jobs run once those of ``after`` have ended; return their numbers.
+
+        Raises:
+            UserError: they are refused.
+        """
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -151,7 +131,7 @@ class SlurmQueue:
         return {name: value for name, value in parameters.items() if value is not None}
 
     def states(self, jobs: Iterable[str]) -> dict[str, str]:
-        """See ``Queue.states``."""
+        """The state of each job."""
         return {job: self._state(job) for job in jobs}
 
     def _state(self, job: str) -> str:
@@ -165,30 +145,34 @@ class SlurmQueue:
         return "running" if state in ("RUNNING", "COMPLETING") else "queued"
 
     def reason(self, job: str) -> str:
-        """See ``Queue.reason``; the state of a step tells more than that of its job."""
+        """How a job ended that left work undone; the state of a step tells more than its own."""
         lines = _call("sacct", "-n", "-P", "-j", job, "-o", "State,ExitCode", check=False)
         states = [line.split("|")[0].partition(" ")[0] for line in lines.splitlines()]
-        for state, words in ENDS.items():
+        for state, reason in REASONS.items():
             if state in states:
-                return f"{words} ({state})"
+                return f"{reason} ({state})"
         return f"its process ended ({states[0] if states else 'state unknown'})"
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """See ``Queue.cancel``; whole arrays are named by one number."""
+        """End jobs, those that run at their next safe point; one number names a whole array."""
         _call("scancel", *dict.fromkeys(job.partition("_")[0] for job in jobs), check=False)
 
 
 class LocalQueue:
     """Processes of this machine, which start at once and outlive the command and its terminal."""
 
-    name, grace = "this machine", 1.0
+    name = "this machine"
+    grace = 1.0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def submit(self, jobs: Sequence[Job], name: str, after: Iterable[str]) -> list[str]:
-        """See ``Queue.submit``; none of them is to wait."""
-        del after
+    def submit(self, jobs: Sequence[Job], name: str, _after: Iterable[str]) -> list[str]:
+        """Start all of them, or none: they wait for each other's targets by file locks.
+
+        Raises:
+            UserError: one cannot be started.
+        """
         numbers: list[str] = []
         try:
             for number, job in enumerate(jobs):
@@ -218,15 +202,15 @@ class LocalQueue:
         return str(process.pid)
 
     def states(self, jobs: Iterable[str]) -> dict[str, str]:
-        """See ``Queue.states``."""
+        """The state of each job."""
         return {job: "ended" if self._process(job) is None else "running" for job in jobs}
 
     def reason(self, job: str) -> str:
-        """See ``Queue.reason``."""
+        """How a job ended that left work undone."""
         return f"process {job} was ended (by somebody, or for want of memory)"
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """See ``Queue.cancel``."""
+        """End jobs at their next safe point."""
         for job in jobs:
             if (process := self._process(job)) is not None:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -241,6 +225,9 @@ class LocalQueue:
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
+
+
+Queue: TypeAlias = SlurmQueue | LocalQueue
 
 
 def _call(*command: str, check: bool = True) -> str:
@@ -265,14 +252,3 @@ def _gist(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
     return (errors or lines or ["no reason was given"])[0]
-
-
-def count_states(states: Iterable[str]) -> str:
-    """Jobs by state, in words.
-
-    >>> count_states(["queued", "running", "queued"])
-    '1 running, 2 queued'
-    """
-    counts = Counter(states)
-    order = ("running", "queued", "ended")
-    return ", ".join(f"{counts[state]} {state}" for state in order if counts[state])

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bnrecon.config.cluster_settings import ClusterSettings
-from bnrecon.jobs.outcome import Outcome
-from bnrecon.jobs.queues import Queue, count_states, open_queue
-from bnrecon.jobs.work import Batch, title
-from bnrecon.runtime import files, locks, provenance
+from bnrecon.jobs.queues import Queue, open_queue
+from bnrecon.jobs.work import Batch, Outcome, title
+from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import RunError, UserError
 
@@ -32,14 +31,14 @@ JOBS = "jobs"  # the folder of all submissions of a batch
 RECORD = "submission.json"
 
 
+@dataclass(frozen=True)
 class Reports:
     """What jobs say: a small file when they begin with a piece of work, another at its end.
 
     A result counts only if it is stored where it belongs.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    folder: Path
 
     def start(self, key: str) -> None:
         """A job begins with a piece of work."""
@@ -49,34 +48,28 @@ class Reports:
         """A piece of work has ended."""
         files.write_json(self._file("outcomes", outcome.key), dataclasses.asdict(outcome))
 
-    def outcome(self, key: str) -> Outcome | None:
-        """What became of a piece of work, once a job has said so."""
-        path = self._file("outcomes", key)
-        try:
-            return Outcome(**files.read_json(path))
-        except FileNotFoundError:
-            return None
-        except (files.Damaged, TypeError) as error:
-            return Outcome(key, key, "failed", f"{path} is damaged ({error})", 0.0, str(path))
-
     def started(self, keys: Iterable[str]) -> set[str]:
         """Those that a job has begun with."""
-        return self._among("started", keys)
+        return set(self._reported("started", keys))
 
-    def ended(self, keys: Iterable[str]) -> set[str]:
-        """Those that a job has reported the end of."""
-        return self._among("outcomes", keys)
+    def outcomes(self, keys: Iterable[str]) -> dict[str, Outcome]:
+        """What became of those of which a job has said so; a damaged report counts for none."""
+        outcomes = {}
+        for key, path in self._reported("outcomes", keys).items():
+            with contextlib.suppress(files.Damaged, TypeError):
+                outcomes[key] = Outcome(**files.read_json(path))
+        return outcomes
 
-    def _among(self, kind: str, keys: Iterable[str]) -> set[str]:
-        """One look at a folder, in place of one at each file."""
+    def _reported(self, kind: str, keys: Iterable[str]) -> dict[str, Path]:
+        """The files that there are, by one look at their folder."""
+        names: set[str] = set()
         with contextlib.suppress(OSError):
-            names = {path.name for path in (self._folder / kind).iterdir()}
-            return {key for key in keys if self._file(kind, key).name in names}
-        return set()
+            names = {path.name for path in (self.folder / kind).iterdir()}
+        return {key: path for key in keys if (path := self._file(kind, key)).name in names}
 
     def _file(self, kind: str, key: str) -> Path:
         # A key may itself be as long as a file's name can be.
-        return self._folder / kind / f"{content_key({'key': key})}.json"
+        return self.folder / kind / f"{content_key({'key': key})}.json"
 
 
 @dataclass(frozen=True)
@@ -85,11 +78,9 @@ class Submission:
 
     Args:
         folder: holds the record, the logs of the jobs and what they report.
-        name: the folder's name of the study or the sweep.
         scale: see ``Batch``.
         cluster: ``"slurm"`` or ``"local"``.
         command: what continues it.
-        submitted: when (ISO 8601, UTC).
         host: the machine of the command.
         jobs: the keys of the work that each job computes, by the cluster's number of the job.
         collected: the keys of which a command has told the user what became of them, or that are
@@ -97,14 +88,17 @@ class Submission:
     """
 
     folder: Path
-    name: str
     scale: str
     cluster: str
     command: str
-    submitted: str
     host: str
     jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     collected: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The folder's name of the study or the sweep."""
+        return self.folder.parent.parent.name
 
     @property
     def keys(self) -> list[str]:
@@ -123,9 +117,7 @@ class Submission:
 
     def done(self) -> dict[str, Outcome]:
         """What its jobs have computed and nobody has collected, by key."""
-        reports = self.reports
-        ended = reports.ended(self.keys) - self.collected
-        outcomes = {key: outcome for key in ended if (outcome := reports.outcome(key)) is not None}
+        outcomes = self.reports.outcomes(key for key in self.keys if key not in self.collected)
         return {key: outcome for key, outcome in outcomes.items() if outcome.kind == "done"}
 
     def queue(self, settings: ClusterSettings | None = None) -> Queue:
@@ -151,9 +143,7 @@ class Submission:
     def collect(self, keys: Iterable[str]) -> Submission:
         """Without waiting for some work any more; the record is written where that is new."""
         collected = self.collected.union(keys)
-        return (
-            self if collected == self.collected else replace(self, collected=collected)._written()
-        )
+        return replace(self, collected=collected)._written() if collected - self.collected else self
 
     def _written(self) -> Submission:
         content = dataclasses.asdict(self) | {"collected": sorted(self.collected)}
@@ -165,9 +155,8 @@ class Submission:
 def new_submission(batch: Batch, cluster: str) -> Submission:
     """A submission with a folder of its own, and no jobs yet."""
     name = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    folder, now = (batch.folder / JOBS / name).absolute(), provenance.now()
-    host = socket.gethostname()
-    return Submission(folder, batch.folder.name, batch.scale, cluster, batch.command, now, host)
+    folder = (batch.folder / JOBS / name).absolute()
+    return Submission(folder, batch.scale, cluster, batch.command, socket.gethostname())
 
 
 @contextlib.contextmanager
@@ -185,15 +174,12 @@ def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
         folder: the folder of the study or the sweep.
         scale: of this scale only.
     """
-    try:
-        folders = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    read = [submission for each in folders if (submission := _read(each.absolute()))]
+    read = [_read(path.parent.absolute()) for path in sorted(folder.glob(f"{JOBS}/*/{RECORD}"))]
     return [
         submission
         for submission in read
-        if scale in (None, submission.scale)
+        if submission is not None
+        and scale in (None, submission.scale)
         and not submission.collected.issuperset(submission.keys)
     ]
 
@@ -204,9 +190,7 @@ def _read(folder: Path) -> Submission | None:
         content["jobs"] = {job: tuple(keys) for job, keys in content["jobs"].items()}
         content["collected"] = frozenset(content["collected"])
         return Submission(folder=folder, **content)
-    except FileNotFoundError:
-        return None
-    except (files.Damaged, AttributeError, KeyError, TypeError) as error:
+    except (files.Damaged, FileNotFoundError, AttributeError, KeyError, TypeError) as error:
         logger.warning(
             "%s is damaged, or was written by another version of bnrecon (%s); which jobs it names "
             "is not known: end those that still run yourself, then remove %s",
@@ -248,27 +232,25 @@ def states(folder: Path, scale: str | None = None) -> list[State]:
 
 def state(submission: Submission) -> State:
     """How far a submission is; the cluster is asked only while work is open."""
-    reports, keys = submission.reports, submission.keys
-    ended, started = reports.ended(keys), reports.started(keys)
-    where: dict[str, str] = {}
+    outcomes = submission.reports.outcomes(submission.keys)
+    started = submission.reports.started(submission.keys)
+    job_states: dict[str, str] = {}
     problem = ""
-    if len(ended) < len(set(keys)):
+    if not outcomes.keys() >= set(submission.keys):
         try:
-            where = submission.queue().states(submission.jobs)
+            job_states = submission.queue().states(submission.jobs)
         except (UserError, RunError) as error:
             problem = str(error)
-    counts: Counter[str] = Counter()
-    for job, work in submission.jobs.items():
-        for key in work:
-            if key in ended:
-                outcome = reports.outcome(key)
-                counts["finished" if outcome and outcome.kind == "done" else "failed"] += 1
-            elif where.get(job) == "ended":
+    counts = dict.fromkeys(("finished", "failed", "running", "queued"), 0)
+    for job, keys in submission.jobs.items():
+        for key in keys:
+            if key in outcomes:
+                counts["finished" if outcomes[key].kind == "done" else "failed"] += 1
+            elif job_states.get(job) == "ended":
                 counts["failed"] += 1
             else:
                 counts["running" if key in started else "queued"] += 1
-    work_counts = {name: counts[name] for name in ("finished", "failed", "running", "queued")}
-    return State(submission, **work_counts, jobs=dict(Counter(where.values())), problem=problem)
+    return State(submission, **counts, jobs=dict(Counter(job_states.values())), problem=problem)
 
 
 def cancel(folder: Path, scale: str | None = None) -> list[str]:
@@ -294,17 +276,18 @@ def cancel(folder: Path, scale: str | None = None) -> list[str]:
     with handing_out(folder):  # a command may be giving jobs just now
         for submission in submissions(folder, scale):
             queue = submission.queue()
-            where = queue.states(submission.jobs)
-            living = [job for job, state in where.items() if state != "ended"]
+            job_states = queue.states(submission.jobs)
+            living = [job for job, state in job_states.items() if state != "ended"]
             if not living:
                 continue
-            before = state(submission)
+            finished = state(submission).finished
             queue.cancel(living)
             submission.collect(submission.keys)
+            counts = Counter(job_states[job] for job in living)
+            told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts, reverse=True))
             lines.append(
-                f"cancelled of {title(submission.name, submission.scale)}: "
-                f"{count_states(where[job] for job in living)} "
-                f"(jobs {', '.join(submission.numbers)}); {before.finished} of "
+                f"cancelled of {title(submission.name, submission.scale)}: {told} "
+                f"(jobs {', '.join(submission.numbers)}); {finished} of "
                 f"{len(set(submission.keys))} tasks are computed, and stay"
             )
     return lines

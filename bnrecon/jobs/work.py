@@ -1,4 +1,4 @@
-"""What is computed, by whom, and what of it lies where: work, executors and batches."""
+"""What is computed, what becomes of it, by whom, and where: work, outcomes, executors, batches."""
 
 from __future__ import annotations
 
@@ -6,18 +6,53 @@ import dataclasses
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from bnrecon.jobs.outcome import Outcome, Started
 from bnrecon.runtime.digests import content_key, json_values
 
 if TYPE_CHECKING:
     from bnrecon.config.schema import RunConfig
     from bnrecon.data import DataSpec
 
-__all__ = ["SWEEP", "Batch", "Executor", "Work", "not_tried", "process_log", "target_key", "title"]
+__all__ = [
+    "SWEEP", "Batch", "Detached", "Executor", "Kind", "Outcome", "Started", "Work", "not_tried",
+    "process_log", "target_key", "title",
+]  # fmt: skip
 
 SWEEP = "sweep"  # in the place of a scale
+Kind = Literal["done", "mistake", "failed"]
+
+
+class Detached(Exception):
+    """The work goes on elsewhere, and this process need not wait; the message says where."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """Somebody is at work on it from now on."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a piece of work ended.
+
+    Args:
+        key: the work's key.
+        label: what progress calls it.
+        kind: ``"done"``; ``"mistake"`` in the request; ``"failed"`` for any other reason.
+        gist: the result in short, or the reason, in one line.
+        seconds: how long it took.
+        log: the file that holds the details.
+    """
+
+    key: str
+    label: str
+    kind: Kind
+    gist: str
+    seconds: float
+    log: str
 
 
 class Work(Protocol):
@@ -163,9 +198,8 @@ def not_tried(item: Work, failed: Mapping[str, Outcome]) -> Outcome | None:
         item: the work.
         failed: outcomes of work that failed, by key.
     """
-    if not failed or item.target is None:
+    if not failed or item.target is None or (key := target_key(item.target)) not in failed:
         return None
-    if (target := failed.get(target_key(item.target))) is None:
-        return None
+    target = failed[key]
     gist = f"not tried: {target.label} failed ({target.gist})"
     return Outcome(item.key, item.label, "failed", gist, 0.0, target.log)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from bnrecon.operators.base import CHUNK_BYTES, Operator
-from bnrecon.operators.rows import Rows
+from bnrecon.operators.rows import TILE, Rows
 from bnrecon.operators.signs import ExpandedSigns, SignMatrix, has_room_for_signs
 from bnrecon.runtime.precision import FLOAT64, Precision
 
@@ -54,6 +54,17 @@ class Generated(Operator):
         self.size = transposed.size * first.size
         self.tile_rows = tile_rows
         self._norms: torch.Tensor | None = None
+
+    @staticmethod
+    def tile_bytes(features: int, numbers: int, device: torch.device) -> int:
+        """Bytes of the tiles of a float64 product, with ``numbers`` numbers a feature.
+
+        Ten of ``TILE`` numbers are enough on a processor for tiles, their random numbers and
+        products; on a GPU there are rows of B^T and of A, and their product with the vector.
+        """
+        if device.type == "cpu":
+            return 8 * max(10 * TILE, 4 * TILE_ROWS * numbers)
+        return 3 * min(CHUNK_BYTES[device.type], 8 * features * numbers)
 
     def _tiles(self, many: int) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Features in runs, and rows of B^T and A; ``many`` numbers a feature are made."""

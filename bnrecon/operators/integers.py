@@ -12,7 +12,7 @@ from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.operators.rows import HeldRows, Rows
 from bnrecon.runtime.precision import INT8
 
-__all__ = ["EXPANDED_BYTES", "IntegerProducts", "find_signs", "round_to_levels"]
+__all__ = ["IntegerProducts", "find_signs", "round_to_levels"]
 
 LEVELS = 127  # the largest multiple that a vector's entries are rounded to; -128 is not taken
 SUM_LIMIT = 2**31  # what sums in 32 bits stay below
@@ -127,6 +127,11 @@ class IntegerProducts(Products):
         # From (m, c0, k) to the rows of ``long`` times k times those of ``short``, and back.
         self.entering = (1, 2, 0) if swapped else (0, 2, 1)
         self.leaving = (1, 2, 0) if swapped else (2, 1, 0)
+
+    @staticmethod
+    def pair_bytes(numbers: int, device: torch.device) -> int:
+        """Bytes of A and B at one byte a sign, and one of them across, where they are expanded."""
+        return 2 * numbers if device.type == "cpu" and numbers <= EXPANDED_BYTES else 0
 
     def nearest(self, vector: torch.Tensor) -> torch.Tensor:
         """The nearest vector (length,) whose products are exact, in float64."""

@@ -97,6 +97,11 @@ class SignMatrix:
         """What all bits take."""
         return 2 * self.columns * -(-self.rows // GROUP)
 
+    @staticmethod
+    def pair_bytes(numbers: int, device: torch.device) -> int:
+        """Bytes of the bits that are kept of A and B, which have ``numbers`` signs together."""
+        return numbers // 8 if device.type != "cpu" else min(numbers // 8, 2 * HELD_BYTES)
+
     def words(self, start: int, stop: int) -> torch.Tensor:
         """The words of groups ``start`` to ``stop`` of 16 rows, (stop - start, columns)."""
         if self.held is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -16,15 +15,13 @@ __all__ = [
     "fold_inner_shift",
     "norm_values",
     "present_map",
-    "rounded_scale",
     "shift_at_output",
     "shifts_at_output",
     "write_map",
 ]
 
 
-@dataclass(frozen=True)
-class AffineMap:
+class AffineMap(NamedTuple):
     """An affine map y = scale · x + shift by channel (float64), and running statistics.
 
     The statistics are in the layer's own precision, once ``rounded``.
@@ -40,40 +37,27 @@ class AffineMap:
         gamma = self.scale * (self.variance.double() + eps).sqrt()
         return gamma, self.shift + self.scale * self.mean.double()
 
+    def values(self, eps: float) -> tuple[torch.Tensor, ...]:
+        """What that BatchNorm holds: γ, β, mean and variance."""
+        return *self.parameters(eps), self.mean, self.variance
+
     def to(self, device: torch.device) -> AffineMap:
         """The same map on a device."""
-        parts = (self.scale, self.shift, self.mean, self.variance)
-        return AffineMap(*(part.to(device) for part in parts))
+        return AffineMap(*(part.to(device) for part in self))
 
     def rounded(self, precision: torch.dtype) -> AffineMap:
         """The same map with running statistics of this precision."""
-        mean, variance = self.mean.to(precision), self.variance.to(precision)
-        return AffineMap(self.scale, self.shift, mean, variance)
+        return self._replace(mean=self.mean.to(precision), variance=self.variance.to(precision))
 
     @classmethod
     def join(cls, maps: Sequence[AffineMap]) -> AffineMap:
         """One map of all channels from maps of groups of them."""
-        parts = zip(*((m.scale, m.shift, m.mean, m.variance) for m in maps), strict=True)
-        return cls(*(torch.cat(part) for part in parts))
+        return cls(*map(torch.cat, zip(*maps, strict=True)))
 
     @classmethod
-    def of_parameters(
-        cls,
-        gamma: torch.Tensor,
-        beta: torch.Tensor,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        eps: float,
-    ) -> AffineMap:
-        """The map that a BatchNorm does.
-
-        Args:
-            gamma: (c,), its weight, float64.
-            beta: (c,), its bias, float64.
-            mean: (c,), its running mean.
-            variance: (c,), its running variance.
-            eps: what it adds to the variance.
-        """
+    def of_values(cls, values: Sequence[torch.Tensor], eps: float) -> AffineMap:
+        """The map of a BatchNorm with these γ, β (in float64), running mean and variance, (c,)."""
+        gamma, beta, mean, variance = values
         scale = gamma / (variance.double() + eps).sqrt()
         return cls(scale, beta - scale * mean.double(), mean, variance)
 
@@ -89,10 +73,8 @@ def norm_values(
 
 def write_map(norm: Norm, wanted: AffineMap) -> None:
     """Make a normalization compute with this map."""
-    gamma, beta = wanted.parameters(norm.eps)
-    values = (gamma, beta, wanted.mean, wanted.variance)
     with torch.no_grad():
-        for held, value in zip(norm_values(norm), values, strict=True):
+        for held, value in zip(norm_values(norm), wanted.values(norm.eps), strict=True):
             held.copy_(value)
 
 
@@ -100,25 +82,19 @@ def present_map(norm: Norm, wanted: AffineMap | None) -> AffineMap:
     """The map that a normalization does now: the one written or, once changed, its parameters'."""
     gamma, beta, mean, variance = held = norm_values(norm)
     if wanted is not None:
-        values = (*wanted.parameters(norm.eps), wanted.mean, wanted.variance)
-        if all(torch.equal(v.to(h), h) for v, h in zip(values, held, strict=True)):
+        values = zip(wanted.values(norm.eps), held, strict=True)
+        if all(torch.equal(value.to(now), now) for value, now in values):
             return wanted.to(gamma.device)  # the network may have been moved since it was written
-    return AffineMap.of_parameters(gamma.double(), beta.double(), mean, variance, norm.eps)
-
-
-def rounded_scale(norm: Norm) -> torch.Tensor:
-    """The scale of a normalization in its own precision."""
-    gamma, _, _, variance = norm_values(norm)
-    return gamma * torch.rsqrt(variance + norm.eps)
+    return AffineMap.of_values((gamma.double(), beta.double(), mean, variance), norm.eps)
 
 
 def shift_at_output(features: Features, shift: torch.Tensor) -> torch.Tensor:
     """What a shift t (c1,) of the intermediate channels adds: Σ_l Σ_tap B[i, l, tap] t_l, (c2,)."""
-    if not bool(shift.any()):
-        return torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
-    if features.identity:
-        return shift.reshape(features.shape.outputs, -1).sum(1)
     added = torch.zeros(features.shape.outputs, dtype=torch.float64, device=shift.device)
+    if not bool(shift.any()):
+        return added
+    if features.identity:
+        return shift.reshape(len(added), -1).sum(1)
     for part, second in features.second_parts(shift.device):
         added += second.flatten(2).sum(2, dtype=torch.float64) @ shift[part]
     return added
@@ -148,6 +124,6 @@ def fold_inner_shift(
     """
     shift = -first.scale * first.mean.double()  # with which β = t + s ∘ μ is 0
     added = shifts_at_output(pairs, shift - first.shift)
-    return replace(first, shift=shift), replace(
-        second, shift=second.shift - second.scale * added, mean=second.mean.double() + added
-    )
+    moved = second.shift - second.scale * added
+    mean = second.mean.double() + added
+    return first._replace(shift=shift), second._replace(shift=moved, mean=mean)

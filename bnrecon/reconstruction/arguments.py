@@ -12,6 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.kernels import changes_to_torch
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.runtime.errors import UserError, nearest, shorten
 from bnrecon.runtime.user_code import unregistered
 from bnrecon.solvers.register import SOLVERS
@@ -23,7 +24,6 @@ __all__ = [
     "check_parameters",
     "check_seed",
     "check_tensors",
-    "check_unsupported",
     "feature_spec",
     "solver_spec",
 ]
@@ -41,15 +41,11 @@ def check_model(model: nn.Module) -> None:
     """Raise ``UserError`` unless this is a module in eval mode that can be read and rebuilt."""
     check_module(model)
     if isinstance(model, torch.jit.ScriptModule):
-        raise UserError(
-            "the model is compiled by torch.jit, its layers cannot be replaced; "
-            "give the module it was made of"
-        )
+        state = "compiled by torch.jit, its layers cannot be replaced"
+        raise UserError(f"the model is {state}; give the module it was made of")
     if any(module.training for module in model.modules()):
-        raise UserError(
-            "the model is in training mode, its normalization not yet fixed; "
-            "call model.eval() before reconstruct"
-        )
+        state = "in training mode, its normalization not yet fixed"
+        raise UserError(f"the model is {state}; call model.eval() before reconstruct")
     if changes := changes_to_torch():
         raise UserError(
             f"{shorten(changes)}, so that layers do not compute what PyTorch's do; undo that while "
@@ -78,26 +74,22 @@ def check_parameters(model: nn.Module) -> None:
         )
     if any(value.layout != torch.strided for value in model.parameters()):
         raise UserError("the model holds sparse tensors: give it with their to_dense()")
-    types = {str(value.dtype).removeprefix("torch.") for value in model.parameters()}
-    if others := {name for name in types if name.startswith("complex")}:
-        raise UserError(
-            f"the model holds {', '.join(sorted(others))} parameters; reconstruct works on real "
-            "numbers"
-        )
-    if others := types - {"float32", "float64"}:
-        raise UserError(
-            f"the model holds {', '.join(sorted(others))} parameters; "
-            "reconstruct works in float32 or float64: call model.float()"
-        )
+    types = {dtype_name(value.dtype) for value in model.parameters()}
+    others = {name for name in types if name.startswith("complex")}
+    works = "on real numbers"
+    if not others:
+        others = types - {"float32", "float64"}
+        works = "in float32 or float64: call model.float()"
+    if others:
+        held = ", ".join(sorted(others))
+        raise UserError(f"the model holds {held} parameters; reconstruct works {works}")
 
 
 def check_tensors(model: nn.Module) -> None:
     """Raise ``UserError`` unless all of the model's tensors hold numbers."""
     if any(value.is_meta for value in [*model.parameters(), *model.buffers()]):
-        raise UserError(
-            "model: some of its tensors are on the meta device and hold no numbers; "
-            "load its weights first"
-        )
+        why = "some of its tensors are on the meta device and hold no numbers"
+        raise UserError(f"model: {why}; load its weights first")
 
 
 def check_seed(seed: object) -> None:
@@ -113,12 +105,6 @@ def check_seed(seed: object) -> None:
         raise UserError(f"seed={seed!r}: must be a whole number from 0 to 2^63 - 1")
 
 
-def check_unsupported(unsupported: object) -> None:
-    """Raise ``UserError`` unless this is ``"raise"`` or ``"keep"``."""
-    if unsupported not in ("raise", "keep"):
-        raise UserError(f"unsupported={unsupported}: {nearest(unsupported, ('raise', 'keep'))}")
-
-
 def feature_spec(features: object, oversampling: float | None = None) -> FeatureSpec:
     """The spec of ``features``, a name or a spec, with ``oversampling`` where that is given.
 
@@ -129,9 +115,7 @@ def feature_spec(features: object, oversampling: float | None = None) -> Feature
     if not isinstance(name, str) or name not in DISTRIBUTIONS:
         raise unregistered("features", name, DISTRIBUTIONS)
     spec = features if isinstance(features, FeatureSpec) else FeatureSpec(name)
-    if oversampling is None:
-        return spec
-    return dataclasses.replace(spec, oversampling=oversampling)
+    return spec if oversampling is None else dataclasses.replace(spec, oversampling=oversampling)
 
 
 def solver_spec(solver: object) -> SolverSpec:

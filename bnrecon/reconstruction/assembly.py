@@ -1,31 +1,44 @@
-"""From solutions to the source network."""
+"""From solutions to the source network: features, and the normalizations that they take."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import torch
+
+from bnrecon.construction.activation import FIRST_ACTIVATIONS, LinearRegion, linear_region
+from bnrecon.construction.two_layer import TargetLayer
+from bnrecon.features.pair import Features
+from bnrecon.operators.system import Scales, System
+from bnrecon.reconstruction.affine_map import AffineMap, shift_at_output
 from bnrecon.reconstruction.attention import pack
-from bnrecon.reconstruction.building import BuiltLayer, build_layer
 from bnrecon.reconstruction.folding import replacements
+from bnrecon.reconstruction.groups import joined_digest, weakest
+from bnrecon.reconstruction.layer_report import report_layer
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.plan import Plan
-from bnrecon.reconstruction.refusal import layer_label
-from bnrecon.reconstruction.report import Reconstruction
+from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.refusal import dtype_name
+from bnrecon.reconstruction.report import LayerReport, Reconstruction
+from bnrecon.reconstruction.solving import group_system, tolerance_for
+from bnrecon.reconstruction.source_file import LayerRecipe
+from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute
 from bnrecon.runtime.errors import RunError, UserError, shorten
 from bnrecon.runtime.torch_modes import outside_torch_modes
-from bnrecon.solvers.base import Solution
+from bnrecon.solvers.base import Solution, SolverReport
+from bnrecon.solvers.solving import relative_residual
 
-__all__ = ["assemble", "check_moments", "join_layers"]
+__all__ = ["FOREIGN", "BuiltLayer", "assemble", "build_layer", "check_moments", "join_layers"]
 
+FOREIGN = "its solution solves another system: one of another seed, model or features"
 NOTHING = 1e-6  # inputs that are never larger than this tell no range
 
 
 @outside_torch_modes
 def assemble(
-    plan: Plan,
-    solutions: Mapping[str, Solution],
-    moments: Mapping[str, LayerMoments] | None = None,
+    plan: Plan, solutions: Mapping[str, Solution], moments: Mapping[str, LayerMoments] | None = None
 ) -> Reconstruction:
     """Build the source network from a solution for every layer of a plan.
 
@@ -44,19 +57,17 @@ def assemble(
         UserError: a solution or the moments are missing, or not of this plan.
         RunError: a number overflows in the network's precision.
     """
-    known = check_moments(plan, moments)
+    checked = check_moments(plan, moments)
     if missing := [layer.label for layer in plan.layers if layer.name not in solutions]:
         raise UserError(f"solutions: missing for {shorten(missing)}; solve_layer computes them")
-    return join_layers(
-        plan,
-        [build_layer(layer, solutions[layer.name], known.get(layer.name)) for layer in plan.layers],
-    )
+    solved = [(layer, solutions[layer.name], checked.get(layer.name)) for layer in plan.layers]
+    return join_layers(plan, [build_layer(*each) for each in solved])
 
 
 def join_layers(plan: Plan, built: Sequence[BuiltLayer]) -> Reconstruction:
     """The source network of a plan's layers, each built by ``build_layer``, in their order."""
-    found = [layer.found for layer in plan.layers]
-    network = pack(substitute(plan.model, replacements(found, (part.layer for part in built))))
+    targets = [layer.found for layer in plan.layers]
+    network = pack(substitute(plan.model, replacements(targets, (part.layer for part in built))))
     notes = list(plan.notes)
     if frozen := freeze(network):
         notes.append(f"frozen too, as only normalizations stay trainable: {shorten(frozen)}")
@@ -79,31 +90,143 @@ def check_moments(
             f"activation={activation} needs images: without the range of its inputs no shift into "
             "the linear region is known"
         )
-    known = {name: seen for name, seen in (moments or {}).items() if seen.count}
+    reached = {name: seen for name, seen in (moments or {}).items() if seen.count}
     for layer in plan.layers:
-        seen = known.get(layer.name)
+        seen = reached.get(layer.name)
         if seen is not None and not seen.is_finite():
-            precision = str(layer.found.module.weight.dtype).removeprefix("torch.")
             raise RunError(
                 f"{layer.label}: on these images, which are finite, its inputs or outputs are not "
-                f"finite in {precision}; are they with model.double()?"
+                f"finite in {dtype_name(layer.found.module.weight.dtype)}; are they with "
+                "model.double()?"
             )
-        if activation != "identity":
-            _check_range(layer.name, seen, activation)
-    return known
+        if activation == "identity":
+            continue
+        if seen is None or seen.largest_input is None:
+            raise UserError(
+                f"{layer.label}: the images do not reach it, or within torch.vmap, so that its "
+                f"range is not known; activation={activation} needs it"
+            )
+        if (largest := float(seen.largest_input.max())) < NOTHING:
+            raise UserError(
+                f"{layer.label}: on the images its inputs are at most {largest:.0e}, too small to "
+                "tell their range; give images as the network will see them, or none and "
+                "activation=identity"
+            )
+    return reached
 
 
-def _check_range(name: str, seen: LayerMoments | None, activation: str) -> None:
-    """Raise ``UserError`` unless the moments tell the range of a layer's inputs."""
-    label = layer_label(name)
-    if seen is None or seen.largest_input is None:
+class BuiltLayer(NamedTuple):
+    """A source layer, how well it was rebuilt, and what it is drawn from."""
+
+    layer: SourceLayer
+    report: LayerReport
+    recipe: LayerRecipe
+
+
+def build_layer(
+    planned: PlannedLayer,
+    solution: Solution,
+    moments: LayerMoments | None = None,
+    pairs: Sequence[Features] | None = None,
+) -> BuiltLayer:
+    """Build the source layer of a target layer from its solution.
+
+    Args:
+        planned: the layer.
+        solution: scales (c1,) for it, from ``solve_layer``; the residual that it reports is
+            computed again, from this layer's system.
+        moments: of images, for its running statistics; mean 0 and variance 1 without them.
+        pairs: what ``planned.draw_groups()`` gave, where it has been called.
+
+    Raises:
+        UserError: the solution is of another layer.
+        RunError: a number overflows in the network's precision.
+    """
+    source, spec = planned.found, planned.features
+    scales_given, width = len(solution.scale), planned.groups * planned.width
+    if scales_given != width:
         raise UserError(
-            f"{label}: the images do not reach it, or within torch.vmap, so that its range is not "
-            "known; "
-            f"activation={activation} needs it"
+            f"{planned.label}: its solution has {scales_given} scales, the layer has {width} "
+            "features; give the solution of this plan"
         )
-    if (largest := float(seen.largest_input.max())) < NOTHING:
-        raise UserError(
-            f"{label}: on the images its inputs are at most {largest:.0e}, too small to tell "
-            "their range; give images as the network will see them, or none and activation=identity"
-        )
+    pairs = planned.draw_groups() if pairs is None else pairs
+    layer = SourceLayer(pairs, source.module, spec.activation)
+    layer.folded = source.norm is not None
+    reports, maps, regions = [], [], []
+    parts = zip(pairs, source.target.split(), solution.scale.chunk(len(pairs)), strict=True)
+    for group, (pair, target, scale) in enumerate(parts):
+        system = group_system(planned, target, pair)
+        reports.append(_checked(planned, target, system, scale, solution.report))
+        scales = system.scales(scale.to(system.rhs))
+        del system  # its float64 factors, before the layer's errors form others
+        seen = None if moments is None else moments.of_group(group, len(pairs))
+        largest = None if seen is None else seen.largest_input
+        reach = None if largest is None else spec.margin * largest
+        region = linear_region(spec.activation, pair, scales, reach, spec.epsilon)
+        maps.append(_maps(planned, group, pair, scales, region, seen))
+        regions.append(region)
+    first, second = map(AffineMap.join, zip(*maps, strict=True))
+    layer.region = min(r.low for r in regions), max(r.high for r in regions)
+    layer.set_maps(first, second)
+    end = None if FIRST_ACTIVATIONS[spec.activation].exact else layer.region[1]
+    recipe = LayerRecipe(
+        *(source.name, source.norm_name, planned.number, spec.name, planned.seed, spec.strict),
+        *(planned.width, spec.activation, joined_digest(pairs), spec.skip, end),
+    )
+    # Each group's report has the seconds of all of them.
+    solved = dataclasses.replace(weakest(reports), seconds=solution.report.seconds)
+    report = report_layer(layer, planned, solved, recipe.digest, moments)
+    return BuiltLayer(layer, report, recipe)
+
+
+def _checked(
+    planned: PlannedLayer,
+    target: TargetLayer,
+    system: System,
+    scale: torch.Tensor,
+    report: SolverReport,
+) -> SolverReport:
+    """The report with the residual that the scales, be they of another plan, have in this one."""
+    residual = relative_residual(system, scale.to(system.rhs))
+    converged = residual <= tolerance_for(planned, target, system)
+    why = FOREIGN if report.converged and not converged else report.diagnosis
+    report = dataclasses.replace(report, converged=converged, diagnosis=why)
+    return dataclasses.replace(report, relative_residual=residual)
+
+
+def _maps(
+    planned: PlannedLayer,
+    group: int,
+    pair: Features,
+    scales: Scales,
+    region: LinearRegion,
+    moments: LayerMoments | None,
+) -> tuple[AffineMap, AffineMap]:
+    """The maps of the normalizations with which a pair is outer ∘ B (inner ∘ A x) + b.
+
+    In the linear region of the activation φ(v inner ∘ A x + t) = m (v inner ∘ A x + t) + c, so that
+    the second normalization divides by m v and subtracts B (m t + c).
+
+    ``region`` has v and t; the other arguments are those of one group.
+    """
+    source, activation = planned.found, FIRST_ACTIVATIONS[planned.features.activation]
+
+    def of_group(values: torch.Tensor) -> torch.Tensor:
+        size = planned.shape.outputs
+        return values[group * size : (group + 1) * size].detach().to(scales.inner)
+
+    bias = of_group(source.target.bias)
+    inner = region.factor * scales.inner
+    outer = scales.outer / (activation.slope * region.factor)
+    at_output = shift_at_output(pair, activation.slope * region.shift + activation.offset)
+    if moments is None:
+        first, second = ((torch.zeros_like(s), torch.ones_like(s)) for s in (inner, bias))
+    else:
+        first = moments.first_output(pair)
+        unfolded = None if source.module.bias is None else of_group(source.module.bias)
+        beside = pair.skip_weight if pair.skip == "inner" else None
+        second = moments.second_output(of_group(source.gain), unfolded, outer, at_output, beside)
+    return (
+        AffineMap(inner, region.shift, *first),
+        AffineMap(outer, bias - outer * at_output, *second),
+    )

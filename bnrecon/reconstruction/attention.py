@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
-from bnrecon.reconstruction.kernels import make_layer
-from bnrecon.reconstruction.unpacked import Unpacked
+from bnrecon.reconstruction.kernels import Unpacked, make_layer
 
 __all__ = [
     "Attention",
@@ -49,8 +49,9 @@ class Attention(Unpacked):
         self.batch_first, self.add_zero_attn = packed.batch_first, packed.add_zero_attn
         self.dropout: float = packed.dropout
         self._qkv_same_embed_dim = packed._qkv_same_embed_dim  # transformers' layers ask for it
-        own = [getattr(packed, f"{name}_weight") for name in PROJECTIONS]
-        weights = packed.in_proj_weight.chunk(3) if self._qkv_same_embed_dim else own
+        weights = [getattr(packed, f"{name}_weight") for name in PROJECTIONS]
+        if self._qkv_same_embed_dim:
+            weights = list(packed.in_proj_weight.chunk(3))
         biases = getattr(packed, "in_proj_bias", None)
         parts = (None,) * 3 if biases is None else biases.chunk(3)
         self.q_proj, self.k_proj, self.v_proj = map(_linear, weights, parts)
@@ -74,30 +75,19 @@ class Attention(Unpacked):
         if swap:
             q, k, v = (x.transpose(0, 1) for x in (q, k, v))
         same = torch.eye(self.embed_dim, dtype=q.dtype, device=q.device)
+        unpacked: Any = dict.fromkeys((f"{name}_weight" for name in PROJECTIONS), same)
+        sizes, packed_weights = (self.embed_dim, self.num_heads), (None, None)
+        added = (self.bias_k, self.bias_v, self.add_zero_attn)
         out, weights = F.multi_head_attention_forward(
-            q,
-            k,
-            v,
-            self.embed_dim,
-            self.num_heads,
-            None,
-            None,
-            self.bias_k,
-            self.bias_v,
-            self.add_zero_attn,
-            self.dropout,
-            same,
-            None,
+            *(q, k, v, *sizes, *packed_weights, *added, self.dropout, same, None),
             training=self.training,
             key_padding_mask=key_padding_mask,
             need_weights=need_weights,
             attn_mask=attn_mask,
             use_separate_proj_weight=True,
-            q_proj_weight=same,
-            k_proj_weight=same,
-            v_proj_weight=same,
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
+            **unpacked,
         )
         out = self.out_proj(out)
         return out.transpose(0, 1) if swap else out, weights
@@ -105,9 +95,8 @@ class Attention(Unpacked):
     @property
     def in_proj_weight(self) -> torch.Tensor | None:
         """The packed weight, for code that reads it; ``None`` where it is not packed."""
-        if not self._qkv_same_embed_dim:
-            return None
-        return torch.cat([getattr(self, name).weight for name in PROJECTIONS])
+        weights = [getattr(self, name).weight for name in PROJECTIONS]
+        return torch.cat(weights) if self._qkv_same_embed_dim else None
 
     @property
     def in_proj_bias(self) -> torch.Tensor | None:
@@ -119,15 +108,15 @@ class Attention(Unpacked):
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
     """A linear layer in the memory of this weight."""
     (outputs, inputs), trained = weight.shape, weight.requires_grad
-    own = None if bias is None else nn.Parameter(bias.detach(), trained)
-    held = nn.Parameter(weight.detach(), trained)
-    return make_layer(nn.Linear, held, own, in_features=inputs, out_features=outputs)
+    shift = None if bias is None else nn.Parameter(bias.detach(), trained)
+    kernel = nn.Parameter(weight.detach(), trained)
+    return make_layer(nn.Linear, kernel, shift, in_features=inputs, out_features=outputs)
 
 
 def attention_refusal(module: nn.MultiheadAttention) -> str | None:
     """Why the projections of an attention cannot be taken apart, if they cannot."""
-    own = (type(module).forward, type(module.out_proj).forward)
-    if own != (nn.MultiheadAttention.forward, nn.Linear.forward) or "forward" in vars(module):
+    code = (type(module).forward, type(module.out_proj).forward)
+    if code != (nn.MultiheadAttention.forward, nn.Linear.forward) or "forward" in vars(module):
         return f"{type(module).__name__} computes something of its own, not a plain attention"
     parts = (module, module.out_proj)
     if any(parametrize.is_parametrized(part) for part in parts):
@@ -137,14 +126,17 @@ def attention_refusal(module: nn.MultiheadAttention) -> str | None:
     return None
 
 
+def _has_fast_path(model: nn.Module) -> bool:
+    return any(isinstance(module, FUSED) for module in model.modules())
+
+
 def fast_path_notes(model: nn.Module) -> list[str]:
     """What a user of ``unpack`` should know."""
-    if not any(isinstance(module, FUSED) for module in model.modules()):
-        return []
-    return [
+    note = (
         "the fast path of TransformerEncoderLayer, which goes past its parts, is off in the source "
         "network; where a padding mask hides positions, that path may write zeros there instead"
-    ]
+    )
+    return [note] if _has_fast_path(model) else []
 
 
 def _windows() -> ModuleType | None:
@@ -158,8 +150,7 @@ def _windows() -> ModuleType | None:
 
 def reads_projections(module: nn.Module) -> bool:
     """Whether a module is a Swin's attention, which reads its projections' weights past them."""
-    windows = _windows()
-    return windows is not None and windows.reads_projections(module)
+    return (windows := _windows()) is not None and windows.reads_projections(module)
 
 
 def pack(network: nn.Module) -> nn.Module:
@@ -181,26 +172,17 @@ def unpack(
     ``TransformerEncoderLayer`` computes all of itself from its parts' weights in eval mode, past
     the parts themselves: in the copy it does not.
 
-    Args:
-        model: is left as it is; the copy shares its tensors.
-        copy: as ``substitute``: copies a model with the objects that it is given, by ``id``, in
-            place of others.
-        kept: whether the attention of a name stays as it is.
+    The model is left as it is; the copy, made by ``copy`` as by ``substitute``, shares its tensors.
+    ``kept`` says whether the attention of a name stays as it is.
     """
+    modules = {name: module for name, module in model.named_modules() if not kept(name)}
     taken: dict[int, object] = {
         id(module): Attention(module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.MultiheadAttention)
-        and not kept(name)
-        and attention_refusal(module) is None
+        for module in modules.values()
+        if isinstance(module, nn.MultiheadAttention) and attention_refusal(module) is None
     }
-    reading = [
-        name
-        for name, module in model.named_modules()
-        if reads_projections(module) and not kept(name)
-    ]
-    fused = any(isinstance(module, FUSED) for module in model.modules())
-    if not taken and not reading and not fused:
+    reading = [name for name, module in modules.items() if reads_projections(module)]
+    if not taken and not reading and not _has_fast_path(model):
         return model
     tensors = {id(value): value for value in (*model.parameters(), *model.buffers())}
     unpacked = copy(model, tensors | taken)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch import nn
 from bnrecon.construction.two_layer import channel_errors, composed_weight, relative_error
 from bnrecon.features.matrix import feature_operator
 from bnrecon.operators.system import Scales
-from bnrecon.reconstruction.affine_map import rounded_scale, shifts_at_output
+from bnrecon.reconstruction.affine_map import norm_values, shifts_at_output
 from bnrecon.reconstruction.kernels import Layer, make_layer, weight_of
 from bnrecon.reconstruction.replaced_layer import refuse_sequences
 from bnrecon.runtime.precision import Precision
@@ -21,13 +20,7 @@ from bnrecon.runtime.torch_modes import outside_torch_modes
 if TYPE_CHECKING:
     from bnrecon.reconstruction.source_layer import SourceLayer
 
-__all__ = [
-    "LayerErrors",
-    "collapse_layer",
-    "collapsed_bias",
-    "layer_errors",
-    "present_layer",
-]
+__all__ = ["LayerErrors", "collapse_layer", "collapsed_bias", "layer_errors", "present_layer"]
 
 
 def _composed(
@@ -41,11 +34,11 @@ def _composed(
     count = len(layer.pairs)
     for group, features in enumerate(layer.pairs):
         matrix = feature_operator(features, torch.float64, maps[0][0].device)
-        for (inner, outer), found in zip(maps, kernels, strict=True):
-            own = layer.linearized.slope * inner.chunk(count)[group]
-            scales = Scales(own, outer.chunk(count)[group])
+        for (inner, outer), composed in zip(maps, kernels, strict=True):
+            linear = layer.linearized.slope * inner.chunk(count)[group]
+            scales = Scales(linear, outer.chunk(count)[group])
             rounded = matrix.to(Precision.of(inner.dtype))
-            found.append(composed_weight(rounded, scales, features))
+            composed.append(composed_weight(rounded, scales, features))
         del matrix, rounded  # before the next is formed
     return kernels
 
@@ -86,33 +79,23 @@ def collapsed_bias(layer: SourceLayer) -> torch.Tensor:
 
 def present_layer(layer: SourceLayer) -> Layer:
     """The same, made again only when a normalization has changed since."""
-    held, known = layer.held(), layer.__dict__.get("_present")
-    if known is None or not _same(held, known[1]):
-        known = collapse_layer(layer), [value.clone() for value in held]
-        layer.__dict__["_present"] = known  # not as a part of the network
-    return known[0]
-
-
-def _same(now: Sequence[torch.Tensor], then: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors hold the same numbers, in the same type and on the same device.
-
-    Versions would not count writes to ``.data``.
-    """
-    return all(
+    held, cached = layer.held(), layer.__dict__.get("_present")
+    # Their numbers are compared: versions would not count writes to ``.data``.
+    if cached is None or not all(
         a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
-        for a, b in zip(now, then, strict=True)
-    )
+        for a, b in zip(held, cached[1], strict=True)
+    ):
+        cached = collapse_layer(layer), [value.clone() for value in held]
+        layer.__dict__["_present"] = cached  # not as a part of the network
+    return cached[0]
 
 
 class LayerErrors(NamedTuple):
     """How far a layer's kernel is from the target's.
 
-    Args:
-        exact: the relative error in float64.
-        assembled: the same in the network's precision.
-        exact_channel: the largest relative error of one output's weights, in float64.
-        assembled_channel: the same in the network's precision.
-        channel: the output of which that is.
+    ``exact`` is the relative error in float64, ``exact_channel`` the largest of one output's
+    weights; ``assembled`` and ``assembled_channel`` are the same in the network's precision, and
+    ``channel`` is the output of which that is.
     """
 
     exact: float
@@ -142,7 +125,9 @@ def layer_errors(
     """
     first, second = layer.present_maps()
     exact = first.scale, second.scale
-    rounded = rounded_scale(layer.first_norm), rounded_scale(layer.second_norm)
+    norms = [(norm, norm_values(norm)) for norm in (layer.first_norm, layer.second_norm)]
+    inner, outer = (gamma * torch.rsqrt(var + norm.eps) for norm, (gamma, _, _, var) in norms)
+    rounded = inner, outer
     count = len(layer.pairs)
     targets, sizes = kernel.chunk(count), [None] * count if inputs is None else inputs.chunk(count)
     biases = [None] * count if bias is None else bias.chunk(count)

@@ -14,15 +14,13 @@ from torch import nn
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 from bnrecon.reconstruction.report import NOTED, OutputDifference
-from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.reconstruction.tensors import tensors_in
+from bnrecon.reconstruction.substitution import share_parameters, tensors_in
 from bnrecon.runtime.errors import Interrupted, RunError, first_line, shorten
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.malloc import keep_freed_memory
 from bnrecon.runtime.torch_modes import callers_default_device, one_thread_at_a_time
 
 __all__ = ["compare", "say_how_far"]
-
 
 FAR = 0.1  # of an output's spread: farther off, the two are not the same network
 NUDGE = 1e-4  # of the images' size: about what rounding in float32 may come to
@@ -39,11 +37,6 @@ def compare(
     Each, and each channel of it, is compared by its own spread, the largest distance of its numbers
     from their mean: a small one may be wrong beside a large one. Of both networks a copy is run.
 
-    Args:
-        network: the source network.
-        model: the target.
-        images: (N, C, H, W).
-
     Returns:
         The difference of the tensor for which it is largest, and notes. Outputs that are random, or
         that jump, tell nothing: the difference is ``None`` then.
@@ -56,7 +49,8 @@ def compare(
     (OutputDifference(largest=0.0, size=1.0, images=2, output=0, outputs=1), [])
     """
     images, notes = images[:64], []
-    running, layers = share_parameters(model), _replaced_layers(network)
+    running, modules = share_parameters(model), network.named_modules()
+    layers = {name: module for name, module in modules if isinstance(module, ReplacedLayer)}
     network = share_parameters(network, layers.values())
     with torch.no_grad(), exact_float32(), keep_freed_memory():
         theirs = _numbers(run_model(running, images.clone()))
@@ -75,12 +69,13 @@ def compare(
         if reason := _unsteady(running, images, theirs, difference):
             return None, [f"outputs were not compared: {reason}", *notes]
     if _shapes(ours) != _shapes(theirs):
+        shapes = [shorten(list(map(str, _shapes(parts)))) for parts in (ours, theirs)]
         raise RunError(
-            f"outputs are of shape {_shape_text(ours)} where the model's are "
-            f"{_shape_text(theirs)}: their shape depends on "
-            "their values, or on something that a replaced layer does not give"
+            f"outputs are of shape {shapes[0]} where the model's are {shapes[1]}: their shape "
+            "depends on their values, or on something that a replaced layer does not give"
         )
-    if _finite(theirs) and not _finite(ours):
+    finite = [all(bool(part.isfinite().all()) for part in parts) for parts in (ours, theirs)]
+    if finite == [False, True]:
         raise RunError(
             "the source network's outputs are not finite, the model's are; are those of a source "
             "network of model.double() for these images?"
@@ -91,13 +86,8 @@ def compare(
 def say_how_far(difference: OutputDifference | None, why: str, accepted: bool = False) -> list[str]:
     """A note on outputs that are off by more than rounding usually is.
 
-    Args:
-        difference: of the outputs, if they were compared.
-        why: what is known about it.
-        accepted: no error is raised however far they are off.
-
-    Raises:
-        RunError: they are off by more than a tenth of their spread.
+    ``why`` is what is known about it. Raises ``RunError`` where they are off by more than a tenth
+    of their spread, unless that is ``accepted``.
     """
     if difference is None or difference.relative <= NOTED:
         return []
@@ -110,20 +100,14 @@ def say_how_far(difference: OutputDifference | None, why: str, accepted: bool = 
     return [text]
 
 
-def _replaced_layers(network: nn.Module) -> dict[str, nn.Module]:
-    modules = network.named_modules()
-    return {name: module for name, module in modules if isinstance(module, ReplacedLayer)}
-
-
 @contextlib.contextmanager
 def _count_calls(layers: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
     """How often each of these modules runs."""
     calls = Counter(dict.fromkeys(layers, 0))
     with contextlib.ExitStack() as hooks:
         for name, module in layers.items():
-            hooks.enter_context(
-                module.register_forward_hook(lambda *_, name=name: calls.update([name]))
-            )
+            hook = module.register_forward_hook(lambda *_, name=name: calls.update([name]))
+            hooks.enter_context(hook)
         yield calls
 
 
@@ -135,18 +119,15 @@ def _source_output(network: nn.Module, images: torch.Tensor) -> Any:
     except (Interrupted, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
+        what = f"{type(error).__name__}: {first_line(error)}"
         raise RunError(
-            f"with its layers replaced the network does not run ({type(error).__name__}: "
-            f"{first_line(error)}): "
-            "the model's own code asks a replaced layer for something that it does not have"
+            f"with its layers replaced the network does not run ({what}): the model's own code "
+            "asks a replaced layer for something that it does not have"
         ) from error
 
 
 def _unsteady(
-    model: nn.Module,
-    images: torch.Tensor,
-    theirs: list[torch.Tensor],
-    difference: OutputDifference,
+    model: nn.Module, images: torch.Tensor, theirs: list[torch.Tensor], difference: OutputDifference
 ) -> str | None:
     """Why a difference means nothing, where the model's own outputs differ as much."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
@@ -213,11 +194,3 @@ def _numbers(output: Any) -> list[torch.Tensor]:
 
 def _shapes(parts: list[torch.Tensor]) -> list[tuple[int, ...]]:
     return [tuple(part.shape) for part in parts]
-
-
-def _shape_text(parts: list[torch.Tensor]) -> str:
-    return shorten([str(shape) for shape in _shapes(parts)])
-
-
-def _finite(parts: list[torch.Tensor]) -> bool:
-    return all(bool(part.isfinite().all()) for part in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -21,22 +21,13 @@ from bnrecon.runtime.errors import shorten
 
 __all__ = ["FoundLayer", "Inventory", "find_layers", "replacements"]
 
-
 # Hooks that do nothing but compute a layer's weight before it is used.
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
-
-
 # Hooks that change no output: of gradients, and of saving and loading.
 OTHER_HOOKS = (
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
+    *("_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
-
-
 # Modules with weights that mix channels, other than those rebuilt here.
 OTHERS = (nn.Bilinear, nn.RNNBase, nn.RNNCellBase)
 QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")  # modules of these
@@ -95,10 +86,9 @@ def find_layers(
             refused[name] = reason
         elif isinstance(module, LAYERS):
             norm_name = usage.norms.get(name) if fold_norms else None
-            layers.append(_found(name, module, norm_name, modules))
-    refused |= {
-        name: reason for name, reason in usage.outside.items() if not _is_part(name, refused)
-    }
+            layers.append(_with_norm(name, module, norm_name, modules))
+    outside = usage.outside.items()
+    refused |= {name: reason for name, reason in outside if not _is_part(name, refused)}
     notes = [usage.note] if usage.note else []
     if dropped := [name for layer in layers for name in _with_other_hooks(layer)]:
         notes.append(
@@ -113,10 +103,10 @@ def replacements(
 ) -> dict[int, nn.Module]:
     """By ``id``, the module for each layer; a BatchNorm that was folded in is left out."""
     replaced: dict[int, nn.Module] = {}
-    for found, module in zip(layers, modules, strict=True):
-        replaced[id(found.module)] = module
-        if found.norm is not None:
-            replaced[id(found.norm)] = nn.Identity()
+    for layer, module in zip(layers, modules, strict=True):
+        replaced[id(layer.module)] = module
+        if layer.norm is not None:
+            replaced[id(layer.norm)] = nn.Identity()
     return replaced
 
 
@@ -130,10 +120,8 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
     if isinstance(module, SourceLayer):
         return "it is a source layer already"
     if isinstance(module, torch.jit.ScriptModule):
-        return (
-            "compiled by torch.jit, what it computes cannot be followed: "
-            "give the module it was made of"
-        )
+        what = "compiled by torch.jit, what it computes cannot be followed"
+        return f"{what}: give the module it was made of"
     if isinstance(module, OTHERS):
         return f"{type(module).__name__} is neither a convolution nor a linear layer"
     if type(module).__module__.startswith(QUANTIZED) and hasattr(module, "weight"):
@@ -142,10 +130,16 @@ def _refusal(name: str, module: nn.Module, usage: Usage) -> str | None:
         return attention_refusal(module)
     if not isinstance(module, LAYERS):
         return None
-    return _own_computation(module) or usage.outside.get(name)
+    if not is_plain(module):
+        computed = f"{type(module).__name__} computes something of its own"
+        return f"{computed}, not a plain convolution or linear layer"
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    if any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks):
+        return "its forward hooks would be lost with it: remove them first"
+    return usage.outside.get(name)
 
 
-def _found(
+def _with_norm(
     name: str, module: Layer, norm_name: str | None, modules: dict[str, nn.Module]
 ) -> FoundLayer:
     """A layer with the BatchNorm that follows it; one that does more than normalize is kept."""
@@ -158,26 +152,13 @@ def _found(
 
 def _with_other_hooks(layer: FoundLayer) -> list[str]:
     """The modules, among those replaced, whose own hooks change no output, and vanish with them."""
-    found = []
+    dropped = []
     for name, module in ((layer.name, layer.module), (layer.norm_name, layer.norm)):
         hooks = [hook for kind in OTHER_HOOKS for hook in getattr(module, kind, {}).values()]
         hooks = [getattr(hook, "hook", hook) for hook in hooks]  # which a copy wraps
         if any(not str(getattr(hook, "__module__", "")).startswith("torch.") for hook in hooks):
-            found.append(name or "the model")
-    return found
-
-
-def _own_computation(module: Layer) -> str | None:
-    """Why a layer computes something else than a convolution with its weight, if it does."""
-    if not is_plain(module):
-        return (
-            f"{type(module).__name__} computes something of its own, "
-            "not a plain convolution or linear layer"
-        )
-    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-    if any(not isinstance(hook, WEIGHT_HOOKS) for hook in hooks):
-        return "its forward hooks would be lost with it: remove them first"
-    return None
+            dropped.append(name or "the model")
+    return dropped
 
 
 def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torch.Tensor]:
@@ -191,20 +172,15 @@ def fold(name: str, module: Layer, norm: Norm | None) -> tuple[TargetLayer, torc
         for hook in module._forward_pre_hooks.values():
             hook(module, ())
     weight = kernel_of(module).detach().double()
-    bias = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
-    if module.bias is not None:
-        bias = module.bias.detach().double()
+    zeros = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
+    bias = zeros if module.bias is None else module.bias.detach().double()
     gain = torch.ones_like(bias)
     if norm is not None:
-        mean, variance = cast(
-            tuple[torch.Tensor, torch.Tensor], (norm.running_mean, norm.running_var)
-        )
-        gain = 1 / (variance.double() + norm.eps).sqrt()
-        shift = torch.zeros_like(gain)
+        mean, variance = map(cast(Any, torch.Tensor.double), (norm.running_mean, norm.running_var))
+        gain = 1 / (variance + norm.eps).sqrt()
         if norm.weight is not None:
             gain = gain * norm.weight.detach().double()
-        if norm.bias is not None:
-            shift = norm.bias.detach().double()
-        bias = gain * (bias - mean.double()) + shift
+        shift = zeros if norm.bias is None else norm.bias.detach().double()
+        bias = gain * (bias - mean) + shift
     weight = gain.reshape(-1, *(1 for _ in weight.shape[1:])) * weight
     return TargetLayer(name, weight, bias, getattr(module, "groups", 1)), gain

@@ -1,8 +1,9 @@
-"""How a layer moves over its input: stride, dilation, padding, zeros in between."""
+"""How a layer moves over its input: stride, dilation, padding, zeros in between; and M = I."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bnrecon.reconstruction.kernels import TRANSPOSED, Layer
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reconstruction.kernels import TRANSPOSED, Layer, apply_kernel
 
-__all__ = ["Geometry", "centre", "geometry_of", "pad"]
+__all__ = ["Geometry", "centre", "geometry_of", "identity_output", "pad"]
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,9 @@ def _by_side(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, 
 def pad(
     x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """Pad a layer's input as the target does.
+    """Pad a layer's input x (N, c0, *sides) as the target does.
 
-    Args:
-        x: (N, c0, *sides).
-        geometry: of the layer.
-        output_sides: those of the output, where a transposed convolution is not to have its own.
+    A transposed convolution may be given the sides of its output, in place of its own.
     """
     pads = geometry.pads
     if geometry.spread:
@@ -124,11 +123,8 @@ def _pads_for(x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int]) 
         last = 2 * (dims - side) - 1
         reach = geometry.dilation[side] * (geometry.kernel[side] - 1)
         pads[last] += wanted - (x.shape[2 + side] + pads[last - 1] + pads[last] - reach)
-        if (
-            not 0
-            <= pads[last] - pads[last - 1]
-            < max(geometry.spread[side], geometry.dilation[side])
-        ):
+        beyond = pads[last] - pads[last - 1]
+        if not 0 <= beyond < max(geometry.spread[side], geometry.dilation[side]):
             raise ValueError(f"output_size={tuple(output_sides)}: not possible for this input")
     return tuple(pads)
 
@@ -136,31 +132,69 @@ def _pads_for(x: torch.Tensor, geometry: Geometry, output_sides: Sequence[int]) 
 def centre(
     x: torch.Tensor, kernel: tuple[int, ...], geometry: Geometry, sides: Sequence[int]
 ) -> torch.Tensor:
-    """The part of a padded input that a kernel's centre passes over, strides not applied.
+    """The part of a padded x (N, c0, *sides) that a kernel's centre passes over, without strides.
 
-    Args:
-        x: (N, c0, *sides), padded.
-        kernel: its sides.
-        geometry: of the layer.
-        sides: those of the layer's output.
+    ``kernel`` has its sides, ``sides`` those of the layer's output.
     """
-    return take(x, windows([side // 2 for side in kernel], geometry, sides))
+    return _at_tap(x, [side // 2 for side in kernel], geometry, sides)
+
+
+def _at_tap(
+    x: torch.Tensor,
+    tap: Sequence[int],
+    geometry: Geometry,
+    sides: Sequence[int],
+    strided: bool = False,
+) -> torch.Tensor:
+    """What one tap of a kernel passes over, as a view, with strides applied or not."""
+    along = zip(tap, geometry.stride, geometry.dilation, sides, strict=True)
+    window = [
+        slice(i * dilation, i * dilation + (side - 1) * step + 1, step if strided else 1)
+        for i, step, dilation, side in along
+    ]
+    return take(x, window)
 
 
 def take(x: torch.Tensor, sides: Sequence[slice]) -> torch.Tensor:
     """A part of each of the last sides, as a view."""
-    index: tuple[Any, ...] = (..., *sides)
+    index: Any = (..., *sides)
     return x[index]
 
 
-def windows(
-    tap: Sequence[int], geometry: Geometry, sides: Sequence[int], strided: bool = False
-) -> list[slice]:
-    """What one tap of a kernel passes over along each side, with strides applied or not."""
-    found = []
-    for place, step, dilation, side in zip(
-        tap, geometry.stride, geometry.dilation, sides, strict=True
-    ):
-        start = place * dilation
-        found.append(slice(start, start + (side - 1) * step + 1, step if strided else 1))
-    return found
+def identity_output(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    shape: LayerShape,
+    geometry: Geometry,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None,
+) -> torch.Tensor:
+    """Sum φ(s_l x_j + t_l) over the features l = (i, tap, j) of each output i.
+
+    That is the output of B, (N, c2, *sides), for M = I: no weight is formed. Of the padded input x
+    (N, c0, *sides) it takes scale s and shift t (groups n,) of the first normalization; ``shape``
+    is that of one group. Without φ the sum is one convolution.
+    """
+    table = (-1, shape.taps, shape.inputs)
+    scale, shift = scale.reshape(table), shift.reshape(table)
+    if activation is None:
+        kernel = scale.transpose(1, 2).reshape(len(scale), shape.inputs, *geometry.kernel)
+        return apply_kernel(x, kernel, shift.sum((1, 2)), geometry.groups, **geometry.movement)
+    sides = _sides(x, geometry)
+    taps = itertools.product(*map(range, geometry.kernel))
+    seen = [_at_tap(x, tap, geometry, sides, strided=True) for tap in taps]
+    groups = torch.stack(seen, 1).reshape(len(x), len(seen), geometry.groups, shape.inputs, -1)
+    outputs = [
+        activation(s[..., None] * groups[:, :, output // shape.outputs] + t[..., None]).sum((1, 2))
+        for output, (s, t) in enumerate(zip(scale, shift, strict=True))
+    ]
+    return torch.stack(outputs, 1).reshape(len(x), len(scale), *sides)
+
+
+def _sides(x: torch.Tensor, geometry: Geometry) -> list[int]:
+    """Sides of the output for a padded input."""
+    sizes = (x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation)
+    return [
+        (side - dilation * (kernel - 1) - 1) // step + 1
+        for side, kernel, step, dilation in zip(*sizes, strict=True)
+    ]

@@ -17,7 +17,15 @@ from bnrecon.solvers.base import LinAlgError, Solution, SolverReport
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["group_number", "joined", "joined_digest", "solve_groups", "together_bytes", "weakest"]
+__all__ = [
+    "group_number",
+    "join_solutions",
+    "joined",
+    "joined_digest",
+    "solve_groups",
+    "together_bytes",
+    "weakest",
+]
 
 TOGETHER_BYTES = 32 * 2**20  # of the matrices that are solved in one call
 SMALL_BYTES = 2**20  # of one group's matrix, up to which a call for it alone costs more than it
@@ -34,8 +42,8 @@ def group_number(layer: int, group: int) -> int:
 
 def joined(parts: Iterable[torch.Tensor | None]) -> torch.Tensor:
     """The parts of all groups as one; a single part is not copied."""
-    known = [part for part in parts if part is not None]
-    return known[0] if len(known) == 1 else torch.cat(known)
+    tensors = [part for part in parts if part is not None]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def joined_digest(groups: Sequence[Features]) -> str:
@@ -52,9 +60,6 @@ def solve_groups(problems: Iterable[Problem]) -> Solution:
 
     Small dense systems that the user chose no solver for are solved together, by least squares;
     those that do not come out well are solved again one by one, which also tells why.
-
-    Args:
-        problems: the system of each group, and how it is to be solved.
     """
     solutions: list[Solution] = []
     block: list[Problem] = []
@@ -70,6 +75,11 @@ def solve_groups(problems: Iterable[Problem]) -> Solution:
             block = []
     if block:
         solutions += _solve_block(block, len(solutions))
+    return join_solutions(solutions)
+
+
+def join_solutions(solutions: Sequence[Solution]) -> Solution:
+    """The scales of all groups one after the other, and the report of the weakest."""
     scale = torch.cat([solution.scale for solution in solutions])
     return Solution(scale, weakest([solution.report for solution in solutions]))
 
@@ -87,25 +97,18 @@ def _solve_block(block: list[Problem], before: int) -> list[Solution]:
     matrices = torch.stack([system.operator.dense() for system, _ in block])
     rhs = torch.stack([system.rhs for system, _ in block])
     scales = _minimum_norm(matrices, rhs)
-    left, size = (matrices @ scales[..., None])[..., 0] - rhs, rhs.norm(dim=1)
-    residuals = (left.norm(dim=1) / torch.where(size > 0, size, 1)).tolist()
-    report = SolverReport(
-        "least_squares",
-        0.0,
-        0,
-        (time.perf_counter() - started) / len(block),
-        True,
-        "minimum norm of the scales",
-        "float64",
-        f"the small systems of {len(block)} groups are solved together",
-    )
+    errors, size = (matrices @ scales[..., None])[..., 0] - rhs, rhs.norm(dim=1)
+    residuals = (errors.norm(dim=1) / torch.where(size > 0, size, 1)).tolist()
+    seconds = (time.perf_counter() - started) / len(block)
+    reason = f"the small systems of {len(block)} groups are solved together"
+    norm = "minimum norm of the scales"
+    report = SolverReport("least_squares", 0.0, 0, seconds, True, norm, "float64", reason)
+    solved = zip(block, scales, residuals, strict=True)
     return [
         Solution(scale, dataclasses.replace(report, relative_residual=residual))
         if residual <= spec.tolerance
         else _solve_one(system, spec, number)
-        for number, ((system, spec), scale, residual) in enumerate(
-            zip(block, scales, residuals, strict=True), start=before
-        )
+        for number, ((system, spec), scale, residual) in enumerate(solved, start=before)
     ]
 
 
@@ -115,8 +118,8 @@ def _minimum_norm(matrices: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
     x = torch.zeros_like(matrices[:, :1].mT)
     try:
         for _ in range(2):
-            left = rhs[..., None] - matrices @ x
-            x = x + torch.linalg.lstsq(matrices, left, driver=driver).solution
+            residuals = rhs[..., None] - matrices @ x
+            x = x + torch.linalg.lstsq(matrices, residuals, driver=driver).solution
     except LinAlgError:
         x.fill_(torch.nan)
     return x[..., 0]

@@ -9,21 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["checked_images", "run_model"]
 
-
 END = object()  # behind a user's last batch
-OUR_OWN = (
-    UserError,
-    RunError,
-    Interrupted,
-    torch.OutOfMemoryError,
-    MemoryError,
-)  # says what it is already
+OUR_OWN = (UserError, RunError, Interrupted, torch.OutOfMemoryError, MemoryError)  # clear already
 
 
 def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
@@ -47,17 +41,15 @@ def checked_images(images: Any, model: nn.Module) -> tuple[torch.Tensor, Iterato
     """
     tensors = itertools.chain(model.parameters(), model.buffers())
     parameter = next((t for t in tensors if t.is_floating_point()), torch.empty(()))
-    if (
-        not isinstance(images, torch.Tensor | Iterable)
-        or isinstance(images, str | bytes | dict)
-        or _foreign(images)
-    ):
+    array = hasattr(images, "__array__")  # of another library, no iterable of batches
+    iterable = isinstance(images, Iterable) and not isinstance(images, str | bytes | dict)
+    if not isinstance(images, torch.Tensor) and (array or not iterable):
         raise UserError(
             f"images={_described(images)}: give a tensor, or an iterable of tensors such as a "
             "DataLoader"
         )
-    given = (_batch(batch, parameter) for batch in _given(images))
-    checked = (batch for batch in given if len(batch))
+    batches = (_check_batch(batch, parameter) for batch in _each_batch(images))
+    checked = (batch for batch in batches if len(batch))
     first = next(checked, None)
     if first is None:
         raise UserError("images: there is no image in it; at least one is needed")
@@ -84,8 +76,8 @@ def run_model(model: nn.Module, images: torch.Tensor) -> Any:
         ) from error
 
 
-def _given(images: Any) -> Iterator[Any]:
-    """The batches, one after the other."""
+def _each_batch(images: Any) -> Iterator[Any]:
+    """The batches as they are."""
     try:
         with callers_default_device():
             batches = iter([images] if isinstance(images, torch.Tensor) else images)
@@ -102,12 +94,7 @@ def _given(images: Any) -> Iterator[Any]:
         raise UserError(f"images: going through them ended in an error ({what})") from error
 
 
-def _foreign(images: Any) -> bool:
-    """Whether this is an array of another library, which is no iterable of batches."""
-    return hasattr(images, "__array__") and not isinstance(images, torch.Tensor)
-
-
-def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
+def _check_batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
     """One batch on the model's device, the images alone of a pair with labels."""
     if isinstance(batch, list | tuple) and batch:
         batch = batch[0]
@@ -117,10 +104,10 @@ def _batch(batch: Any, like: torch.Tensor) -> torch.Tensor:
             "(N, C, H, W) for a convolution"
         )
     if batch.dtype != like.dtype:
-        given, wanted = (str(dtype).removeprefix("torch.") for dtype in (batch.dtype, like.dtype))
+        wanted = dtype_name(like.dtype)
         raise UserError(
-            f"images are {given}, the model is {wanted}: give them as it takes them, "
-            f"as {wanted} and normalized"
+            f"images are {dtype_name(batch.dtype)}, the model is {wanted}: give them as it takes "
+            f"them, as {wanted} and normalized"
         )
     if batch.is_nested or batch.layout != torch.strided:
         raise UserError("images: they are sparse or nested; give them as a tensor of one shape")

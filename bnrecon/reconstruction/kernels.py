@@ -16,6 +16,7 @@ __all__ = [
     "LAYERS",
     "Layer",
     "Norm",
+    "Unpacked",
     "apply_kernel",
     "changes_to_torch",
     "frozen_layer",
@@ -35,19 +36,18 @@ Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspo
 Layer: TypeAlias = nn.Linear | Convolution | Transposed
 
 # By the number of dimensions that a kernel moves over; a linear layer's moves over none.
-PLAIN: dict[int, type[Any]] = {0: nn.Linear, 1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+PLAIN: tuple[type[Any], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-LAYERS: tuple[type[Any], ...] = (*PLAIN.values(), *TRANSPOSED)
-NORMS: dict[int, type[Norm]] = {
-    0: nn.BatchNorm1d,
-    1: nn.BatchNorm1d,
-    2: nn.BatchNorm2d,
-    3: nn.BatchNorm3d,
-}
+LAYERS: tuple[type[Any], ...] = (*PLAIN, *TRANSPOSED)
+NORMS: list[type[Norm]] = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d]
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-BUILT_IN: tuple[type[Any], ...] = (*LAYERS, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BUILT_IN: tuple[type[Any], ...] = (*LAYERS, *NORMS[1:])
 METHODS = ("forward", "_conv_forward")  # of which a convolution's forward calls the second
 FILES = {sys.modules[kind.__module__].__file__ for kind in BUILT_IN}
+
+
+class Unpacked(nn.Module):
+    """An attention whose projections are modules that it calls; a trace does not look inside."""
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -154,13 +154,9 @@ def kind_of(module: Layer) -> type[Any]:
 def make_layer(
     kind: type[Any], weight: nn.Parameter, bias: nn.Parameter | None = None, **options: Any
 ) -> Any:
-    """A layer in eval mode that holds these parameters; nothing is drawn or copied.
+    """A layer of this class, in eval mode, that holds these parameters; nothing is drawn or copied.
 
-    Args:
-        kind: its class.
-        weight: in the form that it has there.
-        bias: ``None`` for a layer without.
-        options: what the class is called with besides.
+    The ``options`` are what the class is called with besides.
     """
     module = kind(**options, bias=bias is not None, device="meta")
     module.weight, module.bias = weight, bias
@@ -170,11 +166,8 @@ def make_layer(
 def frozen_layer(kernel: torch.Tensor, dtype: torch.dtype, groups: int, **options: Any) -> Any:
     """A bias-free layer of this weight, frozen; it shares the features' memory where it can.
 
-    Args:
-        kernel: (c2, c0 / groups, *taps), without taps for a linear layer.
-        dtype: of the layer.
-        groups: of it.
-        options: stride and dilation.
+    The kernel is (c2, c0 / groups, *taps), without taps for a linear layer; ``options`` are stride
+    and dilation.
     """
     outputs, inputs, *taps = kernel.shape
     weight = nn.Parameter(kernel.to(dtype), requires_grad=False)
@@ -191,14 +184,9 @@ def apply_kernel(
     groups: int = 1,
     **options: Any,
 ) -> torch.Tensor:
-    """Convolve, or multiply where the kernel has no taps.
+    """Convolve x (N, c0, *sides), padded, or multiply where the kernel has no taps.
 
-    Args:
-        x: (N, c0, *sides), padded.
-        kernel: (c2, c0 / groups, *taps).
-        bias: (c2,).
-        groups: of the channels.
-        options: stride and dilation.
+    It is (c2, c0 / groups, *taps), the bias (c2,); ``options`` are stride and dilation.
     """
     if kernel.ndim == 2:
         return F.linear(x, kernel, bias)

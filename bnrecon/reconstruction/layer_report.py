@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -10,23 +11,22 @@ import torch
 
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.collapse import layer_errors
+from bnrecon.reconstruction.collapse import LayerErrors, layer_errors
+from bnrecon.reconstruction.folding import FoundLayer
+from bnrecon.reconstruction.geometry import geometry_of
 from bnrecon.reconstruction.moments import LayerMoments
-from bnrecon.reconstruction.output_error import output_error
 from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.runtime.errors import RunError
 from bnrecon.solvers.base import SolverReport
 
-__all__ = ["report_layer"]
+__all__ = ["output_error", "report_layer"]
 
-# Units of rounding by which a layer may be off in the network's precision: 1.2e-4 in float32.
-ASSEMBLED = 1e3
-
-# Tolerances of the whole layer by which the weights of one output may be off.
-CHANNEL = 1e3
-
+ASSEMBLED = 1e3  # units of rounding by which a layer may be off: 1.2e-4 in float32
+CHANNEL = 1e3  # tolerances of the whole layer by which the weights of one output may be off
+PROBES = 64  # random inputs
 UNREACHED_PIVOT = (
     "the eliminated system is solved, but recovering the second scales amplifies what is left: "
     "some output is hardly reached at its pivot (near to a pathological target of Burkholz 2024, "
@@ -43,89 +43,80 @@ def report_layer(
 ) -> LayerReport:
     """The report of a layer, its errors computed from what it holds.
 
-    Args:
-        layer: the source layer, its normalizations set.
-        planned: what was planned of it.
-        solution: what the solver reports.
-        digest: the digest of its features.
-        moments: of its inputs, by whose size the weights of an output are weighed; needed for an
-            activation that is only nearly linear, whose outputs are tried besides.
+    By the size of its inputs, which ``moments`` tell, the weights of an output are weighed. They
+    are needed for an activation that is only nearly linear, whose outputs are tried besides.
 
-    Raises:
-        RunError: a number overflows in the network's precision.
+    Raises ``RunError`` where a number overflows in the network's precision.
     """
+    target, precision = planned.found.target, layer.second_norm.weight.dtype
     inputs = None if moments is None else moments.input_sizes()
-    report = _errors(layer, planned, solution, digest, inputs)
-    if layer.linearized.exact:
-        return report
-    assert moments is not None, "the linear region was chosen from them"
-    return _within_epsilon(layer, planned, moments, report)
-
-
-def _errors(
-    layer: SourceLayer,
-    planned: PlannedLayer,
-    solution: SolverReport,
-    digest: str,
-    inputs: torch.Tensor | None,
-) -> LayerReport:
-    precision = layer.second_norm.weight.dtype
-    target = planned.found.target
     errors = layer_errors(layer, target.weight, inputs, None if inputs is None else target.bias)
-    exact, assembled = errors.exact, errors.assembled
-    if not layer.is_finite() or not math.isfinite(assembled):
-        largest = float(planned.found.target.weight.abs().max())
+    finite = all(bool(torch.isfinite(value).all()) for value in layer.held())
+    if not finite or not math.isfinite(errors.assembled):
+        largest = float(target.weight.abs().max())
         raise RunError(
-            f"{planned.label}: its normalization is not finite in {_name(precision)} (weights are "
-            f"up to {largest:.0e}); use model.double(), or weights and images of a usual size"
+            f"{planned.label}: its normalization is not finite in {dtype_name(precision)} (weights "
+            f"are up to {largest:.0e}); use model.double(), or weights and images of a usual size"
         )
-    tolerance = planned.solver.tolerance
-    rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
-    # One output's share of a layer's error may be large beside its own weights.
-    solved = errors.exact_channel <= CHANNEL * tolerance
-    channels = solved and errors.assembled_channel <= max(CHANNEL * tolerance, rounding)
-    diagnosis = solution.diagnosis
-    if solution.converged and exact > tolerance:
-        if planned.width < planned.shape.equations:
-            diagnosis = UNREACHED_PIVOT
-    elif solution.converged and assembled > rounding:
-        diagnosis = (
-            f"solved to {exact:.0e}, of which rounding to {_name(precision)} leaves "
-            f"{assembled:.0e}: large scales cancel; take more features (oversampling=1.1), or a "
-            "model in double precision"
-        )
-    elif solution.converged and not channels:
-        weighed = "" if inputs is None else ", each times the size of its input on the images"
-        diagnosis = (
-            f"the layer as a whole is rebuilt to {assembled:.0e}; the weights of output "
-            f"{errors.channel}{weighed}, are off by {errors.assembled_channel:.0e} of their own "
-            "size, far below that of others; use solver=lu, a model in double precision, or "
-            "features=id_cond"
-        )
-    shape = planned.shape
+    failure = _failure(planned, errors, precision, inputs is not None)
+    if failure is None and solution.converged and not layer.linearized.exact:
+        assert moments is not None, "the linear region was chosen from them"
+        failure = _over_epsilon(layer, planned, moments)
+    if failure is not None and solution.converged:
+        solution = dataclasses.replace(solution, diagnosis=failure or solution.diagnosis)
+    shape, storage = planned.shape, layer.pairs[0].storage
+    convolutions = {"regenerate": "regenerated", "disk": "on disk"}.get(storage, "stored")
     return LayerReport(
         name=planned.name,
         shape=(shape.outputs, shape.inputs, *shape.kernel),
         equations=shape.equations,
         width=planned.width,
-        relative_error=exact,
-        assembled_error=assembled,
-        converged=solution.converged and exact <= tolerance and assembled <= rounding and channels,
+        relative_error=errors.exact,
+        assembled_error=errors.assembled,
+        converged=solution.converged and failure is None,
         redrawn=sum(pair.redrawn for pair in layer.pairs),
         rank=_rank(layer.pairs) if planned.features.strict else None,
-        convolutions=_convolutions(layer),
+        convolutions="implicit" if layer.implicit else convolutions,
         digest=digest,
-        solution=dataclasses.replace(solution, diagnosis=diagnosis),
+        solution=solution,
         groups=planned.groups,
         kept=None if planned.features.keep is None else planned.features.kept(planned.width),
         channel_error=errors.assembled_channel,
     )
 
 
-def _within_epsilon(
-    layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments, report: LayerReport
-) -> LayerReport:
-    """The report, not converged where the layer's own outputs are off by more than epsilon.
+def _failure(
+    planned: PlannedLayer, errors: LayerErrors, precision: torch.dtype, weighed: bool
+) -> str | None:
+    """Why a layer whose system is solved is off by too much, empty where that is not known.
+
+    ``weighed`` says whether the errors are those of weights times the size of their inputs.
+    """
+    tolerance = planned.solver.tolerance
+    rounding = max(tolerance, ASSEMBLED * torch.finfo(precision).eps)
+    if errors.exact > tolerance:
+        return UNREACHED_PIVOT if planned.width < planned.shape.equations else ""
+    if errors.assembled > rounding:
+        return (
+            f"solved to {errors.exact:.0e}, of which rounding to {dtype_name(precision)} leaves "
+            f"{errors.assembled:.0e}: large scales cancel; take more features "
+            "(oversampling=1.1), or a model in double precision"
+        )
+    # One output's share of a layer's error may be large beside its own weights.
+    solved = errors.exact_channel <= CHANNEL * tolerance
+    if not (solved and errors.assembled_channel <= max(CHANNEL * tolerance, rounding)):
+        inputs = ", each times the size of its input on the images" if weighed else ""
+        return (
+            f"the layer as a whole is rebuilt to {errors.assembled:.0e}; the weights of output "
+            f"{errors.channel}{inputs}, are off by {errors.assembled_channel:.0e} of their own "
+            "size, far below that of others; use solver=lu, a model in double precision, or "
+            "features=id_cond"
+        )
+    return None
+
+
+def _over_epsilon(layer: SourceLayer, planned: PlannedLayer, moments: LayerMoments) -> str | None:
+    """Why a layer fails whose own outputs are off by more than epsilon, if they are.
 
     Theorem 2.4 bounds the error in exact arithmetic. A sigmoid's values lie around 1/2, and what
     is left of them without it is the less, the smaller epsilon: rounding may be far above it.
@@ -133,25 +124,13 @@ def _within_epsilon(
     assert moments.largest_input is not None
     error = output_error(layer, planned.found, moments.largest_input)
     spec = planned.features
-    if error <= spec.epsilon or not report.converged:
-        return report
-    diagnosis = (
+    if error <= spec.epsilon:
+        return None
+    return (
         f"an output is off by {error:.1e}, epsilon={spec.epsilon:g} is promised: rounding to "
-        f"{_name(layer.second_norm.weight.dtype)} leaves too little of what the {spec.activation} "
-        "gives; use model.double(), tanh, or a larger epsilon"
+        f"{dtype_name(layer.second_norm.weight.dtype)} leaves too little of what the "
+        f"{spec.activation} gives; use model.double(), tanh, or a larger epsilon"
     )
-    solution = dataclasses.replace(report.solution, diagnosis=diagnosis)
-    return dataclasses.replace(report, converged=False, solution=solution)
-
-
-def _convolutions(layer: SourceLayer) -> str:
-    if layer.implicit:
-        return "implicit"
-    return {"regenerate": "regenerated", "disk": "on disk"}.get(layer.pairs[0].storage, "stored")
-
-
-def _name(precision: torch.dtype) -> str:
-    return str(precision).removeprefix("torch.")
 
 
 def _rank(pairs: Sequence[Features]) -> int | None:
@@ -160,3 +139,24 @@ def _rank(pairs: Sequence[Features]) -> int | None:
         return None
     matrices = (feature_operator(pair, torch.float64, torch.device("cpu")) for pair in pairs)
     return min(int(torch.linalg.matrix_rank(matrix.dense())) for matrix in matrices)
+
+
+@torch.no_grad()
+def output_error(layer: SourceLayer, target: FoundLayer, largest: torch.Tensor) -> float:
+    """The largest difference of an output to the target layer's in float64.
+
+    These are as large as the kernel, and uniform within the bound ``largest`` (c0,) by channel.
+    """
+    weight, geometry = target.module.weight, geometry_of(target.module)
+    cropped = -min(0, *geometry.pads) if geometry.pads else 0
+    sides = [
+        step * (side - 1) + 1 + 2 * cropped
+        for step, side in zip(geometry.dilation, geometry.kernel, strict=True)
+    ]
+    shape = (PROBES, len(largest), *sides)
+    numbers = 2 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1
+    probes = numbers.to(weight) * largest.to(weight).reshape(-1, *(1 for _ in sides))
+    wanted = copy.deepcopy(target.module).double()(probes.double())
+    if target.norm is not None:
+        wanted = copy.deepcopy(target.norm).double()(wanted)
+    return float((layer(probes).double() - wanted).abs().max())

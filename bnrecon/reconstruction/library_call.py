@@ -14,12 +14,11 @@ from tqdm.auto import tqdm
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction.arguments import check_model, feature_spec, solver_spec
-from bnrecon.reconstruction.assembly import check_moments, join_layers
-from bnrecon.reconstruction.building import BuiltLayer, build_layer
+from bnrecon.reconstruction.assembly import build_layer, check_moments, join_layers
 from bnrecon.reconstruction.comparison import compare, say_how_far
 from bnrecon.reconstruction.images import checked_images
-from bnrecon.reconstruction.moments import LayerMoments, gather
-from bnrecon.reconstruction.plan import Plan, PlannedLayer
+from bnrecon.reconstruction.moments import gather
+from bnrecon.reconstruction.plan import Plan
 from bnrecon.reconstruction.planning import plan_layers
 from bnrecon.reconstruction.refusal import RefusedLayers, layer_label
 from bnrecon.reconstruction.report import NOTED, Reconstruction
@@ -30,7 +29,6 @@ from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_mode
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["reconstruct"]
-
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +98,8 @@ def reconstruct(
     """
     check_model(model)
     spec, solver = feature_spec(features, oversampling), solver_spec(solver)
-    own = uncompiled(model)
-    first, batches = (None, None) if images is None else checked_images(images, own)
+    target = uncompiled(model)
+    first, batches = (None, None) if images is None else checked_images(images, target)
     options: Any = {"seed": seed, "unsupported": unsupported, "fold": fold}
     try:
         plan = plan_layers(model, spec, solver, images=first, **options)
@@ -109,25 +107,18 @@ def reconstruct(
         if unsupported == "raise":
             error.advise_library_user()
         raise
-    moments = None
-    if batches is not None:
-        moments = gather(plan.model, [layer.found for layer in plan.layers], batches)
-    known = check_moments(plan, moments)
+    targets = [layer.found for layer in plan.layers]
+    moments = None if batches is None else gather(plan.model, targets, batches)
+    checked = check_moments(plan, moments)
     built = []
     with tqdm(plan.layers, desc="layers", disable=None, leave=False) as layers:
         for layer in layers:
-            layers.set_postfix_str(
-                f"{layer.label}, {layer.groups * layer.shape.equations} equations"
-            )
-            built.append(_rebuilt(layer, known.get(layer.name)))
-    rebuilt = join_layers(plan, built)
-    return _describe(_compare(rebuilt, own, first, plan), plan)
-
-
-def _rebuilt(layer: PlannedLayer, moments: LayerMoments | None) -> BuiltLayer:
-    """Solve and build a layer, its features drawn once for both."""
-    pairs = layer.draw_groups()
-    return build_layer(layer, solve_layer(layer, pairs=pairs), moments, pairs)
+            equations = layer.groups * layer.shape.equations
+            layers.set_postfix_str(f"{layer.label}, {equations} equations")
+            pairs = layer.draw_groups()  # once for both
+            solution = solve_layer(layer, pairs=pairs)
+            built.append(build_layer(layer, solution, checked.get(layer.name), pairs))
+    return _describe(_compare(join_layers(plan, built), target, first, plan), plan)
 
 
 def _compare(
@@ -139,12 +130,15 @@ def _compare(
         return dataclasses.replace(rebuilt, notes=[note, *rebuilt.notes])
     try:
         difference, notes = compare(rebuilt.network, model, images)
-        said = say_how_far(difference, _explain(rebuilt), accepted=_is_approximate(plan))
+        spec = plan.features  # of which some need not suffice, so that outputs may be off
+        approximate = not FIRST_ACTIVATIONS[spec.activation].exact or spec.keep is not None
+        accepted = approximate or spec.allow_below_minimum
+        off = say_how_far(difference, _explain(rebuilt), accepted)
     except RunError as error:
         error.reconstruction = rebuilt
         raise
     if plan.trial is None or plan.trial.relative <= NOTED:  # else it is known why, and said
-        notes += said
+        notes += off
     notes = list(dict.fromkeys(rebuilt.notes + notes))
     return dataclasses.replace(rebuilt, difference=difference, notes=notes)
 
@@ -154,22 +148,13 @@ def _explain(rebuilt: Reconstruction) -> str:
     failed = [report for report in rebuilt.layers if not report.converged]
     if failed:
         names = shorten([report.name or "the model" for report in failed])
-        return f"not converged: {names}" + (f" ({failed[0].diagnosis})" * bool(failed[0].diagnosis))
+        why = failed[0].diagnosis
+        return f"not converged: {names} ({why})" if why else f"not converged: {names}"
     worst = max(rebuilt.layers, key=lambda report: report.channel_error or 0)
     return (
         f"alone, each layer's outputs are rebuilt to {worst.channel_error:.0e} of their weights "
         f"({layer_label(worst.name)} is the worst); see whether model.double() or "
         "features=id_cond are as far off, which rounding that adds up is not"
-    )
-
-
-def _is_approximate(plan: Plan) -> bool:
-    """Whether the features that were asked for need not suffice, so that outputs may be off."""
-    spec = plan.features
-    return (
-        not FIRST_ACTIVATIONS[spec.activation].exact
-        or spec.keep is not None
-        or spec.allow_below_minimum
     )
 
 
@@ -190,10 +175,11 @@ def _describe(rebuilt: Reconstruction, plan: Plan) -> Reconstruction:
             f"folded: {shorten(folded)}; each is an Identity in the source network, whoever else "
             "uses it (fold=False keeps all)"
         )
-    if plan.features.activation != "identity":
+    spec = plan.features
+    if spec.activation != "identity":
         notes.append(
-            f"activation={plan.features.activation} is linear for inputs of a layer up to "
-            f"{plan.features.margin:g} times the largest on these images; beyond, the source "
-            "network is another one, and layer.outside of each source layer counts such numbers"
+            f"activation={spec.activation} is linear for inputs of a layer up to {spec.margin:g} "
+            "times the largest on these images; beyond, the source network is another one, and "
+            "layer.outside of each source layer counts such numbers"
         )
     return dataclasses.replace(rebuilt, notes=rebuilt.notes + notes)

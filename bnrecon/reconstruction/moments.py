@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
 from bnrecon.features.pair import Features
 from bnrecon.reconstruction.folding import FoundLayer
-from bnrecon.reconstruction.geometry import centre, geometry_of, pad, take
+from bnrecon.reconstruction.geometry import Geometry, centre, geometry_of, pad, take
 from bnrecon.reconstruction.images import run_model
 from bnrecon.reconstruction.substitution import share_parameters
 from bnrecon.runtime.hardware import exact_float32
@@ -43,20 +44,16 @@ class LayerMoments:
     centre_with_output: torch.Tensor = ZERO
 
     def add(self, x: torch.Tensor, output: torch.Tensor, centred: torch.Tensor) -> None:
-        """Add a batch, in float64.
+        """Add a batch, in float64: the padded input x (c0, pixels) and the output (c2, places).
 
-        Args:
-            x: (c0, pixels), the padded input.
-            output: (c2, places), before any folding.
-            centred: (c0, places), the input at the kernel's centre, where a skip connection reads.
+        That is before any folding; ``centred`` (c0, places) is the input at the kernel's centre,
+        where a skip connection reads.
         """
         self.count += x.shape[1]
         self.input_sum = self.input_sum + x.sum(1)
         self.input_products = self.input_products + x @ x.T
-        reach = x.abs().amax(1)
-        self.largest_input = (
-            reach if self.largest_input is None else torch.maximum(self.largest_input, reach)
-        )
+        reach, before = x.abs().amax(1), self.largest_input
+        self.largest_input = reach if before is None else torch.maximum(before, reach)
         self.output_count += output.shape[1]
         self.output_sum = self.output_sum + output.sum(1)
         self.output_squares = self.output_squares + (output * output).sum(1)
@@ -68,23 +65,15 @@ class LayerMoments:
         """The moments of one group's inputs and outputs."""
         if groups == 1:
             return self
-        inputs, outputs = (
-            slice(group * size, (group + 1) * size)
-            for size in (len(self.input_sum) // groups, len(self.output_sum) // groups)
-        )
-        largest = self.largest_input
-        return LayerMoments(
-            self.count,
-            self.input_sum[inputs],
-            self.input_products[inputs, inputs],
-            None if largest is None else largest[inputs],
-            self.output_count,
-            self.output_sum[outputs],
-            self.output_squares[outputs],
-            self.centre_sum[inputs],
-            self.centre_products[inputs, inputs],
-            self.centre_with_output[outputs, inputs],
-        )
+        sizes = (len(self.input_sum) // groups, len(self.output_sum) // groups)
+        inputs, outputs = (slice(group * size, (group + 1) * size) for size in sizes)
+        largest = None if self.largest_input is None else self.largest_input[inputs]
+        of_input = self.input_sum[inputs], self.input_products[inputs, inputs], largest
+        of_output = self.output_sum[outputs], self.output_squares[outputs]
+        of_centre = self.centre_sum[inputs], self.centre_products[inputs, inputs]
+        together = self.centre_with_output[outputs, inputs]
+        count, output_count = self.count, self.output_count
+        return LayerMoments(count, *of_input, output_count, *of_output, *of_centre, together)
 
     def input_sizes(self) -> torch.Tensor:
         """The root mean square of each input, (c0,)."""
@@ -92,16 +81,14 @@ class LayerMoments:
 
     def is_finite(self) -> bool:
         """Whether all that was seen is finite: what is not shows in the squares."""
-        return all(
-            bool(torch.isfinite(sums).all()) for sums in (self.input_products, self.output_squares)
-        )
+        squares = (self.input_products, self.output_squares)
+        return all(bool(torch.isfinite(sums).all()) for sums in squares)
 
     def first_output(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and unbiased variance (c1,) of the first source layer's output A x, in float64."""
         mean = self.input_sum / self.count
-        covariance = (self.input_products / self.count - torch.outer(mean, mean)) * _unbiased(
-            self.count
-        )
+        covariance = self.input_products / self.count - torch.outer(mean, mean)
+        covariance = covariance * _unbiased(self.count)
         if features.identity:
             copies = features.width // len(mean)
             return mean.repeat(copies), covariance.diagonal().clamp_min(0).repeat(copies)
@@ -143,9 +130,8 @@ class LayerMoments:
             at_centre = self.centre_sum / count
             spread = self.centre_products / count - torch.outer(at_centre, at_centre)
             together = self.centre_with_output / count - torch.outer(mean, at_centre)
-            variance = (
-                variance - 2 * gain * (skip * together).sum(1) + ((skip @ spread) * skip).sum(1)
-            )
+            variance = variance - 2 * gain * (skip * together).sum(1)
+            variance = variance + ((skip @ spread) * skip).sum(1)
             middle = middle - skip @ at_centre
         off = outer == 0
         factor = torch.where(off, torch.zeros_like(outer), 1 / torch.where(off, 1, outer))
@@ -170,39 +156,42 @@ def gather(
 
     Raises ``UserError`` where the model does not take a batch.
     """
-    moments = {found.name: LayerMoments() for found in layers}
-
-    def watch(found: FoundLayer) -> Callable[..., None]:
-        geometry = geometry_of(found.module)
-
-        def hook(_module: nn.Module, inputs: tuple, named: dict, output: torch.Tensor) -> None:
-            # Detached: a model may turn gradients on.
-            given, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
-            if torch._C._functorch.is_batchedtensor(given):
-                return  # within torch.vmap, out of which no sum may be carried
-            if not geometry.dims:
-                x, out = (part.reshape(-1, part.shape[-1]).T for part in (given, output))
-                moments[found.name].add(x.double(), out.double(), x.double())
-                return
-            if given.ndim == geometry.dims + 1:
-                given, output = given[None], output[None]
-            sides = output.shape[2:]
-            padded = pad(given, geometry, sides)
-            at_centre = centre(padded, geometry.kernel, geometry, sides)
-            at_centre = take(at_centre, [slice(None, None, step) for step in geometry.stride])
-            moments[found.name].add(
-                *(map_.transpose(0, 1).flatten(1).double() for map_ in (padded, output, at_centre))
-            )
-
-        return hook
-
+    moments = {layer.name: LayerMoments() for layer in layers}
     running = share_parameters(model)
-    for found in layers:
-        module = running.get_submodule(found.name)
-        module.register_forward_hook(watch(found), with_kwargs=True)
+    for layer in layers:
+        hook = partial(_add_call, moments[layer.name], geometry_of(layer.module))
+        module = running.get_submodule(layer.name)
+        module.register_forward_hook(hook, with_kwargs=True)
     device = layers[0].module.weight.device if layers else torch.device("cpu")
     # Not in inference mode, in which what a model caches could not be used afterwards.
     with torch.no_grad(), exact_float32(), keep_freed_memory():
         for batch in batches:
             run_model(running, batch.to(device))
     return moments
+
+
+def _add_call(
+    moments: LayerMoments,
+    geometry: Geometry,
+    _: nn.Module,
+    inputs: tuple,
+    named: dict,
+    output: torch.Tensor,
+) -> None:
+    """Add the inputs and outputs of one call of a layer."""
+    # Detached: a model may turn gradients on.
+    x, output = (inputs[0] if inputs else named["input"]).detach(), output.detach()
+    if torch._C._functorch.is_batchedtensor(x):
+        return  # within torch.vmap, out of which no sum may be carried
+    if not geometry.dims:
+        x, output = (part.reshape(-1, part.shape[-1]).T.double() for part in (x, output))
+        moments.add(x, output, x)
+        return
+    if x.ndim == geometry.dims + 1:
+        x, output = x[None], output[None]
+    sides = output.shape[2:]
+    padded = pad(x, geometry, sides)
+    at_centre = centre(padded, geometry.kernel, geometry, sides)
+    at_centre = take(at_centre, [slice(None, None, step) for step in geometry.stride])
+    maps = (padded, output, at_centre)
+    moments.add(*(each.transpose(0, 1).flatten(1).double() for each in maps))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,26 +16,26 @@ from bnrecon.features.pair import Features
 from bnrecon.features.register import distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
+from bnrecon.operators.generated import Generated
+from bnrecon.operators.integers import IntegerProducts
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.operators.signs import SignMatrix
+from bnrecon.reconstruction import source_layer
 from bnrecon.reconstruction.folding import FoundLayer
 from bnrecon.reconstruction.groups import group_number, together_bytes
 from bnrecon.reconstruction.refusal import layer_label
 from bnrecon.reconstruction.report import OutputDifference
-from bnrecon.reconstruction.source_layer import IMPLICIT_FROM
-from bnrecon.reconstruction.storage import (
-    disk_bytes,
-    held_bytes,
-    host_bytes,
-    solving_bytes,
-    together,
-)
+from bnrecon.solvers.iterative import rounded_itemsize
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.solving import Choice, choose
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["Plan", "PlannedLayer"]
+__all__ = ["Plan", "PlannedLayer", "disk_bytes", "host_bytes", "memory_bytes"]
 
 FILE_BYTES = 24  # a feature's scale and shift in float64 and statistics in float32
 MAP_BYTES = 32  # a feature's scale, shift and statistics in float64; BatchNorm has them too
+VECTOR_BYTES = 48  # the same, and those of a BatchNorm in float32
+DRAWING = 3  # times the features, while they pass through a matrix factorization
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,8 @@ class PlannedLayer:
     def draw(self, group: int = 0) -> Features:
         """Draw the layer's features, or those of one group, the same ones each time."""
         spec, number = self.features, group_number(self.number, group)
-        return draw(
-            spec.name,
-            self.shape,
-            self.width,
-            self.seed,
-            number,
-            spec.strict,
-            spec.skip,
-            self.storage,
-        )
+        drawn_with = (spec.strict, spec.skip, self.storage)
+        return draw(spec.name, self.shape, self.width, self.seed, number, *drawn_with)
 
     @property
     def device(self) -> torch.device:
@@ -105,10 +98,15 @@ class PlannedLayer:
         return [self.draw(group) for group in range(self.groups)]
 
     @property
+    def feature_bytes(self) -> int:
+        """Bytes of the features of all groups, in float32."""
+        return self.groups * self.shape.feature_bytes(self.width)
+
+    @property
     def implicit(self) -> bool:
         """Whether the features are implicit: M = I, and too large to be worth storing."""
         identity = self.features.name == "id_cond" and self.width == self.shape.equations
-        return identity and self.groups * self.shape.feature_bytes(self.width) > IMPLICIT_FROM
+        return identity and self.feature_bytes > source_layer.IMPLICIT_FROM
 
     @property
     def rows(self) -> int:
@@ -125,9 +123,8 @@ class PlannedLayer:
         if name != "auto":
             return Choice(name, "", columns)
         orthogonal = distribution(self.features.name).orthogonal
-        return choose(
-            self.rows, columns, orthogonal, self.room, self.solver.tolerance, patterned=orthogonal
-        )
+        limits = (self.room, self.solver.tolerance)
+        return choose(self.rows, columns, orthogonal, *limits, patterned=orthogonal)
 
     @property
     def solver_memory(self) -> int:
@@ -143,15 +140,72 @@ class PlannedLayer:
     @cached_property
     def stored(self) -> int:
         """Bytes of memory that the source layer takes."""
-        module, numbers = self.found.module, 0
+        module, weights = self.found.module, 0
         if self.storage == "memory" and not self.implicit:
-            numbers = held_bytes(self.features.name, self.shape, self.width, module)
-        return numbers + self.groups * self.width * (MAP_BYTES + 4 * module.weight.itemsize)
+            frozen = (self.features.name, self.shape, self.width, module)
+            weights = source_layer.weight_bytes(*frozen)
+        return weights + self.groups * self.width * (MAP_BYTES + 4 * module.weight.itemsize)
 
     @cached_property
     def work(self) -> int:
-        """Bytes it takes besides while it is solved: the operator's, and the solver's own."""
-        return solving_bytes(self)
+        """Bytes it takes besides while it is solved: what is multiplied by, and the solver's own.
+
+        Where features are not in memory, it may be what the source layer takes to compute; those
+        that no part of can be made alone are drawn in memory before they are written.
+        """
+        work = self.operator_bytes(self.choice.solver) + self.solver_memory
+        if self.storage == "memory":
+            return work
+        if self.storage == "disk" and "regenerate" not in distribution(self.features.name).storages:
+            work = max(work, DRAWING * self.shape.feature_bytes(self.width))
+        return max(work, source_layer.FORWARD_BYTES)
+
+    def operator_bytes(self, solver: str) -> int:
+        """Bytes of what a solver multiplies by, for one group, and of the tiles that it does so in.
+
+        Of features in memory these are a transposed and a rounded copy. Else they are rounded
+        features (bits, of signs), unless they are on disk too.
+        """
+        width, device = self.width, self.device
+        numbers = self.shape.feature_bytes(1) // 4
+        if self.storage == "memory":
+            vectors = 2 * VECTOR_BYTES * width
+            return vectors + KhatriRao.copied_bytes(width, 0 if self.implicit else numbers)
+        tiles = Generated.tile_bytes(width, numbers, device)
+        if self.storage == "disk":
+            return tiles
+        if self.features.name == "sign":
+            signs = width * numbers, device
+            return tiles + SignMatrix.pair_bytes(*signs) + IntegerProducts.pair_bytes(*signs)
+        return tiles + self.rounded_bytes(solver)
+
+    def rounded_bytes(self, solver: str) -> int:
+        """Bytes of one group's rounded features that a solver's iterations read."""
+        itemsize = rounded_itemsize(solver, self.rows, self.width, self.device)
+        return itemsize * self.shape.feature_bytes(self.width) // 4
+
+
+def memory_bytes(layers: Sequence[PlannedLayer]) -> int:
+    """Bytes that layers take together: what each one stores, and the largest one's work."""
+    return sum(layer.stored for layer in layers) + max((layer.work for layer in layers), default=0)
+
+
+def host_bytes(layers: Sequence[PlannedLayer]) -> int:
+    """Bytes of the host's memory, for layers on a GPU: drawn weights, and one layer on its way."""
+    sizes = [
+        layer.feature_bytes
+        for layer in layers
+        if layer.device.type != "cpu" and layer.storage == "memory" and not layer.implicit
+    ]
+    drawn = all(source_layer.holds_weights(layer.features.name) for layer in layers)
+    return drawn * sum(sizes) + 2 * max(sizes, default=0)
+
+
+def disk_bytes(layers: Sequence[PlannedLayer]) -> int:
+    """Bytes of temporary files: the features of all layers, and one layer's rounded ones."""
+    stored = [layer for layer in layers if layer.storage == "disk"]
+    rounded = (layer.rounded_bytes(layer.choice.solver) for layer in stored)
+    return sum(layer.feature_bytes for layer in stored) + max(rounded, default=0)
 
 
 @dataclass(frozen=True)
@@ -172,7 +226,7 @@ class Plan:
     @property
     def memory(self) -> int:
         """Bytes that all layers take together, and solving the largest of them."""
-        return together(self.layers)
+        return memory_bytes(self.layers)
 
     @property
     def host_memory(self) -> int:

@@ -9,14 +9,7 @@ from bnrecon.construction.residual import minimum_width
 from bnrecon.features.register import choose_width, distribution
 from bnrecon.features.shapes import LayerShape
 from bnrecon.features.spec import FeatureSpec
-from bnrecon.reconstruction.arguments import (
-    check_model,
-    check_seed,
-    check_tensors,
-    check_unsupported,
-    feature_spec,
-    solver_spec,
-)
+from bnrecon.reconstruction import arguments, storage
 from bnrecon.reconstruction.attention import fast_path_notes, pack, unpack
 from bnrecon.reconstruction.comparison import compare, say_how_far
 from bnrecon.reconstruction.folding import find_layers, replacements
@@ -24,17 +17,8 @@ from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.refusal import RefusedLayers, list_refused, raise_nothing_left
 from bnrecon.reconstruction.replaced_layer import TrialLayer
 from bnrecon.reconstruction.report import OutputDifference
-from bnrecon.reconstruction.storage import (
-    advice,
-    count,
-    fit_together,
-    give_room,
-    memory_shortage,
-    solver_shortage,
-    store,
-)
 from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
-from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import one_thread_at_a_time, outside_torch_modes
 from bnrecon.solvers.pruning import check_solver, none_to_spare
@@ -82,73 +66,67 @@ def plan_layers(
     >>> [(layer.label, layer.width) for layer in plan.layers]  # n - c2 + 1 = 12 - 4 + 1
     [('the model', 9)]
     """
-    features, solver = feature_spec(features), solver_spec(solver)
-    check_model(model)
-    check_seed(seed)
-    check_unsupported(unsupported)
+    features, solver = arguments.feature_spec(features), arguments.solver_spec(solver)
+    arguments.check_model(model)
+    arguments.check_seed(seed)
+    if unsupported not in ("raise", "keep"):
+        raise UserError(f"unsupported={unsupported}: {nearest(unsupported, ('raise', 'keep'))}")
     if features.pruning is not None:
         check_solver(features.pruning, solver)
-    own = uncompiled(model)
-    compiled = own is not model
-    check_tensors(own)
-    model = unpack(share_parameters(own), substitute)
+    asked_for, target = model, uncompiled(model)
+    arguments.check_tensors(target)
+    model = unpack(share_parameters(target), substitute)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     free, host = available_memory(device), available_memory(torch.device("cpu"))
     inventory = find_layers(model, images, fold)
-    wanted = [
-        PlannedLayer(
-            found, _width(found.target.shape, features, solver), number, features, solver, int(seed)
-        )
-        for number, found in enumerate(inventory.layers)
-    ]
-    wanted = store(wanted, features, free, host)
+    layers = enumerate(inventory.layers)
+    sized = [(number, each, _width(each.target.shape, features, solver)) for number, each in layers]
+    wanted = [PlannedLayer(each, c1, i, features, solver, int(seed)) for i, each, c1 in sized]
+    wanted = storage.store(wanted, features, free, host)
     stored = sum(layer.stored for layer in wanted)
     planned: list[PlannedLayer] = []
     too_large: dict[str, str] = {}
     for layer in wanted:
-        if (reason := _nothing_to_solve(layer)) and unsupported == "keep":
+        if reason := _nothing_to_solve(layer):
+            if unsupported == "raise":
+                raise UserError(f"{layer.label}: {reason}")
             inventory.refused[layer.name] = reason
             continue
-        if reason:
-            raise UserError(f"{layer.label}: {reason}")
         _check_layer(layer)
         beside = stored if unsupported == "raise" else layer.stored
-        shortage = solver_shortage(layer, beside, free)
+        shortage = storage.solver_shortage(layer, beside, free)
         if shortage and unsupported == "raise":
             instead = "use solver=matrix_free with oversampling=1.5, or features=id_cond"
             raise RunError(f"{layer.label}: {shortage}; {instead}")
-        if shortage := shortage or memory_shortage(layer, free):
+        if shortage := shortage or storage.memory_shortage(layer, free):
             too_large[layer.name] = shortage
         else:
             planned.append(layer)
     refused = inventory.refused | too_large
     if refused and unsupported == "raise":
-        instead = f"; {advice(wanted, features)}" if too_large else ""
+        instead = f"; {storage.advise(wanted, features)}" if too_large else ""
         raise RefusedLayers(f"cannot be rebuilt: {list_refused(refused)}{instead}", refused)
-    refused |= fit_together(planned, free, host, unsupported)
-    planned = give_room(planned, free)  # of those that are left
+    refused |= storage.fit_together(planned, free, host, unsupported)
+    planned = storage.give_room(planned, free)  # of those that remain
     if not planned:
         raise_nothing_left(refused)
     kept = [f"{name or 'the model'} is left as it is: {reason}" for name, reason in refused.items()]
-    notes = [*inventory.notes, *kept, *_slow(planned), *fast_path_notes(model)]
-    if compiled:
-        notes.append("the model is compiled, the source network is not: torch.compile it again")
-    trial, said = _try_copy(model, own, planned, images)
-    return Plan(planned, notes + said, model, features, refused, trial)
+    rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
+    slow = ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
+    slow *= features.name == "ortho_cond" and rows > 20_000
+    notes = [*inventory.notes, *kept, *slow, *fast_path_notes(model)]
+    compiled = target is not asked_for
+    notes += ["the model is compiled, the source network is not: torch.compile it again"] * compiled
+    trial, trial_notes = _try_copy(model, target, planned, images)
+    return Plan(planned, notes + trial_notes, model, features, refused, trial)
 
 
 def _try_copy(
-    model: nn.Module, own: nn.Module, planned: list[PlannedLayer], images: torch.Tensor | None
+    model: nn.Module, target: nn.Module, planned: list[PlannedLayer], images: torch.Tensor | None
 ) -> tuple[OutputDifference | None, list[str]]:
-    """How far a network is off whose layers are others that compute the same, with notes.
+    """How far a copy of ``model`` is off the target, its layers others that compute the same.
 
-    It is tried before any layer is solved.
-
-    Args:
-        model: whose layers are replaced.
-        own: the user's, with which it is compared.
-        planned: the layers.
-        images: of the comparison; without, the network is made and not run.
+    It is tried before any layer is solved. Without images it is made, and not run.
     """
     layers = [layer.found for layer in planned]
     if images is None:
@@ -156,7 +134,7 @@ def _try_copy(
         return None, []
     trials = [TrialLayer(one.module, one.target, one.norm is not None) for one in layers]
     network = pack(substitute(model, replacements(layers, trials)))
-    difference, notes = compare(network, own, images[:TRIED])
+    difference, notes = compare(network, target, images[:TRIED])
     why = (
         "nothing is solved yet, and each layer alone computes what the model's does up to "
         "rounding. Look for code that asks for their type, settings or weights, or for a "
@@ -168,14 +146,13 @@ def _try_copy(
 
 def _width(shape: LayerShape, features: FeatureSpec, solver: SolverSpec) -> int:
     """The width c1 that a layer is given."""
-    given = (features.oversampling, features.excess, features.width)
-    if given == (None, None, None) and solver.name != "auto" and lookup(solver.name).square:
+    asked = (features.oversampling, features.excess, features.width)
+    if asked == (None, None, None) and solver.name != "auto" and lookup(solver.name).square:
         return shape.equations
-    # The minimum width of id_cond is n - c2 + 1, skip connection or not: it has no feature to
-    # spare.
+    # That of id_cond is n - c2 + 1, skip connection or not: it has no feature to spare.
     if features.width == "minimum" and not distribution(features.name).widths:
         return max(1, minimum_width(shape, features.skip))
-    return choose_width(features.name, shape, *given)
+    return choose_width(features.name, shape, *asked)
 
 
 # Norms of weights below it, or above its inverse, vanish or overflow in float64.
@@ -190,10 +167,8 @@ def _nothing_to_solve(layer: PlannedLayer) -> str | None:
         return f"its weight is empty, of shape {tuple(target.weight.shape)}"
     for what, value in (("weights", target.weight), ("bias", target.bias)):
         if not bool(torch.isfinite(value).all()):
-            return (
-                f"its {what}, normalization folded in, are not all finite; "
-                "nothing can be rebuilt from them"
-            )
+            what = f"its {what}, normalization folded in, are not all finite"
+            return f"{what}; nothing can be rebuilt from them"
     largest = float(target.weight.abs().max())
     if largest and not SMALLEST < largest < 1 / SMALLEST:
         return (
@@ -210,28 +185,17 @@ def _check_layer(layer: PlannedLayer) -> None:
     if c1 < least and not features.allow_below_minimum:
         outer = features.skip == "outer"
         bound, source = ("n - c2", "Eq. 3") if outer else ("n - c2 + 1", "Thm 2.2")
+        are = "feature is" if c1 == 1 else "features are"
         raise UserError(
-            f"{layer.label}: {_features_are(c1)} below the minimum width {bound} = {least} "
-            f"(Burkholz 2024, {source}) from which a target can be rebuilt; take more, or set "
-            "allow_below_minimum=True"
+            f"{layer.label}: {storage.show_count(c1)} {are} below the minimum width {bound} = "
+            f"{least} (Burkholz 2024, {source}) from which a target can be rebuilt; take more, or "
+            "set allow_below_minimum=True"
         )
     if features.keep is not None and least <= c1 < layer.shape.equations:
         raise UserError(f"{layer.label}: {none_to_spare(layer.shape.equations, c1)}")
     if c1 < 1:
-        raise UserError(f"{layer.label}: {count(c1)} features; at least one is needed")
+        raise UserError(f"{layer.label}: {storage.show_count(c1)} features; at least one is needed")
     kind = distribution(features.name)
     kind.check_width(layer.shape, c1)
     if layer.solver.name != "auto":
         lookup(layer.solver.name).check(layer.rows, c1, kind.orthogonal)
-
-
-def _slow(planned: list[PlannedLayer]) -> list[str]:
-    """A note on what will take long."""
-    rows = max(layer.shape.outputs * layer.shape.taps for layer in planned)
-    if planned[0].features.name == "ortho_cond" and rows > 20_000:
-        return ["ortho_cond factorizes matrices of more than 20,000 rows here: expect hours"]
-    return []
-
-
-def _features_are(number: int) -> str:
-    return f"{count(number)} {'feature is' if number == 1 else 'features are'}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from bnrecon.runtime.errors import UserError
 
-__all__ = ["RefusedLayers", "layer_label", "list_refused", "raise_nothing_left"]
+__all__ = ["RefusedLayers", "dtype_name", "layer_label", "list_refused", "raise_nothing_left"]
 
 SHOWN = 3  # refused layers that a message names,
 LENGTH = 230  # in at most so many characters
@@ -19,6 +21,11 @@ def layer_label(name: str) -> str:
     ('layer features.0', 'the model')
     """
     return f"layer {name}" if name else "the model"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """What a message calls a type."""
+    return str(dtype).removeprefix("torch.")
 
 
 class RefusedLayers(UserError):
@@ -41,10 +48,8 @@ class RefusedLayers(UserError):
 def raise_nothing_left(refused: Mapping[str, str]) -> None:
     """Raise ``UserError``: there is nothing to rebuild."""
     if refused:
-        raise RefusedLayers(
-            f"none of the network's {len(refused)} layers can be rebuilt ({list_refused(refused)})",
-            refused,
-        )
+        none = f"none of the network's {len(refused)} layers can be rebuilt"
+        raise RefusedLayers(f"{none} ({list_refused(refused)})", refused)
     raise UserError(
         "the network has no convolution or linear layer (one that is trained by its "
         "normalizations alone is a source network already: bnrecon train)"

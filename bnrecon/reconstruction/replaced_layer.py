@@ -10,13 +10,7 @@ from torch import nn
 
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.reconstruction.geometry import geometry_of, pad
-from bnrecon.reconstruction.kernels import (
-    Layer,
-    apply_kernel,
-    kind_of,
-    output_channels,
-    weight_of,
-)
+from bnrecon.reconstruction.kernels import Layer, apply_kernel, kind_of, output_channels, weight_of
 
 __all__ = ["ReplacedLayer", "TrialLayer", "refuse_sequences"]
 
@@ -25,10 +19,7 @@ class ReplacedLayer(nn.Module):
     """Stands in the place of a layer, whose type, geometry and constants it reads, not its weight.
 
     It is no ``nn.Conv2d`` and no ``nn.Linear``: code of the model that asks for these sees it.
-
-    Args:
-        module: the layer.
-        folded: whether a BatchNorm of the model went into this layer.
+    ``folded`` says whether a BatchNorm of the model went into it.
     """
 
     def __init__(self, module: Layer, folded: bool = False):
@@ -48,7 +39,10 @@ class ReplacedLayer(nn.Module):
         """The function on (N, c0, *sides) or (c0, *sides), or on (..., c0) for a linear layer."""
         dims = self.geometry.dims
         if not dims:
-            return self._rows(input)
+            if self.folded:
+                refuse_sequences(self, (input,))
+            rows = input.reshape(input.shape[:-1].numel(), input.shape[-1])
+            return self._pair(rows).reshape(*input.shape[:-1], self.outputs)
         if input.ndim == dims + 1:
             return self(input[None], output_size)[0]
         x = pad(input, self.geometry, output_size)
@@ -58,13 +52,6 @@ class ReplacedLayer(nn.Module):
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # as torch.vmap can, too
         output = self._pair(x)
         return output.contiguous() if input.is_contiguous() else output
-
-    def _rows(self, input: torch.Tensor) -> torch.Tensor:
-        """A linear layer on the last side of its input."""
-        if self.folded:
-            refuse_sequences(self, (input,))
-        rows = input.reshape(input.shape[:-1].numel(), input.shape[-1])
-        return self._pair(rows).reshape(*input.shape[:-1], self.outputs)
 
 
 class TrialLayer(ReplacedLayer):
@@ -79,23 +66,18 @@ class TrialLayer(ReplacedLayer):
         dtype = module.weight.dtype
         kernel = target.weight if self.geometry.dims else target.weight[:, :, 0, 0]
         self.kernel = nn.Parameter(kernel.to(dtype), requires_grad=False)
-        self.shift = nn.Parameter(target.bias.to(dtype), requires_grad=False)
+        self.bias = nn.Parameter(target.bias.to(dtype), requires_grad=False)
         self.eval()
 
     def _pair(self, x: torch.Tensor) -> torch.Tensor:
         groups = self.geometry.groups
-        return apply_kernel(x, self.kernel, self.shift, groups, **self.geometry.movement)
+        return apply_kernel(x, self.kernel, self.bias, groups, **self.geometry.movement)
 
     @property
     def weight(self) -> torch.Tensor:
         """The folded weight, for code that reads a layer's weight."""
         kernel = self.kernel if self.geometry.dims else self.kernel[:, :, None, None]
         return weight_of(kernel, self.kind, self.geometry.groups)
-
-    @property
-    def bias(self) -> torch.Tensor:
-        """The folded bias."""
-        return self.shift
 
 
 def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -104,7 +86,5 @@ def refuse_sequences(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Non
     A hook of the layer that a folded one is collapsed to, too.
     """
     if inputs[0].ndim > 2:
-        raise ValueError(
-            "BatchNorm1d on a sequence normalizes its second dimension; "
-            "such a layer cannot be rebuilt folded"
-        )
+        why = "BatchNorm1d on a sequence normalizes its second dimension"
+        raise ValueError(f"{why}; such a layer cannot be rebuilt folded")

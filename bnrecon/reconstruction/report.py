@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from bnrecon.solvers.base import SolverReport
 
 __all__ = ["NOTED", "LayerReport", "OutputDifference", "Reconstruction"]
 
+COLUMNS = (  # of a row in ``result.json``
+    *("name", "shape", "equations", "width", "oversampling", "solver", "relative_error"),
+    *("assembled_error", "residual", "iterations", "seconds", "converged", "redrawn", "rank"),
+    *("convolutions", "digest", "norm", "arithmetic", "reason", "diagnosis"),
+)
 NOTED = 1e-3  # of their spread: outputs that are farther off than rounding usually leads
 
 
@@ -67,80 +73,33 @@ class LayerReport:
     kept: int | None = None
     channel_error: float | None = None
 
+    solver = property(attrgetter("solution.solver"), doc="Name of the solver.")
+    residual = property(attrgetter("solution.relative_residual"), doc="‖M x - b‖ / ‖b‖ in float64.")
+    iterations = property(attrgetter("solution.iterations"), doc="Of the solver; direct ones: 0.")
+    seconds = property(attrgetter("solution.seconds"), doc="Seconds that the solver took.")
+    norm = property(attrgetter("solution.norm"), doc="Which of many solutions this is.")
+    precision = property(attrgetter("solution.precision"), doc="Of the solver's products.")
+    reason = property(attrgetter("solution.reason"), doc="Why ``auto`` chose the solver.")
+    diagnosis = property(attrgetter("solution.diagnosis"), doc="Why it did not converge, if known.")
+
     @property
     def oversampling(self) -> float:
         """c1 / n."""
         return self.width / self.equations
 
-    @property
-    def solver(self) -> str:
-        """Name of the solver."""
-        return self.solution.solver
-
-    @property
-    def residual(self) -> float:
-        """‖M x - b‖ / ‖b‖ in float64."""
-        return self.solution.relative_residual
-
-    @property
-    def iterations(self) -> int:
-        """Iterations of the solver, 0 for direct ones."""
-        return self.solution.iterations
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the solver took."""
-        return self.solution.seconds
-
-    @property
-    def norm(self) -> str:
-        """Which of many solutions was found."""
-        return self.solution.norm
-
-    @property
-    def precision(self) -> str:
-        """What the solver's products ran in."""
-        return self.solution.precision
-
-    @property
-    def reason(self) -> str:
-        """Why ``auto`` chose the solver."""
-        return self.solution.reason
-
-    @property
-    def diagnosis(self) -> str:
-        """Why the layer did not converge, where a reason was found."""
-        return self.solution.diagnosis
-
     def to_json(self) -> dict[str, Any]:
         """The flat row that ``result.json`` holds."""
-        solution = self.solution
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "equations": self.equations,
-            "width": self.width,
-            "oversampling": self.oversampling,
-            "solver": solution.solver,
-            "relative_error": self.relative_error,
-            "assembled_error": self.assembled_error,
-            "residual": solution.relative_residual,
-            "iterations": solution.iterations,
-            "seconds": solution.seconds,
-            "converged": self.converged,
-            "redrawn": self.redrawn,
-            "rank": self.rank,
-            "convolutions": self.convolutions,
-            "digest": self.digest,
-            "norm": solution.norm,
-            "arithmetic": solution.precision,
-            "reason": solution.reason,
-            "diagnosis": solution.diagnosis,
-            **({"at_limit": True} if solution.at_limit else {}),
-            **({"groups": self.groups} if self.groups > 1 else {}),
-            **({} if self.kept is None else {"kept": self.kept}),
-            **({} if self.channel_error is None else {"channel_error": self.channel_error}),
+        row: dict[str, Any] = {
+            name: getattr(self, "precision" if name == "arithmetic" else name) for name in COLUMNS
         }
+        row["shape"] = list(self.shape)
+        beside = {
+            "at_limit": self.solution.at_limit or None,
+            "groups": self.groups if self.groups > 1 else None,
+            "kept": self.kept,
+            "channel_error": self.channel_error,
+        }
+        return row | {name: value for name, value in beside.items() if value is not None}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> LayerReport:
@@ -152,35 +111,13 @@ class LayerReport:
 
         Raises ``KeyError`` or ``TypeError`` for anything else.
         """
-        solution = SolverReport(
-            solver=row["solver"],
-            relative_residual=row["residual"],
-            iterations=row["iterations"],
-            seconds=row["seconds"],
-            converged=row["converged"],
-            norm=row.get("norm", ""),
-            precision=row.get("arithmetic", ""),
-            reason=row.get("reason", ""),
-            diagnosis=row.get("diagnosis", ""),
-            at_limit=row.get("at_limit", False),
-        )
-        return cls(
-            name=row["name"],
-            shape=tuple(row["shape"]),
-            equations=row["equations"],
-            width=row["width"],
-            relative_error=row["relative_error"],
-            assembled_error=row["assembled_error"],
-            converged=row["converged"],
-            redrawn=row["redrawn"],
-            rank=row["rank"],
-            convolutions=row["convolutions"],
-            digest=row["digest"],
-            solution=solution,
-            groups=row.get("groups", 1),
-            kept=row.get("kept"),
-            channel_error=row.get("channel_error"),
-        )
+        solved = {name: row[name] for name in ("solver", "iterations", "seconds", "converged")}
+        solved |= {name: row.get(name, "") for name in ("norm", "reason", "diagnosis")}
+        solved |= {"relative_residual": row["residual"], "precision": row.get("arithmetic", "")}
+        solution = SolverReport(**solved, at_limit=row.get("at_limit", False))
+        names = {each.name for each in fields(cls)}
+        values = {name: value for name, value in row.items() if name in names}
+        return cls(**values | {"shape": tuple(row["shape"]), "solution": solution})
 
 
 @dataclass(frozen=True)
@@ -207,9 +144,8 @@ class OutputDifference:
     @property
     def relative(self) -> float:
         """``largest / size``."""
-        if self.size > 0:
-            return self.largest / self.size
-        return math.inf if self.largest else 0.0
+        nothing = math.inf if self.largest else 0.0
+        return self.largest / self.size if self.size > 0 else nothing
 
 
 @dataclass(frozen=True)

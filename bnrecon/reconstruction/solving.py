@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-import torch
-
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.pair import Features
 from bnrecon.features.register import distribution
 from bnrecon.operators.system import System
-from bnrecon.reconstruction.groups import solve_groups, weakest
+from bnrecon.reconstruction.groups import join_solutions, solve_groups
 from bnrecon.reconstruction.plan import PlannedLayer
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.torch_modes import outside_torch_modes
@@ -47,6 +45,7 @@ def solve_layer(
         UserError: the solver does not apply to this system.
         RunError: the system is singular, or memory does not suffice; both name the layer.
 
+    >>> import torch
     >>> from bnrecon.reconstruction.planning import plan_layers
     >>> _ = torch.manual_seed(0)
     >>> plan = plan_layers(torch.nn.Linear(3, 4).eval())
@@ -71,9 +70,7 @@ def solve_layer(
 def _prune(layer: PlannedLayer, problems: Iterable[tuple[System, SolverSpec]]) -> Solution:
     """Solve every group with the features that are kept."""
     count, method = layer.features.kept(layer.width), layer.features.pruning
-    solutions = [prune(system, spec, count, str(method)) for system, spec in problems]
-    scale = torch.cat([solution.scale for solution in solutions])
-    return Solution(scale, weakest([solution.report for solution in solutions]))
+    return join_solutions([prune(*problem, count, str(method)) for problem in problems])
 
 
 def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[System, SolverSpec]:
@@ -84,13 +81,7 @@ def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[
 
 
 def group_system(layer: PlannedLayer, target: TargetLayer, pair: Features) -> System:
-    """The system of a layer, or of one group of it.
-
-    Args:
-        layer: what was planned; tells the device and whether its features' columns are orthogonal.
-        target: the layer's weight and skip connection, or those of the group.
-        pair: the features that this group is built of.
-    """
+    """The system of a layer, or of one group of it, for its target and its pair of features."""
     orthogonal = distribution(layer.features.name).orthogonal
     return layer_system(target, pair, layer.found.module.weight.device, orthogonal)
 

@@ -20,9 +20,8 @@ from bnrecon.reconstruction.arguments import check_module, check_parameters, che
 from bnrecon.reconstruction.attention import pack, reads_projections, unpack
 from bnrecon.reconstruction.collapse import collapse_layer
 from bnrecon.reconstruction.groups import group_number, joined_digest
-from bnrecon.reconstruction.kernels import LAYERS, group_shape
-from bnrecon.reconstruction.source_layer import SourceLayer
-from bnrecon.reconstruction.storage import held_bytes
+from bnrecon.reconstruction.kernels import LAYERS, Layer, group_shape
+from bnrecon.reconstruction.source_layer import SourceLayer, weight_bytes
 from bnrecon.reconstruction.substitution import freeze, substitute, uncompiled
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
@@ -30,6 +29,9 @@ from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
 __all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
+
+ROLES = ("first", "second")  # of a source layer's normalizations,
+NORM_KEYS = ("gamma", "beta", "mean", "variance")  # of which a file has these
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,8 @@ class LayerRecipe:
 
 def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
     """The source layers of a network by name."""
-    return {
-        name: module for name, module in network.named_modules() if isinstance(module, SourceLayer)
-    }
+    modules = network.named_modules()
+    return {name: module for name, module in modules if isinstance(module, SourceLayer)}
 
 
 @outside_torch_modes
@@ -68,24 +69,14 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     layers = source_layers(network)
     tensors: dict[str, torch.Tensor] = {}
     for name, layer in layers.items():
-        for role, wanted, norm in zip(
-            ("first", "second"),
-            layer.present_maps(),
-            (layer.first_norm, layer.second_norm),
-            strict=True,
-        ):
-            gamma, beta = wanted.parameters(norm.eps)
-            tensors |= {f"{name}|{role}.gamma": gamma, f"{name}|{role}.beta": beta}
-            tensors |= {
-                f"{name}|{role}.mean": wanted.mean,
-                f"{name}|{role}.variance": wanted.variance,
-            }
-    prefixes = tuple(f"{name}." if name else "" for name in layers)
+        norms = (layer.first_norm, layer.second_norm)
+        for role, norm, present in zip(ROLES, norms, layer.present_maps(), strict=True):
+            keys = (f"{name}|{role}.{key}" for key in NORM_KEYS)
+            tensors |= dict(zip(keys, present.values(norm.eps), strict=True))
+    prefixes = _prefixes(layers)
     rest = {k: v for k, v in network.state_dict().items() if not k.startswith(prefixes)}
     tensors |= {f"rest|{name}": value for name, value in rest.items()}
-    files.write_tensors(
-        path, tensors, {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]}
-    )
+    files.write_tensors(path, tensors, _metadata(recipes))
 
 
 @outside_torch_modes
@@ -100,11 +91,16 @@ def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> Non
             f"full=True: the frozen weights of {shorten(elsewhere)} are not in memory; rebuild "
             "with storage=memory, or save without full"
         )
-    files.write_tensors(
-        path,
-        network.state_dict(),
-        {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]},
-    )
+    files.write_tensors(path, network.state_dict(), _metadata(recipes))
+
+
+def _metadata(recipes: list[LayerRecipe]) -> dict[str, Any]:
+    return {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]}
+
+
+def _prefixes(layers: Mapping[str, SourceLayer]) -> tuple[str, ...]:
+    """What the names of these layers' tensors begin with."""
+    return tuple(f"{name}." if name else "" for name in layers)
 
 
 @outside_torch_modes
@@ -124,58 +120,54 @@ def load_source(path: str | Path, model: nn.Module, storage: str = "auto") -> nn
     check_module(model)
     check_parameters(model)
     check_tensors(model)
-    tensors, about = files.read_tensors(Path(path))
-    if "layers" not in about:
+    tensors, metadata = files.read_tensors(Path(path))
+    if "layers" not in metadata:
         raise RunError(f"{path} holds no source network; give a file that rebuilt.save wrote")
     model = unpack(uncompiled(model), substitute, lambda name: _holds_packed(tensors, name))
     modules = dict(model.named_modules())
     replaced: dict[int, nn.Module] = {}
-    recipes = [LayerRecipe(**entry) for entry in about["layers"]]
+    recipes = [LayerRecipe(**entry) for entry in metadata["layers"]]
     if any(f"{recipe.name}|first.gamma" not in tensors for recipe in recipes):
         raise RunError(
             f"{path} was written with full=True: its tensors are for load_state_dict of a source "
             "network; save without full to load it here"
         )
     storage = _storage(recipes, modules, storage)
+    misfit = f"{path} does not fit this architecture"
     for recipe in recipes:
-        module = modules.get(recipe.name)
-        if module is None or (recipe.norm is not None and recipe.norm not in modules):
-            raise RunError(f"{path} does not fit this architecture: it has no layer {recipe.name}")
-        if reads_projections(modules[recipe.name.rpartition(".")[0]]):
-            raise RunError(
-                f"{path} does not fit this architecture: the attention around {recipe.name} does "
-                "not call it as a layer (it has a forward or hooks of its own)"
-            )
+        module = _layer_of(recipe, modules, misfit)
         replaced[id(module)] = _rebuild(recipe, module, tensors, path, storage)
         if recipe.norm is not None:
             replaced[id(modules[recipe.norm])] = nn.Identity()
     network = pack(substitute(model, replaced))
-    rest = {
-        name.removeprefix("rest|"): value
-        for name, value in tensors.items()
-        if name.startswith("rest|")
-    }
-    _check_shapes(path, rest, network.state_dict())
+    rest = {k.removeprefix("rest|"): v for k, v in tensors.items() if k.startswith("rest|")}
+    for name, value in network.state_dict().items():
+        if name in rest and rest[name].shape != value.shape:
+            raise RunError(
+                f"{misfit}: {name} is of shape {tuple(value.shape)} there and "
+                f"{tuple(rest[name].shape)} in the file"
+            )
     missing, unexpected = network.load_state_dict(rest, strict=False)
-    prefixes = tuple(f"{name}." if name else "" for name in source_layers(network))
+    prefixes = _prefixes(source_layers(network))
     if unexpected or any(not name.startswith(prefixes) for name in missing):
-        raise RunError(
-            f"{path} does not fit this architecture: {', '.join(unexpected[:3] or missing[:3])} …"
-        )
+        raise RunError(f"{misfit}: {', '.join(unexpected[:3] or missing[:3])} …")
     freeze(network)
     return network.eval()
 
 
-def _check_shapes(
-    path: str | Path, given: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
-) -> None:
-    """Raise ``RunError`` where a tensor of the file has another shape than the architecture's."""
-    for name, value in own.items():
-        if name in given and given[name].shape != value.shape:
-            raise RunError(
-                f"{path} does not fit this architecture: {name} is of shape "
-                f"{tuple(value.shape)} there and {tuple(given[name].shape)} in the file"
-            )
+def _layer_of(recipe: LayerRecipe, modules: Mapping[str, nn.Module], misfit: str) -> Layer:
+    """The layer that a recipe is for; ``RunError`` where the architecture does not have it."""
+    module = modules.get(recipe.name)
+    if module is None or (recipe.norm is not None and recipe.norm not in modules):
+        raise RunError(f"{misfit}: it has no layer {recipe.name}")
+    if reads_projections(modules[recipe.name.rpartition(".")[0]]):
+        raise RunError(
+            f"{misfit}: the attention around {recipe.name} does not call it as a layer (it has a "
+            "forward or hooks of its own)"
+        )
+    if not isinstance(module, LAYERS):
+        raise RunError(f"{misfit}: layer {recipe.name} is {type(module).__name__}")
+    return module
 
 
 def _holds_packed(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
@@ -190,17 +182,18 @@ def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: st
         raise UserError(f"storage={storage}: {nearest(storage, STORAGES)}")
     if storage != "auto":
         return storage
-    known = [(recipe, modules.get(recipe.name)) for recipe in recipes]
-    layers = [(recipe, module) for recipe, module in known if isinstance(module, LAYERS)]
-    held = sum(
-        held_bytes(recipe.features, group_shape(module), recipe.width, module)
-        for recipe, module in layers
-    )
-    if not layers or 2 * held <= available_memory(layers[0][1].weight.device):
+    named = [(recipe, modules.get(recipe.name)) for recipe in recipes]
+    layers = [
+        (recipe.features, group_shape(module), recipe.width, module)
+        for recipe, module in named
+        if isinstance(module, LAYERS)
+    ]
+    held = sum(weight_bytes(*layer) for layer in layers)
+    if not layers or 2 * held <= available_memory(layers[0][3].weight.device):
         return "memory"
     size = sum(
-        getattr(module, "groups", 1) * group_shape(module).feature_bytes(recipe.width)
-        for recipe, module in layers
+        getattr(module, "groups", 1) * shape.feature_bytes(width)
+        for _, shape, width, module in layers
     )
     ways = set.intersection(*(set(distribution(recipe.features).storages) for recipe in recipes))
     if "regenerate" in ways:
@@ -210,48 +203,30 @@ def _storage(recipes: list[LayerRecipe], modules: Mapping[str, Any], storage: st
 
 def _rebuild(
     recipe: LayerRecipe,
-    module: nn.Module,
+    module: Layer,
     tensors: Mapping[str, torch.Tensor],
     path: str | Path,
     storage: str,
 ) -> SourceLayer:
-    if not isinstance(module, LAYERS):
-        raise RunError(
-            f"{path} does not fit this architecture: layer {recipe.name} is {type(module).__name__}"
-        )
-    pairs = [
-        draw(
-            recipe.features,
-            group_shape(module),
-            recipe.width,
-            recipe.seed,
-            group_number(recipe.number, group),
-            recipe.strict,
-            recipe.skip,
-            storage,
-        )
-        for group in range(getattr(module, "groups", 1))
-    ]
+    kind, shape, device = recipe.features, group_shape(module), module.weight.device
+    numbers = [group_number(recipe.number, i) for i in range(getattr(module, "groups", 1))]
+    drawn_with = (recipe.strict, recipe.skip, storage)
+    pairs = [draw(kind, shape, recipe.width, recipe.seed, i, *drawn_with) for i in numbers]
     if joined_digest(pairs) != recipe.digest:
-        reason = (
-            "; its shape may be another"
-            if distribution(recipe.features).portable
-            else (
-                f"; {recipe.features} weights pass through a factorization that differs "
-                "between machines: save with full=True to move them"
+        reason = "its shape may be another"
+        if not distribution(kind).portable:
+            reason = (
+                f"{kind} weights pass through a factorization that differs between machines: "
+                "save with full=True to move them"
             )
-        )
         raise RunError(
-            f"{path}: layer {recipe.name} draws other features than it was saved with{reason}"
+            f"{path}: layer {recipe.name} draws other features than it was saved with; {reason}"
         )
     layer = SourceLayer(pairs, module, recipe.activation)
     maps = []
-    for role, norm in (("first", layer.first_norm), ("second", layer.second_norm)):
-        gamma, beta, mean, variance = (
-            tensors[f"{recipe.name}|{role}.{key}"].to(module.weight.device)
-            for key in ("gamma", "beta", "mean", "variance")
-        )
-        maps.append(AffineMap.of_parameters(gamma, beta, mean, variance, norm.eps))
+    for role, norm in zip(ROLES, (layer.first_norm, layer.second_norm), strict=True):
+        values = [tensors[f"{recipe.name}|{role}.{key}"].to(device) for key in NORM_KEYS]
+        maps.append(AffineMap.of_values(values, norm.eps))
     layer.set_maps(*maps)
     if recipe.reach is not None:
         layer.region = (-recipe.reach, recipe.reach)
@@ -266,7 +241,5 @@ def collapse(network: nn.Module) -> nn.Module:
     Computed from the float64 scales and the features alone; exact while first activations stay in
     their linear region.
     """
-    replaced: dict[int, nn.Module] = {
-        id(layer): collapse_layer(layer) for layer in source_layers(network).values()
-    }
-    return pack(substitute(network, replaced))
+    layers = source_layers(network).values()
+    return pack(substitute(network, {id(layer): collapse_layer(layer) for layer in layers}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,32 +12,21 @@ from torch import nn
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS
 from bnrecon.features.pair import Features
-from bnrecon.reconstruction.affine_map import (
-    AffineMap,
-    fold_inner_shift,
-    norm_values,
-    present_map,
-    write_map,
-)
+from bnrecon.features.register import distribution
+from bnrecon.features.shapes import LayerShape
+from bnrecon.reconstruction import affine_map
+from bnrecon.reconstruction.affine_map import AffineMap, norm_values
 from bnrecon.reconstruction.collapse import collapsed_bias, present_layer
-from bnrecon.reconstruction.geometry import centre
+from bnrecon.reconstruction.geometry import centre, identity_output
 from bnrecon.reconstruction.groups import joined, joined_digest
-from bnrecon.reconstruction.identity_features import identity_output
-from bnrecon.reconstruction.kernels import (
-    Layer,
-    apply_kernel,
-    frozen_layer,
-    norm_class,
-)
+from bnrecon.reconstruction.kernels import Layer, apply_kernel, frozen_layer, norm_class
 from bnrecon.reconstruction.replaced_layer import ReplacedLayer
 
-__all__ = ["IMPLICIT_FROM", "SourceLayer"]
-
+__all__ = ["FORWARD_BYTES", "IMPLICIT_FROM", "SourceLayer", "holds_weights", "weight_bytes"]
 
 # Of one chunk's intermediate map: small enough to stay near the processor's cache.
 CHUNK_BYTES = 32 * 2**20
-
-
+FORWARD_BYTES = 4 * CHUNK_BYTES  # weights, the intermediate map, both normalized
 IMPLICIT_FROM = 64 * 2**20  # id_cond weights beyond this size stay implicit: M = I needs no matrix
 
 
@@ -86,9 +75,8 @@ class SourceLayer(ReplacedLayer):
             skip = joined(pair.skip_weight for pair in self.pairs)
             self.skip = nn.Parameter(self._pointwise(skip.to(dtype, copy=True)), False)
         if not self.implicit and features.in_memory:
-            first, second = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
-            second = second.reshape(*second.shape[:2], *self.geometry.kernel)
-            self.first = frozen_layer(self._pointwise(first), dtype, count)
+            first, second = self._as_kernels(pair.weights() for pair in self.pairs)
+            self.first = frozen_layer(first, dtype, count)
             self.second = frozen_layer(second, dtype, count, **self.geometry.movement)
         self.to(module.weight.device).eval()
 
@@ -101,6 +89,14 @@ class SourceLayer(ReplacedLayer):
         """A matrix as a kernel of one tap."""
         return matrix.reshape(*matrix.shape, *(1 for _ in self.geometry.kernel))
 
+    def _as_kernels(
+        self, weights: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The kernels of A and B from the weights of each group."""
+        first, second = map(joined, zip(*weights, strict=True))
+        second = second.reshape(*second.shape[:2], *self.geometry.kernel)
+        return self._pointwise(first), second
+
     def set_maps(self, first: AffineMap, second: AffineMap) -> None:
         """Make the layer compute with these affine maps; their statistics are rounded.
 
@@ -109,45 +105,42 @@ class SourceLayer(ReplacedLayer):
         precision = self.first_norm.weight.dtype
         first = first.rounded(precision)
         if not self.inner_shift:
-            first, second = fold_inner_shift(self.pairs, first, second)
+            first, second = affine_map.fold_inner_shift(self.pairs, first, second)
         self.maps = first, second.rounded(precision)
         for norm, wanted in zip((self.first_norm, self.second_norm), self.maps, strict=True):
-            write_map(norm, wanted)
+            affine_map.write_map(norm, wanted)
 
     def present_maps(self) -> tuple[AffineMap, AffineMap]:
         """The maps of the normalizations as they are now.
 
         Those that were set or, where parameters have changed since, those of the parameters.
         """
-        first, second = self.maps or (None, None)
-        return present_map(self.first_norm, first), present_map(self.second_norm, second)
+        present, (first, second) = affine_map.present_map, self.maps or (None, None)
+        return present(self.first_norm, first), present(self.second_norm, second)
 
     def _pair(self, x: torch.Tensor) -> torch.Tensor:
         """Both convolutions and normalizations on a padded input."""
+        if self.training and (self.implicit or not self.features.in_memory):
+            which, how = "a layer whose features are not in memory", "storage=memory"
+            if self.implicit:
+                which, how = "an implicit id_cond layer", "smaller layers"
+            stay = f"rebuild with {how} or stay in eval mode"
+            raise RuntimeError(f"{which} has no training mode; {stay}")
         if self.implicit:
             out = self._implicit(x)
         elif self.training:
-            if not self.features.in_memory:
-                raise RuntimeError(
-                    "a layer whose features are not in memory has no training mode; "
-                    "rebuild with storage=memory or stay in eval mode"
-                )
             out = self.second(self._activated(self.first_norm(self.first(x))))
         else:
             blocks = [self._block(x, *block) for block in self._blocks(x)]
             out = blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
         if self.features.skip == "none":
             return self.second_norm(out)
-        skipped = self._skipped(x, out.shape[2:])
+        geometry, groups = self.geometry, len(self.pairs)
+        at_centre = centre(x, geometry.kernel, geometry, out.shape[2:])
+        skipped = apply_kernel(at_centre, self.skip, groups=groups, stride=geometry.stride)
         if self.features.skip == "outer":
             return self.second_norm(out + skipped)
         return self.second_norm(out) + skipped
-
-    def _skipped(self, x: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
-        """What the skip connection adds: the input at the kernel's centre, channels mixed."""
-        geometry = self.geometry
-        at_centre = centre(x, geometry.kernel, geometry, sides)
-        return apply_kernel(at_centre, self.skip, groups=len(self.pairs), stride=geometry.stride)
 
     def _blocks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[slice]]]:
         """Runs of groups, and of features of each, of which one intermediate map is formed."""
@@ -190,9 +183,7 @@ class SourceLayer(ReplacedLayer):
         if not self.features.in_memory:
             held = self.first_norm.weight
             made = (pair.part(part, held.dtype, held.device) for pair in self.pairs[groups])
-            first, second = map(joined, zip(*made, strict=True))
-            second = second.reshape(*second.shape[:2], *self.geometry.kernel)
-            return self._pointwise(first), second
+            return self._as_kernels(made)
         first, second = (
             layer.weight.unflatten(0, (len(self.pairs), -1))[groups]
             for layer in (self.first, self.second)
@@ -205,25 +196,18 @@ class SourceLayer(ReplacedLayer):
             return hidden
         if not self.training:
             low, high = self.region
-            self.outside += int((hidden < low).sum()) + (
-                int((hidden > high).sum()) if high < math.inf else 0
-            )
+            self.outside += int((hidden < low).sum())
+            self.outside += int((hidden > high).sum()) if high < math.inf else 0
         return self.activation(hidden)
 
     def _implicit(self, x: torch.Tensor) -> torch.Tensor:
         """Sum act(s_l x_j + t_l) over the features l = (i, tap, j) of each output i."""
-        if self.training:
-            raise RuntimeError(
-                "an implicit id_cond layer has no training mode; "
-                "rebuild with smaller layers or stay in eval mode"
-            )
         norm = self.first_norm
         gamma, beta, mean, variance = norm_values(norm, detach=False)
         scale = gamma * torch.rsqrt(variance + norm.eps)
         activation = None if isinstance(self.activation, nn.Identity) else self._activated
-        return identity_output(
-            x, scale, beta - mean * scale, self.features.shape, self.geometry, activation
-        )
+        layer = (self.features.shape, self.geometry, activation)
+        return identity_output(x, scale, beta - mean * scale, *layer)
 
     @property
     def weight(self) -> torch.Tensor:
@@ -239,10 +223,6 @@ class SourceLayer(ReplacedLayer):
         """Parameters and statistics of both normalizations."""
         return [*norm_values(self.first_norm), *norm_values(self.second_norm)]
 
-    def is_finite(self) -> bool:
-        """Whether everything that the normalizations hold is finite."""
-        return all(bool(torch.isfinite(value).all()) for value in self.held())
-
     @property
     def unheld(self) -> int:
         """How many frozen weights are no parameters, being regenerated or on disk."""
@@ -252,16 +232,38 @@ class SourceLayer(ReplacedLayer):
 
     def frozen_digest(self) -> str:
         """SHA-256 of the weights the layer holds; equal to the features' own while unchanged."""
-        changed = self.features.skip != "none" and not _equal(
-            self.skip, joined(pair.skip_weight for pair in self.pairs)
-        )
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if self.features.skip != "none":
+            pairs.append((self.skip, joined(pair.skip_weight for pair in self.pairs)))
         if not self.implicit and self.features.in_memory:
             drawn = map(joined, zip(*(pair.weights() for pair in self.pairs), strict=True))
-            held = (self.first.weight, self.second.weight)
-            changed |= not all(map(_equal, held, drawn))
-        return "changed" if changed else joined_digest(self.pairs)
+            pairs += zip((self.first.weight, self.second.weight), drawn, strict=True)
+        # Held in whichever type.
+        held = ((weight.detach().cpu().float().flatten(), drawn) for weight, drawn in pairs)
+        same = all(torch.equal(weight, drawn.flatten()) for weight, drawn in held)
+        return joined_digest(self.pairs) if same else "changed"
 
 
-def _equal(held: torch.Tensor, drawn: torch.Tensor) -> bool:
-    """Whether a frozen weight is the drawn one, in whichever type it is held."""
-    return torch.equal(held.detach().cpu().float().flatten(), drawn.flatten())
+def holds_weights(name: str) -> bool:
+    """Whether features of a distribution hold the weights that were drawn."""
+    return name != "sign" and "disk" in distribution(name).storages
+
+
+def weight_bytes(name: str, shape: LayerShape, width: int, module: Layer) -> int:
+    """Bytes of memory that the frozen weights of a source layer take where it is.
+
+    Beside the layer's own weights a processor's memory has those that were drawn, in float32: the
+    same tensors in a float32 network, unless those of several groups were joined. Signs and
+    patterns are formed for the layer alone.
+
+    ``shape`` and ``width`` are those of one group of the target layer.
+
+    >>> shape = LayerShape(8, 8)
+    >>> [weight_bytes("he_normal", shape, 96, torch.nn.Linear(8, 8, dtype=kind))
+    ...  // (96 * 16) for kind in (torch.float32, torch.float64)]
+    [4, 12]
+    """
+    itemsize, groups = module.weight.itemsize, getattr(module, "groups", 1)
+    shared = itemsize == 4 and groups == 1
+    drawn = 4 if holds_weights(name) and not shared and module.weight.device.type == "cpu" else 0
+    return groups * shape.feature_bytes(width) // 4 * (itemsize + drawn)

@@ -1,33 +1,34 @@
-"""Copy a network with some of its modules replaced; freeze what is no normalization."""
+"""Copy a network with some of its objects replaced, freeze it, and go through its tensors."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from bnrecon.reconstruction.refusal import layer_label
-from bnrecon.reconstruction.tensors import tensors_in
 from bnrecon.runtime.errors import UserError, first_line
 
-__all__ = ["freeze", "share_parameters", "substitute", "uncompiled"]
+__all__ = ["NORMALIZATIONS", "freeze", "share_parameters", "substitute", "tensors_in", "uncompiled"]
 
 NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def freeze(network: nn.Module) -> list[str]:
     """Freeze all but normalizations; return the names of other parameters that were trainable."""
-    found = []
+    frozen = []
     for prefix, module in network.named_modules():
         if isinstance(module, NORMALIZATIONS):
             continue
         for name, parameter in module.named_parameters(prefix, recurse=False):
             if parameter.requires_grad:
                 parameter.requires_grad_(False)
-                found.append(name)
-    return found
+                frozen.append(name)
+    return frozen
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -58,11 +59,7 @@ def share_parameters(model: nn.Module, modules: Iterable[nn.Module] = ()) -> nn.
     """A copy in eval mode that shares the parameters.
 
     It is run in the model's place: buffers and settings that a ``forward`` changes are the copy's,
-    as are hooks.
-
-    Args:
-        model: is left as it is.
-        modules: parts of it that are not copied.
+    as are hooks. The ``modules`` are parts that are not copied.
     """
     return substitute(model, {id(value): value for value in (*model.parameters(), *modules)})
 
@@ -78,9 +75,7 @@ def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, st
     modules: dict[int, object] = {id(module): module for module in model.modules()}
     modules |= replaced
     for name, module in model.named_modules():
-        if id(module) in replaced:
-            continue
-        for key, value in vars(module).items():
+        for key, value in vars(module).items() if id(module) not in replaced else ():
             try:
                 copy.deepcopy(value, dict(modules))
             except Exception:
@@ -88,3 +83,21 @@ def _uncopied(model: nn.Module, replaced: Mapping[int, object]) -> tuple[str, st
                 what = f"{layer_label(name)}: its {key.lstrip('_')}"
                 return what, "take it off the model while it is rebuilt"
     return "the model", "copy.deepcopy(model) has to work"
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested tuples, lists, mappings and dataclasses, in order.
+
+    >>> [tensor.item() for tensor in tensors_in(({"a": torch.tensor(1)}, [torch.tensor(2)]))]
+    [1, 2]
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = tuple(getattr(value, part.name) for part in fields(value))
+    if isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_in(part)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.followed_weights import METADATA
-from bnrecon.reconstruction.kernels import LAYERS, is_plain, norm_class, output_channels
-from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.reconstruction.tensors import tensors_in
-from bnrecon.reconstruction.unpacked import Unpacked
+from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain, norm_class, output_channels
+from bnrecon.reconstruction.substitution import share_parameters, tensors_in
 from bnrecon.runtime.torch_modes import callers_default_device
 
-__all__ = ["Trace", "foldable", "trace"]
+__all__ = ["METADATA", "Trace", "called_name", "foldable", "split_name", "trace"]
 
+# Functions that take type, device or shape from a tensor, and nothing of its values.
+METADATA = {
+    *("to", "type_as", "expand_as", "view_as", "reshape_as", "getattr", "size", "dim"),
+    *(f"new_{value}" for value in ("zeros", "ones", "empty", "full", "tensor")),
+    *(f"{value}_like" for value in ("zeros", "ones", "empty", "rand", "randn", "full")),
+}
 PROPERTIES = {  # of a tensor, that are not its numbers
     getattr(torch.Tensor, name).__get__
     for name in ("dtype", "device", "shape", "ndim", "layout", "is_cuda", "requires_grad")
 }
-ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of arguments
-BY_NAME = inspect.Parameter.KEYWORD_ONLY
+ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # of arguments
 
 
 class Trace(NamedTuple):
@@ -61,7 +63,7 @@ def trace(model: nn.Module) -> Trace:
         for name, part in twin.named_modules()
         if name in before and not _is_as_before(part, before[name])
     }
-    read = reads.found | _read_in(graph, twin)
+    read = reads.read | _read_in(graph, twin, reads.names)
     return Trace(graph, frozenset(read), frozenset(changed | tracer.training))
 
 
@@ -80,16 +82,20 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if m is self.root:
             return False
-        own = isinstance(m, Unpacked) or is_plain(m)
-        return own or super().is_leaf_module(m, module_qualified_name)
+        leaf = isinstance(m, Unpacked) or is_plain(m)
+        return leaf or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Callable, list[Any]]:
         """A call of the root itself, with its hooks: torch.fx would give defaults symbols, too."""
         assert isinstance(self.root, nn.Module)
-        own = inspect.signature(self.root.forward).parameters.values()
-        required = [one for one in own if one.default is one.empty and one.kind not in ANY_NUMBER]
+        every = signature(self.root.forward).parameters.values()
+        required = [one for one in every if one.default is one.empty and one.kind not in ANY_NUMBER]
         symbols = {one.name: self.create_proxy("placeholder", one.name, (), {}) for one in required}
-        named = {one.name: symbols.pop(one.name) for one in required if one.kind is BY_NAME}
+        named = {
+            one.name: symbols.pop(one.name)
+            for one in required
+            if one.kind is Parameter.KEYWORD_ONLY
+        }
         first = list(symbols.values())
         if not first and not named:
             first = [self.create_proxy("placeholder", "images", (), {})]
@@ -101,63 +107,64 @@ class _Reads(TorchFunctionMode):
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        self.own = _names(model)
-        self.found: set[str] = set()
+        # By ``id``, the names of each parameter and buffer: several for tied ones.
+        self.names: dict[int, set[str]] = {}
+        for tensors in (model.named_parameters, model.named_buffers):
+            for name, value in tensors(remove_duplicate=False):
+                self.names.setdefault(id(value), set()).add(name)
+        self.read: set[str] = set()
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        asked = function in PROPERTIES or getattr(function, "__name__", "") in METADATA
+        asks = function in PROPERTIES or getattr(function, "__name__", "") in METADATA
         for value in tensors_in((args, kwargs or {})):
-            if not asked or not isinstance(value, nn.Parameter):  # as one of all parameters
-                self.found.update(self.own.get(id(value), ()))
+            if not asks or not isinstance(value, nn.Parameter):  # as one of all parameters
+                self.read.update(self.names.get(id(value), ()))
         return function(*args, **(kwargs or {}))
 
 
-def _names(model: nn.Module) -> dict[int, set[str]]:
-    """By ``id``, the names of each parameter and buffer: several for tied ones."""
-    found: dict[int, set[str]] = {}
-    for name, value in (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ):
-        found.setdefault(id(value), set()).add(name)
-    return found
-
-
-def _read_in(graph: fx.Graph, model: nn.Module) -> set[str]:
+def _read_in(graph: fx.Graph, model: nn.Module, names: Mapping[int, set[str]]) -> set[str]:
     """The parameters and buffers that the calls of a graph take, parametrizations' too.
 
     A layer's bias that is only asked for, or for its type, is not read: the source's has both.
     """
-    own, found = _names(model), set[str]()
+    read = set[str]()
     for node in graph.nodes:
         if node.op == "get_attr":
             value: object = model
             for part in node.target.split("."):
                 value = getattr(value, part, None)
-            names = own.get(id(value), set())
-            asked = all(_name_of(user) in METADATA for user in node.users)
-            found |= {name for name in names if not (asked and _is_bias_of_a_layer(name, model))}
+            asks = all(called_name(user) in METADATA for user in node.users)
+            for name in names.get(id(value), ()):
+                module, _, attribute = name.rpartition(".")
+                of_layer = isinstance(model.get_submodule(module), LAYERS)
+                if not (asks and attribute == "bias" and of_layer):
+                    read.add(name)
         elif node.op == "call_module" and ".parametrizations." in f".{node.target}":
             owner = node.target.partition(".parametrizations.")[0]
-            found |= {name for names in own.values() for name in names if _within(name, owner)}
-    return found
+            every = set[str]().union(*names.values())
+            read |= {name for name in every if name.startswith(f"{owner}.")}
+    return read
 
 
-def _is_bias_of_a_layer(name: str, model: nn.Module) -> bool:
-    module, _, own = name.rpartition(".")
-    return own == "bias" and isinstance(model.get_submodule(module), LAYERS)
-
-
-def _name_of(node: fx.Node) -> str:
-    """The function or method that a node calls."""
+def called_name(node: fx.Node) -> str:
+    """The function or method that a node calls, empty where it has no name."""
     target = node.target
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
-def _within(name: str, owner: str) -> bool:
-    return name.startswith(f"{owner}.")
+def split_name(parameter: str) -> tuple[str, str]:
+    """A parameter's module and its name there, also where a parametrization computes it.
+
+    >>> split_name("body.0.weight"), split_name("body.0.parametrizations.weight.original")
+    (('body.0', 'weight'), ('body.0', 'weight'))
+    """
+    module, parametrized, rest = parameter.partition(".parametrizations.")
+    if parametrized:
+        return module, rest.partition(".")[0]
+    module, _, name = parameter.rpartition(".")
+    return module, name
 
 
 def _is_as_before(module: nn.Module, before: nn.Module) -> bool:
@@ -187,39 +194,38 @@ def foldable(traced: Trace, model: nn.Module) -> dict[str, str]:
     """
     modules = dict(model.named_modules())
     calls = _calls(traced.graph, modules)
+    unused = {
+        name.rpartition(".")[0]
+        for name, module in modules.items()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not calls[name]
+    }
     pairs = {}
     for node in traced.graph.nodes:
         if node.op != "call_module" or len(node.users) != 1 or calls[node.target] != 1:
             continue
         user = next(iter(node.users))
-        layer = modules.get(node.target)
-        if user.op != "call_module" or calls[user.target] != 1 or not isinstance(layer, LAYERS):
+        layer, norm = node.target, user.target
+        if user.op != "call_module" or calls[norm] != 1:
             continue
-        norm = modules.get(user.target)
-        if not isinstance(norm, norm_class(layer)) or norm.running_mean is None:
-            continue
-        if {node.target, user.target} & traced.changed:
-            continue
-        if any(_within(name, user.target) or _is_bias(name, node.target) for name in traced.read):
-            continue
-        if len(norm.running_mean) == output_channels(layer):
-            pairs[node.target] = user.target
-    return {
-        layer: name
-        for layer, name in pairs.items()
-        if not any(_could_replace(other, name, modules) and not calls[other] for other in modules)
-    }
+        if (
+            _fits(modules.get(layer), modules.get(norm))
+            and not {layer, norm} & traced.changed
+            and not any(name.startswith(f"{norm}.") for name in traced.read)
+            and (layer, "bias") not in map(split_name, traced.read)
+            and norm.rpartition(".")[0] not in unused
+        ):
+            pairs[layer] = norm
+    return pairs
 
 
-def _could_replace(other: str, norm: str, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a module is a BatchNorm in the same part of the network."""
-    same_part = other.rpartition(".")[0] == norm.rpartition(".")[0]
-    return same_part and isinstance(modules[other], nn.modules.batchnorm._BatchNorm)
-
-
-def _is_bias(name: str, layer: str) -> bool:
-    """Whether this is a layer's bias, or what a parametrization computes it of."""
-    return name == f"{layer}.bias" or name.startswith(f"{layer}.parametrizations.bias.")
+def _fits(layer: nn.Module | None, norm: nn.Module | None) -> bool:
+    """Whether a module is a BatchNorm with running statistics for the outputs of a layer."""
+    return (
+        isinstance(layer, LAYERS)
+        and isinstance(norm, norm_class(layer))
+        and norm.running_mean is not None
+        and len(norm.running_mean) == output_channels(layer)
+    )
 
 
 def _calls(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Counter[str]:

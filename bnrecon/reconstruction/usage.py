@@ -5,24 +5,32 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from bnrecon.reconstruction.followed_weights import HARMLESS, FollowedWeights
-from bnrecon.reconstruction.kernels import LAYERS, is_plain
-from bnrecon.reconstruction.substitution import share_parameters
-from bnrecon.reconstruction.tensors import tensors_in
-from bnrecon.reconstruction.tracing import foldable, trace
-from bnrecon.reconstruction.unpacked import Unpacked
+from bnrecon.reconstruction.kernels import LAYERS, Unpacked, is_plain
+from bnrecon.reconstruction.substitution import NORMALIZATIONS, share_parameters, tensors_in
+from bnrecon.reconstruction.tracing import METADATA, called_name, foldable, split_name, trace
 from bnrecon.runtime.errors import first_line
 from bnrecon.runtime.torch_modes import callers_default_device
 
 __all__ = ["Usage", "find_usage"]
+
+# What the layers that are rebuilt call, and all functions that mix channels by a weight.
+APPLYING = {"linear", *(f"conv{way}{n}d" for way in ("", "_transpose") for n in (1, 2, 3))}
+MIXING = APPLYING | {
+    *("mm", "mv", "bmm", "matmul", "addmm", "addmv", "addbmm", "baddbmm", "bilinear"),
+    *("einsum", "tensordot", "multi_head_attention_forward", "scaled_dot_product_attention"),
+}
+SAME_NUMBERS = ("data", "T", "mT", "H", "mH", "real")  # attributes of a tensor
+# Modules whose own parameters mix no channels.
+HARMLESS = (Unpacked, nn.Embedding, nn.EmbeddingBag, nn.PReLU, *NORMALIZATIONS)
 
 
 @dataclass(frozen=True)
@@ -51,36 +59,68 @@ def find_usage(model: nn.Module, images: torch.Tensor | None = None) -> Usage:
     """
     if isinstance(model, (*LAYERS, Unpacked)):
         return Usage()  # a bare layer: a trace would look inside it
-    seen, flow = (None, None) if images is None else _observe(model, images)
+    outside, normalized = (None, None) if images is None else _follow_run(model, images)
     try:
         traced = trace(model)
     except Exception as error:  # tracing runs the user's own forward: anything can come out of it
-        why = f"the network cannot be traced ({type(error).__name__}: {first_line(error)})"
-        note = f"{why}; its BatchNorm layers are kept, not folded"
-        if seen is None:
-            note += (
-                "; whether a layer's weight is read outside of the layer was not checked "
-                "(images would show it)"
-            )
-            seen = dict.fromkeys(
-                _unknown_matrices(model),
-                "cannot be followed: give images, or a network that can be traced",
-            )
-        return Usage({}, seen, note)
+        what = f"{type(error).__name__}: {first_line(error)}"
+        note = f"the network cannot be traced ({what}); its BatchNorm layers are kept, not folded"
+        if outside is None:
+            note += "; whether a layer's weight is read outside of the layer was not checked "
+            note += "(images would show it)"
+            reason = "cannot be followed: give images, or a network that can be traced"
+            outside = dict.fromkeys(_unknown_matrices(model), reason)
+        return Usage({}, outside, note)
     norms = foldable(traced, model)
-    if flow is not None:  # a run may take another path than a trace does
-        norms = {layer: norm for layer, norm in norms.items() if flow.normalizes(norm, layer)}
-    if seen is None:
-        seen = _follow(traced.graph, model)
+    if normalized is not None:  # a run may take another path than a trace does
+        norms = {layer: norm for layer, norm in norms.items() if (norm, layer) in normalized}
+    if outside is None:
+        outside = _follow_graph(traced.graph, model)
     layers = {name for name, part in model.named_modules() if isinstance(part, LAYERS)}
     changed = dict.fromkeys(traced.changed & layers, "the network's forward changes its settings")
-    return Usage(norms, seen | changed)
+    return Usage(norms, outside | changed)
 
 
-SAME_NUMBERS = ("data", "T", "mT", "H", "mH", "real")  # attributes of a tensor
+class FollowedWeights:
+    """Which values are made of weights alone, and which of those were used outside of a layer."""
+
+    def __init__(self, model: nn.Module):
+        modules = dict(model.named_modules())
+        self.layers = {name for name, module in modules.items() if isinstance(module, LAYERS)}
+        harmless = {name for name, module in modules.items() if isinstance(module, HARMLESS)}
+        self.watched = self.layers | harmless
+        # The watched modules that hold each parameter, by its first name: several for tied weights.
+        self.owners: dict[str, frozenset[str]] = {}
+        first_names: dict[int, str] = {}
+        for name, value in model.named_parameters(remove_duplicate=False):
+            first = first_names.setdefault(id(value), name)
+            owners = {split_name(name)[0]} & self.watched
+            self.owners[first] = self.owners.get(first, frozenset()) | owners
+        # A value made of these parameters and of nothing else.
+        self.weights: dict[Hashable, frozenset[str]] = {}
+        self.outside: dict[str, str] = {}
+
+    def call(self, function: str, inputs: Sequence, output: Hashable, running: str | None) -> None:
+        """Record a function's call by a watched module; ``output`` is ``None`` if no tensor."""
+        if function in METADATA or output is None:
+            return
+        made_of = [self.weights.get(value) for value in inputs]
+        names = frozenset().union(*(names for names in made_of if names))
+        for name in names:
+            owners = self.owners.get(name, frozenset())
+            if running in owners:
+                continue
+            if layers := owners & self.layers:
+                reason = f"its {split_name(name)[1]} is read outside of the layer, by {function}"
+                self.outside |= dict.fromkeys(layers, reason)
+            elif function in MIXING and None in made_of:
+                self.outside[name] = f"used by a call of {function}, not by a module"
+        applied = running in self.layers and function in APPLYING  # to a constant, as it may be
+        if inputs and None not in made_of and not applied:
+            self.weights[output] = names
 
 
-def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
+def _follow_graph(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
     """What a trace shows of weights that are used outside of layers."""
     followed = FollowedWeights(model)
     parameters = {name for name, value in model.named_parameters() if value.ndim > 1}
@@ -88,56 +128,57 @@ def _follow(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
         if node.op == "get_attr":
             followed.weights[node] = frozenset({node.target} & parameters)
         elif node.op in ("call_function", "call_method"):
-            name = (
-                node.target
-                if isinstance(node.target, str)
-                else getattr(node.target, "__name__", str(node.target))
-            )
-            if name == "getattr" and node.args[1] in SAME_NUMBERS:
-                name = str(node.args[1])
-            followed.call(name, node.all_input_nodes, node)
+            function = called_name(node) or str(node.target)
+            if function == "getattr" and node.args[1] in SAME_NUMBERS:
+                function = str(node.args[1])
+            followed.call(function, node.all_input_nodes, node, None)
     return followed.outside
 
 
-class _Watch(TorchFunctionMode):
-    """Sees every call of a torch function, and which watched module makes it."""
+class _WatchedRun(TorchFunctionMode):
+    """Sees which module calls which torch function in a run, and is given which layer's output."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.followed = FollowedWeights(model)
-        self.running: list[str] = []
-        self.held: list[torch.Tensor] = []  # a freed tensor's id would be taken by another
         for name, value in model.named_parameters():
             self.followed.weights[id(value)] = frozenset({name} if value.ndim > 1 else ())
         for buffer in model.buffers():
             self.followed.weights[id(buffer)] = frozenset()
+        self.results: list[object] = []  # a freed tensor's id would be taken by another
+        self.running: list[str] = []
+        self.calls: Counter[str] = Counter()
+        self.outputs: dict[str, weakref.ref[torch.Tensor]] = {}
+        self.sources: dict[str, str] = {}
+        for name in self.followed.watched:
+            module = model.get_submodule(name)
+            # Before a hook that computes the weight: it, too, runs in the layer.
+            enter, leave = partial(self._enter, name), partial(self._leave, name)
+            module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+            module.register_forward_hook(leave, always_call=True)
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        """Run the function and follow the weights among its arguments."""
         output = function(*args, **(kwargs or {}))
         inputs = [id(value) for value in tensors_in((args, kwargs or {}))]
         if any(value in self.followed.weights for value in inputs):
             name = getattr(function, "__name__", str(function)).strip("_")
-            result = output if isinstance(output, torch.Tensor) else None
             running = self.running[-1] if self.running else None
+            result = output if isinstance(output, torch.Tensor) else None
             self.followed.call(name, inputs, None if result is None else id(result), running)
-            if result is not None:
-                self.held.append(result)
+            self.results.append(result)
         return output
 
+    def _enter(self, name: str, _: nn.Module, args: tuple, kwargs: dict) -> None:
+        self.running.append(name)
+        first = next(tensors_in((args, kwargs)), None)
+        for layer, output in self.outputs.items():
+            if output() is first is not None:
+                self.sources[name] = layer
 
-class _Flow:
-    """Which layer's output each normalization is given in a run."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.outputs: dict[str, weakref.ref[torch.Tensor]] = {}
-        self.given: dict[str, str] = {}
-
-    def left(self, name: str, module: nn.Module, output: object) -> None:
-        """A module has run."""
+    def _leave(self, name: str, module: nn.Module, _: tuple, output: object) -> None:
+        self.running.pop()
         self.calls[name] += 1
         # A BatchNorm normalizes dimension 1, which is a linear layer's output for matrices alone.
         if not isinstance(module, LAYERS) or not isinstance(output, torch.Tensor):
@@ -145,67 +186,37 @@ class _Flow:
         if not isinstance(module, nn.Linear) or output.ndim == 2:
             self.outputs[name] = weakref.ref(output)
 
-    def entered(self, name: str, inputs: object) -> None:
-        """A module runs."""
-        first = next(tensors_in(inputs), None)
-        for layer, output in self.outputs.items():
-            if output() is first is not None:
-                self.given[name] = layer
-
-    def normalizes(self, norm: str, layer: str) -> bool:
-        """Whether both ran once, and the normalization on the layer's output."""
-        return self.calls[norm] == self.calls[layer] == 1 and self.given.get(norm) == layer
+    def pairs(self) -> set[tuple[str, str]]:
+        """Modules and layers that both ran once, the one on the other's output."""
+        pairs = self.sources.items()
+        return {pair for pair in pairs if all(self.calls[name] == 1 for name in pair)}
 
 
-def _observe(model: nn.Module, images: torch.Tensor) -> tuple[dict[str, str], _Flow]:
-    """What a run on one image shows of weights that are used outside of layers."""
+def _follow_run(
+    model: nn.Module, images: torch.Tensor
+) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """What a run on one image shows: weights used outside of layers, layers that are normalized."""
     model = share_parameters(model)
-    watch, flow = _Watch(model), _Flow()
-
-    def enter(name: str, *given: object) -> None:
-        watch.running.append(name)
-        flow.entered(name, given)
-
-    def leave(name: str, module: nn.Module, output: object) -> None:
-        watch.running.pop()
-        flow.left(name, module, output)
-
-    for name in watch.followed.watched:
-        module = model.get_submodule(name)
-        # Before a hook that computes the weight: it, too, runs in the layer.
-        module.register_forward_pre_hook(
-            lambda _, args, kwargs, name=name: enter(name, args, kwargs),
-            prepend=True,
-            with_kwargs=True,
-        )
-        module.register_forward_hook(
-            lambda module, _, output, name=name: leave(name, module, output), always_call=True
-        )
-    with torch.no_grad(), _eager(model), callers_default_device(), watch:
-        model(images[:1].clone())
-    return watch.followed.outside, flow
-
-
-def _eager(model: nn.Module) -> contextlib.AbstractContextManager:
-    """Run what torch.compile compiled as it is written: compiled code calls no hooks."""
+    run = _WatchedRun(model)
     compiled = any(
         getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod")
         for module in model.modules()
     )
-    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+    # What torch.compile compiled is run as it is written: compiled code calls no hooks.
+    eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+    with torch.no_grad(), eager, callers_default_device(), run:
+        model(images[:1].clone())
+    return run.followed.outside, run.pairs()
 
 
 def _unknown_matrices(model: nn.Module) -> list[str]:
     """Parameters that could be weights of a function call: matrices that no known layer owns."""
-    found = []
-    for name, module in model.named_modules():
-        if (
-            isinstance(module, HARMLESS)
-            or ".parametrizations" in f".{name}"
-            or (isinstance(module, LAYERS) and is_plain(module))
-        ):
-            continue
-        for own, value in module.named_parameters(recurse=False):
-            if sum(side > 1 for side in value.shape) > 1:
-                found.append(f"{name}.{own}" if name else own)
-    return found
+    return [
+        name
+        for prefix, module in model.named_modules()
+        if not isinstance(module, HARMLESS)
+        and ".parametrizations" not in f".{prefix}"
+        and not (isinstance(module, LAYERS) and is_plain(module))
+        for name, value in module.named_parameters(prefix, recurse=False)
+        if sum(side > 1 for side in value.shape) > 1
+    ]

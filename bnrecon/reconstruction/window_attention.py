@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision.models.swin_transformer import ShiftedWindowAttention, ShiftedWindowAttentionV2
 
-from bnrecon.reconstruction.kernels import is_plain
-from bnrecon.reconstruction.unpacked import Unpacked
+from bnrecon.reconstruction.kernels import Unpacked, is_plain
 
 __all__ = [
     "WindowAttention",
@@ -32,9 +31,9 @@ class WindowAttention(Unpacked, ShiftedWindowAttention):
 
     >>> _ = torch.manual_seed(0)
     >>> packed = ShiftedWindowAttention(4, [2, 2], [1, 1], 2).eval()
-    >>> own, x = WindowAttention(4, [2, 2], [1, 1], 2).eval(), torch.randn(1, 6, 6, 4)
-    >>> _ = own.load_state_dict(packed.state_dict())
-    >>> torch.equal(own(x), packed(x))
+    >>> calling, x = WindowAttention(4, [2, 2], [1, 1], 2).eval(), torch.randn(1, 6, 6, 4)
+    >>> _ = calling.load_state_dict(packed.state_dict())
+    >>> torch.equal(calling(x), packed(x))
     True
     """
 
@@ -68,16 +67,14 @@ class _CalledWeight:
         """Call the layer; another function than ``F.linear`` is a mistake."""
         if function is not F.linear or kwargs or any(bias is not None for bias in args[2:]):
             raise NotImplementedError(f"{function} is given a projection's weight, not F.linear")
-        given, weight = args[:2]
-        return weight.call(given)
+        x, weight = args[:2]
+        return weight.call(x)
 
 
 class _Calls:
     """An attention as its own ``forward`` sees it, with ``_CalledWeight`` for its weights.
 
-    Args:
-        attention: whose projections are called.
-        apply: ``apply(qkv, x)`` calls the first of them.
+    ``apply(qkv, x)`` calls the first of its projections.
     """
 
     def __init__(
@@ -105,42 +102,36 @@ def _unbiased_keys(qkv: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return torch.cat([query[:, :-1], unbiased, value[:, :-1]], -1)
 
 
-OWN = {ShiftedWindowAttention: WindowAttention, ShiftedWindowAttentionV2: WindowAttentionV2}
+CALLING = {ShiftedWindowAttention: WindowAttention, ShiftedWindowAttentionV2: WindowAttentionV2}
 
 
 def reads_projections(module: nn.Module) -> bool:
     """Whether a module is an attention that reads the weights of its projections, past them."""
-    own = isinstance(module, ShiftedWindowAttention)
-    return own and type(module).forward in {kind.forward for kind in OWN}
+    is_attention = isinstance(module, ShiftedWindowAttention)
+    return is_attention and type(module).forward in {kind.forward for kind in CALLING}
 
 
 def call_projections(attention: nn.Module) -> None:
     """Make an attention call its projections, in place, where it is torchvision's and unchanged.
 
-    It is not where it has a ``forward`` of its own, where its projections have hooks, which
-    torchvision's does not run, and where its other parts are not PyTorch's: a trace does not look
-    inside.
+    It is not with a ``forward`` of its own, with projections that have hooks, which torchvision's
+    does not run, and with parts that are not PyTorch's: a trace does not look inside.
     """
-    own = OWN.get(type(attention))
-    if own is None or "forward" in vars(attention):
+    calling = CALLING.get(type(attention))
+    if calling is None or "forward" in vars(attention):
         return
     parts: Any = (attention.qkv, attention.proj)
+    plain = all(isinstance(part, nn.Linear) and is_plain(part) for part in parts)
+    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in parts)
     inside = list(attention.modules())[1:]
-    if any(type(part).__module__.partition(".")[0] != "torch" for part in inside):
-        return
-    if all(
-        isinstance(part, nn.Linear)
-        and is_plain(part)
-        and not (part._forward_hooks or part._forward_pre_hooks)
-        for part in parts
-    ):
-        attention.__class__ = own
+    of_torch = all(type(part).__module__.partition(".")[0] == "torch" for part in inside)
+    if plain and of_torch and not hooked:
+        attention.__class__ = calling
 
 
 def pack_projections(module: nn.Module) -> None:
     """Make an attention torchvision's own again, in place, where its projections are linear."""
-    for packed, own in OWN.items():
-        if type(module) is own and all(
-            isinstance(part, nn.Linear) for part in (module.qkv, module.proj)
-        ):
-            module.__class__ = packed
+    kinds: dict[type, type] = {calling: packed for packed, calling in CALLING.items()}
+    packed = kinds.get(type(module))
+    if packed and all(isinstance(part, nn.Linear) for part in (module.qkv, module.proj)):
+        module.__class__ = packed

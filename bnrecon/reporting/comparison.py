@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from bnrecon.reconstruction.report import LayerReport
 from bnrecon.reporting import tables
 from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
 from bnrecon.reporting.predictions import Disagreement
-from bnrecon.reporting.result import Predictions, RunResult, SeedResult
+from bnrecon.reporting.result import Predictions, RunResult
 from bnrecon.reporting.run_tables import by_name, description, evaluated_on, target_accuracy
 from bnrecon.reporting.statistics import mean_interval
 
-__all__ = ["compare", "prediction_bounds"]
+__all__ = ["compare"]
 
 CELL = 36  # letters of a value in a line
 NAMES = ("A", "B")
@@ -27,6 +27,10 @@ FORMATS = {
 }
 INTERVALS = (
     "n: test images of a target, seeds of sources; ±: 95% Student-t intervals over the seeds."
+)
+COUNTS = (
+    "Which images A and B predict otherwise: results hold counts, not predictions; --predict "
+    "computes\nthem from saved sources."
 )
 
 
@@ -42,21 +46,18 @@ def compare(
         second: another one's.
         predicted: how their predictions compare, where these were computed again.
     """
-    found = [result for _, result in (first, second)]
-    one, other = found
+    one, other = first[1], second[1]
     heading = "\n".join(
         f"{name}  {folder}\n   {description(result)}"
         for name, (folder, result) in zip(NAMES, (first, second), strict=True)
     )
-    results = pd.DataFrame(
-        [{"": name, "A": a, "B": b} for name, a, b in _results(one, other) if (a or b)]
-    )
+    results = pd.DataFrame(_results(one, other), columns=["", *NAMES])
     return "\n\n".join(
         [
             heading,
             _options(one, other),
             f"{_table(results)}\n{INTERVALS}",
-            _recomputed(predicted) if predicted else _between(one, other),
+            _recomputed(predicted) if predicted else COUNTS,
             _layers(one, other),
         ]
     )
@@ -128,7 +129,7 @@ def _predicted(both: Sequence[RunResult]) -> list[tuple[str, ...]]:
 
 def _counts(predictions: Sequence[Predictions | None], name: str) -> str:
     """A count of each seed, and of how many images; results of earlier versions have none."""
-    counted = [found for found in predictions if found is not None]
+    counted = [one for one in predictions if one is not None]
     if not counted:
         return "not counted"
     listed = ", ".join("?" if p is None else str(getattr(p, name)) for p in predictions)
@@ -161,67 +162,16 @@ def _short(checksum: str | None) -> str | None:
     return None if checksum is None else checksum[:12]
 
 
-def _between(one: RunResult, other: RunResult) -> str:
-    """What the stored counts say about images that the two runs predict otherwise."""
-    bounds = prediction_bounds(one, other)
-    if isinstance(bounds, str):
-        return (
-            f"Images that A and B predict otherwise: not known, {bounds}.\n"
-            "Results hold counts, not predictions; --predict computes them from saved sources."
-        )
-    lines = [
-        f"  seed {seed}: {low if low == high else f'{low} to {high}'} of {one.target.images}"
-        for seed, (low, high) in bounds.items()
-    ]
-    return "\n".join(
-        ["Images that A and B predict otherwise, by their counts against the same target:", *lines]
-    )
-
-
 def _recomputed(predicted: Sequence[Disagreement]) -> str:
     """Predictions that were computed again, a line for each seed."""
     lines = [
-        f"  seed {found.seed}: {found.differ} of {found.images} "
-        f"({found.only_first_right} only A right, {found.only_second_right} only B right)"
-        for found in predicted
+        f"  seed {one.seed}: {one.differ} of {one.images} "
+        f"({one.only_first_right} only A right, {one.only_second_right} only B right)"
+        for one in predicted
     ]
     return "\n".join(
         ["Images that A and B predict otherwise, computed again from the saved sources:", *lines]
     )
-
-
-def prediction_bounds(one: RunResult, other: RunResult) -> dict[int, tuple[int, int]] | str:
-    """The least and the most images that two runs can predict otherwise, for each common seed.
-
-    Results hold how many predictions differ from the target's, not which. Where the target and the
-    images are the same, a and b such images leave at least the
-    difference of a and b, and at most their sum.
-
-    Returns:
-        The bounds by seed, or why nothing is known.
-    """
-    if one.data.checksum != other.data.checksum or one.target.images != other.target.images:
-        return "they were tested on different images"
-    if one.target.checksum is None or other.target.checksum is None:
-        return "the target of older results is not identified"
-    if one.target.checksum != other.target.checksum:
-        return "their targets differ"
-    pairs = list(_common(one, other))
-    if not pairs:
-        return "they have no seed in common"
-    bounds = {}
-    for first, second in pairs:
-        if first.predictions is None or second.predictions is None:
-            return "older results do not count them"
-        a, b, images = first.predictions.differ, second.predictions.differ, one.target.images
-        bounds[first.seed] = abs(a - b), min(a + b, images)
-    return bounds
-
-
-def _common(one: RunResult, other: RunResult) -> Iterator[tuple[SeedResult, SeedResult]]:
-    """The seeds that both runs have."""
-    seeds = {seed.seed: seed for seed in other.seeds}
-    return ((seed, seeds[seed.seed]) for seed in one.seeds if seed.seed in seeds)
 
 
 def _layers(one: RunResult, other: RunResult) -> str:
@@ -234,14 +184,12 @@ def _layers(one: RunResult, other: RunResult) -> str:
     if not ratios:
         return text
     most = max(ratios, key=lambda name: max(ratios[name], 1 / ratios[name]))
-    return f"{text}\nThey differ most in {most}, by a factor of {_factor(ratios[most])}."
+    factor = max(ratios[most], 1 / ratios[most])
+    return f"{text}\nThey differ most in {most}, by a factor of {factor:.2g}."
 
 
 def _layer_row(name: str, one: list[LayerReport], other: list[LayerReport]) -> dict[str, Any]:
-    errors = [
-        max((layer.relative_error for layer in group), default=None) for group in (one, other)
-    ]
-    a, b = errors
+    a, b = (max((layer.relative_error for layer in group), default=None) for group in (one, other))
     return {
         "layer": name,
         "n": " or ".join(dict.fromkeys(str(group[0].equations) for group in (one, other) if group)),
@@ -253,12 +201,3 @@ def _layer_row(name: str, one: list[LayerReport], other: list[LayerReport]) -> d
         "error B": b,
         "ratio B/A": b / a if a and b else None,
     }
-
-
-def _factor(ratio: float) -> str:
-    """A ratio that is at least 1.
-
-    >>> _factor(0.25), _factor(4.0)
-    ('4', '4')
-    """
-    return f"{max(ratio, 1 / ratio):.2g}"

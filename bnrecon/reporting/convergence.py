@@ -1,4 +1,4 @@
-"""Which solvers a run chose and why, and which layers did not converge."""
+"""Lines on how a run solves: a layer, a seed, which solvers it chose and why, what failed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,29 @@ import re
 
 from bnrecon.features.register import DISTRIBUTIONS
 from bnrecon.reconstruction.report import LayerReport
-from bnrecon.reporting.result import RunResult
+from bnrecon.reporting.result import RunResult, SeedRecord
 
-__all__ = ["diagnoses", "solver_choices", "warnings"]
+__all__ = ["diagnoses", "layer_line", "seed_line", "solver_choices", "warnings"]
+
+
+def layer_line(seed: int, report: LayerReport) -> str:
+    """One line for a layer that was solved."""
+    state = "" if report.converged else f"  NOT CONVERGED {report.diagnosis}".rstrip()
+    return (
+        f"  seed {seed}  {report.name:<24} n={report.equations:<8} c1={report.width:<8} "
+        f"{report.solver:<12} error {report.relative_error:.1e}  {report.seconds:.1f} s{state}"
+    )
+
+
+def seed_line(record: SeedRecord) -> str:
+    """One line for a seed that is finished."""
+    largest = max(layer.relative_error for layer in record.layers)
+    return (
+        f"seed {record.seed:<4} accuracy {record.accuracy:.2f}% (n={record.images}, "
+        f"{record.source_images} through the real source network), "
+        f"max. layer error {largest:.1e}, "
+        f"max. logit difference {record.largest_difference_to_target:.1e}, {record.seconds:.0f} s"
+    )
 
 
 def solver_choices(layers: list[LayerReport]) -> list[str]:
@@ -23,7 +43,8 @@ def solver_choices(layers: list[LayerReport]) -> list[str]:
         chosen.setdefault((layer.solver, kind), []).append(layer.reason)
     lines = []
     for (solver, kind), reasons in sorted(chosen.items(), key=lambda item: -len(item[1])):
-        counts = [int(found[1]) for reason in reasons if (found := iterations.search(reason))]
+        matches = filter(None, map(iterations.search, reasons))
+        counts = [int(match[1]) for match in matches]
         span = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
         reason = kind.replace("{}", span)
         lines.append(f"auto chose {solver} for {len(reasons)} of {len(layers)} layers: {reason}")
@@ -32,8 +53,8 @@ def solver_choices(layers: list[LayerReport]) -> list[str]:
 
 def diagnoses(layers: list[LayerReport]) -> list[str]:
     """Why layers did not converge, where a reason was found, once for each layer's name."""
-    found = {(layer.name, layer.diagnosis) for layer in layers if layer.diagnosis}
-    return [f"not converged: {name}: {diagnosis}" for name, diagnosis in sorted(found)]
+    reasons = {(layer.name, layer.diagnosis) for layer in layers if layer.diagnosis}
+    return [f"not converged: {name}: {diagnosis}" for name, diagnosis in sorted(reasons)]
 
 
 def warnings(result: RunResult) -> list[str]:
@@ -69,14 +90,14 @@ def _advice(result: RunResult) -> str:
     if any(layer.width <= layer.equations - layer.shape[0] for layer in result.unconverged):
         distribution = DISTRIBUTIONS.get(features["name"])
         enough = 1 if distribution is not None and distribution.at_most_n else 1.5
-        given = ", ".join(
+        chosen = ", ".join(
             f"features.{key}={value}"
             for key in ("oversampling", "excess", "width")
             if (value := features.get(key)) is not None
         )
         return (
             f"Take more features (features.oversampling={enough}): "
-            f"{given} gives fewer than the theorems require"
+            f"{chosen} gives fewer than the theorems require"
         )
     return (
         "Take more features (features.oversampling=1.5), solver=auto, "

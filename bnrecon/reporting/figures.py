@@ -17,16 +17,9 @@ if TYPE_CHECKING:  # matplotlib takes a second to load, which a run that draws n
     from matplotlib.figure import Figure
 
 __all__ = [
-    "COLUMN",
-    "PAGE",
-    "PALETTE",
-    "add_note",
-    "image",
-    "is_whole",
-    "layer_errors",
-    "new_figure",
+    "COLUMN", "PAGE", "PALETTE", "add_note", "image", "is_whole", "layer_errors", "new_figure",
     "style",
-]
+]  # fmt: skip
 
 
 PALETTE = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#64b5cd")
@@ -125,12 +118,8 @@ def layer_errors(result: RunResult) -> Figure:
             tolerance, color="grey", linestyle=":", label=f"tolerance of the solver, {tolerance:g}"
         )
         axes.set_yscale("log")
-        axes.set_xticks(
-            range(len(names)),
-            [name.removeprefix("features.") for name in names],
-            rotation=60,
-            ha="right",
-        )
+        labels = [name.removeprefix("features.") for name in names]
+        axes.set_xticks(range(len(names)), labels, rotation=60, ha="right")
         axes.set_ylabel("relative error ‖W′ − W‖ / ‖W‖")
         axes.set_title(description(result))
         axes.legend()

@@ -21,15 +21,9 @@ from safetensors import SafetensorError, safe_open
 from bnrecon.runtime import files
 
 __all__ = [
-    "RunEntry",
-    "TargetEntry",
-    "folder_size",
-    "lock_holder",
-    "run_entry",
-    "runs",
-    "subfolders",
+    "RunEntry", "TargetEntry", "folder_size", "lock_holder", "run_entry", "runs", "subfolders",
     "targets",
-]
+]  # fmt: skip
 
 E = TypeVar("E")
 
@@ -37,60 +31,42 @@ WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionEr
 
 
 @dataclass(frozen=True)
-class RunEntry:
-    """A run's folder.
+class _Entry:
+    """A folder."""
 
-    Args:
-        name: of the folder.
-        folder: the folder.
-        state: ``finished``, ``computing``, ``unfinished``, ``damaged`` or ``empty``.
-        detail: who computes it, or what is wrong with it.
-        seeds: number of seeds; ``None`` where that is not known.
-        seeds_done: how many of them have a result.
-        target_accuracy: test accuracy of the target in percent.
-        loss: what the sources lose of it, the mean over seeds.
-        shipped: whether the result is there alone, without a folder for each seed.
-        size: bytes of all files.
-    """
-
-    name: str
-    folder: Path
+    name: str  # of the folder
+    folder: Path  # the folder
+    # ``finished`` of a run, ``trained`` of a target, ``computing``, ``unfinished``, ``damaged`` or
+    # ``empty``
     state: str
+    # Who computes it, what is wrong with it, or the file of weights a target was given
     detail: str = ""
-    seeds: int | None = None
-    seeds_done: int = 0
-    target_accuracy: float | None = None
-    loss: float | None = None
-    shipped: bool = False
-    size: int = 0
 
 
 @dataclass(frozen=True)
-class TargetEntry:
-    """A target's folder.
+class RunEntry(_Entry):
+    """A run's folder."""
 
-    Args:
-        name: of the folder.
-        folder: the folder.
-        state: ``trained``, ``computing``, ``unfinished``, ``damaged`` or ``empty``.
-        detail: who computes it, what is wrong with it, or the file of weights it was given.
-        accuracy: test accuracy in percent.
-        images: number of test images.
-        epochs_done: epochs that are behind the trained target or its checkpoint; ``None`` where it
-            was given its weights.
-        epochs: epochs of the whole training; ``None`` where the checkpoint does not say, too.
-        size: bytes of all files.
-    """
+    seeds: int | None = None  # number of seeds; ``None`` where that is not known
+    seeds_done: int = 0  # how many of them have a result
+    target_accuracy: float | None = None  # test accuracy of the target in percent
+    loss: float | None = None  # what the sources lose of it, the mean over seeds
+    shipped: bool = False  # whether the result is there alone, without a folder for each seed
+    size: int = 0  # bytes of all files
 
-    name: str
-    folder: Path
-    state: str
-    detail: str = ""
-    accuracy: float | None = None
-    images: int | None = None
+
+@dataclass(frozen=True)
+class TargetEntry(_Entry):
+    """A target's folder."""
+
+    accuracy: float | None = None  # test accuracy in percent
+    images: int | None = None  # number of test images
+    # Epochs that are behind the trained target or its checkpoint; ``None`` where it was given its
+    # weights
     epochs_done: int | None = None
+    # Epochs of the whole training; ``None`` where the checkpoint does not say, too
     epochs: int | None = None
-    size: int = 0
+    size: int = 0  # bytes of all files
 
 
 def runs(outputs: Path) -> list[RunEntry]:
@@ -115,7 +91,7 @@ def subfolders(folder: Path) -> list[Path]:
         OSError: it cannot be read.
     """
     try:
-        return sorted(place for place in folder.iterdir() if place.is_dir())
+        return sorted(path for path in folder.iterdir() if path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -157,14 +133,14 @@ def lock_holder(folder: Path) -> str | None:
 def _entry(kind: Callable[..., E], look: Callable[[Path], Mapping[str, Any]], folder: Path) -> E:
     """A folder's entry; one that cannot be read is damaged, with the reason."""
     try:
-        found = look(folder)
+        content = look(folder)
     except OSError as error:
-        found = {"state": "damaged", "detail": f"cannot be read ({error.strerror})"}
-    return kind(name=folder.name, folder=folder, size=folder_size(folder), **found)
+        content = {"state": "damaged", "detail": f"cannot be read ({error.strerror})"}
+    return kind(name=folder.name, folder=folder, size=folder_size(folder), **content)
 
 
 def _run(folder: Path) -> Mapping[str, Any]:
-    seeds = [place for place in folder.glob("seed-*") if place.is_dir()]
+    seeds = [path for path in folder.glob("seed-*") if path.is_dir()]
     try:
         content = files.read_json(folder / "result.json")
         accuracies, target = content["source"]["accuracy"], float(content["target"]["accuracy"])
@@ -180,17 +156,14 @@ def _run(folder: Path) -> Mapping[str, Any]:
         damage = None
     except WRONG_CONTENT as error:
         damage = _reason(folder, "result.json", error)
-    begun = any(folder.glob("config.json")) or bool(seeds)
-    return _unfinished(folder, damage, begun) | {
-        "seeds": _requested_seeds(folder),
-        "seeds_done": sum(map(_has_result, seeds)),
-    }
-
-
-def _has_result(folder: Path) -> bool:
+    requested = None
     with contextlib.suppress(OSError, *WRONG_CONTENT):
-        return bool(files.read_json(folder / "result.json"))
-    return False
+        requested = len(json.loads(_text(folder / "config.json"))["seeds"])
+    begun = any(folder.glob("config.json")) or bool(seeds)
+    done = sum(
+        files.read_if_valid(seed / "result.json", files.read_json) is not None for seed in seeds
+    )
+    return _unfinished(folder, damage, begun) | {"seeds": requested, "seeds_done": done}
 
 
 def _unfinished(folder: Path, damage: str | None, begun: bool) -> dict[str, Any]:
@@ -202,30 +175,18 @@ def _unfinished(folder: Path, damage: str | None, begun: bool) -> dict[str, Any]
     return {"state": "unfinished" if begun else "empty"}
 
 
-def _requested_seeds(folder: Path) -> int | None:
-    """The number of seeds that an unfinished run is to have."""
-    with contextlib.suppress(OSError, *WRONG_CONTENT):
-        return len(json.loads(_text(folder / "config.json"))["seeds"])
-    return None
-
-
 def _target(folder: Path) -> Mapping[str, Any]:
     try:
         content = files.read_json(folder / "target.json")
-        found: dict[str, Any] = {
+        config, weights = content["config"], content["config"]["target"].get("weights")
+        trained = {"epochs_done": len(content["log"]), "epochs": int(config["train"]["epochs"])}
+        _weights_metadata(folder / "target.safetensors")
+        return {
+            "state": "trained",
             "accuracy": float(content["accuracy"]),
             "images": int(content["images"]),
+            **(trained if weights is None else {"detail": f"weights of {weights}"}),
         }
-        config = content["config"]
-        if (weights := config["target"].get("weights")) is None:
-            found |= {
-                "epochs_done": len(content["log"]),
-                "epochs": int(config["train"]["epochs"]),
-            }
-        else:
-            found["detail"] = f"weights of {weights}"
-        _weights_metadata(folder / "target.safetensors")
-        return {"state": "trained"} | found
     except FileNotFoundError as error:
         missing = Path(error.filename or "").name
         damage = f"{missing} is missing" if missing != "target.json" else None
@@ -237,8 +198,7 @@ def _target(folder: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return _unfinished(folder, damage, begun=False)
     except WRONG_CONTENT as error:
-        damage = _reason(folder, "checkpoint.safetensors", error)
-        return _unfinished(folder, damage, begun=True)
+        damage, reached = _reason(folder, "checkpoint.safetensors", error), {}
     return _unfinished(folder, damage, begun=True) | reached
 
 

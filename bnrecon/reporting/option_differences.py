@@ -50,11 +50,11 @@ def flatten_options(config: Mapping[str, Any], prefix: str = "") -> Iterator[tup
 def _defaults(family: str | None) -> dict[str, Any]:
     """The defaults of all options that have one."""
     specs: dict[str, type] = SPECS | {"target": TARGETS.get(str(family), SPECS["target"])}
-    found = {}
+    defaults = {}
     for prefix, spec in (("", RunConfig), *((f"{group}.", spec) for group, spec in specs.items())):
         for field in dataclasses.fields(spec):
             if field.default is not dataclasses.MISSING:
-                found[prefix + field.name] = field.default
+                defaults[prefix + field.name] = field.default
             elif field.default_factory is not dataclasses.MISSING:
-                found[prefix + field.name] = field.default_factory()
-    return found
+                defaults[prefix + field.name] = field.default_factory()
+    return defaults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,31 +55,24 @@ def overview(outputs: Path) -> str:
         raise UserError(
             f"no finished runs in {outputs}; make one with: bnrecon run outputs={outputs}"
         )
-    by_target: dict[tuple[str, str], dict[Path, RunResult]] = {}
+    alike: dict[str, dict[str, dict[Path, RunResult]]] = {}
     for path, result in results.items():
-        key = _target(result), Path(result.target.folder).name
-        by_target.setdefault(key, {})[path.parent] = result
-    alike: dict[str, list[dict[Path, RunResult]]] = {}
-    for (name, _), runs in sorted(by_target.items()):
-        alike.setdefault(name, []).append(runs)
-    parts = [text for groups in alike.values() for text in _groups(groups)]
+        targets = alike.setdefault(_target(result), {})
+        targets.setdefault(Path(result.target.folder).name, {})[path.parent] = result
+    parts = []
+    for name, targets in sorted(alike.items()):
+        groups = [runs for _, runs in sorted(targets.items())]
+        firsts = [next(iter(runs.values())) for runs in groups]
+        for runs, first, options in zip(groups, firsts, _differing(firsts, TRAINING), strict=True):
+            accuracy = f"target accuracy {first.target.accuracy:.2f} (n={first.target.images})"
+            heading = textwrap.fill(f"{', '.join([name, *options])}: {accuracy}", LINE)
+            parts.append(f"{heading}\n\n{_table(runs)}")
     return "\n\n".join([*parts, f"{FOOTER}\n{next(iter(results)).parent}"])
 
 
 def _target(result: RunResult) -> str:
     config = result.config
     return f"{config['data']['name']}, {target_name(config['target'])}, scale {config['scale']}"
-
-
-def _groups(groups: list[dict[Path, RunResult]]) -> Iterator[str]:
-    """The runs of targets of one description, a table a target."""
-    firsts = [next(iter(runs.values())) for runs in groups]
-    for runs, first, options in zip(groups, firsts, _differing(firsts, TRAINING), strict=True):
-        heading = (
-            f"{', '.join([_target(first), *options])}: "
-            f"target accuracy {first.target.accuracy:.2f} (n={first.target.images})"
-        )
-        yield f"{textwrap.fill(heading, LINE)}\n\n{_table(runs)}"
 
 
 def _table(runs: Mapping[Path, RunResult]) -> str:

@@ -29,21 +29,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Disagreement:
-    """Two sources of one seed on the same test images.
+    """Two sources of one seed on the same test images."""
 
-    Args:
-        seed: of both.
-        images: how many were compared.
-        differ: how many the two predict otherwise.
-        only_first_right: of these, those that the first alone has right.
-        only_second_right: those that the second alone has right.
-    """
-
-    seed: int
-    images: int
-    differ: int
-    only_first_right: int
-    only_second_right: int
+    seed: int  # of both
+    images: int  # how many were compared
+    differ: int  # how many the two predict otherwise
+    only_first_right: int  # of these, those that the first alone has right
+    only_second_right: int  # those that the second alone has right
 
 
 def disagreements(
@@ -74,7 +66,14 @@ def disagreements(
         for seed in seeds:
             _require_source(folder, seed)
     a, b = (_Run(folder, result, root) for folder, result in (first, second))
-    return [_compare(seed, a.predict(seed), b.predict(seed), a.labels) for seed in seeds]
+    compared = []
+    for seed in seeds:
+        classes = a.predict(seed), b.predict(seed)
+        first_right, second_right = (each == a.labels for each in classes)
+        differ = classes[0] != classes[1]
+        counts = differ, first_right & ~second_right, second_right & ~first_right
+        compared.append(Disagreement(seed, len(a.labels), *(int(each.sum()) for each in counts)))
+    return compared
 
 
 def _require_source(folder: Path, seed: int) -> Path:
@@ -113,38 +112,19 @@ class _Run:
         with torch.inference_mode(), hardware.exact_float32():
             batches = self.data.test_batches(64, self.device)
             logits = (finite_logits(network(x), "the source network") for x, _ in batches)
-            return torch.cat([found.argmax(1).cpu() for found in logits])
+            return torch.cat([batch.argmax(1).cpu() for batch in logits])
 
 
 def _request(config: Mapping[str, Any], root: str | None) -> TargetRequest:
     """What a stored configuration says about the target and its images."""
     family = config["target"].get("family", config["target"]["name"])
     check_family(family)
-    data = _spec(DataSpec, config["data"])
-    if root is not None:
-        data = dataclasses.replace(data, root=root)
-    return TargetRequest(
-        _spec(TARGETS.get(family, CustomTarget), config["target"]),
-        _spec(TrainSpec, config["train"]),
-        data,
-        Path(),
-    )
+    data = config["data"] if root is None else {**config["data"], "root": root}
+    target = _spec(TARGETS.get(family, CustomTarget), config["target"])
+    return TargetRequest(target, _spec(TrainSpec, config["train"]), _spec(DataSpec, data), Path())
 
 
 def _spec(kind: type[T], stored: Mapping[str, Any]) -> T:
     """A spec of stored options; one that there no longer is is left out."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type] # a dataclass, which mypy cannot be told
     return kind(**{name: value for name, value in stored.items() if name in names})
-
-
-def _compare(
-    seed: int, first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor
-) -> Disagreement:
-    one, other = first == labels, second == labels
-    return Disagreement(
-        seed,
-        len(labels),
-        int((first != second).sum()),
-        int((one & ~other).sum()),
-        int((other & ~one).sum()),
-    )

@@ -10,23 +10,101 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bnrecon.reconstruction.report import LayerReport
-from bnrecon.reporting.result_parts import DataSummary, Evaluation, Predictions, TargetSummary
-from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.statistics import Interval, mcnemar, mean_interval
 from bnrecon.runtime import files
 from bnrecon.runtime.digests import json_values
 
 __all__ = [
-    "DataSummary",
-    "Evaluation",
-    "Predictions",
-    "RunResult",
-    "SeedRecord",
-    "SeedResult",
-    "TargetSummary",
-    "read_all",
-]
+    "DataSummary", "Evaluation", "Predictions", "RunResult", "SeedRecord", "SeedResult",
+    "TargetSummary", "read_all",
+]  # fmt: skip
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The images of a run: numbers of training and test images and of classes, and a digest."""
+
+    name: str
+    train: int
+    test: int
+    classes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """A trained target: test accuracy in percent on ``images`` images, size, training time.
+
+    ``minimum_width_parameters`` is the number of trainable parameters of a source network of
+    minimum width (Burkholz 2024, Thm 2.2). ``checksum`` is of the weights; it, ``device``,
+    ``precision`` and ``commit`` (of its training) are ``None`` where the file was written before
+    they were kept.
+    """
+
+    accuracy: float
+    images: int
+    parameters: int
+    minimum_width_parameters: int
+    seconds: float
+    folder: str
+    checksum: str | None = None
+    device: str | None = None
+    precision: str | None = None
+    commit: str | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the accuracies of a run's source networks were measured, the least favourable seed's.
+
+    ``images`` test images went through the real source network, and the rest through its collapsed
+    form unless ``network`` is ``"source"``. They are those whose two largest logits of the target
+    are nearest to each other; in results without ``Predictions`` they are the first ones. Over them
+    ``largest_logit_difference`` is between the two forms and ``largest_difference_to_target``
+    between the source and the target. ``implicit_layers`` were never stored as matrices.
+    """
+
+    network: str
+    images: int
+    largest_logit_difference: float
+    largest_difference_to_target: float
+    implicit_layers: int
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The classes that a source network predicts, compared with those of its target.
+
+    Equal accuracies may hide images that one network has right and the other wrong; these counts
+    do not.
+
+    Args:
+        images: how many were compared, all test images.
+        differ: the two networks predict different classes (of these images both may be wrong).
+        only_target_right: the target predicts the right class, the source another.
+        only_source_right: the other way round.
+        source_images: how many of them, those where the target's two largest logits are nearest to
+            each other, went through the real source network; the others went through its collapsed
+            form. 0 in results that do not say.
+        reserve: half the smallest such margin of the others, over the largest difference of a logit
+            between the real source and the target. A prediction among the others is another one
+            only where a logit differs by ``reserve`` times as much as the largest difference seen.
+            ``None`` where all images went through the real source, or nothing differed.
+    """
+
+    images: int
+    differ: int
+    only_target_right: int
+    only_source_right: int
+    source_images: int = 0
+    reserve: float | None = None
+
+    @property
+    def p_value(self) -> float:
+        """Of McNemar's test that both networks are equally often right."""
+        return mcnemar(self.only_target_right, self.only_source_right)
 
 
 @dataclass(frozen=True)
@@ -75,7 +153,7 @@ class SeedRecord(SeedResult):
             content,
             layers=layers,
             notes=tuple(content["notes"]),
-            predictions=_predictions(content.get("predictions")),
+            predictions=(counts := content.get("predictions")) and _read(Predictions, counts),
         )
 
     @classmethod
@@ -92,7 +170,9 @@ class SeedRecord(SeedResult):
         """The content of ``seed-N/result.json``."""
         row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         layers = [layer.to_json() for layer in self.layers]
-        return json_values(row | {"layers": layers, "predictions": _plain(self.predictions)})
+        return json_values(
+            row | {"layers": layers, "predictions": self.predictions and vars(self.predictions)}
+        )
 
     def result(self) -> SeedResult:
         """The part that the run's result keeps of this seed."""
@@ -153,6 +233,11 @@ class RunResult:
         return [layer for seed in self.seeds for layer in seed.layers]
 
     @property
+    def layer_rows(self) -> list[dict[str, Any]]:
+        """The same as JSON, each with its seed."""
+        return [layer.to_json() | {"seed": one.seed} for one in self.seeds for layer in one.layers]
+
+    @property
     def unconverged(self) -> list[LayerReport]:
         """The layers, of all seeds, whose solver did not converge."""
         return [layer for layer in self.layers if not layer.converged]
@@ -203,10 +288,12 @@ class RunResult:
             SeedResult(
                 seed,
                 accuracy,
-                _layers(content["layers"], seed),
+                tuple(
+                    LayerReport.from_json(row) for row in content["layers"] if row["seed"] == seed
+                ),
                 seconds,
                 solving,
-                predictions=_predictions(predictions),
+                predictions=predictions and _read(Predictions, predictions),
             )
             for seed, accuracy, seconds, solving, predictions in zip(*columns, strict=True)
         )
@@ -232,11 +319,8 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``result.json``, which scripts read: its keys stay as they are."""
-        rows = [
-            layer.to_json() | {"seed": seed.seed} for seed in self.seeds for layer in seed.layers
-        ]
         target = {key: v for key, v in dataclasses.asdict(self.target).items() if v is not None}
-        predictions = [_plain(seed.predictions) for seed in self.seeds]
+        predictions = [seed.predictions and vars(seed.predictions) for seed in self.seeds]
         content = {
             "config": self.config,
             "seeds": [seed.seed for seed in self.seeds],
@@ -250,7 +334,7 @@ class RunResult:
                 "parameters": self.parameters,
                 "outside_linear_region": self.outside_linear_region,
             },
-            "layers": rows,
+            "layers": self.layer_rows,
             "notes": self.notes,
             "seconds": self.seconds,
             "seconds_per_seed": [seed.seconds for seed in self.seeds],
@@ -276,19 +360,6 @@ def read_all(paths: Iterable[Path]) -> tuple[dict[Path, RunResult], list[str]]:
         except (ValueError, FileNotFoundError) as error:
             problems.append(str(error))
     return results, problems
-
-
-def _layers(rows: Iterable[Mapping[str, Any]], seed: int) -> tuple[LayerReport, ...]:
-    """The reports of one seed among a run's rows."""
-    return tuple(LayerReport.from_json(row) for row in rows if row["seed"] == seed)
-
-
-def _predictions(content: Mapping[str, Any] | None) -> Predictions | None:
-    return None if content is None else _read(Predictions, content)
-
-
-def _plain(predictions: Predictions | None) -> dict[str, int] | None:
-    return None if predictions is None else dataclasses.asdict(predictions)
 
 
 def _read(kind: type[T], content: Mapping[str, Any], **parts: Any) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,14 +23,18 @@ def find_run(text: str, places: Sequence[Path]) -> Path:
     Raises:
         UserError: there is none, there are several, or it is not finished.
     """
-    given = Path(text)
-    if given.name == "result.json":
-        given = given.parent
-    if text and _is_folder(given):
-        return _require_finished(given)
-    folders = {found.name: found for place in places for found in subfolders(place / "runs")}
+    named = Path(text)
+    folder = named.parent if named.name == "result.json" else named
+    exists = False
+    with contextlib.suppress(OSError, ValueError):  # a name that no folder can have
+        exists = folder.is_dir()
+    if text and exists:
+        return _require_finished(folder)
+    folders = {path.name: path for place in places for path in subfolders(place / "runs")}
     begun = [name for name in folders if name == text] or [
-        name for name in folders if text and text in (name, *_beginnings(name, len(text)))
+        name
+        for name in folders
+        if text and (name.startswith(text) or name.rpartition("-")[2].startswith(text))
     ]
     if len(begun) == 1:
         return _require_finished(folders[begun[0]])
@@ -39,17 +44,6 @@ def find_run(text: str, places: Sequence[Path]) -> Path:
     close = difflib.get_close_matches(text, folders, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     raise UserError(f"{text[:200]!r}: no run in {where} begins so; {hint}see bnrecon ls runs")
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name that no folder can have
-        return False
-
-
-def _beginnings(name: str, length: int) -> tuple[str, str]:
-    return name[:length], name.rpartition("-")[2][:length]
 
 
 def _require_finished(folder: Path) -> Path:

@@ -13,20 +13,12 @@ from bnrecon.reporting import tables
 from bnrecon.reporting.convergence import diagnoses, solver_choices, warnings
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import count_of
 
 __all__ = [
-    "by_name",
-    "description",
-    "evaluated_on",
-    "feature_name",
-    "layer_summary",
-    "markdown",
-    "run_text",
-    "summary",
-    "table_files",
-    "target_accuracy",
-    "target_name",
-]
+    "by_name", "description", "evaluated_on", "feature_name", "layer_summary", "markdown",
+    "run_text", "summary", "table_files", "target_accuracy", "target_name",
+]  # fmt: skip
 
 FORMATS = {
     "target accuracy": ".2f",
@@ -70,7 +62,7 @@ def markdown(results: Sequence[RunResult]) -> str:
 
 def _row(result: RunResult) -> dict[str, Any]:
     layers, evaluation = result.layers, result.evaluation
-    return {
+    row = {
         "data": result.data.name,
         "target": target_name(result.config["target"]),
         "scale": result.config["scale"],
@@ -87,15 +79,10 @@ def _row(result: RunResult) -> dict[str, Any]:
         "implicit layers": evaluation.implicit_layers,
         "not converged": len(result.unconverged),
         "seconds per seed": mean_interval([seed.seconds for seed in result.seeds]).mean,
-        **_predicted(result),
     }
-
-
-def _predicted(result: RunResult) -> dict[str, Any]:
-    """How predictions compare; nothing for results of before they were counted."""
-    if (counts := result.predictions) is None:
-        return {}
-    return {
+    if (counts := result.predictions) is None:  # a result of before they were counted
+        return row
+    return row | {
         "predicted otherwise": counts.differ,
         "only target right": counts.only_target_right,
         "only source right": counts.only_source_right,
@@ -154,10 +141,10 @@ def evaluated_on(result: RunResult) -> str:
 
 def by_name(layers: Sequence[LayerReport]) -> dict[str, list[LayerReport]]:
     """The reports of each layer, one a seed."""
-    found: dict[str, list[LayerReport]] = {}
+    reports: dict[str, list[LayerReport]] = {}
     for layer in layers:
-        found.setdefault(layer.name, []).append(layer)
-    return found
+        reports.setdefault(layer.name, []).append(layer)
+    return reports
 
 
 def layer_summary(layers: Sequence[LayerReport]) -> pd.DataFrame:
@@ -205,10 +192,9 @@ def target_accuracy(result: RunResult) -> Interval:
 
 def description(result: RunResult) -> str:
     """What a run reconstructed from what."""
-    count = len(result.seeds)
     return (
         f"{target_name(result.config['target'])} on {result.data.name} from "
-        f"{feature_name(result.config['features'])}, {count} seed{'s' if count > 1 else ''}, "
+        f"{feature_name(result.config['features'])}, {count_of(len(result.seeds), 'seed')}, "
         f"scale {result.config['scale']}"
     )
 
@@ -241,9 +227,6 @@ def table_files(result: RunResult) -> dict[str, str]:
 
     ``table.md`` and ``table.csv`` are the run, ``layers.csv`` every layer of every seed.
     """
-    layers = [
-        layer.to_json() | {"seed": seed.seed} for seed in result.seeds for layer in seed.layers
-    ]
     page = [
         markdown([result]),
         tables.markdown(layer_summary(result.layers), FORMATS),
@@ -254,5 +237,5 @@ def table_files(result: RunResult) -> dict[str, str]:
     return {
         "table.md": "\n\n".join(page) + "\n",
         "table.csv": tables.csv(summary([result])),
-        "layers.csv": tables.csv(pd.DataFrame(layers)),
+        "layers.csv": tables.csv(pd.DataFrame(result.layer_rows)),
     }

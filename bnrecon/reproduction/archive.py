@@ -4,25 +4,24 @@ An archive is a zip file of what a study stores below its outputs folder: traine
 tasks, benchmarks, and the state of what was interrupted. It holds JSON, safetensors, CSV and text.
 ``archive.json`` in it has every file's SHA-256. A safetensors file is stored as four planes, its
 bytes number 0, 4, 8, ..., then 1, 5, 9, ... and so on: float32 weights so take 84% of their size,
-as they are 92%. What is in an archive is checked before anything of it is written.
+as they are 92%. Names and digests of an archive are checked before anything of it is written; what
+its files hold is checked by whoever reads them, as always.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import RunError, UserError, first_line, shorten
+from bnrecon.runtime.errors import UserError, first_line, shorten
 
 __all__ = ["FINISHED", "KINDS", "MANIFEST", "Imported", "import_results", "kind_of", "transpose"]
 
@@ -56,11 +55,12 @@ class Imported:
         """A line for each kind, with the names of targets and runs, and the number of others."""
         lines = []
         for kind in KINDS:
-            if found := [name for name in self.new if kind_of(name) == kind]:
-                folders = sorted({Path(name).parent.name for name in found})
-                listed = f": {shorten(folders, 8)}" if kind in FINISHED else ""
-                count = len(folders) if kind in FINISHED else len(found)
-                lines.append(f"{kind:<22}{count}{listed}")
+            names = [name for name in self.new if kind_of(name) == kind]
+            folders = sorted({Path(name).parent.name for name in names})
+            if names and kind in FINISHED:
+                lines.append(f"{kind:<22}{len(folders)}: {shorten(folders, 8)}")
+            elif names:
+                lines.append(f"{kind:<22}{len(names)}")
         if self.same:
             lines.append(f"{'here before':<22}{len(self.same)} files, the same")
         return "\n".join(lines or ["nothing new"])
@@ -75,10 +75,6 @@ def kind_of(name: str) -> str | None:
     True
     """
     return next((kind for kind in KINDS if re.fullmatch(KINDS[kind], name)), None)
-
-
-def _restored(name: str, stored: bytes) -> bytes:
-    return transpose(stored, len(stored) // 4) if name.endswith(".safetensors") else stored
 
 
 def transpose(content: bytes, columns: int) -> bytes:
@@ -107,151 +103,99 @@ def import_results(archive: Path, outputs: Path, study: str) -> Imported:
         study: the study whose tasks it may hold.
 
     Raises:
-        UserError: there is no such archive, or it holds something else than results, a link, a
-            file that is not what its digest says or that cannot be read; or a pipe or a folder is
-            where a file of it belongs. Nothing is written then.
+        UserError: there is no such archive, or it holds something else than results, or a file that
+            is not what its digest says; or a pipe or a folder is where a file of it belongs.
+            Nothing is written then.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        names = _unpack(archive, study, Path(folder))
-        _require_files(names, outputs)
-        kept = _kept_targets(names, Path(folder), outputs)
-        states = {
-            name: "kept" if name in kept else _add(Path(folder) / name, outputs / name)
-            for name in names
-        }
-    return Imported(*(tuple(n for n in names if states[n] == s) for s in ("new", "same", "kept")))
-
-
-def _require_files(names: Sequence[str], outputs: Path) -> None:
-    """Raise ``UserError`` where something else than a file is in a result's place."""
-    for name in names:
-        try:
-            files.require_regular(outputs / name)
-        except FileNotFoundError:
-            continue
-        except files.Damaged as error:
-            raise UserError(f"{error}; move it away; nothing is taken") from None
-
-
-def _kept_targets(names: Sequence[str], arrived: Path, outputs: Path) -> set[str]:
-    """Files of targets of which another one is there: weights go with what is said of them."""
+    try:
+        contents = _unpack(archive, study)
+        for name in contents:
+            with contextlib.suppress(FileNotFoundError):
+                files.require_regular(outputs / name)
+    except files.Damaged as error:
+        raise UserError(f"{error}; nothing is taken") from None
+    # Weights go with what is said of them: of a target of which another one is here, both stay.
     others = {
         Path(name).parent
-        for name in names
+        for name, content in contents.items()
         if kind_of(name) == "targets"
         and (outputs / name).exists()
-        and (outputs / name).read_bytes() != (arrived / name).read_bytes()
+        and (outputs / name).read_bytes() != content
     }
-    return {name for name in names if kind_of(name) == "targets" and Path(name).parent in others}
+    states = {
+        name: "kept"
+        if Path(name).parent in others and kind_of(name) == "targets"
+        else _add(content, outputs / name)
+        for name, content in contents.items()
+    }
+    return Imported(*(tuple(n for n in states if states[n] == s) for s in ("new", "same", "kept")))
 
 
-def _unpack(archive: Path, study: str, folder: Path) -> list[str]:
-    """Unpack into an empty folder, every file checked; their names."""
+def _unpack(archive: Path, study: str) -> dict[str, bytes]:
+    """The files of an archive by name, every one checked."""
     try:
         files.require_regular(archive)
         with zipfile.ZipFile(archive) as file:
-            entries = file.infolist()
-            if sum(entry.file_size for entry in entries) > LARGEST:
+            if sum(entry.file_size for entry in file.infolist()) > LARGEST:
                 raise UserError(f"{archive}: over {LARGEST >> 30} GiB unpacked; nothing is taken")
-            names = [entry.filename for entry in entries]
+            names = file.namelist()
             if len(names) != len(set(names)) or names[:1] != [MANIFEST]:
                 raise UserError(f"{archive} is no archive of results; give one of make gpu-slice")
-            digests = _digests(file.read(MANIFEST), archive)
-            for entry in entries[1:]:
-                _check_entry(entry, study, archive)
-                content = _restored(entry.filename, file.read(entry))
-                if hashlib.sha256(content).hexdigest() != digests.get(entry.filename):
-                    raise _refusal(archive, entry.filename, "is not what its digest says")
-                _write(folder / entry.filename, content, archive)
-                _check_content(folder / entry.filename, archive, entry.filename)
-    except files.Damaged as error:
-        raise UserError(f"{error}; give an archive of results") from None
+            digests = dict(json.loads(file.read(MANIFEST))["files"])
+            contents = {name: file.read(name) for name in names[1:]}
+    except (UserError, files.Damaged):
+        raise
     except OSError as error:
         raise UserError(f"{archive} cannot be read ({error.strerror or error})") from None
-    except (RunError, UserError):
-        raise
     except Exception as error:  # a damaged zip file raises what its decoders happen to raise
         reason = first_line(error)
         raise UserError(f"{archive} is damaged ({reason}); copy it again") from None
-    if lacking := sorted(digests.keys() - set(names)):
-        raise UserError(f"{archive}: {shorten(lacking)} is missing in it; copy it again")
-    return names[1:]
+    for name, content in contents.items():
+        if name.endswith(".safetensors"):
+            contents[name] = transpose(content, len(content) // 4)
+        if reason := _objection(name, contents[name], study, digests.pop(name, None)):
+            raise UserError(f"{archive}: {name[:200]!r} {reason}; nothing is taken")
+    if digests:
+        raise UserError(f"{archive}: {shorten(sorted(digests))} is missing in it; copy it again")
+    return contents
 
 
-def _write(path: Path, content: bytes, archive: Path) -> None:
-    try:
-        files.write_bytes(path, content)
-    except OSError as error:
-        place, reason = tempfile.gettempdir(), error.strerror or error
-        raise RunError(
-            f"{archive} cannot be unpacked in {place} ({reason}); TMPDIR names another folder"
-        ) from None
+def _objection(name: str, content: bytes, study: str, digest: object) -> str:
+    """Why a file is not taken; empty where it is."""
+    if (kind := kind_of(name)) is None:
+        return f"is none of: {', '.join(KINDS)}"
+    if kind == "tasks" and (other := name.split("/")[1]) != study:
+        return f"belongs to bnrecon study {other}"
+    if hashlib.sha256(content).hexdigest() != digest:
+        return "is not what its digest says"
+    return ""
 
 
-def _refusal(archive: Path, name: str, reason: str) -> UserError:
-    return UserError(f"{archive}: {name[:200]!r} {reason}; nothing is taken")
-
-
-def _digests(text: bytes, archive: Path) -> dict[str, str]:
-    try:
-        found = json.loads(text)["files"]
-        return {str(name): str(digest) for name, digest in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{archive}: its {MANIFEST} is damaged; copy it again") from None
-
-
-def _check_entry(entry: zipfile.ZipInfo, study: str, archive: Path) -> None:
-    """Raise ``UserError`` for a name that is no result's, and for what is no regular file."""
-    if (entry.external_attr >> 16) & 0o170000 not in (0, 0o100000):
-        raise _refusal(archive, entry.filename, "is a link or no regular file")
-    if (kind := kind_of(entry.filename)) is None:
-        raise _refusal(archive, entry.filename, f"is none of: {', '.join(KINDS)}")
-    other = entry.filename.split("/")[1]
-    if kind == "tasks" and other != study:
-        raise _refusal(archive, entry.filename, f"belongs to bnrecon study {other}")
-
-
-def _check_content(path: Path, archive: Path, name: str) -> None:
-    """Raise ``UserError`` for a file that is not what its name says."""
-    try:
-        if path.suffix == ".safetensors":
-            files.read_tensors(path)
-        elif path.name == "bench.json":  # without a digest in it
-            json.loads(path.read_text(encoding="utf-8"))
-        elif path.suffix == ".json":
-            files.read_json(path)
-        elif "\0" in path.read_text(encoding="utf-8"):
-            raise ValueError
-    except ValueError:
-        raise _refusal(archive, name, f"is no {path.suffix[1:]} file, or a damaged one") from None
-
-
-def _add(arrived: Path, path: Path) -> str:
+def _add(content: bytes, path: Path) -> str:
     """Put a file where it belongs, if nothing is there; what became of it."""
-    content = arrived.read_bytes()
-    if not path.exists() or _is_further(arrived, path):
+    if not path.exists() or (path.name == "checkpoint.safetensors" and _is_further(content, path)):
         files.write_bytes(path, content)
         return "new"
     return "same" if path.read_bytes() == content else "kept"
 
 
-def _is_further(arrived: Path, path: Path) -> bool:
+def _is_further(content: bytes, path: Path) -> bool:
     """Whether the state of an interrupted training has more steps than the one that is there.
 
     A state with other tensors is not of the same training.
     """
-    if path.name != "checkpoint.safetensors":
-        return False
-    (tensors, about), own = (
-        files.read_tensors(arrived),
-        files.read_if_valid(path, files.read_tensors),
-    )
-    if own is None:
+    if files.read_if_valid(path, files.read_tensors) is None:
         return True
-    shapes = [{name: x.shape for name, x in state.items()} for state in (tensors, own[0])]
-    return shapes[0] == shapes[1] and _step(about) > _step(own[1])
+    try:
+        (shapes, step), (other, reached) = map(_shapes_and_step, (content, path.read_bytes()))
+    except (KeyError, ValueError):  # it was packed damaged
+        return False
+    return shapes == other and step > reached
 
 
-def _step(about: Mapping[str, Any]) -> int:
-    step = about.get("step")
-    return step if isinstance(step, int) else -1
+def _shapes_and_step(content: bytes) -> tuple[list[tuple[str, list[int]]], int]:
+    """The tensors of a safetensors file, and how far the training is, by its header."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    step = json.loads(header.pop("__metadata__")["about"]).get("step")
+    shapes = sorted((name, entry["shape"]) for name, entry in header.items())
+    return shapes, step if isinstance(step, int) else -1

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from bnrecon.config import checks, composition
 from bnrecon.jobs import executors
-from bnrecon.jobs.outcome import Detached
-from bnrecon.jobs.work import Executor
+from bnrecon.jobs.work import Detached, Executor
 from bnrecon.reproduction import engine, pages
 from bnrecon.reproduction.request import StudyRequest
 from bnrecon.reproduction.study import Study
@@ -50,26 +49,23 @@ def run_study(study: Study, request: StudyRequest) -> StudyOutcome:
     parts = engine.plan(study, request)
     work = [work for part in parts for work in part.work]
     executor = _executor(request, work)
-    _make_folder(request.folder)  # before anything is computed
+    folder = request.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # before anything is computed
+    except OSError as refused:
+        reason = "there is a file" if folder.is_file() else refused.strerror
+        raise UserError(f"{folder} cannot be made ({reason}); give another outputs=") from None
     error: RunError | UserError | None = None
     try:
         engine.compute_missing(work, executor, request.batch)
-    except Detached as left:
-        return StudyOutcome(str(left))
+    except Detached as detached:
+        return StudyOutcome(str(detached))
     except (RunError, UserError) as failed:
         error = failed
     except BaseException:
         pages.write(study, request)
         raise
-    return StudyOutcome(pages.write(study, request), error)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = "there is a file" if folder.is_file() else error.strerror
-        raise UserError(f"{folder} cannot be made ({reason}); give another outputs=") from None
+    return StudyOutcome(pages.write(study, request)[0], error)
 
 
 def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Executor:
@@ -79,16 +75,13 @@ def _executor(request: StudyRequest, work: Sequence[RunWork | TaskWork]) -> Exec
         config = composition.compose(request.options)
         checks.check_machine(config)
         device = hardware.resolve_device(config.device)
-    return executors.choose(request.executor, request.batch, device, _known_seconds(work))
-
-
-def _known_seconds(work: Sequence[RunWork | TaskWork]) -> dict[str, float]:
-    """The median time of each part's finished work, in seconds."""
-    seconds: dict[str, list[float]] = {}
+    # The median time of each part's finished work, which says how much a job can take.
+    times: dict[str, list[float]] = {}
     for item in work:
         if (result := item.result()) is not None:
-            seconds.setdefault(item.part, []).append(result.seconds)
-    return {part: statistics.median(times) for part, times in seconds.items()}
+            times.setdefault(item.part, []).append(result.seconds)
+    seconds = {part: statistics.median(each) for part, each in times.items()}
+    return executors.choose(request.executor, request.batch, device, seconds)
 
 
 def tables_of(study: Study, request: StudyRequest) -> str:
@@ -100,9 +93,7 @@ def tables_of(study: Study, request: StudyRequest) -> str:
     Raises:
         UserError: an impossible request.
     """
-    if words := request.executor.words:
-        raise UserError(f"{words[0]}: for bnrecon study only; tables and figures compute nothing")
-    return pages.write(study, request)
+    return _write(study, request)[0]
 
 
 def figures_of(study: Study, request: StudyRequest) -> list[Path]:
@@ -111,5 +102,10 @@ def figures_of(study: Study, request: StudyRequest) -> list[Path]:
     Raises:
         UserError: an impossible request.
     """
-    tables_of(study, request)
-    return pages.figures(study, request)
+    return _write(study, request)[1]
+
+
+def _write(study: Study, request: StudyRequest) -> tuple[str, list[Path]]:
+    if words := request.executor.words:
+        raise UserError(f"{words[0]}: for bnrecon study only; tables and figures compute nothing")
+    return pages.write(study, request)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim
-from bnrecon.reproduction.part import PartRequest
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
-__all__ = ["claims_of", "document"]
+__all__ = ["anchor", "claims_by_part", "document", "findings_table"]
 
 INTERVALS = (
     "± is the half-width of a 95% Student-t interval, over seeds or draws where nothing else is "
@@ -21,8 +20,8 @@ INTERVALS = (
 LONG = 200  # characters of a paragraph that a page says once for all of its parts
 
 
-def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
-    """The claims that a study's finished results decide, in the order of its parts.
+def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Claim]]:
+    """The claims that a study's finished results decide, by part in the paper's order.
 
     Args:
         study: the paper.
@@ -33,14 +32,14 @@ def claims_of(study: Study, outputs: Path, scale: str) -> list[Claim]:
         Damaged: a result cannot be read.
     """
     folder, options = outputs / study.name, (f"outputs={outputs}",)
-    claims: list[Claim] = []
+    claims: dict[str, list[Claim]] = {}
     for name in study.parts:
         part = study.part(name)
         work = part.plan_work(PartRequest(name, scale, options, folder, folder))
         for item in work:
             if (damage := item.damage()) is not None:
                 raise files.Damaged(damage)
-        claims += part.decide_claims(work)
+        claims[name] = list(part.decide_claims(work))
     return claims
 
 
@@ -56,8 +55,7 @@ def document(
         link: the path to ``outputs`` as seen from the document.
 
     Returns:
-        Markdown: the claims first, then how tables are read, then each part with its table and
-        figure.
+        Markdown: the findings, how tables are read, then each part: figure, claims, tables.
     """
     lines = [
         f"# {study.paper}",
@@ -65,14 +63,14 @@ def document(
         "page is written from them by `python scripts/write_documents.py`; the errors found in "
         "print are in [the errata](../errata.md).",
     ]
-    if claims := claims_of(study, outputs, scale):
-        lines += ["## Claims", INTERVALS, _claims_table(claims), _meanings(claims)]
+    claims = claims_by_part(study, outputs, scale)
+    if any(claims.values()):
+        lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
     parts = {name: _paragraphs(outputs / study.name / f"{name}-{scale}.md") for name in study.parts}
     if repeated := _repeated(parts.values()):
         lines += ["## How to read the tables", *repeated]
     for name, paragraphs in parts.items():
-        part = study.part(name)
-        lines.append(f"## {part.where}: {part.title}")
+        lines.append(f"## {_heading(study, name)}")
         if not paragraphs:
             lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
             continue
@@ -85,15 +83,43 @@ def document(
     return "\n\n".join(lines) + "\n"
 
 
-def _paragraphs(page: Path) -> list[str]:
-    """A part's page without what the document says elsewhere; none where it is not run.
+def findings_table(study: Study, claims: Mapping[str, Sequence[Claim]], page: str = "") -> str:
+    """A line for each claim whose text has one (``texts.Statement.finding``).
 
-    Elsewhere are its first line (the heading) and its claims (the table of all claims).
+    Args:
+        study: the paper.
+        claims: from ``claims_by_part``.
+        page: the paper's page as seen from the table, to whose parts the claims link.
     """
+    rows = ["| claim | verdict | number |", "|---|---|---|"]
+    for name, decided in claims.items():
+        link = f"{page}#{anchor(_heading(study, name))}"
+        rows += [f"| [{c.short}]({link}) | {c.verdict} | {c.number} |" for c in decided if c.short]
+    return "\n".join(rows)
+
+
+def anchor(heading: str) -> str:
+    """What a heading is linked by.
+
+    >>> anchor("Theorems 2.2, 2.3: Thresholds")
+    'theorems-22-23-thresholds'
+    """
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _heading(study: Study, name: str) -> str:
+    part = study.part(name)
+    return f"{part.where}: {part.title}"
+
+
+def _paragraphs(page: Path) -> list[str]:
+    """A part's page without its heading, picture and claims first; none where it is not run."""
     if not page.exists():
         return []
     paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    return [text for text in paragraphs if not _is_of_claims(text)]
+    pictures = [text for text in paragraphs if text.startswith("![")]
+    claims = [text for text in paragraphs if _is_of_claims(text)]
+    return [*pictures, *claims, *(t for t in paragraphs if t not in (*pictures, *claims))]
 
 
 def _is_of_claims(paragraph: str) -> bool:
@@ -121,16 +147,11 @@ def _repeated(parts: Iterable[list[str]]) -> list[str]:
     ]
 
 
-def _claims_table(claims: list[Claim]) -> str:
-    """One line per claim."""
-    rows = ["| place | claim | verdict | evidence |", "|---|---|---|---|"]
-    for claim in claims:
-        cells = (claim.where, claim.statement, claim.verdict, claim.evidence)
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(rows)
-
-
-def _meanings(claims: list[Claim]) -> str:
-    """What the verdicts in the table mean."""
-    used = {claim.verdict for claim in claims}
-    return "\n".join(f"- *{name}*: {text}" for name, text in VERDICTS.items() if name in used)
+def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:
+    """What the verdicts mean, and how many claims of the whole page have each."""
+    counts = Counter(claim.verdict for decided in claims.values() for claim in decided)
+    return "\n".join(
+        f"- *{name}* ({counts[name]} of {counts.total()} claims on this page): {text}"
+        for name, text in VERDICTS.items()
+        if counts[name]
+    )

@@ -14,23 +14,21 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bnrecon.config import composition
-from bnrecon.data import DataSpec, load
-from bnrecon.jobs.outcome import Started
-from bnrecon.jobs.work import Batch, Executor, Work
+from bnrecon.data import load
+from bnrecon.jobs.computation import InProcess
+from bnrecon.jobs.record import handing_out, submissions
+from bnrecon.jobs.work import Batch, Executor, Outcome, Started, Work
 from bnrecon.reproduction import progress
 from bnrecon.reproduction import request as requests
-from bnrecon.reproduction.collection import collect_finished
-from bnrecon.reproduction.options import result_options
-from bnrecon.reproduction.part import Part, PartRequest
-from bnrecon.reproduction.request import StudyRequest
+from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.shared_targets import shared_targets, with_targets
-from bnrecon.reproduction.study import SCALES, Study
+from bnrecon.reproduction.study import SCALES, Part, PartRequest, Study
 from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.units import format_duration
 
-__all__ = ["PartPlan", "compute_missing", "plan", "plan_again"]
+__all__ = ["PartPlan", "collect_finished", "compute_missing", "plan", "plan_again"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,39 +51,27 @@ def plan(study: Study, request: StudyRequest) -> list[PartPlan]:
     """
     if request.scale not in SCALES:
         raise UserError(f"scale={request.scale}: {nearest(request.scale, SCALES)}")
-    known = (*study.parts, *study.solvers)
+    names = (*study.parts, *study.solvers)
     for name in request.parts:
-        if name not in known:
-            raise UserError(f"{name}: {nearest(name, known)}")
+        if name not in names:
+            raise UserError(f"{name}: {nearest(name, names)}")
     threads = composition.compose(request.options).threads
     named = [name for name in study.parts if name in request.parts]
     solvers = [name for name in study.solvers if name in request.parts]
-    planned = [_plan_part(study, name, request, solvers, threads) for name in named or study.parts]
-    if solvers and not named:
-        planned = [part for part in planned if part.work]
+    planned = []
+    for name in named or study.parts:
+        part, folders = study.part(name), (request.folder, request.shipped)
+        work = part.plan_work(PartRequest(name, request.scale, request.options, *folders, threads))
+        compares = any(item.solver in study.solvers for item in work)
+        if solvers and (compares or not named):
+            work = [item for item in work if item.solver in solvers]
+        if work or named or not solvers:
+            planned.append(PartPlan(name, part, tuple(work)))
     takes_options = any(planned_part.part.takes_options for planned_part in planned)
     if (changing := result_options(request.options)) and not takes_options:
         of = ", ".join(named) or study.name
         raise UserError(f"{changing[0]}: {of} has no run that an option could change")
     return planned
-
-
-def _plan_part(
-    study: Study,
-    name: str,
-    request: StudyRequest,
-    solvers: Sequence[str],
-    threads: int | None,
-) -> PartPlan:
-    part = study.part(name)
-    asked = PartRequest(
-        name, request.scale, request.options, request.folder, request.shipped, threads
-    )
-    work = part.plan_work(asked)
-    compares = any(item.solver in study.solvers for item in work)
-    if solvers and (compares or name not in request.parts):
-        work = [item for item in work if item.solver in solvers]
-    return PartPlan(name, part, tuple(work))
 
 
 def plan_again(words: Sequence[str]) -> dict[str, Work]:
@@ -128,30 +114,37 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
     mistakes = _leave_out_missing_images(missing)
     items = list(missing.values())
     targets = shared_targets(items) if executor.processes != 1 else []
-    known: dict[str, Work] = {item.key: item for item in (*targets, *items)}
+    planned: dict[str, Work] = {item.key: item for item in (*targets, *items)}
     failures: list[str] = []
     started, ended, lost = time.monotonic(), 0, mistakes.total()
     with (
-        progress.keep(batch, executor, known.values()) as keeper,
+        progress.keep(batch, executor, planned.values()) as keeper,
         contextlib.closing(executor.run([targets, items])) as events,
-        tqdm(total=len(known), desc="tasks", disable=None) as bar,
+        tqdm(total=len(planned), desc="tasks", disable=None) as bar,
     ):
         for event in events:
             keeper.note(event)
             if isinstance(event, Started):
-                bar.set_postfix_str(known[event.key].label)
+                bar.set_postfix_str(planned[event.key].label)
                 continue
             bar.update()
             ended += 1
             gist = event.gist if event.kind == "done" else f"failed: {event.gist}"
-            left = _left(ended, len(known), time.monotonic() - started)
-            logger.info("%s: %s, %s; %s", event.label, gist, format_duration(event.seconds), left)
+            remaining = _remaining(ended, len(planned), time.monotonic() - started)
+            spent = format_duration(event.seconds)
+            logger.info("%s: %s, %s; %s", event.label, gist, spent, remaining)
             lost += event.kind != "done" and event.key in missing  # targets are no tasks
             if event.kind == "mistake":
                 mistakes[event.gist] += 1
             elif event.kind == "failed":
                 failures.append(f"{event.label}: {event.gist}; see {event.log}")
-    _raise_failures(failures, mistakes, f"{lost} failed of {total} tasks; see {details}")
+    lines = [f"{text} ({count} times)" if count > 1 else text for text, count in mistakes.items()]
+    if failures:
+        for line in (*failures, *lines):
+            logger.error("%s", line)
+        raise RunError(f"{lost} failed of {total} tasks; see {details}")
+    if lines:
+        raise UserError("; ".join(lines))
 
 
 def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:
@@ -172,16 +165,20 @@ def _set_aside(item: Work, claims: Path) -> None:
 
 def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
     """Take out the work whose images cannot be found; what is wrong with how many."""
-    problems: dict[str, str | None] = {}
+    problems: dict[str, str] = {}
     mistakes: Counter[str] = Counter()
     total = len(missing)
     for key, item in list(missing.items()):
         if (spec := item.data) is None:
             continue
-        name = repr(spec)
-        if name not in problems:
-            problems[name] = _problem_of(spec)
-        if (problem := problems[name]) is not None:
+        if repr(spec) not in problems:
+            problems[repr(spec)] = ""
+            try:
+                with composition.option_names("data"):
+                    load(spec)
+            except UserError as error:
+                problems[repr(spec)] = str(error)
+        if problem := problems[repr(spec)]:
             del missing[key]
             mistakes[problem] += 1
     for problem, count in mistakes.items():
@@ -189,33 +186,34 @@ def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:
     return mistakes
 
 
-def _problem_of(spec: DataSpec) -> str | None:
-    try:
-        with composition.option_names("data"):
-            load(spec)
-    except UserError as error:
-        return str(error)
-    return None
-
-
-def _left(ended: int, total: int, seconds: float) -> str:
+def _remaining(ended: int, total: int, seconds: float) -> str:
     """How much is left, and for how long, if the rest takes as long as what has ended by now."""
-    left = total - ended
-    if not left:
+    if ended == total:
         return "none is left"
-    return f"{left} of {total} left, about {format_duration(seconds / ended * left)}"
+    rest = total - ended
+    return f"{rest} of {total} left, about {format_duration(seconds / ended * rest)}"
 
 
-def _raise_failures(failures: list[str], mistakes: Counter[str], summary: str) -> None:
-    for failure in failures:
-        logger.error("%s", failure)
-    lines = [
-        f"{message}{f' ({count} times)' if count > 1 else ''}"
-        for message, count in mistakes.items()
-    ]
-    if failures:
-        for line in lines:
-            logger.error("%s", line)
-        raise RunError(summary)
-    if lines:
-        raise UserError("; ".join(lines))
+def collect_finished(batch: Batch, work: Sequence[Work]) -> None:
+    """Collect what a batch's jobs computed while nobody waited; with nothing left, it has ended.
+
+    What failed of other work stays, for the command that asks for it.
+
+    Args:
+        batch: what the work is of.
+        work: what was requested, of which nothing is missing.
+    """
+    if not submissions(batch.folder, batch.scale):
+        return
+    items = with_targets(work)
+    outcomes: dict[str, Outcome] = {}
+    with handing_out(batch.folder):
+        for submission in submissions(batch.folder, batch.scale):
+            outcomes |= (done := submission.done())
+            submission.collect(done.keys() | items.keys() & set(submission.keys))
+    if submissions(batch.folder, batch.scale):
+        return
+    computed = [items[key] for key in outcomes if key in items]
+    with progress.keep(batch, InProcess(batch.claims, None), computed) as keeper:
+        for item in computed:
+            keeper.note(outcomes[item.key])

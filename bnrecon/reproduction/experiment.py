@@ -12,7 +12,6 @@ from bnrecon.reproduction.page import (
     Block,
     Claims,
     Heading,
-    Origin,
     Page,
     Table,
     Text,
@@ -20,8 +19,8 @@ from bnrecon.reproduction.page import (
     listed,
     listed_commits,
 )
-from bnrecon.reproduction.part import PartRequest
-from bnrecon.reproduction.task_store import TaskResult, concatenate
+from bnrecon.reproduction.study import PartRequest
+from bnrecon.reproduction.task_store import concatenate
 from bnrecon.reproduction.work import TaskWork
 
 if TYPE_CHECKING:
@@ -33,31 +32,26 @@ __all__ = ["VERDICTS", "Claim", "Experiment", "Task", "no_overrides"]
 
 @dataclass(frozen=True)
 class Task:
-    """The smallest piece of work that is computed, stored and resumed on its own.
+    """The smallest piece of work that is computed, stored and resumed on its own."""
 
-    Args:
-        name: what it is called in progress and messages, unique within its experiment.
-        function: called with ``arguments`` by name, and with ``options`` where it has any; returns
-            the task's rows: a frame whose columns are snake_case and whose cells are numbers,
-            words, truth values or missing (NaN, None).
-        arguments: JSON values; with the experiment's name and what ``options`` change they are the
-            task's key.
-        options: overrides of the runs whose targets the task trains or reads; ``None`` for a task
-            that has no such runs.
-        reads_target: whether it reads the target of the run that ``options`` describe, so that it
-            may be trained before; not where it trains networks of its own.
-    """
-
-    name: str
+    name: str  # what it is called in progress and messages, unique within its experiment
+    # Called with ``arguments`` by name, and with ``options`` where it has any; returns the task's
+    # rows: a frame whose columns are snake_case and whose cells are numbers, words, truth values or
+    # missing (NaN, None)
     function: Callable[..., pd.DataFrame]
+    # JSON values; with the experiment's name and what ``options`` change they are the task's key
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    # Overrides of the runs whose targets the task trains or reads; ``None`` for a task that has no
+    # such runs
     options: tuple[str, ...] | None = None
+    # Whether it reads the target of the run that ``options`` describe, so that it may be trained
+    # before; not where it trains networks of its own
     reads_target: bool = False
 
     def compute(self) -> pd.DataFrame:
         """Do the work and return its rows."""
-        given = {} if self.options is None else {"options": self.options}
-        return self.function(**self.arguments, **given)
+        options = {} if self.options is None else {"options": self.options}
+        return self.function(**self.arguments, **options)
 
 
 VERDICTS = {
@@ -74,19 +68,14 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, and what the rows say about it.
+    """A statement of the paper, and what the rows say about it."""
 
-    Args:
-        where: its place, as "Theorem 1" or "Appendix E".
-        statement: what is claimed, quoted or in short.
-        verdict: one of ``VERDICTS``, computed from the rows.
-        evidence: the numbers that it rests on, in a sentence.
-    """
-
-    where: str
-    statement: str
-    verdict: str
-    evidence: str
+    where: str  # its place, as "Theorem 1" or "Appendix E"
+    statement: str  # what is claimed, quoted or in short
+    verdict: str  # one of ``VERDICTS``, computed from the rows
+    evidence: str  # the numbers that it rests on, in a sentence
+    short: str = ""  # the claim in a line, of one that is listed among the findings
+    number: str = ""  # the one number of its line
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -95,30 +84,24 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What stands in one file of a paper's folder, bound there to the name ``PART``.
+    """What stands in one file of a paper's folder, bound there to the name ``PART``."""
 
-    Args:
-        where: where in the paper, as "Figure 2".
-        title: what is shown.
-        tasks: called with the scale and the user's options; naming tasks costs nothing. Raises
-            ``UserError`` for an option that the experiment itself sets.
-        summary: makes the printed table of all tasks' rows; cells may be ``Interval`` objects.
-        caption: what the reader has to know, or a function that computes it from the rows.
-        draw: makes the figure of the rows.
-        options: the overrides that the experiment gives its own runs at a scale; ``None`` where it
-            has none and the user's options change nothing.
-        formats: format specifications of the printed table's numbers, by column.
-        claims: the statements of the paper that the rows decide, with their verdicts.
-    """
-
-    where: str
-    title: str
+    where: str  # where in the paper, as "Figure 2"
+    title: str  # what is shown
+    # Called with the scale and the user's options; naming tasks costs nothing. Raises ``UserError``
+    # for an option that the experiment itself sets.
     tasks: Callable[[str, Sequence[str]], Sequence[Task]]
+    # Makes the printed table of all tasks' rows; cells may be ``Interval`` objects
     summary: Callable[[pd.DataFrame], pd.DataFrame]
+    # What the reader has to know, or a function that computes it from the rows
     caption: str | Callable[[pd.DataFrame], str]
-    draw: Callable[[pd.DataFrame], Figure] | None = None
+    draw: Callable[[pd.DataFrame], Figure] | None = None  # makes the figure of the rows
+    # The overrides that the experiment gives its own runs at a scale; ``None`` where it has none
+    # and the user's options change nothing
     options: Callable[[str], Sequence[str]] | None = None
+    # Format specifications of the printed table's numbers, by column
     formats: Mapping[str, str] = field(default_factory=dict)
+    # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:
@@ -140,15 +123,12 @@ class Experiment:
 
     def decide_claims(self, work: Sequence[TaskWork]) -> list[Claim]:
         """The statements that the finished tasks decide."""
-        done = _finished(work)
-        return self._claims(concatenate(done)) if done else []
-
-    def _claims(self, rows: pd.DataFrame) -> list[Claim]:
-        return [] if self.claims is None else list(self.claims(rows))
+        done = [result for item in work if (result := item.result()) is not None]
+        return list(self.claims(concatenate(done))) if done and self.claims else []
 
     def make_page(self, heading: Heading, work: Sequence[TaskWork]) -> Page:
         """The page of the finished tasks."""
-        done = _finished(work)
+        done = [result for item in work if (result := item.result()) is not None]
         names = {result.task for result in done}
         lacking = [item.task.name for item in work if item.task.name not in names]
         progress = f"{len(done)} of {len(work)} tasks finished"
@@ -157,42 +137,28 @@ class Experiment:
         rows = concatenate(done)
         summary, caption = self.summary(rows), self.caption_for(rows)
         overrides = " ".join(self.options(heading.scale)) if self.options else ""
+        # Where the rows come from: commits, machines, time.
+        commits = listed_commits(result.commit for result in done)
+        machines = listed(device_name(result.machine) for result in done)
+        seconds = round(sum(result.seconds for result in done)) or "less than 1"
+        origin = (
+            f"{commits}; {machines}; {seconds} s of computing, without trainings that were "
+            "interrupted or already stored."
+        )
         blocks: list[Block] = [
             Table(summary, self.formats),
             Text(caption),
-            Claims(tuple(self._claims(rows))),
+            Claims(tuple(self.claims(rows)) if self.claims else ()),
             Text(f"Trained with `{overrides}`." if overrides else ""),
             Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),
-            Origin(_origin(done)),
+            Text(origin, "origin"),
         ]
         with figures.style():
             figure = None if self.draw is None else self.draw(rows)
         title = f"{heading.title}; {progress}. {caption}"
-        return Page(
-            heading,
-            progress,
-            blocks,
-            tables.csv(rows.assign(task=[result.task for result in done for _ in result.rows])),
-            latex(summary, self.formats, caption=title, label=heading.label),
-            figure,
-            done,
-            lacking,
-        )
-
-
-def _finished(work: Sequence[TaskWork]) -> list[TaskResult]:
-    return [result for item in work if (result := item.result()) is not None]
-
-
-def _origin(done: Sequence[TaskResult]) -> str:
-    """Where the rows come from: commits, machines, time."""
-    seconds = round(sum(result.seconds for result in done)) or "less than 1"
-    return (
-        f"{listed_commits(result.commit for result in done)}; "
-        f"{listed(device_name(result.machine) for result in done)}; "
-        f"{seconds} s of computing, without "
-        "trainings that were interrupted or already stored."
-    )
+        csv = tables.csv(rows.assign(task=[result.task for result in done for _ in result.rows]))
+        table = latex(summary, self.formats, caption=title, label=heading.label)
+        return Page(heading, progress, blocks, csv, table, figure, done, lacking)
 
 
 def no_overrides(_scale: str) -> tuple[str, ...]:

@@ -10,26 +10,24 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bnrecon.reporting import tables
+from bnrecon.reporting.wording import count_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from bnrecon.reporting.result import RunResult
     from bnrecon.reproduction.experiment import Claim
-    from bnrecon.reproduction.part import Part
+    from bnrecon.reproduction.study import Part
     from bnrecon.reproduction.task_store import TaskResult
 
 __all__ = [
-    "Beside",
     "Block",
     "Claims",
     "Comparison",
     "FinishedRun",
     "Heading",
     "NotRun",
-    "Origin",
     "Page",
-    "Reading",
     "Table",
     "Text",
     "device_name",
@@ -40,29 +38,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; code stands between backticks."""
+    """A paragraph; code stands between backticks.
+
+    Args:
+        text: as Markdown.
+        kind: "reading" for how tables of a kind are to be read, "origin" for where the numbers come
+            from, "beside" for what lies in files of its own; empty for what belongs to this page.
+    """
 
     text: str
+    kind: str = ""
 
     @property
     def markdown(self) -> str:
         """As it is."""
         return self.text
-
-
-@dataclass(frozen=True)
-class Reading(Text):
-    """How a table is to be read: the same paragraph below all tables of a kind."""
-
-
-@dataclass(frozen=True)
-class Origin(Text):
-    """Where the numbers come from, in short."""
-
-
-@dataclass(frozen=True)
-class Beside(Text):
-    """What lies beside the page, in files of its own."""
 
 
 @dataclass(frozen=True)
@@ -123,48 +113,29 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many runs are finished, and how often each verdict came out.
+    """How many runs are finished, and how often each verdict came out."""
 
-    Args:
-        runs: as "3 of 5".
-        target: the verdicts against the targets.
-        reported: those against what the paper reports; empty where it reports nothing.
-    """
-
-    runs: str
-    target: str
-    reported: str
+    runs: str  # as "3 of 5"
+    target: str  # the verdicts against the targets
+    reported: str  # those against what the paper reports; empty where it reports nothing
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a part looks like for a reader; without ``csv`` nothing of it is finished.
+    """What a part looks like for a reader; without ``csv`` nothing of it is finished."""
 
-    Args:
-        heading: how it begins and ends.
-        progress: how much of it is finished.
-        blocks: what stands between, in order.
-        csv: all numbers.
-        latex: the table for a paper.
-        figure: the figure, where one is drawn.
-        results: the tasks or runs that are finished.
-        lacking: the tasks or runs that are not, by name.
-        commands: what computes each of those, where a command does it alone.
-        comparison: of its runs with their targets and the paper.
-        problem: why it cannot be shown, in one line; then it has nothing else.
-    """
-
-    heading: Heading
-    progress: str = ""
-    blocks: Sequence[Block] = ()
-    csv: str = ""
-    latex: str = ""
-    figure: Figure | None = None
+    heading: Heading  # how it begins and ends
+    progress: str = ""  # how much of it is finished
+    blocks: Sequence[Block] = ()  # what stands between, in order
+    csv: str = ""  # all numbers
+    latex: str = ""  # the table for a paper
+    figure: Figure | None = None  # the figure, where one is drawn
+    # The tasks or runs that are finished
     results: Sequence[TaskResult] | Sequence[FinishedRun] = ()
-    lacking: Sequence[str] = ()
-    commands: Sequence[str] = ()
-    comparison: Comparison | None = None
-    problem: str = ""
+    lacking: Sequence[str] = ()  # the tasks or runs that are not, by name
+    commands: Sequence[str] = ()  # what computes each of those, where a command does it alone
+    comparison: Comparison | None = None  # of its runs with their targets and the paper
+    problem: str = ""  # why it cannot be shown, in one line; then it has nothing else
 
     @property
     def text(self) -> str:
@@ -180,27 +151,16 @@ class Page:
 
 @dataclass(frozen=True)
 class Heading:
-    """How a page begins and ends.
+    """How a page begins and ends."""
 
-    Args:
-        study: the name of the study.
-        paper: the paper as it is cited.
-        name: the name of the part.
-        part: the table or experiment.
-        scale: the request's scale.
-        options: the options that change its results.
-        command: computes the page.
-        stem: the name of its files, without suffix.
-    """
-
-    study: str
-    paper: str
-    name: str
-    part: Part
-    scale: str
-    options: Sequence[str]
-    command: str
-    stem: str
+    study: str  # the name of the study
+    paper: str  # the paper as it is cited
+    name: str  # the name of the part
+    part: Part  # the table or experiment
+    scale: str  # the request's scale
+    options: Sequence[str]  # the options that change its results
+    command: str  # computes the page
+    stem: str  # the name of its files, without suffix
 
     @property
     def label(self) -> str:
@@ -221,7 +181,7 @@ def device_name(stored: str) -> str:
     ('cpu, 1 thread', 'cuda (NVIDIA H200)')
     """
     cpu = re.fullmatch(r"cpu \((\d+) threads?\)", stored)
-    return stored if cpu is None else f"cpu, {cpu[1]} thread{'' if cpu[1] == '1' else 's'}"
+    return stored if cpu is None else f"cpu, {count_of(int(cpu[1]), 'thread')}"
 
 
 def listed(names: Iterable[str]) -> str:

@@ -5,30 +5,32 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from bnrecon.reporting import figures as drawing
 from bnrecon.reproduction.engine import PartPlan, plan
-from bnrecon.reproduction.options import result_options, stem_suffix
 from bnrecon.reproduction.page import Heading, Page, Text
-from bnrecon.reproduction.request import StudyRequest
-from bnrecon.reproduction.shipped_rows import shipped_rows
+from bnrecon.reproduction.request import StudyRequest, result_options, stem_suffix
 from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.work import RunWork, TaskWork
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import first_line
 
-__all__ = ["figures", "read", "write"]
+__all__ = ["read", "write"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 KINDS = ("png", "svg")
+WEIGHTS = " Trained weights are not in the package: a row's command trains its target if need be."
 
 
-def write(study: Study, request: StudyRequest, folder: Path | None = None) -> str:
-    """Write the requested parts' files and return the pages as Markdown; nothing is computed.
+def write(
+    study: Study, request: StudyRequest, folder: Path | None = None
+) -> tuple[str, list[Path]]:
+    """Write the requested parts' files: the pages as Markdown and the drawn figures' files.
 
     Args:
         study: the paper.
@@ -40,12 +42,13 @@ def write(study: Study, request: StudyRequest, folder: Path | None = None) -> st
     """
     folder = folder or request.folder
     files.remove_leftovers(folder)
-    texts = []
+    texts, drawn = [], []
     for text, contents in read(study, request, _render):
         texts.append(text)
         for name, content in contents.items():
             files.write_bytes(folder / name, content)
-    return "\n\n\n".join(texts)
+            drawn += [folder / name] if name.endswith(".png") else []
+    return "\n\n\n".join(texts), drawn
 
 
 def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> Iterator[T]:
@@ -69,36 +72,10 @@ def read(study: Study, request: StudyRequest, render: Callable[[Page], T]) -> It
         yield shown
 
 
-def figures(study: Study, request: StudyRequest) -> list[Path]:
-    """The figures of the requested parts that have been written."""
-    paths = (
-        request.folder / f"{_stem(planned, request)}.png"
-        for planned in _all_solvers(study, request)
-    )
-    return [path for path in paths if path.exists()]
-
-
 def _all_solvers(study: Study, request: StudyRequest) -> list[PartPlan]:
     """The requested parts with the rows of all solvers: a table stands whole on its page."""
     names = [planned.name for planned in plan(study, request)]
-    whole = StudyRequest(
-        request.name,
-        request.scale,
-        tuple(names),
-        request.options,
-        request.outputs,
-        request.executor,
-    )
-    return plan(study, whole)
-
-
-def _options_of(planned: PartPlan, request: StudyRequest) -> tuple[str, ...]:
-    """The options that reach a part's runs: none where it has no runs."""
-    return request.options if planned.part.takes_options else ()
-
-
-def _stem(planned: PartPlan, request: StudyRequest) -> str:
-    return f"{planned.name}-{request.scale}{stem_suffix(_options_of(planned, request))}"
+    return plan(study, dataclasses.replace(request, parts=tuple(names)))
 
 
 def _render(page: Page) -> tuple[str, dict[str, bytes]]:
@@ -113,7 +90,8 @@ def _render(page: Page) -> tuple[str, dict[str, bytes]]:
 
 
 def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
-    options = result_options(_options_of(planned, request))
+    reaching = request.options if planned.part.takes_options else ()
+    options = result_options(reaching)
     command = ("bnrecon", "study", study.name, planned.name, f"scale={request.scale}", *options)
     return Heading(
         study.name,
@@ -123,7 +101,7 @@ def _heading(study: Study, request: StudyRequest, planned: PartPlan) -> Heading:
         request.scale,
         options,
         shlex.join(command),
-        _stem(planned, request),
+        f"{planned.name}-{request.scale}{stem_suffix(reaching)}",
     )
 
 
@@ -134,5 +112,21 @@ def _page(planned: PartPlan, heading: Heading) -> Page:
     page = planned.part.make_page(heading, planned.work)
     if page.figure is not None:
         drawing.add_note(page.figure, heading.command)
-    shipped = shipped_rows(planned.work)
+    shipped = _shipped(planned.work)
     return dataclasses.replace(page, blocks=[*page.blocks, Text(shipped)]) if shipped else page
+
+
+def _shipped(work: Sequence[RunWork | TaskWork]) -> str:
+    """Which results were read from the installed package; empty where none was."""
+    if not (shipped := [item.label for item in work if item.is_shipped()]):
+        return ""
+    computed = [item.label for item in work if item.is_finished() and not item.is_shipped()]
+    which = f"{len(shipped)} of {len(shipped) + len(computed)} finished results"
+    if not computed:
+        which = f"all {len(shipped)} finished results" if len(shipped) > 1 else "the result"
+    elif len(computed) < len(shipped):
+        which += f", all but {'; '.join(computed)}"
+    else:
+        which += f": {'; '.join(shipped)}"
+    weights = WEIGHTS if isinstance(work[0], RunWork) else ""
+    return f"Shipped with bnrecon, not computed here: {which}.{weights}"

@@ -1,14 +1,16 @@
 """How far a study is: a file that its leading process adds a line to per event, for others to read.
 
 Its lines are JSON: first what was asked for, then each start and each outcome, last how it ended.
-A last line that was cut off is left out.
+A last line that was cut off is left out. How long the rest takes is a range from what is finished.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import json
+import math
 import os
 import socket
 from collections import Counter
@@ -17,14 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bnrecon.jobs.outcome import Detached, Outcome, Started
-from bnrecon.jobs.work import Batch, Executor, Work
+from bnrecon.jobs.work import Batch, Detached, Executor, Outcome, Started, Work
+from bnrecon.reporting.statistics import mean_interval
 from bnrecon.runtime import files
 from bnrecon.runtime.provenance import now
 
-__all__ = ["Failure", "Progress", "Running", "keep", "read"]
+__all__ = ["Failure", "Progress", "Running", "TimeLeft", "keep", "read", "time_left"]
 
 
+ENOUGH = 3  # finished pieces of a part, from which on they tell how long another one takes
+WIDEST = 4  # upper over lower end, beyond which a range says nothing
 HEADER = ("study", "scale", "command", "host", "pid", "executor", "processes", "started")
 
 
@@ -48,44 +52,25 @@ class Failure:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is.
+    """How far a study is."""
 
-    Args:
-        study: its name.
-        scale: its scale.
-        command: what continues it.
-        host: the machine of the leading process.
-        pid: the leading process.
-        executor: who computes, in words, as "2 processes".
-        processes: how many pieces of work are computed at once; 0 where that is not known.
-        started: when the leading process began (ISO 8601, UTC).
-        updated: when it last wrote this.
-        ended: how it ended ("finished", "failed", "interrupted", "detached"); ``None`` while it
-            goes on.
-        total: pieces of work that were missing at the start.
-        finished: how many of these have a result by now.
-        failed: those that failed.
-        running: those that somebody is at.
-        seconds_by_part: seconds that each finished piece of a part took.
-        left_by_part: number of pieces that are neither finished nor failed, by part.
-    """
-
-    study: str
-    scale: str
-    command: str
-    host: str
-    pid: int
-    executor: str
-    processes: int
-    started: str
-    updated: str
+    study: str  # its name
+    scale: str  # its scale
+    command: str  # what continues it
+    host: str  # the machine of the leading process
+    pid: int  # the leading process
+    executor: str  # who computes, in words, as "2 processes"
+    processes: int  # how many pieces of work are computed at once; 0 where that is not known
+    started: str  # when the leading process began (ISO 8601, UTC)
+    updated: str  # when it last wrote this
+    # How it ended ("finished", "failed", "interrupted", "detached"); ``None`` while it goes on
     ended: str | None
-    total: int
-    finished: int
-    failed: tuple[Failure, ...]
-    running: tuple[Running, ...]
-    seconds_by_part: dict[str, tuple[float, ...]]
-    left_by_part: dict[str, int]
+    total: int  # pieces of work that were missing at the start
+    finished: int  # how many of these have a result by now
+    failed: tuple[Failure, ...]  # those that failed
+    running: tuple[Running, ...]  # those that somebody is at
+    seconds_by_part: dict[str, tuple[float, ...]]  # seconds that each finished piece of a part took
+    left_by_part: dict[str, int]  # number of pieces that are neither finished nor failed, by part
 
 
 def read(path: Path) -> Progress:
@@ -110,7 +95,9 @@ def read(path: Path) -> Progress:
 def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
     """What the lines say together."""
     first, *events = lines
-    left: dict[str, int] = dict(first["left_by_part"])
+    for moment in (first["started"], *(line["at"] for line in lines)):
+        datetime.datetime.fromisoformat(moment)  # raises ValueError where it is no time
+    remaining: dict[str, int] = dict(first["left_by_part"])
     running: dict[str, Running] = {}
     failed: list[Failure] = []
     spent: dict[str, list[float]] = {}
@@ -119,7 +106,7 @@ def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
             running[event["label"]] = Running(event["label"], event["part"], event["at"])
         elif event["event"] in ("done", "mistake", "failed"):
             running.pop(event["label"], None)
-            left[event["part"]] -= 1
+            remaining[event["part"]] -= 1
             if event["event"] == "done":
                 spent.setdefault(event["part"], []).append(event["seconds"])
             else:
@@ -134,7 +121,7 @@ def _fold(lines: Sequence[Mapping[str, Any]]) -> Progress:
         failed=tuple(failed),
         running=() if ended else tuple(running.values()),
         seconds_by_part={part: tuple(seconds) for part, seconds in spent.items()},
-        left_by_part={part: count for part, count in left.items() if count},
+        left_by_part={part: count for part, count in remaining.items() if count},
     )
 
 
@@ -155,14 +142,8 @@ class _Keeper:
             self.write(event="started", label=label, part=part)
             return
         self.failed |= event.kind != "done"
-        self.write(
-            event=event.kind,
-            label=label,
-            part=part,
-            seconds=round(event.seconds, 1),
-            gist=event.gist,
-            log=event.log,
-        )
+        told = {"seconds": round(event.seconds, 1), "gist": event.gist, "log": event.log}
+        self.write(event=event.kind, label=label, part=part, **told)
 
     def write(self, **content: object) -> None:
         """Add a line, with the time."""
@@ -182,40 +163,90 @@ def keep(batch: Batch, executor: Executor, work: Iterable[Work]) -> Iterator[_Ke
     """
     work = list(work)
     batch.folder.mkdir(parents=True, exist_ok=True)
-    with _new_file(batch.progress) as file:
-        keeper = _Keeper(file, work)
-        keeper.write(
-            study=batch.folder.name,
-            scale=batch.scale,
-            command=batch.command,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            executor=executor.name,
-            processes=executor.processes,
-            started=now(),
-            left_by_part=Counter(item.part for item in work),
-        )
-        try:
-            yield keeper
-        except Detached:
-            keeper.write(event="ended", how="detached")
-            raise
-        except BaseException:
-            keeper.write(event="ended", how="interrupted")
-            raise
-        keeper.write(event="ended", how="failed" if keeper.failed else "finished")
-
-
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[TextIO]:
-    """A new file for the block; another command that shares the work goes on in the old one."""
-    while True:
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(FileExistsError):  # of another command that begins just now
-            file = path.open("x", encoding="utf-8")
-            break
+    # Another command that shares the work goes on in the old file.
+    new = batch.progress.with_name(f".{batch.progress.name}-{os.getpid()}")
+    file = new.open("w", encoding="utf-8")
+    os.replace(new, batch.progress)
+    keeper, ended = _Keeper(file, work), "interrupted"
+    keeper.write(
+        study=batch.folder.name,
+        scale=batch.scale,
+        command=batch.command,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        executor=executor.name,
+        processes=executor.processes,
+        started=now(),
+        left_by_part=Counter(item.part for item in work),
+    )
     try:
-        yield file
+        yield keeper
+        ended = "failed" if keeper.failed else "finished"
+    except Detached:
+        ended = "detached"
+        raise
     finally:
+        keeper.write(event="ended", how=ended)
         with contextlib.suppress(OSError):  # what a full disk has not taken
             file.close()
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """How long the rest of some parts will take, and of which parts that is not known."""
+
+    low: float  # the lower end of a 95% range of seconds
+    high: float  # its upper end
+    # Those whose rest the range is of; where there is none, the range means nothing
+    parts: tuple[str, ...]
+    unknown: Mapping[str, str]  # why it is not known, by part
+
+
+def time_left(
+    left: Mapping[str, int],
+    seconds: Mapping[str, Sequence[float]],
+    running: Sequence[tuple[str, float]],
+    processes: int,
+) -> TimeLeft:
+    """The time until all is computed, if a part's other pieces are like those that are finished.
+
+    Processes share the work evenly but for the longest piece, which may be the last. A part is left
+    out, with the reason, where too few of its pieces are finished, where these took too different
+    times, and where one that is computed now takes much longer than any of them.
+
+    Args:
+        left: number of pieces that are not finished, those that are computed now included, by part.
+        seconds: of each finished piece, by part.
+        running: part of each piece that is computed now, and for how many seconds it has been.
+        processes: how many are computed at once.
+
+    >>> rest = time_left({"a": 10, "b": 2}, {"a": [60, 61, 62]}, [("a", 30)], processes=1)
+    >>> round(rest.low), round(rest.high), rest.parts, rest.unknown
+    (552, 608, ('a',), {'b': 'none finished'})
+    """
+    total = variance = longest = 0.0
+    parts, unknown = [], {}
+    for part, count in left.items():
+        seen = seconds.get(part, ())
+        begun = [spent for other, spent in running if other == part]
+        if not count:
+            continue
+        if len(seen) < ENOUGH:
+            unknown[part] = f"only {len(seen)} finished" if seen else "none finished"
+            continue
+        if begun and max(begun) > 2 * max(seen):
+            unknown[part] = "one takes more than twice as long as any that is finished"
+            continue
+        # Of m further values, after k with mean x and deviation s: m x ± t_{k-1} s √(m + m²/k).
+        one = mean_interval(seen)  # x ± t_{k-1} s / √k
+        mean, half = count * one.mean, (one.half_width or 0.0) * math.sqrt(count * (one.n + count))
+        if mean + half > WIDEST * (mean - half):
+            unknown[part] = f"{len(seen)} finished, after very different times"
+            continue
+        parts.append(part)
+        total += mean - sum(min(spent, mean / count) for spent in begun)
+        variance += half**2
+        longest = max(longest, *seen)
+    half = math.sqrt(variance)
+    high = (total + half) / processes + (1 - 1 / processes) * longest
+    return TimeLeft(max(0.0, total - half) / processes, high, tuple(parts), unknown)

@@ -1,20 +1,31 @@
-"""What a user requests of `bnrecon study`, `tables` and `figures`: parts, scale and options."""
+"""What a user requests of `bnrecon study`, `tables` and `figures`: parts, scale and options.
+
+Of the options of a study's runs some change results, and some are set by a table itself.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnrecon.config import checks, composition
+from bnrecon.config import checks, composition, schema
 from bnrecon.jobs import options as job_options
 from bnrecon.jobs.options import JobOptions
 from bnrecon.jobs.work import Batch
+from bnrecon.runtime.digests import content_key
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.shipped import shipped_outputs
 
-__all__ = ["StudyRequest", "read"]
+__all__ = [
+    "StudyRequest",
+    "option_name",
+    "read",
+    "refuse_compared",
+    "result_options",
+    "stem_suffix",
+]
 
 PLANNER = "bnrecon.reproduction.engine:plan_again"
 
@@ -24,23 +35,14 @@ OWN = ("scale", *job_options.OPTIONS)
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """A study, its scale, its parts, and the options of its runs.
+    """A study, its scale, its parts, and the options of its runs."""
 
-    Args:
-        name: the study.
-        scale: smoke, laptop or paper.
-        parts: parts and solvers by name; all parts where it is empty.
-        options: overrides that every run is given.
-        outputs: the folder of runs and studies.
-        executor: who computes.
-    """
-
-    name: str
-    scale: str
-    parts: tuple[str, ...]
-    options: tuple[str, ...]
-    outputs: Path
-    executor: JobOptions
+    name: str  # the study
+    scale: str  # smoke, laptop or paper
+    parts: tuple[str, ...]  # parts and solvers by name; all parts where it is empty
+    options: tuple[str, ...]  # overrides that every run is given
+    outputs: Path  # the folder of runs and studies
+    executor: JobOptions  # who computes
 
     @property
     def folder(self) -> Path:
@@ -104,3 +106,43 @@ def read(
     executor = job_options.read(own, slurm, detach, config_dir)
     scale = own.get("scale", "laptop")
     return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), executor)
+
+
+def option_name(option: str) -> str:
+    """The name of an option.
+
+    >>> option_name("+target.width=8")
+    'target.width'
+    """
+    return option.lstrip("+~").partition("=")[0]
+
+
+def refuse_compared(options: Sequence[str], compared: Collection[str]) -> None:
+    """Raise ``UserError`` for an option by which a table's rows and columns differ.
+
+    >>> refuse_compared(["train.seed=7"], {"train.seed"})
+    Traceback (most recent call last):
+    bnrecon.runtime.errors.UserError: train.seed=7: the rows of this table differ by train.seed
+    """
+    for option in options:
+        if option_name(option) in compared:
+            raise UserError(f"{option}: the rows of this table differ by {option_name(option)}")
+
+
+def result_options(options: Sequence[str]) -> list[str]:
+    """The options that change results, and not only where or how fast they are computed.
+
+    >>> result_options(["data.root=/images", "target.width=8", "device=cpu"])
+    ['target.width=8']
+    """
+    return sorted(option for option in options if option_name(option) not in schema.VOLATILE)
+
+
+def stem_suffix(options: Sequence[str]) -> str:
+    """What the names of a part's files end in: nothing, or a hash of options that change results.
+
+    >>> stem_suffix(["device=cpu"])
+    ''
+    """
+    changing = result_options(options)
+    return f"-{content_key({'words': changing})}" if changing else ""

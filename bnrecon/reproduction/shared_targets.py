@@ -9,7 +9,7 @@ from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.data import DataSpec, load
 from bnrecon.jobs.work import Work, target_key
-from bnrecon.run import main_job
+from bnrecon.run import target_job
 from bnrecon.runtime import hardware
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.location import is_trained
@@ -19,20 +19,12 @@ __all__ = ["TargetWork", "shared_targets", "with_targets"]
 
 @dataclass(frozen=True)
 class TargetWork:
-    """The training of a run's target, stored in the folder of targets.
+    """The training of a run's target, stored in the folder of targets."""
 
-    Args:
-        first: the first piece of work that reads it.
-        config: a run of this target.
-    """
-
-    first: Work
-    config: RunConfig
-
-    @property
-    def part(self) -> str:
-        """What its seconds are counted under."""
-        return "targets"
+    first: Work  # the first piece of work that reads it
+    config: RunConfig  # a run of this target
+    part = "targets"  # what its seconds are counted under
+    target = None
 
     @property
     def key(self) -> str:
@@ -54,11 +46,6 @@ class TargetWork:
         """The images that it is trained on."""
         return self.config.data
 
-    @property
-    def target(self) -> RunConfig | None:
-        """None but itself."""
-        return None
-
     def is_finished(self) -> bool:
         """Whether the target is stored."""
         with composition.option_names("data"):
@@ -77,7 +64,7 @@ class TargetWork:
 
     def compute(self) -> str:
         """Train the target."""
-        return main_job.train_only(self.config).text().partition("\n")[0]
+        return target_job.train_only(self.config).text().partition("\n")[0]
 
 
 def with_targets(work: Sequence[Work]) -> dict[str, Work]:
@@ -94,9 +81,9 @@ def shared_targets(work: Sequence[Work]) -> list[TargetWork]:
 
     A target that one piece alone reads is trained there.
     """
-    readers: dict[str, list[tuple[Work, RunConfig]]] = {}
+    readers: dict[str, list[TargetWork]] = {}
     for item in work:
         if (config := item.target) is not None:
-            readers.setdefault(target_key(config), []).append((item, config))
-    shared = (TargetWork(*items[0]) for items in readers.values() if len(items) > 1)
+            readers.setdefault(target_key(config), []).append(TargetWork(item, config))
+    shared = (group[0] for group in readers.values() if len(group) > 1)
     return [target for target in shared if not target.is_finished()]

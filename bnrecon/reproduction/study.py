@@ -1,23 +1,64 @@
-"""A study: a paper's parts by name, each in a module of its own that is imported when needed."""
+"""A study: a paper's parts by name, each in a module of its own; what the engine asks of a part."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import importlib.resources
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import yaml
 
 from bnrecon.runtime.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from bnrecon.reproduction.part import Part
+    from bnrecon.reproduction.experiment import Claim
+    from bnrecon.reproduction.page import Heading, Page
 
-__all__ = ["SCALES", "Study", "read_reported"]
+__all__ = ["SCALES", "Part", "PartRequest", "Study", "read_reported"]
 
 SCALES = ("smoke", "laptop", "paper")
+W = TypeVar("W", bound=Any)  # the part's kind of work
+
+
+@dataclass(frozen=True)
+class PartRequest:
+    """What is requested of a part."""
+
+    name: str  # the part's
+    scale: str  # smoke, laptop or paper
+    options: Sequence[str]  # overrides that every run is given
+    folder: Path  # the study's own folder, which is written
+    shipped: Path  # the folder of what ships, which is read where the own one has nothing
+    threads: int | None = None  # the ``threads`` option
+
+
+class Part(Protocol[W]):
+    """A table or an experiment, bound to ``PART`` in one file of a paper's folder."""
+
+    @property
+    def where(self) -> str:
+        """Where in the paper, as "Figure 2"."""
+
+    @property
+    def title(self) -> str:
+        """What is shown."""
+
+    @property
+    def takes_options(self) -> bool:
+        """Whether it has runs that the user's options reach."""
+
+    def plan_work(self, request: PartRequest) -> Sequence[W]:
+        """Its work; naming it costs nothing. Raises ``UserError`` for an impossible option."""
+
+    def make_page(self, heading: Heading, work: Sequence[W]) -> Page:
+        """What it looks like for a reader, from what is finished."""
+
+    def decide_claims(self, work: Sequence[W]) -> Sequence[Claim]:
+        """The statements of the paper that what is finished decides."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +66,14 @@ class Study:
     """A paper that is reproduced.
 
     Listing a study's parts imports none of them, so that help and tab completion are fast.
-
-    Args:
-        name: the folder's name in ``bnrecon/studies``.
-        paper: the paper as it is cited.
-        parts: names of its tables and experiments, in the order of the paper. Each is a module of
-            the study's folder that binds ``PART``.
-        solvers: names that select the rows of one solver where a part's runs compare
-            solvers.
     """
 
-    name: str
-    paper: str
+    name: str  # the folder's name in ``bnrecon/studies``
+    paper: str  # the paper as it is cited
+    # Names of its tables and experiments, in the order of the paper. Each is a module of the
+    # study's folder that binds ``PART``.
     parts: tuple[str, ...]
+    # Names that select the rows of one solver where a part's runs compare solvers
     solvers: tuple[str, ...] = ()
 
     def part(self, name: str) -> Part:

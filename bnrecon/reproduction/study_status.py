@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import os
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,53 +24,35 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.progress import Progress
 
 __all__ = [
-    "StudyStatus",
-    "latest",
-    "leader_is_alive",
-    "seconds_since",
-    "studies",
-    "sweeps",
-    "with_jobs",
-]
+    "StudyStatus", "latest", "leader_is_alive", "seconds_since", "studies", "sweeps", "with_jobs",
+]  # fmt: skip
 
 CLOCKS = 5  # seconds by which two clocks of one machine may differ
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study at one scale, or a sweep, in one folder.
+    """A study at one scale, or a sweep, in one folder."""
 
-    Args:
-        study: its name.
-        scale: the scale.
-        folder: where its results lie.
-        shipped: whether it is what ships with bnrecon, which is only read.
-        state: ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``, of the last
-            command; ``unclear`` where that ran on another machine and has not ended; ``detached``
-            where jobs of a cluster go on without it, ``results not collected`` where these have
-            ended; ``damaged`` where its progress file is; ``stored`` where there is none.
-        parts: number of the study's parts; ``None`` for a study that bnrecon does not have.
-        parts_begun: how many of them have a result or a table.
-        tasks: number of finished tasks that are stored. Runs are stored elsewhere, and not counted.
-        set_aside: number of damaged task files that were set aside.
-        progress: of the last command; ``None`` where it left none.
-        problem: what is wrong with the progress file.
-        size: bytes of all files, of all scales.
-        jobs: what it has given to a cluster, where that was asked (``with_jobs``).
-    """
-
-    study: str
-    scale: str
-    folder: Path
-    shipped: bool
+    study: str  # its name
+    scale: str  # the scale
+    folder: Path  # where its results lie
+    shipped: bool  # whether it is what ships with bnrecon, which is only read
+    # ``running``, ``finished``, ``failed``, ``interrupted`` or ``killed``, of the last command;
+    # ``unclear`` where that ran on another machine and has not ended; ``detached`` where jobs of a
+    # cluster go on without it, ``results not collected`` where these have ended; ``damaged`` where
+    # its progress file is; ``stored`` where there is none
     state: str
+    # Number of the study's parts; ``None`` for a study that bnrecon does not have
     parts: int | None
-    parts_begun: int
+    parts_begun: int  # how many of them have a result or a table
+    # Number of finished tasks that are stored. Runs are stored elsewhere, and not counted.
     tasks: int
-    set_aside: int
-    progress: Progress | None
-    problem: str
-    size: int
+    set_aside: int  # number of damaged task files that were set aside
+    progress: Progress | None  # of the last command; ``None`` where it left none
+    problem: str  # what is wrong with the progress file
+    size: int  # bytes of all files, of all scales
+    # What it has given to a cluster, where that was asked (``with_jobs``)
     jobs: tuple[State, ...] = ()
 
 
@@ -80,11 +64,11 @@ def studies(outputs: Path, shipped: Path, known: Mapping[str, Sequence[str]]) ->
         shipped: the folder of what ships.
         known: the parts of each study that there is, by the study's name.
     """
-    own = [(folder, False) for folder in subfolders(outputs / "studies")]
+    written = [(folder, False) for folder in subfolders(outputs / "studies")]
     read_only = [(shipped / name, True) for name in known if (shipped / name).is_dir()]
     return [
         _status(folder, scale, is_shipped, known.get(folder.name))
-        for folder, is_shipped in (*own, *read_only)
+        for folder, is_shipped in (*written, *read_only)
         for scale in _scales(folder)
     ]
 
@@ -113,22 +97,26 @@ def with_jobs(study: StudyStatus) -> StudyStatus:
 
 def _scales(folder: Path) -> list[str]:
     """The scales that something of is stored in a study's folder."""
-    names = [place.name for place in (*_entries(folder), *_entries(folder / "tasks"))]
+    names = (*_names(folder), *_names(folder / "tasks"))
     stems = {name.partition(".")[0] for name in names}
     return [scale for scale in SCALES if any(stem.endswith(f"-{scale}") for stem in stems)]
 
 
-def _entries(folder: Path) -> list[Path]:
+def _names(folder: Path) -> list[str]:
     with contextlib.suppress(OSError):
-        return list(folder.iterdir())
+        return [path.name for path in folder.iterdir()]
     return []
 
 
 def _status(folder: Path, scale: str, shipped: bool, parts: Sequence[str] | None) -> StudyStatus:
     progress, problem = _progress(folder, scale)
-    tasks = [place for place in _entries(folder / "tasks") if place.name.endswith(f"-{scale}")]
-    stored = [file.name for place in tasks for file in _entries(place)]
-    begun = {place.name.removesuffix(f"-{scale}") for place in tasks}
+    state = "damaged" if problem else "stored"
+    if progress is not None:
+        alive = {None: "unclear", True: "running", False: "killed"}
+        state = progress.ended or alive[leader_is_alive(progress)]
+    tasks = [name for name in _names(folder / "tasks") if name.endswith(f"-{scale}")]
+    stored = [file for name in tasks for file in _names(folder / "tasks" / name)]
+    begun = {name.removesuffix(f"-{scale}") for name in tasks}
     begun |= {part for part in parts or () if (folder / f"{part}-{scale}.csv").exists()}
     begun |= set(progress.seconds_by_part if progress else ())
     return StudyStatus(
@@ -136,7 +124,7 @@ def _status(folder: Path, scale: str, shipped: bool, parts: Sequence[str] | None
         scale=scale,
         folder=folder,
         shipped=shipped,
-        state="damaged" if problem else _state(progress),
+        state=state,
         parts=None if parts is None else len(parts),
         parts_begun=len(begun if parts is None else begun & set(parts)),
         tasks=sum(name.endswith(".json") for name in stored),
@@ -149,33 +137,21 @@ def _status(folder: Path, scale: str, shipped: bool, parts: Sequence[str] | None
 
 def _progress(folder: Path, scale: str) -> tuple[Progress | None, str]:
     """The last command's progress; the second value says why it cannot be read."""
-    if not any(folder.glob(f"progress-{scale}.*")):
+    path = folder / f"progress-{scale}.jsonl"
+    if not os.path.lexists(path):
         return None, ""
     from bnrecon.reproduction import progress  # loads torch
     from bnrecon.runtime import files
 
-    path = folder / f"progress-{scale}.jsonl"
     try:
         files.require_regular(path)
-        found = progress.read(path)
-        for moment in (found.started, found.updated, *(item.since for item in found.running)):
-            _moment(moment)
-        return found, ""
+        return progress.read(path), ""
     except FileNotFoundError:
         return None, ""
     except OSError as error:
         return None, f"{path} cannot be read ({error.strerror})"
-    except (ValueError, TypeError) as error:
+    except files.Damaged as error:
         return None, str(error)
-
-
-def _state(progress: Progress | None) -> str:
-    if progress is None:
-        return "stored"
-    if progress.ended is not None:
-        return progress.ended
-    alive = leader_is_alive(progress)
-    return "unclear" if alive is None else "running" if alive else "killed"
 
 
 def leader_is_alive(progress: Progress) -> bool | None:
@@ -187,7 +163,8 @@ def leader_is_alive(progress: Progress) -> bool | None:
     try:
         process = psutil.Process(progress.pid)
         # Another process may have been given the same number since.
-        began_before = process.create_time() <= _moment(progress.started).timestamp() + CLOCKS
+        began = datetime.datetime.fromisoformat(progress.started).timestamp()
+        began_before = process.create_time() <= began + CLOCKS
         return began_before and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, ValueError, OverflowError):
         return False
@@ -201,21 +178,10 @@ def seconds_since(moment: str) -> float:
     >>> seconds_since("2024-07-21T12:00:00+00:00") > 0
     True
     """
-    return max(0.0, (datetime.datetime.now(datetime.UTC) - _moment(moment)).total_seconds())
+    return max(0.0, time.time() - datetime.datetime.fromisoformat(moment).timestamp())
 
 
-def _moment(text: str) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text} has no time zone")
-    return moment
-
-
-def latest(found: Iterable[StudyStatus]) -> StudyStatus | None:
+def latest(studies: Iterable[StudyStatus]) -> StudyStatus | None:
     """The study whose last command wrote its progress last; ``None`` where none did."""
-    written = [status for status in found if status.progress is not None]
-    return max(
-        written,
-        key=lambda status: _moment(status.progress.updated if status.progress else ""),
-        default=None,
-    )
+    written = {study.progress.updated: study for study in studies if study.progress is not None}
+    return written[max(written)] if written else None

@@ -9,6 +9,7 @@ The file ``theorem1.md`` beside ``theorem1.py``::
     The caption, in as many lines as it takes; {names} stand for numbers.
 
     ## Theorem 1
+    = What it says in a line, for the list of findings | largest error {worst:.0e}
     The statement that the rows decide.
     > What it rests on: the largest error is {worst:.0e}.
 
@@ -23,7 +24,7 @@ The file ``theorem1.md`` beside ``theorem1.py``::
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,11 +50,16 @@ WORDS = {True: "confirmed", False: "contradicted"}
 
 @dataclass(frozen=True)
 class Statement:
-    """A claim of the paper without its verdict; ``evidence`` names the numbers it rests on."""
+    """A claim of the paper without its verdict; ``evidence`` names the numbers it rests on.
+
+    ``finding`` is the claim in a line, and the one number that tells most: the line that begins
+    with ``=``. A decision whose numbers have ``finding=False`` is not listed among the findings.
+    """
 
     where: str
     statement: str
     evidence: str
+    finding: str = ""
 
     def decide(self, verdict: bool | str, numbers: Mapping[str, Any]) -> Claim:
         """The claim with its verdict; ``True`` is *confirmed*, ``False`` *contradicted*.
@@ -65,24 +71,19 @@ class Statement:
         word = verdict if isinstance(verdict, str) else WORDS[bool(verdict)]
         texts = (self.where, self.statement, self.evidence)
         where, statement, evidence = (_fill(text, numbers) for text in texts)
-        return Claim(where, statement, word, evidence)
+        listed = self.finding if numbers.get("finding", True) else ""
+        short, _, number = _fill(listed, numbers).partition(" | ")
+        return Claim(where, statement, word, evidence, short, number)
 
 
 @dataclass(frozen=True)
 class Text:
-    """What a part's Markdown file says.
+    """What a part's Markdown file says."""
 
-    Args:
-        where: the part's place in the paper.
-        title: what is shown.
-        caption: with ``{names}`` for numbers.
-        statements: the claims by name, and sentences that a caption may have.
-    """
-
-    where: str
-    title: str
-    caption: str
-    statements: Mapping[str, Statement]
+    where: str  # the part's place in the paper
+    title: str  # what is shown
+    caption: str  # with ``{names}`` for numbers
+    statements: Mapping[str, Statement]  # the claims by name, and sentences that a caption may have
 
     def sentence(self, name: str, **numbers: Any) -> str:
         """What stands below a heading that is no claim: a sentence that not all captions have."""
@@ -148,11 +149,14 @@ def _statements(sections: Iterable[str]) -> dict[str, Statement]:
     before = Statement("", "", "")
     for section in sections:
         heading, _, body = section.partition("\n")
+        finding = ""
+        if body.startswith("= "):
+            finding, _, body = body.removeprefix("= ").partition("\n")
         statement, _, evidence = f"\n{body}".partition("\n>")
         where, _, name = f" {heading.strip()}".partition(" #")
         where = where.strip()
         words = _joined(statement) or before.statement
-        before = Statement(where or before.where, words, _joined(evidence))
+        before = Statement(where or before.where, words, _joined(evidence), finding)
         statements[name or where] = before
     return statements
 
@@ -172,13 +176,9 @@ def _fill(text: str, numbers: Mapping[str, Any]) -> str:
 
 def _joined(text: str) -> str:
     """A paragraph on one line; those of a caption stay apart."""
-    return "\n\n".join(_lines(text))
-
-
-def _lines(text: str) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", text.strip()):
-        if line := " ".join(paragraph.replace("\n>", "\n").split()):
-            yield line
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    lines = (" ".join(paragraph.replace("\n>", "\n").split()) for paragraph in paragraphs)
+    return "\n\n".join(filter(None, lines))
 
 
 def part(

@@ -11,22 +11,13 @@ from torch import nn
 
 from bnrecon.config import composition
 from bnrecon.data import Images, load
-from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reporting.trackers.adapters import open_trackers
 from bnrecon.reproduction.experiment import Task
-from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.options import option_name, refuse_compared
+from bnrecon.reproduction.request import option_name, refuse_compared
 from bnrecon.runtime import hardware
 from bnrecon.targets.store import Trained, obtain_target
 
-__all__ = [
-    "Look",
-    "compare_settings",
-    "obtain",
-    "train_one",
-    "train_setting",
-    "training_tasks",
-]
+__all__ = ["Look", "obtain", "train_one", "train_setting", "training_tasks"]
 
 Look = Callable[[nn.Module, Images, torch.device], Mapping[str, float]]
 
@@ -101,45 +92,3 @@ def training_tasks(
         for seed in seeds
         for setting, overrides in settings.items()
     ]
-
-
-def compare_settings(
-    rows: pd.DataFrame,
-    heading: str,
-    reported: Mapping[str, Mapping[str, str]],
-    baselines: Mapping[str, str],
-) -> pd.DataFrame:
-    """One line per setting, with 95% Student-t intervals over seeds.
-
-    A seed gives the same batches and crops in all settings, so that a difference of two is the mean
-    over the seeds that both have. The heading of the differences says how many there are: of twenty
-    intervals of 95% one misses on average.
-
-    Args:
-        rows: the rows of ``training_tasks``.
-        heading: what the settings are called.
-        reported: what the paper prints, by setting and column.
-        baselines: the setting that each is compared with, for those that are compared.
-    """
-    groups = {str(name): group for name, group in rows.groupby("setting", sort=False)}
-    differences = {
-        name: found
-        for name in groups
-        if name in baselines
-        and (found := paired_difference_by(rows, "setting", name, baselines[name]))
-    }
-    column = f"difference, paired by seed ({len(differences)} in all)"
-    lines = []
-    for name, group in groups.items():
-        line: dict[str, Any] = {
-            heading: name,
-            "width": int(group["width"].iloc[0]),
-            "epochs": int(group["epochs"].iloc[0]),
-            **reported.get(name, {}),
-            "training accuracy": mean_interval(list(group["training_accuracy"])),
-            "test accuracy": mean_interval(list(group["accuracy"])),
-        }
-        if name in differences:
-            line |= {"compared with": baselines[name], column: differences[name]}
-        lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
-    return pd.DataFrame(lines).fillna("")

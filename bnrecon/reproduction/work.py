@@ -6,10 +6,10 @@ import contextlib
 import functools
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
@@ -27,23 +27,63 @@ if TYPE_CHECKING:
 
 __all__ = ["RunWork", "TaskWork"]
 
+R = TypeVar("R")
+
+
+class _Stored(Generic[R]):
+    """Work with its result in a file: one's own, or else the one that ships."""
+
+    @property
+    def _paths(self) -> tuple[Path, ...]:
+        """Where the result may be; the first that can be read counts."""
+        raise NotImplementedError
+
+    def _read(self, path: Path) -> R:
+        raise NotImplementedError
+
+    def _stored(self) -> tuple[Path, R] | None:
+        for path in self._paths:
+            with contextlib.suppress(FileNotFoundError, files.Damaged):
+                return path, self._read(path)
+        return None
+
+    def result(self) -> R | None:
+        """The stored result, if the work is finished."""
+        stored = self._stored()
+        return None if stored is None else stored[1]
+
+    def is_finished(self) -> bool:
+        """Whether there is a result."""
+        return self._stored() is not None
+
+    def is_shipped(self) -> bool:
+        """Whether its result is that of the installed package."""
+        stored = self._stored()
+        return stored is not None and is_packaged(stored[0])
+
+    def damage(self) -> str | None:
+        """What is wrong with its files, if anything; of what ships, if that is what counts."""
+        for path in self._paths:
+            try:
+                self._read(path)
+            except FileNotFoundError:
+                continue
+            except files.Damaged as error:
+                return str(error)
+            return None
+        return None
+
 
 @dataclass(frozen=True)
-class RunWork:
-    """A run of the main job, stored in its folder's ``result.json``.
+class RunWork(_Stored[RunResult]):
+    """A run of the main job, stored in its folder's ``result.json``."""
 
-    Args:
-        part: the part of the study.
-        labels: by heading, what tells the run from the others of its part; ``"solver"`` is what a
-            study's solvers select by.
-        overrides: of the run.
-        config: which they compose.
-    """
-
-    part: str
+    part: str  # the part of the study
+    # By heading, what tells the run from the others of its part; ``"solver"`` is what a study's
+    # solvers select by
     labels: Mapping[str, str]
-    overrides: tuple[str, ...]
-    config: RunConfig
+    overrides: tuple[str, ...]  # of the run
+    config: RunConfig  # which they compose
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -81,29 +121,14 @@ class RunWork:
         return self.config
 
     @property
-    def path(self) -> Path:
-        """The result's file: one's own where there is one, or else what ships."""
+    def _paths(self) -> tuple[Path, ...]:
+        """What ships counts only where there is no file of one's own, not even a damaged one."""
         own = self.folder / "result.json"
         shipped = shipped_outputs(Path(self.config.outputs)) / "runs" / self.folder.name
-        return own if own.exists() else shipped / "result.json"
+        return (own if own.exists() else shipped / "result.json",)
 
-    def result(self) -> RunResult | None:
-        """The stored result, if the run is finished."""
-        with contextlib.suppress(FileNotFoundError, files.Damaged):
-            return finished.read(self.path, self.config)
-        return None
-
-    def is_finished(self) -> bool:
-        """Whether there is a result."""
-        return self.result() is not None
-
-    def is_shipped(self) -> bool:
-        """Whether its result is that of the installed package."""
-        return is_packaged(self.path) and self.is_finished()
-
-    def damage(self) -> str | None:
-        """What is wrong with the result's file, if anything."""
-        return _told(_damage(lambda: finished.read(self.path, self.config)))
+    def _read(self, path: Path) -> RunResult:
+        return finished.read(path, self.config)
 
     def set_aside(self) -> None:
         """Nothing: the main job does it, under its own lock."""
@@ -116,79 +141,59 @@ class RunWork:
 
 
 @dataclass(frozen=True)
-class TaskWork:
-    """A task of an experiment, stored in a file of its own.
+class TaskWork(_Stored[TaskResult]):
+    """A task of an experiment, stored in a file of its own."""
 
-    Args:
-        experiment: the part of the study.
-        scale: the request's scale.
-        task: the task.
-        folder: the study's own folder, which is written.
-        shipped: the folder of what ships, which is read where the own one has nothing.
-        threads: the ``threads`` option, for tasks that have no options themselves.
-    """
-
-    experiment: str
-    scale: str
-    task: Task
-    folder: Path
-    shipped: Path
-    threads: int | None = None
+    part: str  # of the study
+    scale: str  # the request's scale
+    task: Task  # the task
+    folder: Path  # the study's own folder, which is written
+    shipped: Path  # the folder of what ships, which is read where the own one has nothing
+    threads: int | None = None  # the ``threads`` option, for tasks that have no options themselves
     solver: ClassVar[None] = None  # no study's solver selects tasks
-
-    @property
-    def part(self) -> str:
-        """The experiment."""
-        return self.experiment
 
     @functools.cached_property
     def key(self) -> str:
         """See ``task_key``."""
-        return task_key(self.experiment, self.task)
+        return task_key(self.part, self.task)
 
     @property
     def label(self) -> str:
         """The experiment and the task."""
-        return f"{self.experiment} {self.task.name}"
+        return f"{self.part} {self.task.name}"
 
     @property
     def command(self) -> str:
         """The function that is called, and its arguments."""
         function = self.task.function
         name = getattr(function, "__qualname__", type(function).__name__)
-        given = ", ".join(f"{key}={value!r}" for key, value in self.task.arguments.items())
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self.task.arguments.items())
         options = "" if self.task.options is None else f" with {' '.join(self.task.options)}"
-        return f"{function.__module__}.{name}({given}){options}"
+        return f"{function.__module__}.{name}({arguments}){options}"
 
     @functools.cached_property
     def path(self) -> Path:
         """The own file."""
-        return task_path(self.folder, self.experiment, self.scale, self.task)
+        return task_path(self.folder, self.part, self.scale, self.task)
 
     @property
-    def _shipped_path(self) -> Path:
-        return self.shipped / self.path.relative_to(self.folder)
+    def _paths(self) -> tuple[Path, ...]:
+        return self.path, self.shipped / self.path.relative_to(self.folder)
+
+    @property
+    def _config(self) -> RunConfig | None:
+        """Of the runs that the task's options describe."""
+        return None if self.task.options is None else composition.compose(self.task.options)
 
     @property
     def data(self) -> DataSpec | None:
         """The images of the runs whose targets the task trains or reads."""
-        if self.task.options is None:
-            return None
-        return composition.compose(self.task.options).data
+        return None if self._config is None else self._config.data
 
     @property
     def target(self) -> RunConfig | None:
         """The run that the task's options describe, if the task reads its target."""
-        if self.task.options is None or not self.task.reads_target:
-            return None
-        return composition.compose(self.task.options)
-
-    def _stored(self) -> tuple[Path, TaskResult] | None:
-        """One's own result, or else what ships, with its file."""
-        for path in (self.path, self._shipped_path):
-            with contextlib.suppress(FileNotFoundError, files.Damaged):
-                return path, self._read(path)
-        return None
+        return self._config if self.task.reads_target else None
 
     def _read(self, path: Path) -> TaskResult:
         """Read a file, and see that it is of this task."""
@@ -197,40 +202,21 @@ class TaskWork:
             raise files.Damaged(f"{path} is of another task, {result.experiment} {result.task}")
         return result
 
-    def result(self) -> TaskResult | None:
-        """The stored result: one's own, or else what ships."""
-        stored = self._stored()
-        return None if stored is None else stored[1]
-
-    def is_shipped(self) -> bool:
-        """Whether its result is that of the installed package."""
-        stored = self._stored() if is_packaged(self._shipped_path) else None
-        return stored is not None and is_packaged(stored[0])
-
-    def is_finished(self) -> bool:
-        """Whether there is a result."""
-        return self.result() is not None
-
-    def damage(self) -> str | None:
-        """What is wrong with its files, if anything."""
-        own = _damage(lambda: self._read(self.path))
-        if own is not None or self.is_finished():
-            return _told(own)
-        return _told(_damage(lambda: self._read(self._shipped_path)))
-
     def set_aside(self) -> None:
         """Move a damaged own file away; the key's lock must be held."""
-        if (damage := _damage(lambda: self._read(self.path))) is not None:
-            files.quarantine(self.path, damage)
+        files.read_if_valid(self.path, self._read, quarantine_damaged=True)
 
     def compute(self) -> str:
         """Compute the rows and write them."""
-        started = time.monotonic()
-        with self._machine() as machine:
+        started, config = time.monotonic(), self._config
+        # A task without options is for a processor.
+        device, threads = (config.device, config.threads) if config else ("cpu", self.threads)
+        with hardware.use_threads(threads):
+            machine = hardware.describe_device(hardware.resolve_device(device))
             rows = self.task.compute().to_dict("records")
         seconds = round(time.monotonic() - started, 1)
         TaskResult(
-            self.experiment,
+            self.part,
             self.scale,
             self.task.name,
             self.key,
@@ -240,31 +226,3 @@ class TaskWork:
             seconds,
         ).write(self.path)
         return "done"
-
-    @contextlib.contextmanager
-    def _machine(self) -> Iterator[str]:
-        """Compute on as many threads as the options say; the value describes the device.
-
-        A task without options is for a processor.
-        """
-        device, threads = "cpu", self.threads
-        if self.task.options is not None:
-            config = composition.compose(self.task.options)
-            device, threads = config.device, config.threads
-        with hardware.use_threads(threads):
-            yield hardware.describe_device(hardware.resolve_device(device))
-
-
-def _damage(read: Callable[[], object]) -> files.Damaged | None:
-    """Why a file cannot be read; ``None`` where it can, or where there is none."""
-    try:
-        read()
-    except FileNotFoundError:
-        return None
-    except files.Damaged as error:
-        return error
-    return None
-
-
-def _told(damage: files.Damaged | None) -> str | None:
-    return None if damage is None else str(damage)

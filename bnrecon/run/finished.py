@@ -16,17 +16,17 @@ from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
 from bnrecon.reporting.result import RunResult, SeedRecord
 from bnrecon.reporting.run_tables import table_files
 from bnrecon.run.layer_checkpoint import solved_layers
-from bnrecon.run.seed import read_source
+from bnrecon.run.seed_files import read_source
 from bnrecon.runtime import files, locks
 from bnrecon.runtime.digests import json_values
 from bnrecon.runtime.errors import UserError
 
 __all__ = [
-    "check_images",
+    "draw_layers",
+    "notes_on",
     "read",
     "read_result",
     "restore_tables",
-    "source_notes",
     "write_config",
 ]
 
@@ -95,10 +95,8 @@ def draw_layers(folder: Path, result: RunResult) -> None:
     files.write_bytes(folder / "layers.png", picture)
 
 
-def check_images(
-    config: RunConfig, result: RunResult, folder: Path, data: Images | None
-) -> list[str]:
-    """Compare a finished run's images with those that are found now.
+def notes_on(config: RunConfig, result: RunResult, folder: Path, data: Images | None) -> list[str]:
+    """What a user should know of a run that was finished before.
 
     Args:
         config: the request.
@@ -106,12 +104,21 @@ def check_images(
         folder: where it lies.
         data: the images, if they were loaded already.
 
-    Returns:
-        A note where there are no images to compare with.
-
     Raises:
         UserError: the images are others, or ``data.root`` cannot be read.
     """
+    notes = [f"already done; nothing to do (remove {folder} to run it again)"]
+    notes += _check_images(config, result, folder, data)
+    notes += _source_notes(result, folder) if config.keep_source else []
+    if config.device != "auto" and not result.device.startswith(config.device.partition(":")[0]):
+        notes.append(f"note      computed on {result.device}, before device={config.device}")
+    return notes
+
+
+def _check_images(
+    config: RunConfig, result: RunResult, folder: Path, data: Images | None
+) -> list[str]:
+    """A note where there are no images to compare with those of the run."""
     root = config.data.root
     try:
         with option_names("data"):
@@ -132,7 +139,7 @@ def check_images(
     )
 
 
-def source_notes(result: RunResult, folder: Path) -> list[str]:
+def _source_notes(result: RunResult, folder: Path) -> list[str]:
     """A note where source networks of a finished run are missing, damaged or those of others."""
     problems = []
     for seed in result.seeds:

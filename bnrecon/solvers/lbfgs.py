@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bnrecon.operators.system import System
+from bnrecon.operators.system import Scales, System
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer, LinAlgError, Unsuitable
 from bnrecon.solvers.progress import ResidualBar, clock
@@ -26,6 +26,7 @@ __all__ = [
     "lu_lbfgs",
     "lu_lbfgs_defaults",
     "minimize",
+    "minimize_weight_error",
     "svd_lbfgs",
     "svd_lu_lbfgs",
 ]
@@ -218,3 +219,42 @@ def minimize(
     at_limit = steps >= limit or evaluated >= evaluations
     precision = str(rhs.dtype).removeprefix("torch.")
     return Answer(x, steps, precision=precision, at_limit=at_limit)
+
+
+def minimize_weight_error(
+    system: System, start: Scales, spec: SolverSpec, settings: Settings = PYTORCHS
+) -> tuple[Scales, int]:
+    """Minimize the mean of (outer ∘ (M inner) - W)² over both scales, in float32.
+
+    That is Burkholz 2024, Sect. 3.1, to the letter: "the mean squared error between our constructed
+    network and the target". ``minimize`` has the residual of the pivoted system in its place, whose
+    unknowns are the inner scales alone.
+
+    Args:
+        system: of a layer; its matrix M (n, c1) and weight W (c2, entries) are used.
+        start: where the search begins.
+        spec: iterations.
+        settings: of LBFGS.
+
+    Returns:
+        The scales in float32, and the iterations.
+    """
+    matrix, weight = system.matrix.to(FLOAT32), system.weight.to(torch.float32)
+    inner, outer = (part.to(torch.float32).clone() for part in (start.inner, start.outer))
+    limit = spec.max_iterations or settings.iterations
+    optimizer = torch.optim.LBFGS(
+        [inner, outer],
+        max_iter=limit,
+        max_eval=max(2, int(settings.evaluations * limit)),
+        **settings.options,
+    )
+
+    def closure() -> torch.Tensor:
+        reached = matrix.matvec(inner).reshape(weight.shape)
+        off = outer[:, None] * reached - weight
+        inner.grad = 2 * matrix.rmatvec((outer[:, None] * off).flatten()) / off.numel()
+        outer.grad = 2 * (off * reached).sum(1) / off.numel()
+        return off.square().mean()
+
+    optimizer.step(closure)
+    return Scales(inner, outer), optimizer.state[inner].get("n_iter", 0)

@@ -26,7 +26,7 @@ from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["Choice", "choose", "relative_residual", "solve"]
+__all__ = ["Choice", "choose", "relative_residual", "solve", "solve_with"]
 
 SMALL = 4000  # unknowns up to which LU in float64 takes seconds
 WAY_OUT = (
@@ -158,7 +158,7 @@ def solve(
         return Solution(scale, report)
     if spec.name == "auto":
         return _solve_as_chosen(_choose_for(system, spec), system, spec, checkpoint)
-    return _solve_with(lookup(spec.name), system, spec, checkpoint)
+    return solve_with(lookup(spec.name), system, spec, checkpoint)
 
 
 def _check_finite(system: System) -> None:
@@ -173,7 +173,7 @@ def _check_finite(system: System) -> None:
         )
 
 
-def _solve_with(
+def solve_with(
     solver: Solver, system: System, spec: SolverSpec, checkpoint: Checkpoint | None
 ) -> Solution:
     """Check that a solver applies, solve, and recompute the residual."""

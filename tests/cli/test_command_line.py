@@ -138,8 +138,8 @@ def test_the_help_of_an_option_follows_the_chosen_target(command):
         (["run", "--target=vgg18"], "options are written without dashes, as in target=vgg18"),
         (["run", "--multrun"], "--multrun is not an option: did you mean '--multirun'?"),
         (["--quite"], "unrecognized arguments: --quite"),
-        (["completion"], "required: shell"),
-        (["completion", "csh"], "invalid choice: 'csh'"),
+        (["completion"], "Allowed: bash, fish, zsh"),
+        (["completion", "csh"], "completion csh: did you mean 'zsh'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -231,12 +231,12 @@ def test_a_closed_stream_changes_no_exit_code(shell, line, code, out, err):
 
 
 def test_what_calls_sys_exit_with_a_message_has_failed(command, monkeypatch):
-    from bnrecon.run import main_job
+    from bnrecon.run import main_job, target_job
 
     def leave(_):
         sys.exit("bad")
 
-    monkeypatch.setattr(main_job, "train_only", leave)
+    monkeypatch.setattr(target_job, "train_only", leave)
     monkeypatch.setattr(main_job, "run", leave)
     for words in (["train"], ["run"]):
         code, out, err = command(*words)

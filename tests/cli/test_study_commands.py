@@ -113,12 +113,7 @@ def test_a_study_prints_the_tables_of_what_is_finished_when_a_task_failed(
     assert len(written) == 1
 
 
-def test_archives_are_completed_behind_import():
-    for path in ("one.zip", "other.txt"):
-        Path(path).write_text("")
-    Path("folder").mkdir()
+def test_an_import_is_completed_for_studies_alone():
     commands = make_parsers()[1]
     assert "--import" in complete("bnrecon study burkholz2024 --", commands)
     assert "--import" not in complete("bnrecon tables burkholz2024 --", commands)
-    assert complete("bnrecon study burkholz2024 --import ", commands) == ["folder/", "one.zip"]
-    assert complete("bnrecon study --import=o", commands) == ["--import=one.zip"]

@@ -256,7 +256,7 @@ def test_a_sweep_that_was_left_to_its_jobs_is_collected(command):
         r"1 job \(cluster=local\): \d+\nlogs: .*bnrecon cancel one outputs=out", out, re.DOTALL
     )
     [submission] = record.submissions(FOLDER)
-    assert wait_until(lambda: len(submission.reports.ended(submission.keys)) == 3)
+    assert wait_until(lambda: len(submission.reports.outcomes(submission.keys)) == 3)
     code, out, err = command(*words, "train.epochs=1")
     assert code == 2, err
     assert "failed (exit code 2): features=he_normal: solver=closed_form solves id_cond" in err
@@ -270,7 +270,7 @@ def test_a_sweep_whose_jobs_have_done_all_of_it_is_finished_once_its_table_is_ma
     words = ("run", *SWEEP, "features=he_normal,id_cond", "train.epochs=1", "cluster=local")
     assert command(*words, "--detach")[0] == 0
     [submission] = record.submissions(FOLDER)
-    assert wait_until(lambda: len(submission.reports.ended(submission.keys)) == 3)
+    assert wait_until(lambda: len(submission.reports.outcomes(submission.keys)) == 3)
     assert "sweep one: its jobs have ended" in command("status", "one", "outputs=out")[1]
     code, out, err = command(*words)
     assert code == 0, err

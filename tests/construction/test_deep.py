@@ -91,6 +91,26 @@ def test_a_first_layer_narrower_than_its_fan_in_is_a_counterexample_to_the_theor
     assert generic_rank(draw_deep(2, 9, wide, 0)) == 36
 
 
+@pytest.mark.parametrize(
+    ("widths", "rank"), [((12, 13, 13, 2), 27), ((13, 13, 12, 2), 25), ((18, 10, 10, 2), 21)]
+)
+def test_a_kernel_in_the_last_layer_is_a_counterexample_as_well(widths, rank):
+    """c2 = c0 = 2, a 3x3 kernel last, L = 4, Σ c_l = n + L: the Jacobian's rank is below n = 36.
+
+    The last scales are one for each output, not for each of its taps.
+    """
+    taps, outputs = 9, widths[-1]
+    assert sum(widths) == 36 + 4
+    weights = draw_deep(2, 1, (*widths[:-1], outputs * taps), 0)
+    scales = [torch.rand(width, dtype=DOUBLE) + 0.5 for width in widths]
+
+    def target(*scales):
+        return compose_deep(weights, (*scales[:-1], scales[-1].repeat_interleave(taps))).flatten()
+
+    jacobian = torch.cat(torch.autograd.functional.jacobian(target, tuple(scales)), 1)
+    assert torch.linalg.matrix_rank(jacobian) == rank
+
+
 def test_a_last_hidden_layer_narrower_than_the_output_is_a_counterexample_too():
     """Linear layers of widths (20, 3, 10), c0 = 3: 18 of 30 dimensions, and yet Σ c_l = n + L."""
     assert sum((20, 3, 10)) == 30 + 3

@@ -19,9 +19,8 @@ from processes import start, wait_until
 
 from bnrecon.config.cluster_settings import ClusterSettings
 from bnrecon.jobs import cluster, queues, record
-from bnrecon.jobs.outcome import Outcome
 from bnrecon.jobs.record import Reports
-from bnrecon.jobs.work import Batch
+from bnrecon.jobs.work import Batch, Outcome
 from bnrecon.reproduction import commands, engine, request
 from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError
@@ -183,17 +182,13 @@ def test_small_pieces_share_a_job_and_long_ones_have_their_own(tmp_path):
     assert cluster.bundle([], {}, 5.0, 10) == []
 
 
-def test_a_damaged_report_is_a_failure_that_names_the_file(tmp_path):
-    reports = Reports(tmp_path)
-    reports.end(Outcome("key", "label", "done", "done", 1.0, "log"))
-    assert reports.outcome("key").kind == "done"
+def test_a_damaged_report_says_nothing(tmp_path):
+    reports, outcome = Reports(tmp_path), Outcome("key", "label", "done", "done", 1.0, "log")
+    reports.end(outcome)
+    assert reports.outcomes(["key", "other"]) == {"key": outcome}
     [path] = (tmp_path / "outcomes").iterdir()
     path.write_text("{}")
-    found = reports.outcome("key")
-    assert found.kind == "failed"
-    assert str(path) in found.gist
-    assert reports.outcome("other") is None
-    assert reports.ended(["key", "other"]) == {"key"}
+    assert reports.outcomes(["key"]) == {}
 
 
 def test_a_damaged_record_is_named_and_its_jobs_are_left(tmp_path, caplog):

@@ -16,10 +16,9 @@ from made_tasks import calls, die, fail, task_work, train
 from processes import ENVIRONMENT, wait_until
 
 from bnrecon.jobs import local_processes
-from bnrecon.jobs.in_process import InProcess
+from bnrecon.jobs.computation import InProcess
 from bnrecon.jobs.local_processes import LocalProcesses
-from bnrecon.jobs.outcome import Outcome, Started
-from bnrecon.jobs.work import Batch
+from bnrecon.jobs.work import Batch, Outcome, Started
 from bnrecon.reproduction import engine, progress, shared_targets
 from bnrecon.reproduction.request import read
 from bnrecon.runtime import locks

@@ -6,9 +6,12 @@ from random_layer import random_layer
 from torch import nn
 
 import bnrecon
+from bnrecon.features import FeatureSpec
+from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reconstruction import groups
 from bnrecon.reconstruction.groups import solve_groups
+from bnrecon.runtime.errors import RunError
 from bnrecon.solvers import SolverSpec, solve
 
 SHAPE = LayerShape(2, 3, (3, 3))  # 54 equations
@@ -48,3 +51,30 @@ def test_small_groups_of_signs_have_features_to_spare(seed):
     (report,) = bnrecon.reconstruct(model, "sign", seed=seed).layers
     assert report.converged
     assert report.width == 9 + 24
+
+
+def test_singular_groups_are_noted_and_logged_with_the_error_that_they_must_have(caplog):
+    """What no feature reaches is lost: the distance of a group's weights from the range of M."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, groups=64)).eval()
+    spec = FeatureSpec("sign", width=12)
+    (planned,) = bnrecon.reconstruction.plan_layers(model, spec).layers
+    lost = []
+    for target, pair in zip(planned.found.target.split(), planned.draw_groups(), strict=True):
+        matrix = feature_operator(pair, torch.float64, torch.device("cpu")).dense()
+        wanted = target.rows().flatten()
+        missed = wanted - matrix @ (torch.linalg.pinv(matrix) @ wanted)
+        lost.append(float(missed.norm() / wanted.norm()))
+    assert 0 < sum(share > 1e-3 for share in lost) < 64  # some groups of the layer, not all
+    rebuilt = bnrecon.reconstruct(model, spec)
+    (report,) = rebuilt.layers
+    assert not report.converged
+    assert report.relative_error == pytest.approx(max(lost), rel=1e-6)
+    said = f"layer 0 did not converge, its weights are off by {max(lost):.1e}: "
+    assert [note for note in rebuilt.notes if note.startswith(said)]
+    levels = [each.levelname for each in caplog.records if each.getMessage().startswith(said)]
+    assert levels == ["WARNING"]
+    images = torch.randn(4, 64, 8, 8, generator=torch.Generator().manual_seed(1))
+    with pytest.raises(RunError, match="not converged: 0") as caught:
+        bnrecon.reconstruct(model, spec, images=images)
+    assert caught.value.reconstruction.layers[0].relative_error == report.relative_error

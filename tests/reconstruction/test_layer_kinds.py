@@ -17,7 +17,7 @@ from bnrecon.reconstruction import (
     reconstruct,
     solve_layer,
 )
-from bnrecon.reconstruction.building import build_layer
+from bnrecon.reconstruction.assembly import build_layer
 from bnrecon.reconstruction.collapse import layer_errors
 from bnrecon.reconstruction.kernels import LAYERS
 from bnrecon.reconstruction.source_file import source_layers

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bnrecon import FeatureSpec, reconstruct
-from bnrecon.reconstruction.output_error import output_error
+from bnrecon.reconstruction.layer_report import output_error
 from bnrecon.reconstruction.planning import plan_layers
 
 

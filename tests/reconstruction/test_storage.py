@@ -1,6 +1,7 @@
 """Features that are not in memory: the same network as with stored ones, in less of it."""
 
 import copy
+import dataclasses
 import gc
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from bnrecon.features import DISTRIBUTIONS, FeatureSpec, LayerShape, draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.portable_random import Stream
 from bnrecon.operators.base import CHUNK_BYTES
+from bnrecon.operators.generated import Generated
 from bnrecon.operators.mapped import disk_folder
+from bnrecon.reconstruction import plan as plan_module
 from bnrecon.reconstruction import plan_layers, reconstruct
 from bnrecon.reconstruction import planning as planning_module
 from bnrecon.reconstruction import source_file as source_file_module
@@ -211,8 +214,10 @@ def test_auto_keeps_features_in_memory_while_they_fit_and_elsewhere_beyond(
     model = nn.Conv2d(16, 16, 3).eval()
     assert plan_layers(model, name).storage == "memory"
     size = plan_layers(model, FeatureSpec(name, storage="memory")).memory
-    monkeypatch.setattr(storage_module, "FORWARD", 0)  # which a layer of this size does not need
-    monkeypatch.setattr(storage_module, "_tile_bytes", lambda *_: 10**5)
+    monkeypatch.setattr(
+        "bnrecon.reconstruction.source_layer.FORWARD_BYTES", 0
+    )  # which a layer of this size does not need
+    monkeypatch.setattr(Generated, "tile_bytes", lambda *_: 10**5)
     monkeypatch.setattr(planning_module, "available_memory", lambda _: size - 1)
     plan = plan_layers(model, name)
     assert plan.storage == elsewhere
@@ -305,9 +310,9 @@ def test_a_plan_counts_the_large_tiles_of_a_gpu(monkeypatch):
     (small,) = plan_layers(nn.Linear(30, 3).eval(), spec).layers
     (large,) = plan_layers(nn.Conv2d(256, 256, 3).eval(), spec).layers
     monkeypatch.setattr(type(small), "device", torch.device("cuda"))
-    assert storage_module.solving_bytes(small) < 2**30
+    assert dataclasses.replace(small).work < 2**30
     bits = large.width * (256 + 256 * 9) // 8  # all are kept there
-    assert storage_module.solving_bytes(large) > 3 * CHUNK_BYTES["cuda"] + bits
+    assert dataclasses.replace(large).work > 3 * CHUNK_BYTES["cuda"] + bits
 
 
 @pytest.mark.parametrize("name", ["he_normal", "sign", "sparse_he_normal"])
@@ -319,11 +324,11 @@ def test_a_plan_counts_the_weights_that_a_source_layer_holds(name, dtype, groups
     (planned,) = plan_layers(model, FeatureSpec(name, storage="memory")).layers
     layer = reconstruct(model, FeatureSpec(name, storage="memory")).network
     tensors = [*layer.parameters(), *layer.buffers()]
-    tensors += [vector for each in layer.maps for vector in vars(each).values()]
+    tensors += [vector for each in layer.maps for vector in each]
     tensors += [part for pair in layer.pairs for part in (pair.first, pair.second)]
     storages = [part.untyped_storage() for part in tensors if part is not None]
     held = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-    outputs = 16 * (storage_module.VECTOR_BYTES + 4 * dtype.itemsize)
+    outputs = 16 * (plan_module.VECTOR_BYTES + 4 * dtype.itemsize)
     assert held <= planned.stored + outputs
     assert planned.stored < 1.1 * held
 
@@ -375,7 +380,7 @@ def test_where_bf16_does_not_suffice_rounded_features_take_twice_the_memory(monk
         spec = FeatureSpec(oversampling=oversampling, storage="disk")
         (layer,) = plan_layers(nn.Linear(90, 90).eval(), spec, solver).layers
         numbers = layer.width * 180
-        return storage_module.disk_bytes([layer]) / numbers - 4
+        return plan_module.disk_bytes([layer]) / numbers - 4
 
     assert [rounded("matrix_free", c) for c in (1.5, 1.05, 1.01)] == [2, 2, 4]
     assert [rounded("minimum_norm", c) for c in (1.5, 1.15, 1.05)] == [2, 2, 4]

@@ -21,7 +21,7 @@ from bnrecon.reconstruction import (
     reconstruct,
     solve_layer,
 )
-from bnrecon.reconstruction.building import build_layer
+from bnrecon.reconstruction.assembly import build_layer
 from bnrecon.reconstruction.collapse import LayerErrors, collapse_layer
 from bnrecon.reconstruction.source_file import collapse, load_source, source_layers
 from bnrecon.runtime.errors import RunError, UserError

@@ -10,10 +10,10 @@ from places import RESULTS
 from bnrecon.config import composition
 from bnrecon.data import load
 from bnrecon.reconstruction.source_file import collapse, load_source
-from bnrecon.reporting.comparison import compare, prediction_bounds
+from bnrecon.reporting.comparison import compare
 from bnrecon.reporting.option_differences import NOT_RECORDED, differing_options
 from bnrecon.reporting.predictions import disagreements
-from bnrecon.reporting.result import Predictions, RunResult
+from bnrecon.reporting.result import RunResult
 from bnrecon.run import main_job
 from bnrecon.runtime.errors import UserError
 from bnrecon.targets.building import build_target
@@ -102,59 +102,14 @@ def test_files_of_other_weights_change_results_and_a_moved_file_does_not(pair):
     assert same not in compare(given("one", "a"), given("other", "b"))
 
 
-def counted(result, **differ):
-    """The result with these numbers of predictions that differ from the target's, by seed."""
-    seeds = [
-        dataclasses.replace(seed, predictions=Predictions(images=10_000, differ=count, **ZERO))
-        for seed, count in zip(result.seeds, differ["differ"], strict=True)
-    ]
-    target = dataclasses.replace(result.target, checksum=differ.get("checksum", "a"))
-    return dataclasses.replace(result, seeds=tuple(seeds), target=target)
-
-
-ZERO = {"only_target_right": 0, "only_source_right": 0}
-
-
-def test_counts_against_one_target_bound_what_two_sources_predict_otherwise():
-    result = RunResult.read(RESULTS[0])
-    one, other = counted(result, differ=(0, 5, 9_000)), counted(result, differ=(0, 2, 8_000))
-    assert prediction_bounds(one, other) == {0: (0, 0), 1: (3, 7), 2: (1_000, 10_000)}
-
-
-def test_what_is_not_stored_is_not_known():
-    result = RunResult.read(RESULTS[0])
-    one = counted(result, differ=(0, 0, 0))
-    assert prediction_bounds(one, counted(result, differ=(0, 0, 0), checksum="b")) == (
-        "their targets differ"
-    )
-    older = dataclasses.replace(one, target=dataclasses.replace(one.target, checksum=None))
-    assert prediction_bounds(older, one) == "the target of older results is not identified"
-    assert prediction_bounds(one, RunResult.read(RESULTS[-1])) == (
-        "they were tested on different images"
-    )
-    lone = dataclasses.replace(one, seeds=one.seeds[:1])
-    assert prediction_bounds(lone, dataclasses.replace(one, seeds=one.seeds[1:])) == (
-        "they have no seed in common"
-    )
-    without = [dataclasses.replace(seed, predictions=None) for seed in one.seeds]
-    assert prediction_bounds(one, dataclasses.replace(one, seeds=tuple(without))) == (
-        "older results do not count them"
-    )
-    text = compare((RESULTS[0].parent, result), (RESULTS[-1].parent, RunResult.read(RESULTS[-1])))
-    assert "predict otherwise: not known, they were tested on different images." in text
-
-
 def test_predictions_are_computed_again_from_the_saved_sources(pair):
     found = disagreements(*pair)
     assert [each.seed for each in found] == [0, 1]
     assert any(each.differ for each in found)  # too few features: another function
-    bounds = prediction_bounds(pair[0][1], pair[1][1])
     config = composition.compose(["scale=smoke", "train.epochs=6", *MLP])
     data = load(config.data)
     untrained = build_target(config.target_request, data)
     for each in found:
-        low, high = bounds[each.seed]
-        assert low <= each.differ <= high
         classes = [
             torch.cat([network(x).argmax(1) for x, _ in data.test_batches(50, torch.device("cpu"))])
             for folder, _ in pair

@@ -1,12 +1,10 @@
 """Archives of results: what they hold arrives byte for byte, and nothing else is taken."""
 
-import errno
 import hashlib
 import json
 import os
 import pickle
 import shutil
-import stat
 import zipfile
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from places import OUTPUTS, RESULTS
 
 from bnrecon.reproduction.archive import MANIFEST, import_results
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import RunError
 
 TARGET = "targets/cifar10-vgg18-48131a0ce8"
 WIDE = "targets/cifar10-vgg18-4deccc052f"  # of width 64
@@ -168,15 +165,6 @@ def test_names_that_a_user_gives_travel_too(outputs, tmp_path, name):
     assert f"targets/{name}/target.safetensors" in came.new
 
 
-def test_a_full_folder_of_temporary_files_is_not_the_archives_fault(archive, monkeypatch, tmp_path):
-    def full(path, content):
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    monkeypatch.setattr(files, "write_bytes", full)
-    with pytest.raises(RunError, match=r"cannot be unpacked in .* TMPDIR names another"):
-        import_results(archive, tmp_path / "home", STUDY)
-
-
 # What somebody else may have made of an archive.
 
 EVIL = pickle.dumps({"a": 1})
@@ -189,7 +177,7 @@ def planes(content):
     return b"".join(content[first:whole:4] for first in range(4)) + content[whole:]
 
 
-def put(archive, name, content, mode=stat.S_IFREG, listed=True):
+def put(archive, name, content, listed=True):
     """Add a file to an archive, with its digest in the list."""
     with zipfile.ZipFile(archive) as file:
         held = {entry: file.read(entry) for entry in file.namelist() if entry != name}
@@ -200,9 +188,7 @@ def put(archive, name, content, mode=stat.S_IFREG, listed=True):
         file.writestr(MANIFEST, json.dumps(about))
         for entry, old in held.items():
             file.writestr(entry, old)
-        info = zipfile.ZipInfo(name)
-        info.external_attr = (mode | 0o644) << 16
-        file.writestr(info, planes(content) if name.endswith(".safetensors") else content)
+        file.writestr(name, planes(content) if name.endswith(".safetensors") else content)
 
 
 MANIPULATED = {
@@ -212,10 +198,6 @@ MANIPULATED = {
     "backslashes": (r"targets\..\target.json", GOOD, "is none of: targets"),
     "hidden file": ("targets/.ssh/target.json", GOOD, "is none of: targets"),
     "pickle": ("targets/evil/target.pkl", EVIL, "is none of: targets"),
-    "pickle as JSON": ("targets/evil/target.json", EVIL, "is no json file"),
-    "pickle as weights": ("targets/evil/target.safetensors", EVIL, "is no safetensors file"),
-    "pickle as text": ("training/cuda.txt", EVIL + b"\0", "is no txt file"),
-    "wrong digest inside": ("runs/evil/result.json", GOOD, "is no json file"),
     "program": ("bnrecon/__init__.py", b"", "is none of: targets"),
     "another study": (
         "studies/giannou2023/tasks/part-smoke/a.json",
@@ -248,11 +230,6 @@ def test_a_manipulated_archive_is_refused_as_a_whole(archive, refused, kind):
     name, content, line = MANIPULATED[kind]
     put(archive, name, content)
     refused(archive, line)
-
-
-def test_a_link_in_an_archive_is_refused(archive, refused):
-    put(archive, "targets/evil/target.json", b"/etc/passwd", stat.S_IFLNK)
-    refused(archive, "is a link or no regular file")
 
 
 @pytest.mark.parametrize("name", [f"{TARGET}/target.json", f"{TARGET}/target.safetensors"])

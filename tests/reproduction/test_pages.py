@@ -12,7 +12,7 @@ from places import OUTPUTS, ROOT
 from bnrecon.reporting.figures import new_figure
 from bnrecon.reproduction import pages
 from bnrecon.reproduction.commands import figures_of, run_study, tables_of
-from bnrecon.reproduction.document import claims_of, document
+from bnrecon.reproduction.document import claims_by_part, document
 from bnrecon.reproduction.experiment import Claim, Experiment, Task
 from bnrecon.reproduction.report.contents import gather
 from bnrecon.reproduction.request import read
@@ -173,7 +173,7 @@ def test_the_document_takes_tasks_in_the_order_of_the_page(tmp_path):
     study = study_of(part=experiment)
     request = request_for(tmp_path)
     run_study(study, request)
-    (claim,) = claims_of(study, request.folder.parent, "smoke")
+    ((claim,),) = claims_by_part(study, request.folder.parent, "smoke").values()
     assert claim.evidence == "[0, 1, 2]"
 
 

@@ -21,9 +21,9 @@ from bnrecon.reproduction.commands import run_study
 from bnrecon.reproduction.experiment import VERDICTS, Claim, Experiment, Task
 from bnrecon.reproduction.report import errata
 from bnrecon.reproduction.report.contents import gather
+from bnrecon.reproduction.report.errata import inline
 from bnrecon.reproduction.report.html_table import html_table, number_of
 from bnrecon.reproduction.report.store import write_report
-from bnrecon.reproduction.report.text import inline
 from bnrecon.reproduction.request import read
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError

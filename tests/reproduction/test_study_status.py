@@ -11,8 +11,8 @@ from made_progress import end, kept, pieces, start
 from places import OUTPUTS
 
 from bnrecon.reproduction import progress, study_status
+from bnrecon.reproduction.progress import time_left
 from bnrecon.reproduction.study_status import leader_is_alive, seconds_since, studies
-from bnrecon.reproduction.time_left import time_left
 from bnrecon.studies import registry
 
 KNOWN = {name: registry.find(name).parts for name in registry.STUDIES}

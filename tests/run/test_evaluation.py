@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bnrecon.reporting.result_parts import Predictions
+from bnrecon.reporting.result import Predictions
 from bnrecon.run.evaluation import evaluate_source
 
 CPU = torch.device("cpu")

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from bnrecon.reconstruction import plan_layers
 from bnrecon.reporting import figures
 from bnrecon.reporting.result import RunResult, SeedRecord
 from bnrecon.run import main_job
-from bnrecon.run import seed as seeds
+from bnrecon.run.seed import _rebuild_layers
+from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime import files
 from bnrecon.runtime.tracking import NO_TRACKERS, TrackedRun
 
@@ -266,12 +268,13 @@ def test_a_solution_of_another_system_is_not_taken_for_a_solved_layer(tmp_path, 
     tracked = TrackedRun(NO_TRACKERS, "runs/a", {})
 
     def rebuild():
-        built, _ = seeds._rebuild_layers(plan, {}, 0, tmp_path, "key", tracked)
+        run = SimpleNamespace(moments={}, tracked=tracked)
+        built = _rebuild_layers(run, plan, SolvedLayers(tmp_path / "seed-0", "key"))
         return [part.report.relative_error for part in built]
 
     errors = rebuild()
     assert rebuild() == errors
-    path = tmp_path / "layer-1.safetensors"
+    path = tmp_path / "seed-0" / "layer-1.safetensors"
     tensors, metadata = files.read_tensors(path)
     files.write_tensors(path, {"scale": 2 * tensors["scale"]}, metadata)
     assert rebuild() == errors
@@ -447,13 +450,13 @@ def test_keep_source_false_takes_nothing_from_a_finished_run(finished, command, 
 
 
 def test_files_that_are_removed_during_the_run_are_missed(command, tmp_path, monkeypatch):
-    original = main_job._result
+    original = main_job.summarize
 
     def result(*given):
         next(tmp_path.glob("runs/*/seed-0/source.safetensors")).unlink()
         return original(*given)
 
-    monkeypatch.setattr(main_job, "_result", result)
+    monkeypatch.setattr(main_job, "summarize", result)
     code, _, err = command("run", *SMALLEST, f"outputs={tmp_path}")
     assert code == 1
     assert "its files were removed or changed during the run; rerun the command" in err

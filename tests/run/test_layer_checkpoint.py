@@ -13,8 +13,9 @@ from torch import nn
 import bnrecon
 from bnrecon.config.composition import compose
 from bnrecon.reconstruction.solving import solve_layer
-from bnrecon.run import layer_checkpoint, main_job, seed
+from bnrecon.run import layer_checkpoint, main_job
 from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
+from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime import files
 from bnrecon.solvers.checkpoint import Corrected, KrylovState
 
@@ -160,9 +161,11 @@ def test_layers_whose_names_are_alike_have_files_of_their_own(tmp_path):
             return self.a_b(self.a(x))
 
     plan = bnrecon.plan_layers(Alike().eval(), "he_normal")
+    solved = SolvedLayers(tmp_path / "seed-0", "key")
     for layer in plan.layers:
-        seed._solve_and_store(layer, layer.draw_groups(), 0, tmp_path, "key")
-    assert set(seed._read_solutions(tmp_path, 0, "key")) == {"a.b", "a_b"}
+        solved.solve(layer, layer.draw_groups())
+    stored = SolvedLayers(tmp_path / "seed-0", "key")
+    assert [layer.name for layer in plan.layers if stored.get(layer)] == ["a.b", "a_b"]
 
 
 def test_a_full_disk_names_the_layer_whose_solution_is_lost(tmp_path, monkeypatch):
@@ -174,7 +177,7 @@ def test_a_full_disk_names_the_layer_whose_solution_is_lost(tmp_path, monkeypatc
     with pytest.raises(
         OSError, match="the model is solved and its solution cannot be kept, No"
     ) as e:
-        seed._solve_and_store(layer, layer.draw_groups(), 0, tmp_path, "key")
+        SolvedLayers(tmp_path / "seed-0", "key").solve(layer, layer.draw_groups())
     assert e.value.errno == errno.ENOSPC
     assert "layer-" in e.value.filename
 

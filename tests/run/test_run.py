@@ -315,7 +315,7 @@ def test_id_cond_is_planned_where_he_normal_does_not_fit(command, tmp_path, monk
     assert "features take" in err
     assert "error.refused" not in err  # advice for library users
     assert "unsupported" not in err
-    monkeypatch.setattr("bnrecon.reconstruction.plan.IMPLICIT_FROM", 0)
+    monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
     monkeypatch.setattr("bnrecon.reconstruction.source_layer.IMPLICIT_FROM", 0)
     code, out, err = command("run", *options, "features=id_cond")
     assert code == 0, err
@@ -407,7 +407,7 @@ def test_images_that_tell_no_range_are_refused_before_anything_is_solved(
     command, stored_targets, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("bnrecon.reconstruction.assembly.NOTHING", 1e9)
-    monkeypatch.setattr("bnrecon.run.seed.solve_layer", lambda _: 1 / 0)
+    monkeypatch.setattr("bnrecon.run.seed_files.solve_layer", lambda _: 1 / 0)
     options = ("scale=smoke", "features.activation=tanh", stored_targets, f"outputs={tmp_path}")
     code, _, err = command("run", *options)
     assert code == 2

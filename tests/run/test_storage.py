@@ -8,7 +8,7 @@ import pytest
 from processes import SMALLEST
 
 from bnrecon.config.composition import compose
-from bnrecon.run import main_job, naming, seed
+from bnrecon.run import context, main_job, naming, seed_files
 from bnrecon.runtime.errors import RunError
 
 
@@ -22,7 +22,7 @@ def test_a_run_goes_on_with_the_layers_that_were_solved_with_other_storage(
 ):
     """The first one stops before the second layer; the second one regenerates features."""
     caplog.set_level(logging.INFO)
-    solve, solved = seed.solve_layer, []
+    solve, solved = seed_files.solve_layer, []
 
     def stopped(layer, *rest):
         if solved:
@@ -30,10 +30,10 @@ def test_a_run_goes_on_with_the_layers_that_were_solved_with_other_storage(
         solved.append(layer.name)
         return solve(layer, *rest)
 
-    monkeypatch.setattr(seed, "solve_layer", stopped)
+    monkeypatch.setattr(seed_files, "solve_layer", stopped)
     with pytest.raises(KeyboardInterrupt):
         main_job.run(config(tmp_path, "memory"))
-    monkeypatch.setattr(seed, "solve_layer", solve)
+    monkeypatch.setattr(seed_files, "solve_layer", solve)
     done = main_job.run(config(tmp_path, "regenerate"))
     assert "1 layers were solved before" in caplog.text
     assert "features regenerated tile by tile" in caplog.text
@@ -82,7 +82,7 @@ def test_every_seed_has_its_features_where_they_were_announced(
 def test_features_that_no_longer_fit_are_planned_again(
     tmp_path, stored_targets, monkeypatch, caplog
 ):
-    plan_layers = main_job.plan_layers
+    plan_layers = context.plan_layers
 
     def short(network, features, *rest):
         if features.storage == "memory":
@@ -91,7 +91,7 @@ def test_features_that_no_longer_fit_are_planned_again(
         layers = [dataclasses.replace(layer, storage="regenerate") for layer in plan.layers]
         return dataclasses.replace(plan, layers=layers)
 
-    monkeypatch.setattr(main_job, "plan_layers", short)
+    monkeypatch.setattr(context, "plan_layers", short)
     result = main_job.run(config(tmp_path, "auto", stored_targets)).result
     assert "less memory is free than before: features.storage=regenerate" in caplog.text
     assert {layer.convolutions for layer in result.seeds[0].layers} == {"regenerated"}

@@ -9,7 +9,7 @@ from places import RESULTS
 
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.statistics import Interval
-from bnrecon.reproduction.document import claims_of
+from bnrecon.reproduction.document import claims_by_part
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import epsilon, excess, table1
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Row
@@ -101,7 +101,7 @@ def test_without_finished_cells_there_is_no_claim():
 
 
 def test_the_shipped_evidence_is_what_the_shipped_runs_say(shipped_outputs):
-    claims = claims_of(registry.find("burkholz2024"), shipped_outputs, "laptop")
+    claims = claims_by_part(registry.find("burkholz2024"), shipped_outputs, "laptop")["table1"]
     (evidence,) = (
         claim.evidence
         for claim in claims

@@ -11,10 +11,13 @@ from bnrecon.config import composition
 from bnrecon.reporting import tables
 from bnrecon.reporting.result import Predictions
 from bnrecon.reporting.statistics import Interval, mcnemar
+from bnrecon.reproduction import engine
+from bnrecon.reproduction.request import read
 from bnrecon.reproduction.work import RunWork
 from bnrecon.run import main_job
 from bnrecon.run.naming import run_folder
-from bnrecon.studies.burkholz2024.run_tables.grids import grids, overview
+from bnrecon.studies import registry
+from bnrecon.studies.burkholz2024.run_tables.grids import as_printed, grids, overview
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
     FORMATS,
@@ -281,3 +284,25 @@ def test_a_grid_has_a_cell_for_each_run_and_says_which_are_not_run(finished):
     told = "1 (smallest of 6; 0 below 0.05, by chance 0)"  # three runs of two seeds
     assert line["McNemar p"] == told
     assert line["images predicted otherwise"].startswith("0 of ")
+
+
+def test_the_papers_table_lies_beside_ours_at_its_own_setting(shipped_outputs):
+    study = registry.find("burkholz2024")
+    (planned,) = engine.plan(study, read(study.name, ["table2", f"outputs={shipped_outputs}"]))
+    cells = [work.cell() for work in planned.work]
+    printed = as_printed(cells, planned.part.grid, "rebuilt by")
+    frame = printed["In print / here: rebuilt by bnrecon, 1.5 n features"].set_index("")
+    assert list(frame.index) == ["relu", "leaky_relu", "tanh", "sigmoid"]
+    assert list(frame.columns) == [
+        *("target", "he_normal", "he_uniform", "orthogonal", "sparse_he_normal"),
+    ]
+    shown = {
+        cell.row.labels["target"].partition(",")[0]: cell.result
+        for cell in cells
+        if cell.config.scale == "paper" and cell.config.features.name == "he_normal" and cell.result
+    }
+    assert set(shown) == set(frame.index)
+    for name, result in shown.items():
+        assert frame["target"][name].endswith(f"/ {result.target.accuracy:.2f}")
+        assert frame["he_normal"][name].endswith(f"/ {result.accuracy}")
+    assert frame["he_normal"]["sigmoid"].startswith("(94.1 ± 0.08) / ")  # impossible: erratum 5

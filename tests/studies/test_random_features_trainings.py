@@ -8,10 +8,10 @@ from bnrecon.config.composition import compose
 from bnrecon.features.spectrum import log_uniform_quantile
 from bnrecon.reporting import figures as drawing
 from bnrecon.reporting.statistics import Interval, mean_interval
-from bnrecon.reproduction.trainings import compare_settings
 from bnrecon.studies import registry
 from bnrecon.studies.burkholz2024 import scratch
 from bnrecon.studies.random_features import conditioned, scales, sparse
+from bnrecon.studies.random_features.averages import compare_settings
 from bnrecon.studies.random_features.scales import (
     MAIN,
     MATCHED,

@@ -12,6 +12,7 @@ from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
 from bnrecon.reporting.trackers.adapters import make_trackers
 from bnrecon.reporting.trackers.events import log_run, tracked_options
+from bnrecon.reporting.wording import count_of
 from bnrecon.runtime import files
 from bnrecon.runtime.errors import UserError, nearest
 from bnrecon.runtime.tracking import Trackers
@@ -93,10 +94,10 @@ def export(paths: Iterable[Path], config: RunConfig) -> tuple[list[str], list[st
             break
     for trackers in opened.values():
         problems += [f"{name} failed: {why}" for name, why in trackers.failed.items()]
-    what = [_count(counts["runs"], "run"), _count(counts["targets"], "target")]
+    what = [count_of(counts["runs"], "run"), count_of(counts["targets"], "target")]
     sent = sum(trackers.sent for trackers in opened.values())
     views = [view for trackers in opened.values() for view in trackers.views]
-    return [f"{' and '.join(what)}: {_count(sent, 'row')} sent", *views], problems
+    return [f"{' and '.join(what)}: {count_of(sent, 'row')} sent", *views], problems
 
 
 def _send(kind: str, path: Path, trackers: Trackers) -> None:
@@ -111,7 +112,3 @@ def _send(kind: str, path: Path, trackers: Trackers) -> None:
         raise files.Damaged(f"{path} was written by another version of bnrecon")
     with trackers.track(name, metadata["config"]) as tracked:
         log_training(tracked, metadata)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -6,58 +6,59 @@ import dataclasses
 import functools
 import logging
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from bnrecon.reporting import run_tables
+from bnrecon.reporting.result import read_all
 from bnrecon.reproduction import pages
-from bnrecon.reproduction.options import result_options
-from bnrecon.reproduction.page import (
-    Beside,
-    Origin,
-    Page,
-    Reading,
-    Table,
-    Text,
-)
-from bnrecon.reproduction.report import errata, provenance, text
+from bnrecon.reproduction.experiment import VERDICTS, Claim
+from bnrecon.reproduction.page import Claims, Page, Table, Text
+from bnrecon.reproduction.report import errata, provenance
 from bnrecon.reproduction.report.figures import VectorFigures
-from bnrecon.reproduction.report.html_table import html_table
-from bnrecon.reproduction.report.runs import Runs, read_runs
-from bnrecon.reproduction.report.verdicts import Verdict, claims_of
-from bnrecon.reproduction.request import StudyRequest
+from bnrecon.reproduction.report.html_table import HtmlTable, html_table
+from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.study import Study
+from bnrecon.runtime.shipped import shipped_outputs
 
-__all__ = ["Paper", "Part", "Report", "gather"]
+__all__ = ["Paper", "Part", "Report", "Runs", "Verdict", "count_verdicts", "gather"]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """A claim, and the part that decides it."""
+
+    paper: str  # the paper that it is about
+    study: str  # the paper's name on the command line
+    anchor: str  # the part's
+    claim: Claim  # what is claimed, and what was found
+    so_far: str = ""  # how much of the part is finished, where that is not all of it
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it is a question of ours, which the paper does not claim: its place says so."""
+        return self.claim.where.startswith("Beyond")
+
+
+@dataclass(frozen=True)
 class Part:
-    """A table or experiment as it is shown.
+    """A table or experiment as it is shown."""
 
-    Args:
-        anchor: its id on the page.
-        page: what it consists of.
-        figure: as SVG.
-        blocks: kind and content of what stands below the title, in order.
-        readings: how its tables are to be read.
-        origin: where the numbers come from, in a sentence.
-        origins: the same for each task or run.
-        verdicts: the claims that it decides.
-    """
-
-    anchor: str
-    page: Page
-    figure: Markup | None
-    blocks: Sequence[tuple[str, Any]]
-    readings: Sequence[Markup]
-    origin: str
-    origins: provenance.Origins
-    verdicts: Sequence[Verdict]
+    anchor: str  # its id on the page
+    page: Page  # what it consists of
+    figure: Markup | None  # as SVG
+    blocks: Sequence[tuple[str, Any]]  # kind and content of what stands below the title, in order
+    readings: Sequence[Markup]  # how its tables are to be read
+    origin: str  # where the numbers come from, in a sentence
+    origins: provenance.Origins  # the same for each task or run
+    verdicts: Sequence[Verdict]  # the claims that it decides
 
     @property
     def incomplete(self) -> bool:
@@ -78,6 +79,16 @@ class Paper:
     def verdicts(self) -> list[Verdict]:
         """The claims that its finished parts decide."""
         return [verdict for part in self.parts for verdict in part.verdicts]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All finished runs of a folder, and what is wrong with those that cannot be read."""
+
+    table: HtmlTable | None
+    count: int
+    caption: str
+    problems: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -111,56 +122,65 @@ def gather(requests: Sequence[tuple[Study, StudyRequest]]) -> Report:
     Raises:
         UserError: an impossible request.
     """
-    place = errata.find_errata()
-    found = errata.Errata() if place is None else errata.read_errata(place.read_text("utf-8"))
+    corrections = errata.find_errata()
     figures = VectorFigures()
     papers = []
     for study, request in requests:
         logger.info("%s: %d parts", study.name, len(study.parts))
-        render = functools.partial(_part, request, figures, found.anchors)
+        render = functools.partial(_part, request, figures, corrections.anchors)
         parts = list(pages.read(study, request, render))
         origins = provenance.summary_of([part.page for part in parts])
-        papers.append(Paper(study, _command(request), parts, origins))
+        # What computes it anywhere: it names no folder of this machine.
+        options = result_options(request.options)
+        command = ("bnrecon", "study", request.name, f"scale={request.scale}", *options)
+        papers.append(Paper(study, shlex.join(command), parts, origins))
     first = requests[0][1]
-    runs, options = read_runs(first.outputs), result_options(first.options)
-    return Report(first.scale, options, papers, runs, found, figures.glyphs())
-
-
-def _command(request: StudyRequest) -> str:
-    """What computes a study anywhere: it names no folder of this machine."""
-    options = result_options(request.options)
-    return shlex.join(("bnrecon", "study", request.name, f"scale={request.scale}", *options))
-
-
-def _without_place(page: Page, request: StudyRequest) -> Page:
-    """A page whose problem does not say where on this machine its files lie."""
-    return dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
+    runs, options = _read_runs(first.outputs), result_options(first.options)
+    return Report(first.scale, options, papers, runs, corrections, figures.glyphs())
 
 
 def _part(
     request: StudyRequest, figures: VectorFigures, anchors: dict[str, str], page: Page
 ) -> Part:
-    page = _without_place(page, request)
+    # Where on this machine the files lie says nothing to whom the report is sent to.
+    page = dataclasses.replace(page, problem=page.problem.replace(f"{request.outputs}/", ""))
     anchor = f"{page.heading.study}-{page.heading.name}"
     blocks, readings = _blocks(page, anchor, anchors)
+    shown, figure = page.heading.part, None
+    if page.figure is not None:
+        said = " ".join(map(errata.plain, _texts(page, "")))
+        figure = figures.svg(page.figure, anchor, f"{shown.where}: {shown.title}", said)
     return Part(
         anchor,
         page,
-        _figure(page, anchor, figures),
+        figure,
         blocks,
         readings,
-        " ".join(block.text for block in page.blocks if isinstance(block, Origin)),
+        " ".join(_texts(page, "origin")),
         provenance.origins_of(page),
-        claims_of(page, anchor),
+        _verdicts(page, anchor),
     )
 
 
-def _figure(page: Page, anchor: str, figures: VectorFigures) -> Markup | None:
-    if page.figure is None:
-        return None
-    part = page.heading.part
-    said = " ".join(text.plain(block.text) for block in page.blocks if type(block) is Text)
-    return figures.svg(page.figure, anchor, f"{part.where}: {part.title}", said)
+def _texts(page: Page, kind: str) -> list[str]:
+    return [block.text for block in page.blocks if isinstance(block, Text) and block.kind == kind]
+
+
+def _verdicts(page: Page, anchor: str) -> list[Verdict]:
+    """The claims that a page decides."""
+    heading, so_far = page.heading, page.progress if page.lacking else ""
+    return [
+        Verdict(heading.paper, heading.study, anchor, claim, so_far)
+        for block in page.blocks
+        if isinstance(block, Claims)
+        for claim in block.claims
+    ]
+
+
+def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """How often each verdict came out, all four of them."""
+    counts = Counter(verdict.claim.verdict for verdict in verdicts)
+    return {name: counts[name] for name in VERDICTS}
 
 
 def _blocks(
@@ -168,17 +188,34 @@ def _blocks(
 ) -> tuple[list[tuple[str, Any]], list[Markup]]:
     """What stands below the title, and how the tables are read; the rest has its own places."""
     shown: list[tuple[str, Any]] = []
-    readings: list[Markup] = []
+    part = page.heading.part
     for number, block in enumerate(page.blocks):
         if isinstance(block, Table):
-            part = page.heading.part
             title = block.title or f"{part.where}: {part.title}"
             table = html_table(block.frame, f"{anchor}-{number}", title, block.formats)
-            if block.title:
-                shown.append(("title", block.title))
+            shown += [("title", block.title)] if block.title else []
             shown.append(("table", table))
-        elif isinstance(block, Reading):
-            readings.append(text.inline(block.text, anchors))
-        elif isinstance(block, Text) and not isinstance(block, Origin | Beside) and block.text:
-            shown.append(("text", text.inline(block.text, anchors)))
-    return shown, readings
+        elif isinstance(block, Text) and block.text and not block.kind:
+            shown.append(("text", errata.inline(block.text, anchors)))
+    return shown, [errata.inline(reading, anchors) for reading in _texts(page, "reading")]
+
+
+def _read_runs(outputs: Path) -> Runs:
+    """Read the results of ``runs/*`` below a folder, and those that ship with the package.
+
+    A damaged one is named and left out.
+    """
+    paths: dict[str, Path] = {}
+    for folder in (shipped_outputs(outputs), outputs):  # one's own count where there are both
+        paths |= {path.parent.name: path for path in folder.glob("runs/*/result.json")}
+    results, problems = read_all(paths[name] for name in sorted(paths))
+    for problem in problems:
+        logger.warning("left out: %s", problem)
+    # The folder's own place says nothing to whom the report is sent to.
+    problems = [problem.replace(f"{outputs}/", "") for problem in problems]
+    table = None
+    if results:
+        frame = run_tables.summary(list(results.values()))
+        frame["run"] = [path.parent.name for path in results]
+        table = html_table(frame, "runs-table", "All runs", run_tables.FORMATS)
+    return Runs(table, len(results), f"{run_tables.CAPTION} {run_tables.PREDICTIONS}", problems)

@@ -1,18 +1,21 @@
-"""The errata of a checkout as HTML; an installed package has none."""
+"""The errata of a checkout as HTML (an installed package has none), and texts that name them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-__all__ = ["Errata", "find_errata", "read_errata"]
+__all__ = ["Errata", "find_errata", "inline", "plain", "read_errata"]
 
 PREFIX = "errata-"  # before the ids of its headings
 NUMBERED = re.compile(r"(\d+)\. ")
+CODE = re.compile(r"`([^`]+)`")
+ERRATUM = re.compile(r"\b(errat(?:um|a) )(\d+)\b")
+LINK = re.compile(r'<a href="(#|https://)?([^"]*)">(.*?)</a>', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,10 @@ class Errata:
     anchors: dict[str, str] = field(default_factory=dict)
 
 
-def find_errata() -> Path | None:
-    """The document in the checkout that this package lies in."""
-    found = Path(__file__).parents[3] / "docs" / "errata.md"
-    return found if found.is_file() else None
+def find_errata() -> Errata:
+    """The errata in the checkout that this package lies in."""
+    path = Path(__file__).parents[3] / "docs" / "errata.md"
+    return read_errata(path.read_text("utf-8")) if path.is_file() else Errata()
 
 
 def read_errata(text: str) -> Errata:
@@ -51,9 +54,9 @@ def read_errata(text: str) -> Errata:
                 anchors.setdefault(number[1], anchor)
         if token.type.startswith("heading_"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
-        _keep_local_links(token.children or ())
     tokens = tokens[3:] if tokens and tokens[0].tag == "h2" else tokens  # the page has the title
-    return Errata(Markup(parser.renderer.render(tokens, parser.options, {})), anchors)
+    html = LINK.sub(_kept_link, parser.renderer.render(tokens, parser.options, {}))
+    return Errata(Markup(html), anchors)
 
 
 def _slug(heading: str) -> str:
@@ -65,17 +68,38 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _keep_local_links(tokens: Sequence) -> None:
-    """Point links at the page's own anchors; turn those to other files into text."""
-    inside = []
-    for token in tokens:
-        if token.type == "link_open":
-            target = str(token.attrGet("href") or "")
-            inside.append(target.startswith(("#", "https://")))
-            if target.startswith("#"):
-                token.attrSet("href", f"#{PREFIX}{target[1:]}")
-        kept = True
-        if token.type in ("link_open", "link_close"):
-            kept = inside[-1] if token.type == "link_open" else inside.pop()
-        if not kept:
-            token.type, token.tag, token.nesting, token.content = "text", "", 0, ""
+def _kept_link(link: re.Match[str]) -> str:
+    """A link to the page's own anchor or to the web; one to another file is text."""
+    start, target, text = link.groups()
+    if start == "#":
+        return f'<a href="#{PREFIX}{target}">{text}</a>'
+    return link[0] if start else text
+
+
+def inline(text: str, errata: Mapping[str, str]) -> Markup:
+    """A text as HTML: everything is escaped first, so that no part of it is taken for HTML.
+
+    Args:
+        text: what a study says of its numbers; names in it may be a user's.
+        errata: the anchors of the errata on the page, by number.
+
+    >>> print(inline("`a<b>` in erratum 17 & <i>", {"17": "e17"}))
+    <code>a&lt;b&gt;</code> in <a href="#e17">erratum 17</a> &amp; &lt;i&gt;
+    """
+
+    def link(named: re.Match[str]) -> str:
+        anchor = errata.get(named[2])
+        return f'<a href="#{escape(anchor)}">{named[0]}</a>' if anchor else named[0]
+
+    # Every other piece stood between backticks.
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece)
+        if number % 2
+        else Markup(ERRATUM.sub(link, str(escape(piece))))
+        for number, piece in enumerate(CODE.split(text))
+    )
+
+
+def plain(text: str) -> str:
+    """A text without its marks, for what is read aloud."""
+    return CODE.sub(r"\1", text)

@@ -15,8 +15,8 @@ import jinja2
 from markupsafe import Markup
 
 from bnrecon.reproduction.experiment import VERDICTS
-from bnrecon.reproduction.report import text, verdicts
-from bnrecon.reproduction.report.contents import Report
+from bnrecon.reproduction.report.contents import Report, count_verdicts
+from bnrecon.reproduction.report.errata import inline
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.extras import install_command
 
@@ -39,35 +39,28 @@ def require_libraries() -> None:
 def render(report: Report) -> bytes:
     """The file: the same bytes for the same report."""
     script = Markup((HERE / "report.js").read_text("utf-8"))
-    html = (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            report=report,
-            style=Markup((HERE / "report.css").read_text("utf-8")),
-            script=script,
-            policy=_policy(script),
-            library=_library(),
-            library_version=importlib.metadata.version("itables"),
-            counts=verdicts.counts,
-            verdict_names=VERDICTS,
-            meanings=VERDICTS,
-            inline=functools.partial(text.inline, errata=report.errata.anchors),
-        )
-    )
-    # A name that is no text, as a folder's may be, is shown by its bytes.
-    return CONTROL.sub("�", html).encode("utf-8", "backslashreplace")
-
-
-def _environment() -> jinja2.Environment:
-    """Everything is escaped that is not ``Markup``, and a name that there is not is an error."""
-    return jinja2.Environment(
+    # Everything is escaped that is not ``Markup``, and a name that there is not is an error.
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    html = templates.get_template("report.html.jinja").render(
+        report=report,
+        style=Markup((HERE / "report.css").read_text("utf-8")),
+        script=script,
+        policy=_policy(script),
+        library=_library(),
+        library_version=importlib.metadata.version("itables"),
+        counts=count_verdicts,
+        verdict_names=VERDICTS,
+        meanings=VERDICTS,
+        inline=functools.partial(inline, errata=report.errata.anchors),
+    )
+    # A name that is no text, as a folder's may be, is shown by its bytes.
+    return CONTROL.sub("�", html).encode("utf-8", "backslashreplace")
 
 
 def _policy(script: str) -> str:

@@ -16,8 +16,6 @@ from bnrecon.reporting.statistics import Interval
 __all__ = ["Cell", "Column", "HtmlTable", "html_table", "number_of"]
 
 WORDS, SENTENCES = 14, 60  # letters of a cell that is no longer a word, or is a sentence
-SEARCHABLE = 8  # rows from which a table has a field to search in
-LONG = 24  # rows from which a table scrolls within the page
 # A number at the beginning of a cell, as in "99.17 ± 0.00 (n=3)", "1,024 of 4,096" or "> 1e16".
 LEADING = re.compile(
     r"(?:[<>≤≥≈~] ?)?([+\-−]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.])"
@@ -34,11 +32,7 @@ class Cell:
     @property
     def order(self) -> str:
         """The number as a script reads it."""
-        if self.number is None:
-            return ""
-        if math.isinf(self.number):
-            return "Infinity" if self.number > 0 else "-Infinity"
-        return repr(self.number)
+        return "" if self.number is None else repr(self.number).replace("inf", "Infinity")
 
 
 @dataclass(frozen=True)
@@ -59,51 +53,34 @@ class Column:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """A table by rows.
+    """A table by rows."""
 
-    Args:
-        name: its id on the page.
-        title: what a screen reader calls it.
-        columns: the headings.
-        rows: the cells.
-    """
-
-    name: str
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-
-    @property
-    def searchable(self) -> bool:
-        """Whether it is long enough to be searched."""
-        return len(self.rows) >= SEARCHABLE
-
-    @property
-    def long(self) -> bool:
-        """Whether it is too long to stand on the page at full height."""
-        return len(self.rows) >= LONG
+    name: str  # its id on the page
+    title: str  # what a screen reader calls it
+    columns: Sequence[Column]  # the headings
+    rows: Sequence[Sequence[Cell]]  # the cells
 
 
 def html_table(frame: pd.DataFrame, name: str, title: str, formats: tables.Formats) -> HtmlTable:
     """A frame as a table of a page.
 
-    >>> found = html_table(pd.DataFrame({"loss": [Interval(0.25, 0.1, 3)]}), "t", "Losses", {})
-    >>> found.rows[0][0]
+    >>> table = html_table(pd.DataFrame({"loss": [Interval(0.25, 0.1, 3)]}), "t", "Losses", {})
+    >>> table.rows[0][0]
     Cell(text='0.25 ± 0.10 (n=3)', number=0.25)
     """
     text = tables.as_text(frame, formats)
     columns, cells = [], []
     for heading in frame.columns:
-        found = [
+        column = [
             Cell(shown, number_of(cell, shown))
             for cell, shown in zip(frame[heading], text[heading], strict=True)
         ]
-        filled = [cell for cell in found if cell.text]
+        filled = [cell for cell in column if cell.text]
         numbers = sum(cell.number is not None for cell in filled)
         # Among numbers there may stand words, as "not run"; they come last in either order.
         longest = max((len(cell.text) for cell in filled), default=0)
         columns.append(Column(str(heading), 0 < len(filled) <= 2 * numbers, longest))
-        cells.append(found)
+        cells.append(column)
     return HtmlTable(name, title, columns, list(zip(*cells, strict=True)))
 
 
@@ -113,16 +90,14 @@ def number_of(cell: Any, text: str) -> float | None:
     >>> number_of("1,024 of 4,096", "1,024 of 4,096"), number_of("3x3", "3x3")
     (1024.0, None)
     """
-    if isinstance(cell, Interval):
-        return float(cell.mean)
     if isinstance(cell, bool) or not text:
         return None
     if isinstance(cell, str):
-        found = LEADING.match(cell)
-        digits = found[1].replace(",", "").replace("−", "-") if found else ""
+        leading = LEADING.match(cell)
+        digits = leading[1].replace(",", "").replace("−", "-") if leading else ""
         return float(digits) if re.search(r"\d", digits.partition("e")[0]) else None
     try:
-        number = float(cell)
+        number = float(cell.mean if isinstance(cell, Interval) else cell)
     except (TypeError, ValueError):
         return None
     return None if math.isnan(number) else number

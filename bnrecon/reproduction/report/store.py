@@ -26,31 +26,20 @@ def check_place(path: Path, overwrite: bool) -> None:
     """
     if path.is_dir():
         raise UserError(f"--output {path}: is a folder; give a file, as in {path / 'report.html'}")
-    above = next((place for place in path.parents if place.exists()), None)
+    above = next((folder for folder in path.parents if folder.exists()), None)
     if above is not None and not above.is_dir():
         raise UserError(f"--output {path}: {above} is a file, not a folder")
     files.resolve_target(path)
-    if path.exists() and not overwrite and not _is_report(path):
-        raise UserError(
-            f"--output {path}: there is a file that is no report of bnrecon; give another name, "
-            "or --overwrite"
-        )
-
-
-def _is_report(path: Path) -> bool:
-    try:
-        files.require_regular(path)
+    if path.exists() and not overwrite:
         with open(path, "rb") as file:
-            return MARK in file.read(BEGINNING)
-    except (OSError, files.Damaged):
-        return False
+            if MARK not in file.read(BEGINNING):
+                raise UserError(
+                    f"--output {path}: there is a file that is no report of bnrecon; give another "
+                    "name, or --overwrite"
+                )
 
 
 def write_report(path: Path, content: bytes, overwrite: bool = False) -> None:
-    """Write a report's file in the place of an earlier report.
-
-    Raises:
-        UserError, FileExistsError: see ``check_place``.
-    """
+    """Write a report's file in the place of an earlier report; see ``check_place``."""
     check_place(path, overwrite)
     files.write_bytes(path, content)

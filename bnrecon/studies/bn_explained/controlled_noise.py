@@ -19,7 +19,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.studies.bn_explained.measured_noise import (

@@ -15,7 +15,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import paired_difference_by
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import obtain
 from bnrecon.runtime.errors import Diverged

@@ -25,7 +25,7 @@ from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction import intervals
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import GeometricMean, geometric_mean
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import Decisions, merge, part
 from bnrecon.runtime.errors import UserError
 from bnrecon.studies.bn_explained.plane_networks import SETTINGS
@@ -315,6 +315,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "Figure 4": intervals.decide(aligned),
     }
     numbers = {
+        "random": next(iter(gains[GAUSSIAN].values()))[0],
         "gains": {kind: _list(of_kind) for kind, of_kind in gains.items()},
         "by_layer": _gain_by_layer(rows),
         "shares": {kind: _list(of_kind) for kind, of_kind in shares.items()},

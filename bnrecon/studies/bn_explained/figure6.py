@@ -337,6 +337,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     numbers: dict[str, Any] = {
         "expected": expected_ratio(),
+        "trained": ratios[list(states)[-1]][0],
         "ratios": "; ".join(
             f"{name} {ratios[state][0]:.2f} and {ratios[state][1]:.2f}"
             for state, name in states.items()

@@ -15,6 +15,7 @@ from bnrecon.config import composition
 from bnrecon.data import Images, load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.reporting.figures import PALETTE
+from bnrecon.reporting.wording import span
 from bnrecon.runtime import hardware
 from bnrecon.targets.building import build_target
 
@@ -142,7 +143,7 @@ def describe_factors(rows: pd.DataFrame, source: str, statistic: str) -> str:
     if rows.empty:
         return "not measured"
     first, *others = rows.sort_values("layer")["ratio"]
-    return f"{first:.2f}; {min(others):.2f} to {max(others):.2f}"
+    return f"{first:.2f}; {span(others, '.2f')}"
 
 
 def draw_factors(axes: Axes, rows: pd.DataFrame, statistic: str) -> None:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, merge, part
@@ -294,7 +295,7 @@ def _decide_independent(ratios: pd.DataFrame) -> Decisions:
         "settings": len(ratios),
         "mean_agrees": mean.sum(),
         "mean_error": 100 * ratios["mean_error"].max(),
-        "bound": _range(ratios["bound"]),
+        "bound": span(ratios["bound"], ".2f"),
         "contradicted": (~printed).sum(),
         "undecided": int((printed & repaired).sum()),
         "repaired_agrees": repaired.sum(),
@@ -321,17 +322,13 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
             f"{row.distribution} {row.mean:.3f} (derived {row.expected_share:.3f})"
             for row in large.itertuples()
         ),
-        "fixed": _range(fixed["mean"]),
+        "fixed": span(fixed["mean"], ".2f"),
         "derived_agrees": _agrees(shared, "mean", shared["expected_share"]).sum(),
         "layers": len(shared),
-        "variances": _range(large["repaired"]),
+        "variances": span(large["repaired"], ".2f"),
     }
     holds = bool(_agrees(shared, "mean").all())
     return {"setting": holds if _agrees(fixed, "mean").all() else "open"}, numbers
-
-
-def _range(values: pd.Series) -> str:
-    return f"{values.min():.2f} to {values.max():.2f}"
 
 
 PART = part(__file__, tasks, summarize, draw, decide)

@@ -112,9 +112,10 @@ def decide(rows: pd.DataFrame) -> Decisions:
     wide, narrow = random[random["width"] > 1], random[random["width"] == 1]
     largest = wide[wide["batch"] == wide["batch"].max()]
     example = rows[rows["kind"] == "counterexample"]
-    outputs = example.get("smallest_output", ())
     numbers = {
-        "example": "".join(f", outputs from {value:g}" for value in outputs),
+        "example": "".join(
+            f", outputs from {value:g}" for value in example.get("smallest_output", ())
+        ),
         "failing": int(wide["one_sided"].sum()),
         "total": int(wide["networks"].sum()),
         "batch": largest["batch"].max(),

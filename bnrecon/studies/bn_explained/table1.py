@@ -11,7 +11,7 @@ import pandas as pd
 from bnrecon.reporting.statistics import mean_interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide_within, paired_difference_by, with_values
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.studies.bn_explained.trained_networks import (
@@ -142,6 +142,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         for network in TARGETS
     }
     numbers["shown"] = "; ".join(f"{cell}: {describe(d)}" for cell, d in differences.items())
+    numbers["first"] = next((f"{describe(d)} ({cell})" for cell, d in differences.items()), "")
     numbers["computed"] = len(with_values(differences.values()))
     numbers["comparisons"] = len(differences)
     return {

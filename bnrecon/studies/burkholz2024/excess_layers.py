@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide, geometric_mean, paired_difference
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.sweeps import table
 from bnrecon.reproduction.texts import Decision, Decisions, part

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task, no_overrides
-from bnrecon.reproduction.options import refuse_compared
+from bnrecon.reproduction.request import refuse_compared
 from bnrecon.reproduction.texts import part, read_text
 from bnrecon.studies.burkholz2024.pruned_limits import (
     least_error,
@@ -184,7 +185,7 @@ def _against_derived(rows: pd.DataFrame) -> str:
         means = partial.groupby(["activation", "share"])["median_error"].mean()
         ratios = [mean / error(float(str(share))) for (_, share), mean in means.items()]
         if ratios:
-            spans.append(f"{min(ratios):.2f} to {max(ratios):.2f} ({LABELS[method]})")
+            spans.append(f"{span(ratios, '.2f')} ({LABELS[method]})")
     return TEXT.sentence("against derived", ratios=", ".join(spans)) + " " if spans else ""
 
 

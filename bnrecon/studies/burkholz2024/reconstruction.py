@@ -8,8 +8,9 @@ from statistics import mean
 from typing import Any
 
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import count_of
 from bnrecon.reproduction.intervals import decide, decide_within, geometric_mean
-from bnrecon.reproduction.options import option_name, refuse_compared
+from bnrecon.reproduction.request import option_name, refuse_compared
 from bnrecon.reproduction.texts import Decision, Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row
 from bnrecon.studies.burkholz2024.run_tables.row_numbers import predicted_otherwise
@@ -33,7 +34,7 @@ NAMES = {  # by what the command line calls them
 COMPARED = {"features", "features.name", "features.width", "solver", "solver.name"}
 COMPARED |= {"target", "target.activation", "data", "data.name"}
 PAPERS_EPOCHS = 205  # of scale=paper (Sect. 3)
-GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"))
+GRID = Grid(rows="target", columns="features", by=("target width", "rebuilt by"), way="rebuilt by")
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
         )
         common = {"table": table, "width": width, "per": PER, "equivalent": EQUIVALENT}
         decisions += [
-            (name, verdict, {**numbers, **common})
+            (name, verdict, {**numbers, **common, "finding": _is_finding(name, width)})
             for name, verdict, numbers in (
                 *_losses("enough", minimum),
                 *_variations(paper, minimum),
@@ -207,6 +208,11 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
             )
         ]
     return decisions
+
+
+def _is_finding(name: str, width: str) -> bool:
+    """The widest targets tell most; of the minimum width those of 64 are few."""
+    return width == str(WIDTH) or (width == "32" and name == "enough")
 
 
 def _losses(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
@@ -224,8 +230,8 @@ def _losses(name: str, cells: Sequence[Cell]) -> Iterator[Decision]:
         "least": min(ends),
         "most": max(ends),
         "finished": len(finished),
-        "cells": _many(len(cells), "cell"),
-        "networks": _many(networks, "network"),
+        "cells": count_of(len(cells), "cell"),
+        "networks": count_of(networks, "network"),
     }
     yield name, decide_within(losses, EQUIVALENT), numbers
 
@@ -251,11 +257,11 @@ def _variations(paper: Sequence[Cell], minimum: Sequence[Cell]) -> Iterator[Deci
         "paper": mean(one for one, _ in means),
         "minimum": mean(other for _, other in means),
         "compared": len(pairs),
-        "cells": _many(len(paper), "cell"),
+        "cells": count_of(len(paper), "cell"),
         "difference": _written(difference),
         "each": ", ".join(f"{d:+.1f}" for d in differences),
         "more": sum(one > other for one, other in pairs),
-        "pairs": _many(len(pairs), "cell"),
+        "pairs": count_of(len(pairs), "cell"),
         "ratio": _ratio(means),
     }
     yield "variations", decide([difference if len(pairs) == len(paper) else None]), numbers
@@ -283,10 +289,6 @@ def _otherwise(cell: Cell | None) -> float | None:
     counts = [seed.predictions for seed in cell.result.seeds]
     rates = [PER * one.differ / one.images for one in counts if one is not None]
     return sum(rates) / len(rates) if len(rates) == len(counts) else None
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _written(interval: Interval) -> str:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from bnrecon.construction.residual_blocks import residual_blocks
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import no_overrides
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decisions, part
@@ -91,12 +92,10 @@ def judge(rows: pd.DataFrame) -> Decisions:
     fewest = factor.groupby([rows["target"], rows["before"]]).min()
     fewer = bool((fewest < PAPERS_FACTOR).all() and (error <= NO_ERROR).all())
 
-    def span(chosen: pd.Series) -> str:
-        return f"{factor[chosen].min():.2f} to {factor[chosen].max():.2f}"
-
     one, most = rows["blocks"] == 1, rows["blocks"] == narrowest
-    numbers = {"one": span(empty & one), "one_filled": span(~empty & one)}
-    numbers |= {"most": span(empty & most), "most_filled": span(~empty & most)}
+    groups = {"one": empty & one, "one_filled": ~empty & one}
+    groups |= {"most": empty & most, "most_filled": ~empty & most}
+    numbers: dict[str, Any] = {name: span(factor[row], ".2f") for name, row in groups.items()}
     numbers |= {"error": error.max(), "draws": rows["seed"].nunique()}
     return {"Sect. 2.4, residual source layers": "contradicted" if fewer else "open"}, numbers
 

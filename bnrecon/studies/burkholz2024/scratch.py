@@ -16,7 +16,7 @@ from bnrecon.reporting.figures import COLUMN, PAGE, PALETTE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
 from bnrecon.reproduction.experiment import Task, no_overrides
 from bnrecon.reproduction.intervals import decide
-from bnrecon.reproduction.options import option_name, refuse_compared
+from bnrecon.reproduction.request import option_name, refuse_compared
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
 from bnrecon.reproduction.trainings import train_one
@@ -231,6 +231,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "closed": weights - (target + ones) / 2,
     }
     numbers = {name: _spell(values) for name, values in compared.items()}
+    numbers["last"] = str(next(reversed(_intervals(compared["behind"]).values()), "unknown"))
     numbers |= {"lacking": _spell(target - weights)} | REPORTED
     return {name: _decides(values) for name, values in compared.items()}, numbers
 

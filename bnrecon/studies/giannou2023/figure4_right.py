@@ -34,6 +34,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     numbers = {name: ", ".join(map(str, values)) or "none" for name, values in widths.items()}
     needed = int(rows["side"].iloc[0]) ** 2
+    numbers["from"] = str(min(student, default="none"))
     return {"widths": ordered and least > CONSTANT}, numbers | {"least": least, "needed": needed}
 
 

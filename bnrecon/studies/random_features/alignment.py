@@ -15,12 +15,12 @@ from matplotlib.image import AxesImage
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reporting.wording import span, spell
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, decide, paired_difference, with_values
 from bnrecon.reproduction.sweeps import sweep, table
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.studies.random_features import permutation_search as permuting
-from bnrecon.studies.random_features.averages import span
 from bnrecon.studies.random_features.feature_matrices import ANY_WIDTH, FEATURES, target_weight
 
 TEXT = read_text(__file__)
@@ -219,7 +219,7 @@ def _with_shared(dense: pd.DataFrame, shared: pd.DataFrame) -> list[Decision]:
     both = pd.concat([dense[dense["features"] != "ID cond"], shared.assign(features="ID cond")])
     numbers = {
         "more": _channels(both) - 1,
-        "unpermuted": _spell(_pooled(both, "unpermuted"), ".4f"),
+        "unpermuted": spell(_pooled(both, "unpermuted"), ".4f"),
         "errors": _errors_by_search(both),
     }
     verdict = decide([_pooled(both, "greedy")], ENOUGH)
@@ -241,7 +241,7 @@ def _against_id_cond(dense: pd.DataFrame, search: str) -> dict[str, Any]:
     ]
     paired = with_values(differences, least=1)
     below, above = count_signs(paired)
-    pooled = _spell(_pooled(dense, search), ".4f")
+    pooled = spell(_pooled(dense, search), ".4f")
     return {"pooled": pooled, "below": below, "above": above, "of": len(paired)}
 
 
@@ -268,7 +268,7 @@ def _alike(rows: pd.DataFrame) -> Decision:
     means = changes[True] - changes[False]
     numbers = {"low": means.min(), "high": means.max(), "of": len(means), "strong": STRONG}
     verdict = decide([pooled and pooled + STRONG], ENOUGH)
-    return "alike", verdict, numbers | {"pooled": _spell(pooled, ".1f")}
+    return "alike", verdict, numbers | {"pooled": spell(pooled, ".1f")}
 
 
 def _low_rank(dense: pd.DataFrame) -> list[Decision]:
@@ -295,7 +295,7 @@ def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
         "missing": _channels(low) ** 2 - int(low["c1"].iloc[0]),
         "low": low["missing"].mean(),
         "full": mean,
-        "difference": _spell(pooled, ".1f"),
+        "difference": spell(pooled, ".1f"),
         "saved": "" if pooled is None else f" ({-100 * pooled.mean / mean:.0f} percent)",
         "below": below,
         "above": above,
@@ -306,10 +306,6 @@ def _against_full_rank(low: pd.DataFrame, full: pd.DataFrame) -> Decision:
 
 def _decide_below(difference: Interval | None) -> str:
     return decide([difference and -difference], ENOUGH)
-
-
-def _spell(difference: Interval | None, digits: str) -> str:
-    return "not computed yet" if difference is None else format(difference, digits)
 
 
 def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:

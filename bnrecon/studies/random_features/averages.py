@@ -1,9 +1,9 @@
-"""Means by a column for figures, unpaired differences, and trends."""
+"""Means by a column for figures, unpaired differences, trends, and settings that are compared."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,8 +11,16 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from bnrecon.reporting.statistics import Interval, mean_interval
+from bnrecon.reproduction.intervals import paired_difference_by
 
-__all__ = ["errorbar_by", "interval_of", "intervals_by", "span", "trend", "welch_interval"]
+__all__ = [
+    "compare_settings",
+    "errorbar_by",
+    "interval_of",
+    "intervals_by",
+    "trend",
+    "welch_interval",
+]
 
 
 def interval_of(column: str) -> Callable[[pd.DataFrame], Interval | None]:
@@ -81,11 +89,43 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Interval:
     return Interval(float(line.slope), half, len(x))
 
 
-def span(values: pd.Series) -> str:
-    """The smallest and the largest value, or the only one.
+def compare_settings(
+    rows: pd.DataFrame,
+    heading: str,
+    reported: Mapping[str, Mapping[str, str]],
+    baselines: Mapping[str, str],
+) -> pd.DataFrame:
+    """One line per setting, with 95% Student-t intervals over seeds.
 
-    >>> span(pd.Series([35, 50])), span(pd.Series([50, 50]))
-    ('35 to 50', '50')
+    A seed gives the same batches and crops in all settings, so that a difference of two is the mean
+    over the seeds that both have. The heading of the differences says how many there are: of twenty
+    intervals of 95% one misses on average.
+
+    Args:
+        rows: the rows of ``training_tasks``.
+        heading: what the settings are called.
+        reported: what the paper prints, by setting and column.
+        baselines: the setting that each is compared with, for those that are compared.
     """
-    low, high = values.min(), values.max()
-    return f"{low}" if low == high else f"{low} to {high}"
+    groups = {str(name): group for name, group in rows.groupby("setting", sort=False)}
+    differences = {
+        name: difference
+        for name in groups
+        if name in baselines
+        and (difference := paired_difference_by(rows, "setting", name, baselines[name]))
+    }
+    column = f"difference, paired by seed ({len(differences)} in all)"
+    lines = []
+    for name, group in groups.items():
+        line: dict[str, Any] = {
+            heading: name,
+            "width": int(group["width"].iloc[0]),
+            "epochs": int(group["epochs"].iloc[0]),
+            **reported.get(name, {}),
+            "training accuracy": mean_interval(list(group["training_accuracy"])),
+            "test accuracy": mean_interval(list(group["accuracy"])),
+        }
+        if name in differences:
+            line |= {"compared with": baselines[name], column: differences[name]}
+        lines.append(line | {"seconds": f"{group['seconds'].mean():.0f}"})
+    return pd.DataFrame(lines).fillna("")

@@ -22,7 +22,8 @@ from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, paired_difference_by
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
-from bnrecon.reproduction.trainings import compare_settings, training_tasks
+from bnrecon.reproduction.trainings import training_tasks
+from bnrecon.studies.random_features.averages import compare_settings
 from bnrecon.targets.spec import TrainSpec
 
 TEXT = read_text(__file__)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from bnrecon.reporting.figures import PAGE, new_figure
 from bnrecon.reporting.statistics import Interval
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import count_signs, geometric_mean, paired_difference
 from bnrecon.reproduction.sweeps import sweep
@@ -193,7 +194,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     # The condition number is a draw's, which has a row for each solver.
     draws = square.drop_duplicates(["features", "channels", "seed"])
     long, svd, auto = (square[square["solver"] == name] for name in (LONG, "svd_lu_lbfgs", "auto"))
-    direct = _span_of_means(_slopes(auto, "log_error"))
+    direct = span((one.mean for one in _slopes(auto, "log_error")), ".1f")
     return [
         *_growth("condition", draws, "condition_number", "log_condition"),
         *_growth("error", long, "relative_rmse", "log_error"),
@@ -212,7 +213,10 @@ def _growth(
     if not slopes:
         return [(f"{name}, few sizes", "open", {"sizes": SIZES})] if len(rows) else []
     above = {"above": count_signs(slopes)[1], "of": len(slopes)}
-    means = {"means": _means(rows, column, "channels"), "power": _span_of_means(slopes)}
+    means = {
+        "means": _means(rows, column, "channels"),
+        "power": span((one.mean for one in slopes), ".1f"),
+    }
     return [(name, _verdict([-one for one in slopes]), above | means | numbers)]
 
 
@@ -263,11 +267,6 @@ def _slopes(rows: pd.DataFrame, column: str) -> list[Interval]:
         for _, group in rows.dropna(subset=column).groupby("features")
         if group["channels"].nunique() >= SIZES
     ]
-
-
-def _span_of_means(intervals: Sequence[Interval]) -> str:
-    means = [one.mean for one in intervals]
-    return f"{min(means):.1f} to {max(means):.1f}" if means else "not computed yet"
 
 
 def _many_and_none(rows: pd.DataFrame) -> tuple[list[Interval], dict[str, Any]]:

@@ -18,6 +18,7 @@ from bnrecon.data import DataSpec, Images, load
 from bnrecon.data.batches import EpochPosition
 from bnrecon.features.shapes import LayerShape
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.sweeps import sweep
 from bnrecon.reproduction.texts import Decisions, part, read_text
 from bnrecon.targets.collapsed_pair import CollapsedPair
@@ -232,19 +233,14 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
                     "training": title,
                     "steps": len(group),
                     "last loss": f"{group[f'loss_{kinds[0]}'].iloc[-1]:.3f}",
-                    "largest difference of losses": _span(differences["loss"]),
-                    "of gradients, first step": _span(differences["first"]),
-                    f"in {EARLY} steps": _span(differences["early"]),
-                    "in all": _span(differences["all"]),
+                    "largest difference of losses": span(differences["loss"], ".1e"),
+                    "of gradients, first step": span(differences["first"], ".1e"),
+                    f"in {EARLY} steps": span(differences["early"], ".1e"),
+                    "in all": span(differences["all"], ".1e"),
                     f"over {DIVERGED:g} from step": _steps(differences["step"]),
                 }
             )
     return pd.DataFrame(lines)
-
-
-def _span(values: pd.Series) -> str:
-    low, high = f"{values.min():.1e}", f"{values.max():.1e}"
-    return low if low == high else f"{low} to {high}"
 
 
 def _steps(values: pd.Series) -> str:
@@ -271,7 +267,11 @@ def judge(rows: pd.DataFrame) -> Decisions:
         judged = "all" if double else "early"
         limit = ROUNDING if double else 2 * others["early"].max()
         alike[precision] = bool(pair[judged] <= limit)
-        numbers = {"pair": pair[judged], "others": _span(others[judged]), "controls": len(NAMES)}
+        numbers = {
+            "pair": pair[judged],
+            "others": span(others[judged], ".1e"),
+            "controls": len(NAMES),
+        }
         sentence = TEXT.sentence(precision, **numbers, steps=min(EARLY, len(group)))
         evidence.append(sentence if double else sentence + _branch(group, differences))
     failed = not exact or not alike.get("float64", True)

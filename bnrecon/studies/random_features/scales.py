@@ -20,8 +20,8 @@ from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, differences_by_seed, paired_difference_by
 from bnrecon.reproduction.study import read_reported
 from bnrecon.reproduction.texts import Decisions, part
-from bnrecon.reproduction.trainings import compare_settings, training_tasks
-from bnrecon.studies.random_features.averages import errorbar_by
+from bnrecon.reproduction.trainings import training_tasks
+from bnrecon.studies.random_features.averages import compare_settings, errorbar_by
 
 REPORTED = read_reported(__package__)["section5"]
 TARGET = "target=vgg18_normalization"

@@ -19,7 +19,8 @@ from bnrecon.reporting.statistics import Interval
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.intervals import decide, decide_within, paired_difference_by
 from bnrecon.reproduction.texts import Decision, Decisions, part
-from bnrecon.reproduction.trainings import compare_settings, training_tasks
+from bnrecon.reproduction.trainings import training_tasks
+from bnrecon.studies.random_features.averages import compare_settings
 from bnrecon.targets.building import build_target
 
 DEVICE = torch.device("cpu")

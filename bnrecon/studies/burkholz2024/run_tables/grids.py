@@ -20,7 +20,7 @@ from bnrecon.studies.burkholz2024.run_tables.row_numbers import (
 )
 from bnrecon.studies.burkholz2024.run_tables.verdicts import RESERVE, counted
 
-__all__ = ["FORMATS", "grids", "overview"]
+__all__ = ["FORMATS", "as_printed", "grids", "overview"]
 
 FORMATS = {"max. layer error": ".1e", "max. error as assembled": ".1e"}
 TARGET, PAPER = "against the target", "against the paper"
@@ -30,11 +30,45 @@ MARKS |= {"different": "≠", "inconclusive": "?"}
 
 
 def _groups(cells: Sequence[Cell], grid: Grid) -> dict[tuple[str, ...], list[Cell]]:
-    """The rows of each grid."""
+    """The rows of each grid, those of the widest targets first."""
     groups: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: -cell.config.target.width):
         groups.setdefault(tuple(cell.row.labels[name] for name in grid.by), []).append(cell)
     return groups
+
+
+def as_printed(cells: Sequence[Cell], grid: Grid, way: str) -> dict[str, pd.DataFrame]:
+    """The paper's table and ours at its own setting, by the way in which a target is rebuilt.
+
+    That are targets of the width that is printed and of the paper's schedule. Each cell is the
+    rebuilt network's accuracy, printed / reproduced; "–" stands for one that is not run.
+
+    Args:
+        cells: of the table.
+        grid: its rows and columns.
+        way: the label that says how a target is rebuilt.
+    """
+    shown: dict[str, dict[str, dict[str, str]]] = {}
+    empty: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        reported, line = cell.row.reported, cell.row.labels[grid.rows].partition(",")[0]
+        if reported is None:
+            continue
+        column = cell.row.labels[grid.columns]
+        text = reported.text if cell.row.possible else f"({reported.text})"
+        empty.setdefault(line, {"target": f"{reported.target:.2f} / –"})[column] = f"{text} / –"
+        width, printed = cell.config.target.width, cell.config.scale == "paper"
+        if cell.result is None or not printed or reported.width not in (None, width):
+            continue
+        of_line = shown.setdefault(cell.row.labels[way], {}).setdefault(line, {})
+        of_line["target"] = f"{reported.target:.2f} / {cell.result.target.accuracy:.2f}"
+        of_line[column] = f"{text} / {cell.result.accuracy}"
+    return {
+        f"In print / here: rebuilt by {name}": pd.DataFrame(
+            [{"": line, **cells_of} | lines.get(line, {}) for line, cells_of in empty.items()]
+        )
+        for name, lines in shown.items()
+    }
 
 
 def grids(cells: Sequence[Cell], grid: Grid) -> dict[str, pd.DataFrame]:

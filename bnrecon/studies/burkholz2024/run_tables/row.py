@@ -14,7 +14,7 @@ import torch
 from bnrecon.config import composition
 from bnrecon.config.schema import RunConfig
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.options import option_name
+from bnrecon.reproduction.request import option_name
 from bnrecon.reproduction.work import RunWork
 from bnrecon.studies.burkholz2024.run_tables.verdicts import Reported, against_paper, against_target
 from bnrecon.targets.location import own_folder
@@ -122,11 +122,14 @@ class Grid:
         rows: the label that the grid's rows differ by.
         columns: the label that its columns differ by.
         by: the labels that the grids differ by.
+        way: the one of them that says how a target is rebuilt, where the paper's own setting is
+            shown first.
     """
 
     rows: str
     columns: str
     by: tuple[str, ...]
+    way: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,20 @@ from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.page import (
-    Beside,
     Block,
     Claims,
     Comparison,
     FinishedRun,
     Heading,
     NotRun,
-    Origin,
     Page,
-    Reading,
     Table,
     Text,
     device_name,
     listed,
     listed_commits,
 )
-from bnrecon.reproduction.part import PartRequest
+from bnrecon.reproduction.study import PartRequest
 from bnrecon.reproduction.texts import Decisions, read_text
 from bnrecon.studies.burkholz2024.run_tables import grids, row_numbers
 from bnrecon.studies.burkholz2024.run_tables.row import Cell, Grid, Row, RowWork, results_of
@@ -149,10 +146,10 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     absolute = heading.scale == "paper"
     claims = Claims(tuple(part.claims(cells)) if part.claims else ())
     notes: list[Block] = [Text(part.caption), claims]
-    notes += [Reading(READING.caption), Reading(_reading("against the target"))]
+    notes += [Text(READING.caption, "reading"), Text(_reading("against the target"), "reading")]
     if compared := _compared(done):
         smaller = "" if absolute else f" {SMALLER}"
-        notes += [Reading(_reading("against the paper")), Text(compared + smaller)]
+        notes += [Text(_reading("against the paper"), "reading"), Text(compared + smaller)]
     summary = row_numbers.summarize(cells, absolute)
     if part.grid is None:
         blocks: list[Block] = [Table(summary, row_numbers.FORMATS), *notes, NotRun(commands)]
@@ -163,7 +160,10 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
         return Page(heading, progress, blocks, lacking=lacking, commands=commands)
     with figures.style():
         figure = None if part.draw is None else part.draw(done)
-    blocks += [Beside("The CSV has every number and each row's command."), Origin(_origin(done))]
+    blocks += [
+        Text("The CSV has every number and each row's command.", "beside"),
+        Text(_origin(done), "origin"),
+    ]
     caption = f"{heading.title}; {progress}. {part.caption}"
     if part.grid is None:
         table = latex(summary, row_numbers.FORMATS, caption=caption, label=heading.label)
@@ -222,9 +222,13 @@ def _legend(cells: Sequence[Cell]) -> str:
 
 
 def _grids(cells: Sequence[Cell], grid: Grid) -> list[Block]:
-    """The overview, then each grid under its name."""
+    """The paper's table with ours at its own setting, the overview, each grid under its name."""
     named = grids.grids(cells, grid).items()
+    printed = grids.as_printed(cells, grid, grid.way).items() if grid.way else ()
+    first = [Text(READING.sentence("in print"))] if printed else []
     return [
+        *first,
+        *(Table(frame, title=name) for name, frame in printed),
         Table(grids.overview(cells, grid), grids.FORMATS),
         Text(_legend(cells)),
         *(Table(frame, title=name) for name, frame in named),

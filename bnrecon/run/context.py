@@ -1,0 +1,99 @@
+"""What the steps of a run share, planned once and handed on."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from bnrecon.config.composition import option_names
+from bnrecon.config.schema import VOLATILE, RunConfig
+from bnrecon.data import Images
+from bnrecon.reconstruction.assembly import check_moments
+from bnrecon.reconstruction.moments import LayerMoments, gather
+from bnrecon.reconstruction.plan import Plan
+from bnrecon.reconstruction.planning import plan_layers
+from bnrecon.run.naming import code_of_run
+from bnrecon.runtime import digests
+from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.tracking import TrackedRun
+from bnrecon.targets.store import Trained
+
+__all__ = ["RunContext"]
+
+logger = logging.getLogger(__name__)
+
+STATISTICS_IMAGES = 1024  # training images that running statistics are taken from
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run whose target is trained.
+
+    Args:
+        config: the request.
+        data: its images.
+        device: where it computes.
+        folder: the run's; a seed's files are in ``folder/seed-N``.
+        target: the trained network.
+        storage: where features were announced to be.
+        tracked: is sent layers and seeds.
+    """
+
+    config: RunConfig
+    data: Images
+    device: torch.device
+    folder: Path
+    target: Trained
+    storage: str
+    tracked: TrackedRun
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Width, features and solver of every layer, for all seeds; see ``plan_of_seed``."""
+        network, config = self.target.network, self.config
+        features = dataclasses.replace(config.features, storage=self.storage)
+        with option_names("features"):
+            try:
+                return plan_layers(network, features, config.solver)
+            except (UserError, RunError):
+                if config.features.storage == self.storage:
+                    raise
+                plan = plan_layers(network, config.features, config.solver)
+        logger.warning("less memory is free than before: features.storage=%s", plan.storage)
+        return plan
+
+    def plan_of_seed(self, seed: int) -> Plan:
+        """The plan with a seed, which decides what features are drawn and nothing else."""
+        layers = [dataclasses.replace(layer, seed=seed) for layer in self.plan.layers]
+        return dataclasses.replace(self.plan, layers=layers)
+
+    @cached_property
+    def moments(self) -> Mapping[str, LayerMoments]:
+        """Of the layers' inputs and outputs, by name, for the sources' running statistics."""
+        images = self.data.plain_train_batches(64, self.device, STATISTICS_IMAGES)
+        moments = gather(self.plan.model, [layer.found for layer in self.plan.layers], images)
+        with option_names("features"):
+            return check_moments(self.plan, moments)
+
+    @cached_property
+    def seed_key(self) -> str:
+        """A hash of what a seed's record depends on, its seed apart.
+
+        That is the target, images, options, the user's code, the kind of device and the version.
+        """
+        content = digests.differences_from_defaults(self.config, VOLATILE | {"seeds"})
+        content |= code_of_run(self.config)
+        content |= {
+            "target": digests.tensor_digest(self.target.network.state_dict()),
+            "pixels": self.data.checksum(),
+            "device": self.device.type,
+            "version": importlib.metadata.version("bnrecon"),
+        }
+        return digests.content_key(content)

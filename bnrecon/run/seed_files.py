@@ -1,0 +1,180 @@
+"""What a seed leaves on disk: layers that are solved, the source network, its record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import urllib.parse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnrecon.features.pair import Features
+from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.solving import solve_layer
+from bnrecon.reporting.result import SeedRecord
+from bnrecon.run.layer_checkpoint import LayerCheckpoint, solved_layers
+from bnrecon.runtime import files
+from bnrecon.solvers.base import Solution, SolverReport
+
+__all__ = ["SolvedLayers", "file_digest", "read_finished_seed", "read_seed", "read_source"]
+
+logger = logging.getLogger(__name__)
+
+# What else than options a seed depends on (RunContext.seed_key).
+OTHERWISE = "another version of bnrecon, kind of device, target or code"
+
+
+class SolvedLayers:
+    """The layers of a seed, each stored as soon as it is solved; those solved before are read.
+
+    Args:
+        folder: of the seed.
+        key: of the run's seeds; layers of another one are solved again.
+
+    Attributes:
+        seconds: of solving, before an interruption.
+    """
+
+    def __init__(self, folder: Path, key: str):
+        self.folder = folder
+        self.key = key
+        self.seed = int(folder.name.rpartition("-")[2])
+        self._solutions = self._read()
+        self.seconds = sum(solution.report.seconds for solution in self._solutions.values())
+        if self._solutions:
+            logger.info("seed %d: %d layers were solved before", self.seed, len(self._solutions))
+
+    def get(self, layer: PlannedLayer) -> Solution | None:
+        """The solution that was stored before."""
+        return self._solutions.get(layer.name)
+
+    def solve(self, layer: PlannedLayer, pairs: Sequence[Features]) -> Solution:
+        """Solve a layer, from where it was interrupted, and store the solution."""
+        path = self.folder / f"unfinished-{_file_name(layer)}"
+        unfinished = LayerCheckpoint(path, self._metadata(layer))
+        solution = solve_layer(layer, unfinished, pairs)
+        seconds = unfinished.before + solution.report.seconds
+        report = dataclasses.replace(solution.report, seconds=seconds)
+        solution = Solution(solution.scale, report)
+        self.store(layer, solution)
+        unfinished.path.unlink(missing_ok=True)
+        self.seconds += unfinished.before
+        return solution
+
+    def store(self, layer: PlannedLayer, solution: Solution) -> None:
+        """Write a layer's solution."""
+        report = solution.report
+        metadata = self._metadata(layer) | {"report": dataclasses.asdict(report)}
+        path = self.folder / f"layer-{_file_name(layer)}"
+        try:
+            files.write_tensors(path, {"scale": solution.scale}, metadata)
+        except OSError as error:
+            what = f"{layer.label} is solved and its solution cannot be kept, {error.strerror}"
+            raise OSError(error.errno, what, error.filename) from None
+        logger.info(
+            f"  seed {self.seed}  {layer.name:<24} n={layer.shape.equations:<8} "
+            f"c1={layer.width:<8} {report.solver:<12} residual {report.relative_residual:.1e}  "
+            f"{report.seconds:.1f} s"
+        )
+
+    def _metadata(self, layer: PlannedLayer) -> dict[str, object]:
+        """What a stored solution or state belongs to."""
+        return {"name": layer.name, "key": self.key, "seed": self.seed}
+
+    def _read(self) -> dict[str, Solution]:
+        """The layers that were solved before, by name; damaged files are set aside."""
+        solutions, others = {}, 0
+        for file in sorted(self.folder.glob("layer-*.safetensors")):
+            try:
+                tensors, metadata = files.read_tensors(file)
+                if metadata["key"] == self.key and metadata["seed"] == self.seed:
+                    report = SolverReport(**metadata["report"])
+                    solutions[metadata["name"]] = Solution(tensors["scale"], report)
+                else:
+                    others += 1
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            except files.Damaged as error:
+                files.quarantine(file, error)
+            except (ValueError, KeyError, TypeError):
+                files.quarantine(file, f"{file} was written by another version of bnrecon")
+        if others:
+            what = f"{others} solved layers are of {OTHERWISE}; solved again"
+            logger.warning("seed %d: %s", self.seed, what)
+        return solutions
+
+
+def _file_name(layer: PlannedLayer) -> str:
+    return f"{urllib.parse.quote(layer.name, safe='')}.safetensors"
+
+
+def read_seed(folder: Path, key: str, with_source: bool, repair: bool = False) -> SeedRecord | None:
+    """A seed's record, if it is of its folder's seed, has this key, and its files can be read.
+
+    Args:
+        folder: the seed's.
+        key: of the run's seeds.
+        with_source: whether the source network's file must be there too.
+        repair: set damaged files aside; the run's lock must be held.
+    """
+    record = files.read_if_valid(folder / "result.json", SeedRecord.read, repair)
+    if record is not None and (folder.name, record.key) != (f"seed-{record.seed}", key):
+        other = OTHERWISE if record.key != key else f"seed {record.seed}"
+        if repair:
+            for name in ("result.json", "source.safetensors"):
+                files.quarantine(folder / name, f"{folder / name} is of {other}")
+        return None
+    source = folder / "source.safetensors"
+    if with_source and not files.read_if_valid(source, lambda p: read_source(p, record), repair):
+        return None
+    return record
+
+
+def read_source(
+    path: Path, record: SeedRecord | None
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read a source network's file, and see that it is the one of a seed's record.
+
+    Raises:
+        Damaged: it is damaged, or another one.
+        FileNotFoundError: there is none.
+    """
+    content = files.read_tensors(path)
+    # Records of earlier versions do not say which source is theirs.
+    if record is not None and record.source not in (None, file_digest(path)):
+        raise files.Damaged(f"{path} is not the source network of result.json beside it")
+    return content
+
+
+def read_finished_seed(folder: Path, key: str, with_source: bool) -> SeedRecord | None:
+    """A seed's record, if it is finished; one that a run of other seeds has is copied."""
+    if (record := read_seed(folder, key, with_source, repair=True)) is not None:
+        for file in solved_layers(folder):
+            file.unlink()
+        return record
+    run = folder.parent
+    prefix = run.name.rpartition("-")[0]
+    for other in sorted(run.parent.iterdir()):
+        if other == run or other.name.rpartition("-")[0] != prefix:
+            continue
+        with contextlib.suppress(OSError):  # removed while it is read
+            if (record := read_seed(other / folder.name, key, with_source)) is None:
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            if with_source:
+                source = (other / folder.name / "source.safetensors").read_bytes()
+                files.write_bytes(folder / "source.safetensors", source)
+            files.write_json(folder / "result.json", record.to_json())
+            logger.info("seed %d was done before, in %s", record.seed, other)
+            return record
+    return None
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,78 @@
+"""Layers of several runs with the same features, solved by one factorization."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+
+from bnrecon.reconstruction.plan import PlannedLayer
+from bnrecon.reconstruction.solving import group_system, tolerance_for
+from bnrecon.run.context import RunContext
+from bnrecon.run.seed_files import SolvedLayers
+from bnrecon.solvers.base import Solution
+from bnrecon.solvers.shared_factorization import SharedFactorization
+from bnrecon.solvers.solving import SMALL
+
+__all__ = ["solve_layers_together"]
+
+logger = logging.getLogger(__name__)
+
+Pending = tuple[PlannedLayer, SolvedLayers]
+
+
+def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = SMALL) -> int:
+    """Solve the layers that an LU is chosen for, once for all runs; the runs then read them.
+
+    The features of a layer depend on its distribution, shape, width, seed and number, and on
+    nothing of the target (``SharedFactorization``). A solution that does not reach the tolerance is
+    not stored, so that its run solves the layer alone.
+
+    Args:
+        runs: that are not finished; each has the lock of its folder.
+        seed: what features are drawn from.
+        least: equations of a layer, up to which each run solves it in seconds.
+
+    Returns:
+        How many layers were solved and stored.
+    """
+    stored = [SolvedLayers(run.folder / f"seed-{seed}", run.seed_key) for run in runs]
+    by_features: dict[object, list[Pending]] = {}
+    for run, solved in zip(runs, stored, strict=True):
+        for layer in run.plan_of_seed(seed).layers:
+            if _takes_an_lu(layer, least) and solved.get(layer) is None:
+                features = (layer.number, layer.shape, layer.width, str(layer.features))
+                by_features.setdefault(features, []).append((layer, solved))
+    count = 0
+    for pending in by_features.values():
+        for (layer, solved), solution in zip(pending, _solve(pending), strict=True):
+            if solution.report.converged:
+                solved.store(layer, solution)
+                count += 1
+            else:
+                residual = solution.report.relative_residual
+                logger.warning("%s: residual %.1e, not stored", layer.label, residual)
+    return count
+
+
+def _takes_an_lu(layer: PlannedLayer, least: int) -> bool:
+    """Whether ``auto`` factorizes the layer's system, and all features go into it."""
+    alone = layer.groups == 1 and layer.features.keep is None and layer.solver.name == "auto"
+    dense = layer.choice.solver in ("lu", "refined") and layer.choice.features == layer.width
+    return alone and dense and layer.rows > least
+
+
+def _solve(pending: Sequence[Pending]) -> Iterator[Solution]:
+    """The solutions of layers that have the same features, one after the other."""
+    shared = pair = None
+    for layer, _ in pending:
+        pair = pair or layer.draw()
+        system = group_system(layer, layer.found.target, pair)
+        shared = shared or SharedFactorization(system.matrix)
+        spec = dataclasses.replace(
+            layer.solver, tolerance=tolerance_for(layer, layer.found.target, system)
+        )
+        solution = shared.solve(system, spec)
+        seconds = solution.report.seconds + shared.seconds / len(pending)
+        report = dataclasses.replace(solution.report, seconds=seconds)
+        yield Solution(solution.scale, report)

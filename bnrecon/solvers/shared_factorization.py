@@ -1,0 +1,183 @@
+"""One LU for all targets that are rebuilt from the same features."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from bnrecon.operators.base import Operator
+from bnrecon.operators.eliminated import Eliminated
+from bnrecon.operators.system import System
+from bnrecon.runtime.errors import RunError
+from bnrecon.runtime.hardware import exact_float32
+from bnrecon.runtime.precision import FLOAT32
+from bnrecon.solvers.base import Answer, LinAlgError, Solution, Unsuitable, require_memory
+from bnrecon.solvers.dense import approximate_inverse, check_dense, factorize, gmres, refined_memory
+from bnrecon.solvers.register import lookup
+from bnrecon.solvers.solving import solve_with
+from bnrecon.solvers.spec import SolverSpec
+
+__all__ = ["SharedFactorization", "solve_together"]
+
+NAME = "shared_lu"
+MOST_STEPS = 400  # of GMRES for a target
+
+
+class SharedFactorization:
+    """The LU of a feature matrix in float32, for targets of any weights (Burkholz 2024, Lemma 2.1).
+
+    At width n the system of every target is M itself. At the minimum width n - c2 + 1 the system
+    that is solved for one target alone (``Eliminated``) holds the ratios of the target's weights.
+    Without pivots Lemma 2.1 says M x = D t: D (n, c2) has the target's row i in the rows of output
+    i, and t_i = 1 / outer_i. So let E be n - c1 random columns of M's norm, and factorize
+
+        K = [M, E],   K [x; s] = D t + R,
+
+    which holds no target. With Z = K^-1 D, what Lemma 2.1 asks is s = 0: for the last n - c1 rows T
+    of Z and g of K^-1 R, T t = -g, a system of n - c1 unknowns as one t is fixed. It is the
+    eliminated system, solved exactly, R being its right-hand side (rows at pivots are 0, and the
+    ratios in D are those to the pivot). In float32 it is a preconditioner, and GMRES in float64
+    through the operator corrects each target's solution, as it does in the solver ``refined``.
+
+    Per target this takes c2 right-hand sides and one more a step: 2 n² flops each, where the LU
+    takes (2/3) n³.
+
+    Args:
+        matrix: M (n, c1), in float64.
+
+    Attributes:
+        seconds: of the factorization.
+
+    Raises:
+        Unsuitable: n is too large for a dense LU.
+        RunError: memory does not suffice, or K is exactly singular.
+
+    >>> from bnrecon.construction.two_layer import linear_system
+    >>> from bnrecon.operators.khatri_rao import KhatriRao
+    >>> _ = torch.manual_seed(0)
+    >>> matrix = KhatriRao(torch.randn(34, 12).double(), torch.randn(34, 3).double())  # n - c2 + 1
+    >>> shared = SharedFactorization(matrix)
+    >>> systems = [linear_system(matrix, torch.randn(3, 12).double()) for _ in range(2)]
+    >>> [shared.solve(system).report.converged for system in systems]
+    [True, True]
+    """
+
+    def __init__(self, matrix: Operator):
+        n, self.width = matrix.shape
+        if self.width > n:
+            raise Unsuitable(f"{self.width} features for {n} equations: solver=matrix_free, alone")
+        check_dense(n, n, False)
+        self.matrix = matrix
+        started = time.perf_counter()
+        require_memory(refined_memory(n, n), matrix.device, NAME, "solve the targets alone")
+        generator = torch.Generator().manual_seed(0)
+        extra = torch.randn(n - self.width, n, dtype=torch.float64, generator=generator)
+        size = matrix.column_norms().double().median() / n**0.5
+        self.extra = extra.to(matrix.device) * size
+        try:
+            with exact_float32():
+                self.factors = factorize(self._joined())
+        except LinAlgError:
+            raise RunError(f"the {n} x {n} matrix of features is singular") from None
+        self.seconds = time.perf_counter() - started
+        self._inverse: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def _joined(self) -> torch.Tensor:
+        """K in float32, stored by columns."""
+        n, single = self.matrix.shape[0], self.matrix.to(FLOAT32)
+        transposed = torch.empty(n, n, dtype=torch.float32, device=self.matrix.device)
+        block = max(1, 2**23 // n)
+        for start in range(0, self.width, block):
+            part = slice(start, min(start + block, self.width))
+            transposed[part] = single.columns(part)
+        transposed[self.width :] = self.extra
+        return transposed.T
+
+    def solve(self, system: System, spec: SolverSpec | None = None) -> Solution:
+        """Solve one target's system, ``system.matrix`` being M.
+
+        Returns:
+            The scales (c1,) in float64 and the report, as ``solve`` gives them.
+        """
+        solver = dataclasses.replace(
+            lookup("refined"), name=NAME, solve=self._answer, memory=lambda *_: 0
+        )
+        return solve_with(solver, system, spec or SolverSpec(), None)
+
+    def _answer(self, system: System, spec: SolverSpec) -> Answer:
+        operator, rhs = system.operator, system.rhs
+        if isinstance(operator, Eliminated):
+            precondition = self._bordered(operator)
+        else:
+            if self._inverse is None:
+                self._inverse = approximate_inverse(operator, self.factors)
+            precondition = self._inverse
+        limit, tolerance = spec.max_iterations or MOST_STEPS, spec.tolerance / 10
+        x, steps = gmres(operator, rhs, precondition, tolerance, limit)
+        at_limit = steps >= limit
+        precision = "LU in float32 for several targets, corrected in float64"
+        return Answer(x, steps, precision=precision, at_limit=at_limit)
+
+    def _bordered(self, operator: Eliminated) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The approximate inverse of a target's eliminated system, by K."""
+        outputs, entries = operator.row_shape
+        ratios = operator.ratios.double().clone()
+        ratios[operator.at_pivots] = 1  # of an output that is zero the pivot alone is free
+        D = torch.diag_embed(ratios.T).permute(1, 0, 2).reshape(outputs * entries, outputs)
+        Z = self._solve(D)
+        Z = Z + self._solve(D - self._product(Z))  # its error is that of every step
+        T = Z[self.width :]
+        unknown = torch.ones(outputs, dtype=torch.bool, device=D.device)
+        if operator.skip is None:
+            unknown[operator.fixed] = False
+        small = torch.linalg.lu_factor(T[:, unknown])
+
+        def precondition(vector: torch.Tensor) -> torch.Tensor:
+            table = torch.zeros(outputs, entries, dtype=torch.float64, device=vector.device)
+            t = torch.zeros(outputs, dtype=torch.float64, device=vector.device)
+            if operator.skip is None:
+                table[operator.others], t[operator.fixed] = vector[:-1], vector[-1]
+            else:
+                table[operator.others] = vector
+            y = self._solve(table.reshape(-1, 1))[:, 0]
+            g = y[self.width :] + T @ t
+            t[unknown] = -torch.linalg.lu_solve(*small, g[:, None])[:, 0]
+            return y[: self.width] + Z[: self.width] @ t
+
+        return precondition
+
+    def _solve(self, vectors: torch.Tensor) -> torch.Tensor:
+        """K^-1 for (n, k), by the factors in float32."""
+        sizes = vectors.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+        solved = torch.linalg.lu_solve(*self.factors, (vectors / sizes).to(torch.float32))
+        return solved.to(torch.float64) * sizes
+
+    def _product(self, vectors: torch.Tensor) -> torch.Tensor:
+        """K for (n, k), in float64."""
+        return self.matrix.matvec(vectors[: self.width]) + self.extra.T @ vectors[self.width :]
+
+
+def solve_together(systems: Sequence[System], spec: SolverSpec | None = None) -> list[Solution]:
+    """Solve the systems of several targets whose features are the same, by one factorization.
+
+    Each target's scales are those that ``solve`` finds for it alone, up to the tolerance: the
+    system has one solution. Seconds in a report are the target's own, and its part of the LU's.
+
+    Args:
+        systems: of one layer each, at c1 = n or the minimum width; ``matrix`` is the same in all.
+        spec: tolerance and iterations.
+
+    Raises:
+        UserError: no LU applies.
+        RunError: memory does not suffice, or the features are singular.
+    """
+    shared = SharedFactorization(systems[0].matrix)
+    part = shared.seconds / len(systems)
+    solutions = [shared.solve(system, spec) for system in systems]
+    return [
+        Solution(s.scale, dataclasses.replace(s.report, seconds=s.report.seconds + part))
+        for s in solutions
+    ]

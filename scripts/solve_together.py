@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Solve the layers that a study's runs share by one factorization for all of their targets.
+
+    python scripts/solve_together.py burkholz2024 table1 minimum target.width=64 data.root=FOLDER
+
+takes what `bnrecon study` takes. Runs of one distribution differ by their target alone, and the LU
+of a layer's features serves all of them (bnrecon.solvers.shared_factorization). What is solved is
+stored in the runs' folders; the same words after `bnrecon study` then finish the runs: they read
+these layers, solve the others, and test. Resumable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+
+import command_line
+
+from bnrecon.config.schema import RunConfig
+from bnrecon.reproduction import engine
+from bnrecon.reproduction.request import read
+from bnrecon.reproduction.work import RunWork
+from bnrecon.run.context import RunContext
+from bnrecon.run.finished import write_config
+from bnrecon.run.naming import run_folder
+from bnrecon.run.preparation import load_images
+from bnrecon.run.together import solve_layers_together
+from bnrecon.runtime import hardware, locks
+from bnrecon.runtime.errors import RunError, UserError
+from bnrecon.runtime.tracking import NO_TRACKERS
+from bnrecon.solvers.solving import SMALL
+from bnrecon.studies import registry
+from bnrecon.targets.store import obtain_target
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Solve the layers of each group of runs."""
+    options = {"least": SMALL}
+    args = command_line.parser(__doc__, "study", "words*", **options).parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        request = read(args.study, args.words)
+        parts = engine.plan(registry.find(args.study), request)
+        work = [item for part in parts for item in part.work if isinstance(item, RunWork)]
+        groups: dict[str, list[RunConfig]] = {}
+        for item in work:
+            if not item.is_finished():
+                features = f"{item.config.features} {item.config.solver} {item.config.seeds}"
+                groups.setdefault(features, []).append(item.config)
+        for configs in groups.values():
+            print(f"{configs[0].features.name}: {solve(configs, args.least)} layers", flush=True)
+    except (RunError, UserError) as error:
+        print(f"solve_together: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def solve(configs: Sequence[RunConfig], least: int) -> int:
+    """Solve the layers of runs with the same features, for each seed; how many were solved."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hardware.use_threads(configs[0].threads))
+        runs = [context(config, stack) for config in configs]
+        return sum(solve_layers_together(runs, seed, least) for seed in configs[0].seeds)
+
+
+def context(config: RunConfig, stack: contextlib.ExitStack) -> RunContext:
+    """A run with its target, trained before or now; its folder stays locked."""
+    data, device = load_images(config), hardware.resolve_device(config.device)
+    folder = run_folder(config, data)
+    stack.enter_context(locks.lock_folder(folder, f"the run {folder.name}"))
+    write_config(config, folder)
+    target = obtain_target(config.target_request, data, device)
+    tracked = stack.enter_context(NO_TRACKERS.track(f"runs/{folder.name}", {}))
+    return RunContext(config, data, device, folder, target, config.features.storage, tracked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""One factorization for the targets of the same features gives what each target's own gives."""
+
+import pytest
+import torch
+
+from bnrecon.construction.residual import layer_system, minimum_width
+from bnrecon.construction.two_layer import TargetLayer, composed_weight, relative_error
+from bnrecon.features import LayerShape, draw
+from bnrecon.operators.khatri_rao import KhatriRao
+from bnrecon.runtime.errors import RunError
+from bnrecon.solvers import Unsuitable, solve
+from bnrecon.solvers.shared_factorization import SharedFactorization, solve_together
+
+SHAPE = LayerShape(5, 6, (3, 3))
+N = SHAPE.equations
+
+
+def targets():
+    """Usual weights; rows of sizes 1 to 1e-6; one row that is zero; a few large entries."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(4, 5, 6, 3, 3, dtype=torch.float64, generator=generator)
+    weights[1] *= torch.logspace(0, -6, 5, dtype=torch.float64)[:, None, None, None]
+    weights[2][3] = 0
+    weights[3] = weights[3] ** 9
+    return [TargetLayer("", weight, torch.zeros(5)) for weight in weights]
+
+
+def systems(features, width, skip="none"):
+    pair = draw(features, SHAPE, width, 0, 3, skip=skip)
+    cpu = torch.device("cpu")
+    return pair, [layer_system(target, pair, cpu, orthogonal=False) for target in targets()]
+
+
+@pytest.mark.parametrize("features", ["he_normal", "he_uniform", "orthogonal", "sparse_he_normal"])
+@pytest.mark.parametrize("skip", ["none", "inner", "outer"])
+@pytest.mark.parametrize("width", ["minimum", "n"])
+def test_every_target_gets_the_scales_that_it_gets_alone(features, skip, width):
+    count = N if width == "n" else minimum_width(SHAPE, skip)
+    pair, together = systems(features, count, skip)
+    for target, system, solution in zip(targets(), together, solve_together(together), strict=True):
+        assert solution.report.converged
+        assert solution.report.solver == "shared_lu"
+        scales = system.scales(solution.scale)
+        assert relative_error(composed_weight(system.matrix, scales, pair), target.weight) < 1e-10
+        alone = solve(system).scale
+        assert (solution.scale - alone).norm() < 1e-8 * alone.norm()
+
+
+def test_other_widths_and_singular_features_are_refused():
+    _, (system, *_) = systems("he_normal", N + 1)
+    with pytest.raises(Unsuitable, match=f"{N + 1} features for {N} equations"):
+        SharedFactorization(system.matrix)
+    second, first = torch.randn(N // 6, N).double(), torch.randn(6, N).double()
+    first[:, 0] = 0
+    with pytest.raises(RunError, match=f"{N} x {N} matrix of features is singular"):
+        SharedFactorization(KhatriRao(second.T, first.T))
