@@ -426,8 +426,15 @@ def test_deep_sources_are_solved_on_the_targets_device_from_the_same_draws(gpu):
 # Whole networks.
 
 
-@pytest.mark.parametrize("features", list(DISTRIBUTIONS))
-@pytest.mark.parametrize("options", [{}, {"activation": "relu"}, {"skip": "inner"}], ids=str)
+@pytest.mark.parametrize(
+    ("features", "options"),
+    [
+        *((name, {}) for name in DISTRIBUTIONS),
+        *((name, {"activation": "relu"}) for name in ("he_normal", "sign", "id_cond")),
+        *((name, {"skip": "inner"}) for name in ("he_normal", "sign", "id_cond")),
+    ],
+    ids=str,
+)
 def test_networks_are_rebuilt_on_the_device(digits, gpu, features, options):
     target = enliven(small_vgg(), (1, 8, 8)).to(gpu.device)
     images, _ = next(iter(digits.test_batches(100, gpu.device)))

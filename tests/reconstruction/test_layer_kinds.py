@@ -117,20 +117,31 @@ def test_a_layer_of_any_kind_is_rebuilt_from_any_features(kind, name, bias, feat
     assert rebuilt.network.frozen_digest() == report.digest
 
 
+SPECS = [
+    FeatureSpec(width="minimum"),
+    FeatureSpec("id_cond", width="minimum"),
+    FeatureSpec(skip="inner"),
+    FeatureSpec(skip="outer", width="minimum"),
+    FeatureSpec(activation="relu"),
+    FeatureSpec("id_cond", activation="leaky_relu"),
+    FeatureSpec(activation="relu", skip="outer"),
+]
+
+
 @pytest.mark.parametrize(
-    "spec",
+    ("kind", "name", "bias", "spec"),  # each case with every other one, in turn
     [
-        FeatureSpec(width="minimum"),
-        FeatureSpec("id_cond", width="minimum"),
-        FeatureSpec(skip="inner"),
-        FeatureSpec(skip="outer", width="minimum"),
-        FeatureSpec(activation="relu"),
-        FeatureSpec("id_cond", activation="leaky_relu"),
-        FeatureSpec(activation="relu", skip="outer"),
+        (*case, spec)
+        for number, case in enumerate(CASES)
+        for place, spec in enumerate(SPECS)
+        if (number + place) % 2
     ],
-    ids=lambda spec: f"{spec.name} {spec.width} {spec.skip} {spec.activation}",
+    ids=lambda value: (
+        f"{value.name} {value.width} {value.skip} {value.activation}"
+        if isinstance(value, FeatureSpec)
+        else label(value)
+    ),
 )
-@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
 def test_widths_skip_connections_and_activations_go_with_any_kind(kind, name, bias, spec):
     model, x = make(kind, name, bias)
     rebuilt = reconstruct(model, spec, images=x, solver=bnrecon.SolverSpec(tolerance=1e-9))
@@ -139,8 +150,14 @@ def test_widths_skip_connections_and_activations_go_with_any_kind(kind, name, bi
     assert difference(bnrecon.collapse(rebuilt.network), model, x) < 1e-7
 
 
-@pytest.mark.parametrize("features", ["he_normal", "id_cond", "ortho_cond"])
-@pytest.mark.parametrize(("kind", "name", "bias"), CASES, ids=label)
+STORED = itertools.cycle(("he_normal", "id_cond", "ortho_cond"))  # in turn
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "bias", "features"),
+    [(*case, features) for case, features in zip(CASES, STORED, strict=False)],
+    ids=label,
+)
 def test_a_saved_layer_of_any_kind_is_loaded_again(kind, name, bias, features, tmp_path):
     model, x = make(kind, name, bias)
     rebuilt = reconstruct(model, features, images=x)

@@ -334,6 +334,7 @@ def test_every_experiment_runs_at_smoke_scale(command, tmp_path, yaml):
         "target.weights=null",
         "train.epochs=1",
     )
+    small += ("target.depth=18",) * (yaml.stem in ("imagenet_condition", "imagenet_initialization"))
     images = ("data.train_limit=64", "data.test_limit=64", "train.batch_size=32")
     code, _, err = command("run", f"experiment={yaml.stem}", *small, *images, f"outputs={tmp_path}")
     assert code == 0, err
