@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -64,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         plan = hydra_app.plan_sweep(arguments)
     except Exception as error:
-        return _report_composition(error)
+        return _report_composition(error, arguments.config_dir)
     if plan is not None:
         from bnrecon.cli.sweeps import run_sweep
 
@@ -82,7 +83,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     except SystemExit as leaving:  # of a run, or of Hydra's own help
         return exit_codes.DONE if leaving.code is None else exit_codes.report(leaving)
     except Exception as error:  # of a launcher or Hydra: a run reports its own failure
-        return _report_composition(error)
+        return _report_composition(error, arguments.config_dir)
     return exit_codes.DONE
 
 
@@ -92,7 +93,7 @@ def _refuse_launchers(options: list[str], why: str) -> None:
             raise UserError(f"{option}: {why}")
 
 
-def _report_composition(error: Exception) -> int:
+def _report_composition(error: Exception, config_dir: str | None) -> int:
     """Report what Hydra raises; its plain exceptions are mistakes in the options too."""
     if isinstance(error, UserError | RunError | OSError | ImportError | BrokenExecutor):
         return exit_codes.report(error)
@@ -100,8 +101,19 @@ def _report_composition(error: Exception) -> int:
 
     line = explain(error)
     if isinstance(error, UnicodeDecodeError):
-        line = f"yaml files are UTF-8, and one of them is not ({line})"
+        line = f"{_first_not_utf8(Path(config_dir or '.'))}: yaml files are UTF-8 ({error.reason})"
     return exit_codes.report(UserError(line))
+
+
+def _first_not_utf8(folder: Path) -> Path:
+    """The yaml file that Hydra could not read, which it does not name."""
+    for file in sorted(folder.rglob("*.yaml")):
+        with contextlib.suppress(OSError):
+            try:
+                file.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                return file
+    return folder
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -87,10 +88,15 @@ class LocalProcesses:
                 process.terminate()
             raise
         finally:
-            for process, requests in self._workers.values():
+            for _, requests in self._workers.values():
                 requests.close()
-                process.join(GRACE)
-                process.kill()
+            deadline = time.monotonic() + GRACE
+            try:
+                for process, _ in self._workers.values():
+                    process.join(max(0.0, deadline - time.monotonic()))
+            finally:  # also where a second Ctrl-C ends the waiting
+                for process, _ in self._workers.values():
+                    process.kill()
 
     def _file(self, number: int) -> Path:
         return process_log(self._log, number + 1)

@@ -174,7 +174,11 @@ def submissions(folder: Path, scale: str | None = None) -> list[Submission]:
         folder: the folder of the study or the sweep.
         scale: of this scale only.
     """
-    read = [_read(path.parent.absolute()) for path in sorted(folder.glob(f"{JOBS}/*/{RECORD}"))]
+    try:  # one that cannot be entered is named, too
+        folders = sorted(path for path in (folder / JOBS).iterdir() if path.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    read = [_read(each.absolute()) for each in folders]
     return [
         submission
         for submission in read
@@ -190,7 +194,9 @@ def _read(folder: Path) -> Submission | None:
         content["jobs"] = {job: tuple(keys) for job, keys in content["jobs"].items()}
         content["collected"] = frozenset(content["collected"])
         return Submission(folder=folder, **content)
-    except (files.Damaged, FileNotFoundError, AttributeError, KeyError, TypeError) as error:
+    except FileNotFoundError:
+        return None
+    except (files.Damaged, AttributeError, KeyError, TypeError) as error:
         logger.warning(
             "%s is damaged, or was written by another version of bnrecon (%s); which jobs it names "
             "is not known: end those that still run yourself, then remove %s",
