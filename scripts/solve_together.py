@@ -43,9 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         request = read(args.study, args.words)
         parts = engine.plan(registry.find(args.study), request)
-        work = [item for part in parts for item in part.work if isinstance(item, RunWork)]
+        # Parts share runs.
+        work = {item.key: item for part in parts for item in part.work if isinstance(item, RunWork)}
         groups: dict[str, list[RunConfig]] = {}
-        for item in work:
+        for item in work.values():
             if not item.is_finished():
                 features = f"{item.config.features} {item.config.solver} {item.config.seeds}"
                 groups.setdefault(features, []).append(item.config)

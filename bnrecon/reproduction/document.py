@@ -86,6 +86,8 @@ def document(
 def findings_table(study: Study, claims: Mapping[str, Sequence[Claim]], page: str = "") -> str:
     """A line for each claim whose text has one (``texts.Statement.finding``).
 
+    One that goes beyond the paper is marked as ours.
+
     Args:
         study: the paper.
         claims: from ``claims_by_part``.
@@ -94,7 +96,12 @@ def findings_table(study: Study, claims: Mapping[str, Sequence[Claim]], page: st
     rows = ["| claim | verdict | number |", "|---|---|---|"]
     for name, decided in claims.items():
         link = f"{page}#{anchor(_heading(study, name))}"
-        rows += [f"| [{c.short}]({link}) | {c.verdict} | {c.number} |" for c in decided if c.short]
+        rows += [
+            f"| {'ours: ' * c.where.startswith('Beyond')}[{c.short}]({link}) | {c.verdict} | "
+            f"{c.number} |"
+            for c in decided
+            if c.short
+        ]
     return "\n".join(rows)
 
 

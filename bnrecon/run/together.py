@@ -10,6 +10,7 @@ from bnrecon.reconstruction.plan import PlannedLayer
 from bnrecon.reconstruction.solving import group_system, tolerance_for
 from bnrecon.run.context import RunContext
 from bnrecon.run.seed_files import SolvedLayers
+from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.solvers.base import Solution
 from bnrecon.solvers.shared_factorization import SharedFactorization
 from bnrecon.solvers.solving import SMALL
@@ -43,8 +44,13 @@ def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = SM
             if _takes_an_lu(layer, least) and solved.get(layer) is None:
                 features = (layer.number, layer.shape, layer.width, str(layer.features))
                 by_features.setdefault(features, []).append((layer, solved))
+    return sum(map(_solve_and_store, by_features.values()))
+
+
+def _solve_and_store(pending: Sequence[Pending]) -> int:
+    """How many of the layers were solved; the runs solve the others, and say why they cannot."""
     count = 0
-    for pending in by_features.values():
+    try:
         for (layer, solved), solution in zip(pending, _solve(pending), strict=True):
             if solution.report.converged:
                 solved.store(layer, solution)
@@ -52,6 +58,8 @@ def solve_layers_together(runs: Sequence[RunContext], seed: int, least: int = SM
             else:
                 residual = solution.report.relative_residual
                 logger.warning("%s: residual %.1e, not stored", layer.label, residual)
+    except (RunError, UserError) as error:
+        logger.warning("%s: %s; left to the runs", pending[0][0].label, error)
     return count
 
 

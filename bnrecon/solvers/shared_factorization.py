@@ -17,7 +17,7 @@ from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer, LinAlgError, Solution, Unsuitable, require_memory
 from bnrecon.solvers.dense import approximate_inverse, check_dense, factorize, gmres, refined_memory
 from bnrecon.solvers.register import lookup
-from bnrecon.solvers.solving import solve_with
+from bnrecon.solvers.solving import check_finite, solve_with
 from bnrecon.solvers.spec import SolverSpec
 
 __all__ = ["SharedFactorization", "solve_together"]
@@ -102,6 +102,7 @@ class SharedFactorization:
         Returns:
             The scales (c1,) in float64 and the report, as ``solve`` gives them.
         """
+        check_finite(system)
         solver = dataclasses.replace(
             lookup("refined"), name=NAME, solve=self._answer, memory=lambda *_: 0
         )
@@ -117,7 +118,8 @@ class SharedFactorization:
             precondition = self._inverse
         limit, tolerance = spec.max_iterations or MOST_STEPS, spec.tolerance / 10
         x, steps = gmres(operator, rhs, precondition, tolerance, limit)
-        at_limit = steps >= limit
+        left = rhs - operator.matvec(x)
+        at_limit = steps >= limit and bool(left.norm() > tolerance * rhs.norm())
         precision = "LU in float32 for several targets, corrected in float64"
         return Answer(x, steps, precision=precision, at_limit=at_limit)
 

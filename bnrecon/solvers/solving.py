@@ -26,7 +26,7 @@ from bnrecon.solvers.iterative import expected_iterations
 from bnrecon.solvers.register import Solver, lookup
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["Choice", "choose", "relative_residual", "solve", "solve_with"]
+__all__ = ["Choice", "check_finite", "choose", "relative_residual", "solve", "solve_with"]
 
 SMALL = 4000  # unknowns up to which LU in float64 takes seconds
 WAY_OUT = (
@@ -150,7 +150,7 @@ def solve(
     (torch.Size([9]), 'matrix_free', True)
     """
     spec = spec or SolverSpec()
-    _check_finite(system)
+    check_finite(system)
     rows, columns = system.operator.shape
     if rows == 0:  # one entry an output beside a skip connection: the second scales do it alone
         scale = torch.zeros(columns, dtype=torch.float64, device=system.rhs.device)
@@ -161,7 +161,7 @@ def solve(
     return solve_with(lookup(spec.name), system, spec, checkpoint)
 
 
-def _check_finite(system: System) -> None:
+def check_finite(system: System) -> None:
     """Raise ``UserError`` for a target or features that are not finite."""
     if not bool(torch.isfinite(system.rhs).all()):
         raise UserError(

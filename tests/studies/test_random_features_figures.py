@@ -240,7 +240,7 @@ def test_growth_with_the_size_is_the_slope_of_logarithms(power, verdict):
     )
     claim = decided(conditioning.PART.claims(rows), "condition number")
     assert claim.verdict == verdict
-    assert f"power {power:.1f} to" in claim.evidence.replace("-0.0", "0.0")
+    assert f"power {power:.1f} of" in claim.evidence.replace("-0.0", "0.0")
 
 
 def test_a_single_seed_decides_nothing():

@@ -316,6 +316,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     }
     numbers = {
         "random": next(iter(gains[GAUSSIAN].values()))[0],
+        "at_training": next(iter(gains[TRAINING].values()))[0],
         "gains": {kind: _list(of_kind) for kind, of_kind in gains.items()},
         "by_layer": _gain_by_layer(rows),
         "shares": {kind: _list(of_kind) for kind, of_kind in shares.items()},

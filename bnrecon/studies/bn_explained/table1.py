@@ -142,7 +142,8 @@ def decide(rows: pd.DataFrame) -> Decisions:
         for network in TARGETS
     }
     numbers["shown"] = "; ".join(f"{cell}: {describe(d)}" for cell, d in differences.items())
-    numbers["first"] = next((f"{describe(d)} ({cell})" for cell, d in differences.items()), "")
+    means = [d.mean for d in with_values(differences.values())] or [float("nan")]
+    numbers |= {"least": min(means), "most": max(means)}
     numbers["computed"] = len(with_values(differences.values()))
     numbers["comparisons"] = len(differences)
     return {
