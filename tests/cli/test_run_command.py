@@ -186,7 +186,7 @@ YAMLS = {
     "twice": (b"name: a\nname: b\n", "twice.yaml: line 2, column 1: found duplicate key"),
     "tag": (b"name: !!python/object/apply:os.system ['true']\n", "tag.yaml: line 1, column 7"),
     "nul": (b"name: a\0b\n", "nul.yaml: character 8"),
-    "bytes": ("name: größe\n".encode("latin-1"), "yaml files are UTF-8, and one of them is not"),
+    "bytes": ("name: größe\n".encode("latin-1"), "own/target/bytes.yaml: yaml files are UTF-8"),
     "lost": (
         b"defaults: [nothing_such, _self_]\n",
         "target/lost.yaml names target/nothing_such in its defaults",

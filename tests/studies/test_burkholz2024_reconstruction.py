@@ -150,7 +150,7 @@ def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_abo
     assert f"{finished} of 2 widths from c1 - n = 40 on; errors of a layer at most 1.0e-05" in (
         claim.evidence
     )
-    assert printed.verdict == "open"  # n is not the paper's
+    assert printed.verdict == "not at the paper's size"
 
 
 def smooth(value, difference, unconverged=0, depth=4):
