@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{configs[0].features.name}: {solve(configs, args.least)} layers", flush=True)
     except (RunError, UserError) as error:
         print(f"solve_together: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UserError) else 1
     return 0
 
 

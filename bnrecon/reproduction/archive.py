@@ -4,8 +4,8 @@ An archive is a zip file of what a study stores below its outputs folder: traine
 tasks, benchmarks, and the state of what was interrupted. It holds JSON, safetensors, CSV and text.
 ``archive.json`` in it has every file's SHA-256. A safetensors file is stored as four planes, its
 bytes number 0, 4, 8, ..., then 1, 5, 9, ... and so on: float32 weights so take 84% of their size,
-as they are 92%. Names and digests of an archive are checked before anything of it is written; what
-its files hold is checked by whoever reads them, as always.
+as they are 92%. Every file of an archive is checked, by name, digest and content, before anything
+of it is written.
 """
 
 from __future__ import annotations
@@ -180,6 +180,8 @@ def _objection(name: str, content: bytes, study: str, digest: object) -> str:
                 json.loads(content)
             elif path.suffix == ".json":
                 files.read_json(path)
+            elif "\0" in content.decode():
+                raise ValueError
     except ValueError:
         return f"is no {path.suffix[1:]} file, or a damaged one"
     return ""

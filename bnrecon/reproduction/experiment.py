@@ -32,20 +32,25 @@ __all__ = ["VERDICTS", "Claim", "Experiment", "Task", "no_overrides"]
 
 @dataclass(frozen=True)
 class Task:
-    """The smallest piece of work that is computed, stored and resumed on its own."""
+    """The smallest piece of work that is computed, stored and resumed on its own.
 
-    name: str  # what it is called in progress and messages, unique within its experiment
-    # Called with ``arguments`` by name, and with ``options`` where it has any; returns the task's
-    # rows: a frame whose columns are snake_case and whose cells are numbers, words, truth values or
-    # missing (NaN, None)
+    Args:
+        name: what it is called in progress and messages, unique within its experiment.
+        function: called with ``arguments`` by name, and with ``options`` where it has any; returns
+            the task's rows: a frame whose columns are snake_case and whose cells are numbers,
+            words, truth values or missing (NaN, None).
+        arguments: JSON values; with the experiment's name and what ``options`` change they are the
+            task's key.
+        options: overrides of the runs whose targets the task trains or reads; ``None`` for a task
+            that has no such runs.
+        reads_target: whether it reads the target of the run that ``options`` describe, so that it
+            may be trained before; not where it trains networks of its own.
+    """
+
+    name: str
     function: Callable[..., pd.DataFrame]
-    # JSON values; with the experiment's name and what ``options`` change they are the task's key
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    # Overrides of the runs whose targets the task trains or reads; ``None`` for a task that has no
-    # such runs
     options: tuple[str, ...] | None = None
-    # Whether it reads the target of the run that ``options`` describe, so that it may be trained
-    # before; not where it trains networks of its own
     reads_target: bool = False
 
     def compute(self) -> pd.DataFrame:
@@ -70,14 +75,23 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, and what the rows say about it."""
+    """A statement of the paper, and what the rows say about it.
 
-    where: str  # its place, as "Theorem 1" or "Appendix E"
-    statement: str  # what is claimed, quoted or in short
-    verdict: str  # one of ``VERDICTS``, computed from the rows
-    evidence: str  # the numbers that it rests on, in a sentence
-    short: str = ""  # the claim in a line, of one that is listed among the findings
-    number: str = ""  # the one number of its line
+    Args:
+        where: its place, as "Theorem 1" or "Appendix E".
+        statement: what is claimed, quoted or in short.
+        verdict: one of ``VERDICTS``, computed from the rows.
+        evidence: the numbers that it rests on, in a sentence.
+        short: the claim in a line, where it is listed among the paper's findings.
+        number: the one number of its line.
+    """
+
+    where: str
+    statement: str
+    verdict: str
+    evidence: str
+    short: str = ""
+    number: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -86,24 +100,30 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What stands in one file of a paper's folder, bound there to the name ``PART``."""
+    """What stands in one file of a paper's folder, bound there to the name ``PART``.
 
-    where: str  # where in the paper, as "Figure 2"
-    title: str  # what is shown
-    # Called with the scale and the user's options; naming tasks costs nothing. Raises ``UserError``
-    # for an option that the experiment itself sets.
+    Args:
+        where: where in the paper, as "Figure 2".
+        title: what is shown.
+        tasks: called with the scale and the user's options; naming tasks costs nothing. Raises
+            ``UserError`` for an option that the experiment itself sets.
+        summary: makes the printed table of all tasks' rows; cells may be ``Interval`` objects.
+        caption: what the reader has to know, or a function that computes it from the rows.
+        draw: makes the figure of the rows.
+        options: the overrides that the experiment gives its own runs at a scale; ``None`` where it
+            has none and the user's options change nothing.
+        formats: format specifications of the printed table's numbers, by column.
+        claims: the statements of the paper that the rows decide, with their verdicts.
+    """
+
+    where: str
+    title: str
     tasks: Callable[[str, Sequence[str]], Sequence[Task]]
-    # Makes the printed table of all tasks' rows; cells may be ``Interval`` objects
     summary: Callable[[pd.DataFrame], pd.DataFrame]
-    # What the reader has to know, or a function that computes it from the rows
     caption: str | Callable[[pd.DataFrame], str]
-    draw: Callable[[pd.DataFrame], Figure] | None = None  # makes the figure of the rows
-    # The overrides that the experiment gives its own runs at a scale; ``None`` where it has none
-    # and the user's options change nothing
+    draw: Callable[[pd.DataFrame], Figure] | None = None
     options: Callable[[str], Sequence[str]] | None = None
-    # Format specifications of the printed table's numbers, by column
     formats: Mapping[str, str] = field(default_factory=dict)
-    # The statements of the paper that the rows decide, with their verdicts
     claims: Callable[[pd.DataFrame], Sequence[Claim]] | None = None
 
     def caption_for(self, rows: pd.DataFrame) -> str:

@@ -16,6 +16,7 @@ from places import OUTPUTS, RESULTS
 
 from bnrecon.reproduction.archive import MANIFEST, import_results
 from bnrecon.runtime import files
+from bnrecon.runtime.errors import UserError
 
 TARGET = "targets/cifar10-vgg18-48131a0ce8"
 WIDE = "targets/cifar10-vgg18-4deccc052f"  # of width 64
@@ -312,3 +313,18 @@ def test_an_archive_is_never_overwritten_and_an_empty_one_not_written(outputs, t
     assert pack_results.main([str(tmp_path / "nowhere"), line[1]]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_a_file_that_was_packed_damaged_stands_in_the_way_of_no_good_one(
+    outputs, archive, tmp_path, suffix
+):
+    (name, *_) = sorted(name for name in results(outputs) if name.endswith(suffix))
+    content = (outputs / name).read_bytes()
+    (outputs / name).write_bytes(content[:-20])
+    export_results(outputs, tmp_path / "damaged.zip")
+    with pytest.raises(UserError, match=f"is no {suffix[1:]} file, or a damaged one; nothing is"):
+        import_results(tmp_path / "damaged.zip", tmp_path / "home", STUDY)
+    assert contents(tmp_path / "home") == {}
+    assert name in import_results(archive, tmp_path / "home", STUDY).new
+    assert (tmp_path / "home" / name).read_bytes() == content

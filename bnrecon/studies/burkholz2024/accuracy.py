@@ -108,14 +108,12 @@ def measure_literal(layer: str, seed: int, options: Sequence[str]) -> pd.DataFra
     """
     single = single_layer(layer, seed, None, options)
     shape, system = single.target.shape, single.system
-    operator = system.operator.to(FLOAT32)
+    spec = SolverSpec("lu_lbfgs_defaults")
+    _, lu, _ = next(_solutions(system, spec))
+    scales = system.scales(lu.x.double())
+    started = time.perf_counter()
     with exact_float32():
-        factors = factorize(operator.dense())
-        start = torch.linalg.lu_solve(*factors, system.rhs.float()[:, None])[:, 0]
-        del factors
-        scales = system.scales(start.double())
-        started = time.perf_counter()
-        found, iterations = minimize_weight_error(system, scales, SolverSpec("lu_lbfgs_defaults"))
+        found, iterations = minimize_weight_error(system, scales, spec)
     ended = Scales(found.inner.double(), found.outer.double())
     error, assembled = single.errors(ended)
     labels = {"n": shape.equations, "width": shape.minimum_width, "layer": layer, "seed": seed}
