@@ -76,11 +76,8 @@ def _solve(pending: Sequence[Pending]) -> Iterator[Solution]:
     for layer, _ in pending:
         pair = pair or layer.draw()
         system = group_system(layer, layer.found.target, pair)
-        shared = shared or SharedFactorization(system.matrix)
+        shared = shared or SharedFactorization(system.matrix, len(pending))
         spec = dataclasses.replace(
             layer.solver, tolerance=tolerance_for(layer, layer.found.target, system)
         )
-        solution = shared.solve(system, spec)
-        seconds = solution.report.seconds + shared.seconds / len(pending)
-        report = dataclasses.replace(solution.report, seconds=seconds)
-        yield Solution(solution.scale, report)
+        yield shared.solve(system, spec)

@@ -47,9 +47,7 @@ class SharedFactorization:
 
     Args:
         matrix: M (n, c1), in float64.
-
-    Attributes:
-        seconds: of the factorization.
+        targets: how many share it: each one's report has its part of the factorization's seconds.
 
     Raises:
         Unsuitable: n is too large for a dense LU.
@@ -65,7 +63,7 @@ class SharedFactorization:
     [True, True]
     """
 
-    def __init__(self, matrix: Operator):
+    def __init__(self, matrix: Operator, targets: int = 1):
         n, self.width = matrix.shape
         if self.width > n:
             raise Unsuitable(f"{self.width} features for {n} equations: solver=matrix_free, alone")
@@ -82,7 +80,7 @@ class SharedFactorization:
                 self.factors = factorize(self._joined())
         except LinAlgError:
             raise RunError(f"the {n} x {n} matrix of features is singular") from None
-        self.seconds = time.perf_counter() - started
+        self._seconds = (time.perf_counter() - started) / targets
         self._inverse: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def _joined(self) -> torch.Tensor:
@@ -106,7 +104,9 @@ class SharedFactorization:
         solver = dataclasses.replace(
             lookup("refined"), name=NAME, solve=self._answer, memory=lambda *_: 0
         )
-        return solve_with(solver, system, spec or SolverSpec(), None)
+        solution = solve_with(solver, system, spec or SolverSpec(), None)
+        seconds = solution.report.seconds + self._seconds
+        return Solution(solution.scale, dataclasses.replace(solution.report, seconds=seconds))
 
     def _answer(self, system: System, spec: SolverSpec) -> Answer:
         operator, rhs = system.operator, system.rhs
@@ -176,10 +176,5 @@ def solve_together(systems: Sequence[System], spec: SolverSpec | None = None) ->
         UserError: no LU applies.
         RunError: memory does not suffice, or the features are singular.
     """
-    shared = SharedFactorization(systems[0].matrix)
-    part = shared.seconds / len(systems)
-    solutions = [shared.solve(system, spec) for system in systems]
-    return [
-        Solution(s.scale, dataclasses.replace(s.report, seconds=s.report.seconds + part))
-        for s in solutions
-    ]
+    shared = SharedFactorization(systems[0].matrix, len(systems))
+    return [shared.solve(system, spec) for system in systems]
