@@ -33,7 +33,7 @@ def rows(scale: str, options: Sequence[str]) -> list[Row]:
     names = {option_name(option) for option in options}
     targets = [Targets(WIDTHS[scale])]
     if scale == "laptop" and not names & {"target.width", "train.epochs", "train.seed"}:
-        targets.append(of_205_epochs(("relu",)))
+        targets.append(of_205_epochs("paper", ("relu",)))
     return [
         Row(
             {"target": target.labels("relu")["target"], "solver and width": name}
