@@ -16,7 +16,7 @@ from pathlib import Path
 import command_line
 
 from bnrecon.reporting.result import RunResult
-from bnrecon.reproduction.document import claims_by_part, document, findings_table
+from bnrecon.reproduction.document import beyond, claims_by_part, document, findings_table
 from bnrecon.reproduction.study import read_reported
 from bnrecon.runtime import files
 from bnrecon.studies import registry
@@ -47,6 +47,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     for name in registry.STUDIES:
         path = ROOT / "docs" / "reproduction" / f"{name}.md"
         yield path, document(registry.find(name), OUTPUTS)
+    path = ROOT / "docs" / "reproduction" / "beyond.md"
+    yield path, beyond([registry.find(name) for name in registry.STUDIES], OUTPUTS)
     path = ROOT / "docs" / "results.md"
     yield path, results(path.read_text(encoding="utf-8"))
 
@@ -114,12 +116,16 @@ def targets() -> str:
 
 
 def findings() -> str:
-    """A table of claims a paper."""
-    sections = []
+    """A table of claims a paper, and one of ours."""
+    sections: list[str] = []
+    ours: list[str] = []
     for name in registry.STUDIES:
         study, page = registry.find(name), f"reproduction/{name}.md"
-        table = findings_table(study, claims_by_part(study, OUTPUTS, "laptop"), page)
-        sections += [f"## [{study.paper}]({page})", table]
+        claims = claims_by_part(study, OUTPUTS, "laptop")
+        sections += [f"## [{study.paper}]({page})", findings_table(study, claims, page)]
+        ours += findings_table(study, claims, page, beyond=True).splitlines()[2:]
+    sections.append("## [Beyond the papers](reproduction/beyond.md)")
+    sections.append("\n".join(["| claim | verdict | number |", "|---|---|---|", *ours]))
     return "\n\n".join(sections)
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bnrecon.reproduction.experiment import VERDICTS, Claim
+from bnrecon.reproduction.page import RULE, Claims
 from bnrecon.reproduction.study import PartRequest, Study
 from bnrecon.runtime import files
 
-__all__ = ["anchor", "claims_by_part", "document", "findings_table"]
+__all__ = ["anchor", "beyond", "claims_by_part", "document", "findings_table"]
 
 INTERVALS = (
     "± is the half-width of a 95% Student-t interval, over seeds or draws where nothing else is "
     "said; that of a printed number is the paper's own."
 )
-LONG = 200  # characters of a paragraph that a page says once for all of its parts
 
 
 def claims_by_part(study: Study, outputs: Path, scale: str) -> dict[str, list[Claim]]:
@@ -55,52 +55,74 @@ def document(
         link: the path to ``outputs`` as seen from the document.
 
     Returns:
-        Markdown: the findings, how tables are read, then each part: figure, claims, tables.
+        Markdown: the findings, then each part: what its claims say, figure, caption, table,
+        evidence. Details stand on the part's page, to which it links.
     """
-    lines = [
-        f"# {study.paper}",
-        f"Results at scale {scale}, computed by `bnrecon study {study.name} scale={scale}`. This "
-        "page is written from them by `python scripts/write_documents.py`; the errors found in "
-        "print are in [the errata](../errata.md).",
-    ]
-    claims = claims_by_part(study, outputs, scale)
+    summary, *sections = study.summary.partition("\n## ")
+    lines = [f"# {study.paper}, at scale {scale}", summary.strip()]
+    claims = {
+        name: [claim for claim in decided if not claim.is_beyond]
+        for name, decided in claims_by_part(study, outputs, scale).items()
+    }
     if any(claims.values()):
         lines += ["## Findings", findings_table(study, claims), INTERVALS, _verdicts(claims)]
-    parts = {name: _paragraphs(outputs / study.name / f"{name}-{scale}.md") for name in study.parts}
-    if repeated := _repeated(parts.values()):
-        lines += ["## How to read the tables", *repeated]
-    for name, paragraphs in parts.items():
+    lines += ["".join(sections).strip()]
+    for name in study.parts:
+        page = outputs / study.name / f"{name}-{scale}.md"
         lines.append(f"## {_heading(study, name)}")
-        if not paragraphs:
+        if not page.exists():
             lines.append(f"Not run: `bnrecon study {study.name} {name} scale={scale}`.")
             continue
-        text = "\n\n".join(text for text in paragraphs if text not in repeated)
-        if (unfinished := _unfinished(outputs / study.name / f"{name}-{scale}.md")) is not None:
+        if (unfinished := _unfinished(page)) is not None:
             rest = f"`bnrecon study {study.name} {name} scale={scale}` computes the others"
             lines.append(f"{unfinished}; {rest}.")
+        text = Claims(tuple(claims[name])).markdown
+        paragraphs = [text if _is_of_claims(shown) else shown for shown in _shown(page)]
         picture = f"{name}-{scale}.svg)"
-        lines.append(text.replace(f"]({picture}", f"]({link}/{study.name}/{picture}"))
+        lines += [
+            shown.replace(f"]({picture}", f"]({link}/{study.name}/{picture}")
+            for shown in paragraphs
+            if shown
+        ]
+        lines.append(f"[Details]({link}/{study.name}/{page.name}): settings, columns, origin.")
     return "\n\n".join(lines) + "\n"
 
 
-def findings_table(study: Study, claims: Mapping[str, Sequence[Claim]], page: str = "") -> str:
-    """A line for each claim whose text has one (``texts.Statement.finding``).
+def beyond(studies: Sequence[Study], outputs: Path, scale: str = "laptop") -> str:
+    """The page of claims that no paper makes, by paper and part, to which they link."""
+    lines = [
+        "# Beyond the papers",
+        "What was asked in addition, or of a setting that a paper does not have. Each statement is "
+        "ours. Tables and figures stand with the parts.",
+    ]
+    for study in studies:
+        lines.append(f"## {study.paper}")
+        for name, decided in claims_by_part(study, outputs, scale).items():
+            if ours := tuple(claim for claim in decided if claim.is_beyond):
+                heading = _heading(study, name)
+                lines.append(f"### [{heading}]({study.name}.md#{anchor(heading)})")
+                lines.append(Claims(ours).markdown)
+    return "\n\n".join(lines) + "\n"
 
-    One that goes beyond the paper is marked as ours.
+
+def findings_table(
+    study: Study, claims: Mapping[str, Sequence[Claim]], page: str = "", beyond: bool = False
+) -> str:
+    """A line for each claim whose text has one (``texts.Statement.finding``).
 
     Args:
         study: the paper.
         claims: from ``claims_by_part``.
         page: the paper's page as seen from the table, to whose parts the claims link.
+        beyond: those that go beyond the paper, instead of the paper's.
     """
     rows = ["| claim | verdict | number |", "|---|---|---|"]
     for name, decided in claims.items():
         link = f"{page}#{anchor(_heading(study, name))}"
         rows += [
-            f"| {'ours: ' * c.where.startswith('Beyond')}[{c.short}]({link}) | {c.verdict} | "
-            f"{c.number} |"
+            f"| [{c.short}]({link}) | {c.verdict} | {c.number} |"
             for c in decided
-            if c.short
+            if c.short and c.is_beyond == beyond
         ]
     return "\n".join(rows)
 
@@ -119,14 +141,10 @@ def _heading(study: Study, name: str) -> str:
     return f"{part.where}: {part.title}"
 
 
-def _paragraphs(page: Path) -> list[str]:
-    """A part's page without its heading, picture and claims first; none where it is not run."""
-    if not page.exists():
-        return []
+def _shown(page: Path) -> list[str]:
+    """The paragraphs of a part's page without its heading and what stands below the rule."""
     paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    pictures = [text for text in paragraphs if text.startswith("![")]
-    claims = [text for text in paragraphs if _is_of_claims(text)]
-    return [*pictures, *claims, *(t for t in paragraphs if t not in (*pictures, *claims))]
+    return paragraphs[: paragraphs.index(RULE.text)]
 
 
 def _is_of_claims(paragraph: str) -> bool:
@@ -142,16 +160,6 @@ def _unfinished(page: Path) -> str | None:
         found = re.search(r"(\d+) of (\d+) \w+ finished$", next(lines).rstrip())
     assert found is not None, page
     return None if found[1] == found[2] else found[0]
-
-
-def _repeated(parts: Iterable[list[str]]) -> list[str]:
-    """The explanations that several parts share, each once."""
-    found = Counter(text for paragraphs in parts for text in dict.fromkeys(paragraphs))
-    return [
-        text
-        for text, times in found.items()
-        if times > 1 and len(text) > LONG and not text.startswith("|")
-    ]
 
 
 def _verdicts(claims: Mapping[str, Sequence[Claim]]) -> str:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction.page import (
+    RULE,
     Block,
     Claims,
     Heading,
     Page,
     Table,
     Text,
+    caption_and_details,
     device_name,
     listed,
     listed_commits,
@@ -67,7 +69,7 @@ VERDICTS = {
     "false as stated": "The statement as it is printed fails in an example or contradicts a "
     "derivation. Where a repair is known, the evidence or an erratum names it; the paper's other "
     "statements may hold without it.",
-    "open": "Not decided: the intervals allow for both answers, or too little was computed.",
+    "undecided": "Not decided: the intervals allow for both answers, or too little was computed.",
     "not at the paper's size": "Not attempted at the size, or on the data, of the claim; what was "
     "computed is smaller.",
 }
@@ -93,6 +95,11 @@ class Claim:
     short: str = ""
     number: str = ""
 
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is ours, of something that the paper does not say."""
+        return self.where.startswith("Beyond")
+
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise ValueError(f"{self.verdict!r} is no verdict: {', '.join(VERDICTS)}")
@@ -108,7 +115,8 @@ class Experiment:
         tasks: called with the scale and the user's options; naming tasks costs nothing. Raises
             ``UserError`` for an option that the experiment itself sets.
         summary: makes the printed table of all tasks' rows; cells may be ``Interval`` objects.
-        caption: what the reader has to know, or a function that computes it from the rows.
+        caption: what the reader has to know, or a function that computes it from the rows; its
+            first paragraph stands above the table, the others below.
         draw: makes the figure of the rows.
         options: the overrides that the experiment gives its own runs at a scale; ``None`` where it
             has none and the user's options change nothing.
@@ -157,7 +165,8 @@ class Experiment:
         if not done:
             return Page(heading, progress, [Text("Not run.")], lacking=lacking)
         rows = concatenate(done)
-        summary, caption = self.summary(rows), self.caption_for(rows)
+        summary = self.summary(rows)
+        caption, details = caption_and_details(self.caption_for(rows))
         overrides = " ".join(self.options(heading.scale)) if self.options else ""
         # Where the rows come from: commits, machines, time.
         commits = listed_commits(result.commit for result in done)
@@ -168,9 +177,11 @@ class Experiment:
             "interrupted or already stored."
         )
         blocks: list[Block] = [
-            Table(summary, self.formats),
             Text(caption),
+            Table(summary, self.formats),
             Claims(tuple(self.claims(rows)) if self.claims else ()),
+            RULE,
+            Text(details, "reading"),
             Text(f"Trained with `{overrides}`." if overrides else ""),
             Text(f"Tasks that are not run: {'; '.join(lacking)}." if lacking else ""),
             Text(origin, "origin"),

@@ -185,23 +185,23 @@ def decide(
     Returns:
         "contradicted" where an interval lies below 0 that is so wide that one of them all does by
         chance in 5% of cases, "confirmed" where every usual one lies above it, and otherwise
-        "open", also for no intervals.
+        "undecided", also for no intervals.
 
     >>> decide([Interval(2.0, 0.5, 3)]), decide([Interval(2.0, 0.5, 3), Interval(-1.0, 0.5, 3)])
     ('confirmed', 'contradicted')
     >>> decide([Interval(2.0, 0.5, 3), Interval(-0.6, 0.5, 3)])  # one in twenty by chance
-    'open'
+    'undecided'
     >>> decide([Interval(2.0, 3.0, 3)]), decide([Interval(2.0, 0.5, 3), None])
-    ('open', 'open')
+    ('undecided', 'undecided')
     >>> decide([Interval(2.0, 0.5, 2)]), decide([Interval(2.0, 0.5, 2)], least=2)
-    ('open', 'confirmed')
+    ('undecided', 'confirmed')
     """
     wanted = list(intervals)
     known = with_values(wanted, least)
     wide = [one.widened(comparisons or len(wanted)) for one in known]
     if count_signs(wide)[0]:
         return "contradicted"
-    return "confirmed" if wanted and count_signs(known)[1] == len(wanted) else "open"
+    return "confirmed" if wanted and count_signs(known)[1] == len(wanted) else "undecided"
 
 
 def decide_within(intervals: Iterable[Interval | None], margin: float, least: int = 3) -> str:
@@ -214,10 +214,10 @@ def decide_within(intervals: Iterable[Interval | None], margin: float, least: in
 
     Returns:
         "contradicted" where an interval lies outside that is as wide as in ``decide``, "confirmed"
-        where every usual one lies inside, and otherwise "open".
+        where every usual one lies inside, and otherwise "undecided".
 
     >>> [decide_within([Interval(mean, 0.5, 3)], 1.0) for mean in (0.4, 0.6, -1.6)]
-    ['confirmed', 'open', 'contradicted']
+    ['confirmed', 'undecided', 'contradicted']
     """
     wanted = list(intervals)
     sides = [

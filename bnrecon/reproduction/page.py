@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.task_store import TaskResult
 
 __all__ = [
+    "RULE",
     "Block",
     "Claims",
     "Comparison",
@@ -30,6 +31,7 @@ __all__ = [
     "Page",
     "Table",
     "Text",
+    "caption_and_details",
     "device_name",
     "listed",
     "listed_commits",
@@ -42,8 +44,9 @@ class Text:
 
     Args:
         text: as Markdown.
-        kind: "reading" for how tables of a kind are to be read, "origin" for where the numbers come
-            from, "beside" for what lies in files of its own; empty for what belongs to this page.
+        kind: "reading" for details and how tables are to be read, "origin" for where the numbers
+            come from, "beside" for what lies in files of its own; empty for what belongs to this
+            page.
     """
 
     text: str
@@ -53,6 +56,9 @@ class Text:
     def markdown(self) -> str:
         """As it is."""
         return self.text
+
+
+RULE = Text("---", "rule")  # what stands below it is not taken into the paper's page
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ class Page:
             return self.problem
         title, stem = self.heading.part.title, self.heading.stem
         picture = f"![{title}]({stem}.svg)" if self.figure is not None else ""
-        lines = [line for line in (*(block.markdown for block in self.blocks), picture) if line]
+        lines = [line for line in (picture, *(block.markdown for block in self.blocks)) if line]
         beginning = f"{self.heading.title}; {self.progress}"
         return "\n\n".join([beginning, *lines, f"Command: `{self.heading.command}`."])
 
@@ -172,6 +178,16 @@ class Heading:
         """The paper, where in it, what is shown, and the scale."""
         scale = ", ".join((f"Scale {self.scale}", *self.options))
         return f"{self.paper}, {self.part.where}: {self.part.title}. {scale}"
+
+
+def caption_and_details(text: str) -> tuple[str, str]:
+    r"""A part's text in two: its first paragraph stands above the table, the others below.
+
+    >>> caption_and_details("One layer.\n\nSeeds differ.")
+    ('One layer.', 'Seeds differ.')
+    """
+    caption, _, details = text.partition("\n\n")
+    return caption, details
 
 
 def device_name(stored: str) -> str:

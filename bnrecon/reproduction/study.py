@@ -76,6 +76,11 @@ class Study:
     # Names that select the rows of one solver where a part's runs compare solvers
     solvers: tuple[str, ...] = ()
 
+    @property
+    def summary(self) -> str:
+        """What the paper says, what became of it, its theorems: ``paper.md`` in its folder."""
+        return _resource(f"bnrecon.studies.{self.name}", "paper.md").strip()
+
     def part(self, name: str) -> Part:
         """Import a part.
 
@@ -90,5 +95,8 @@ class Study:
 @functools.cache
 def read_reported(package: str) -> dict[str, Any]:
     """The numbers that a paper prints: the ``reported.yaml`` in its folder."""
-    file = importlib.resources.files(package).joinpath("reported.yaml")
-    return yaml.safe_load(file.read_text(encoding="utf-8"))
+    return yaml.safe_load(_resource(package, "reported.yaml"))
+
+
+def _resource(package: str, name: str) -> str:
+    return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")

@@ -6,7 +6,9 @@ The file ``theorem1.md`` beside ``theorem1.py``::
     where: Theorem 1, Lemma 7
     title: Random networks that compute a target's function
     ---
-    The caption, in as many lines as it takes; {names} stand for numbers.
+    The caption, of at most 60 words: what is shown, and under which conditions.
+
+    Details, in as many paragraphs as they take; {names} stand for numbers here and above.
 
     ## Theorem 1
     = What it says in a line, for the list of findings | largest error {worst:.0e}
@@ -110,8 +112,8 @@ class Text:
 def merge(*decisions: Decisions) -> Decisions:
     """What was decided in pieces, together.
 
-    >>> merge(({"Theorem 1": True}, {"n": 3}), ({"Theorem 2": "open"}, {}))
-    ({'Theorem 1': True, 'Theorem 2': 'open'}, {'n': 3})
+    >>> merge(({"Theorem 1": True}, {"n": 3}), ({"Theorem 2": "undecided"}, {}))
+    ({'Theorem 1': True, 'Theorem 2': 'undecided'}, {'n': 3})
     """
     verdicts: dict[str, bool | str] = {}
     numbers: dict[str, Any] = {}

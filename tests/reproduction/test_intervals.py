@@ -100,13 +100,13 @@ def test_a_geometric_mean_needs_positive_values_or_a_floor():
     [
         ([ABOVE, Interval(1.0, 0.5, 3)], "confirmed"),
         ([ABOVE, BELOW], "contradicted"),
-        ([ABOVE, AROUND], "open"),
-        ([ABOVE, None], "open"),
+        ([ABOVE, AROUND], "undecided"),
+        ([ABOVE, None], "undecided"),
         ([BELOW, None], "contradicted"),
-        ([Interval(2.0, None, 1)], "open"),
-        ([Interval(2.0, 0.0, 2)], "open"),
+        ([Interval(2.0, None, 1)], "undecided"),
+        ([Interval(2.0, 0.0, 2)], "undecided"),
         ([Interval(2.0, 0.0, 3)], "confirmed"),  # no spread is no doubt
-        ([], "open"),
+        ([], "undecided"),
     ],
 )
 def test_intervals_decide_whether_all_are_above_0(intervals, verdict):
@@ -117,9 +117,9 @@ def test_intervals_decide_whether_all_are_above_0(intervals, verdict):
 @pytest.mark.parametrize("least", [2, 3, 4])
 def test_fewer_values_than_asked_for_decide_nothing(least):
     few, enough = (Interval(1.0, 0.5, n) for n in (least - 1, least))
-    assert (decide([few], least), decide([enough], least)) == ("open", "confirmed")
-    assert (decide([-few], least), decide([-enough], least)) == ("open", "contradicted")
-    assert decide([few, enough], least) == "open"
+    assert (decide([few], least), decide([enough], least)) == ("undecided", "confirmed")
+    assert (decide([-few], least), decide([-enough], least)) == ("undecided", "contradicted")
+    assert decide([few, enough], least) == "undecided"
     assert with_values([few, enough, None], least) == [enough]
 
 
@@ -137,7 +137,7 @@ def test_a_verdict_is_that_of_the_values_that_the_intervals_allow(pair):
         elif any(not part.any() for part in agreeing):
             assert found == "contradicted"
         else:
-            assert found == "open"
+            assert found == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_a_verdict_is_that_of_the_values_that_the_intervals_allow(pair):
     [
         ([Interval(0.1, 0.3, 3), Interval(-0.5, 0.4, 3)], "confirmed"),
         ([Interval(0.1, 0.3, 3), Interval(-3.0, 0.4, 3)], "contradicted"),
-        ([Interval(0.1, 0.3, 3), Interval(0.9, 0.4, 3)], "open"),
-        ([Interval(0.1, 0.3, 3), Interval(0.1, 0.3, 2)], "open"),
-        ([Interval(0.1, 0.3, 3), None], "open"),
+        ([Interval(0.1, 0.3, 3), Interval(0.9, 0.4, 3)], "undecided"),
+        ([Interval(0.1, 0.3, 3), Interval(0.1, 0.3, 2)], "undecided"),
+        ([Interval(0.1, 0.3, 3), None], "undecided"),
         ([Interval(0.1, 0.0, 3)], "confirmed"),
-        ([], "open"),
+        ([], "undecided"),
     ],
 )
 def test_intervals_decide_whether_all_are_within_a_margin(intervals, verdict):

@@ -168,7 +168,9 @@ def test_the_document_takes_tasks_in_the_order_of_the_page(tmp_path):
         ],
         lambda rows: rows,
         "Nothing.",
-        claims=lambda rows: [Claim("Theorem 0", "It holds.", "open", str(list(rows["width"])))],
+        claims=lambda rows: [
+            Claim("Theorem 0", "It holds.", "undecided", str(list(rows["width"])))
+        ],
     )
     study = study_of(part=experiment)
     request = request_for(tmp_path)

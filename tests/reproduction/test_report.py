@@ -53,7 +53,7 @@ def claims(rows):
     evidence = f"of class {rows['class'].iloc[0]}, `{len(rows)}` rows (erratum 17)"
     return [
         Claim("Theorem 0", "It holds, says " + rows["class"].iloc[0], "confirmed", evidence),
-        Claim("Theorem 9", "It is open.", "open", "nothing"),
+        Claim("Theorem 9", "It is undecided.", "undecided", "nothing"),
     ]
 
 
@@ -214,9 +214,9 @@ def test_one_finished_task_is_enough_and_the_others_are_named(tmp_path):
     assert_is_sound(html)
     assert "1 of 2 tasks finished" in html
     assert "<li>second &lt;i&gt;" in html
-    assert html.count("so far: 1 of 2 tasks finished") == 5  # two claims in three lists, one open
+    assert html.count("so far: 1 of 2 tasks finished") == 5  # of two claims
     assert html.count("1 from incomplete parts") == 2
-    assert "1 claim is open: 1 of parts that are not complete" in html
+    assert "1 claim is undecided: 1 of parts that are not complete" in html
 
 
 def test_a_verdict_of_a_complete_part_is_not_marked_and_ours_are_counted(tmp_path):
@@ -226,7 +226,7 @@ def test_a_verdict_of_a_complete_part_is_not_marked_and_ours_are_counted(tmp_pat
     assert "so far: " not in html
     assert "from incomplete parts" not in html
     assert html.count('<span class="note">1 beyond the paper</span>') == 1
-    assert "1 claim is open." in html
+    assert "1 claim is undecided." in html
 
 
 def test_a_part_that_cannot_be_shown_does_not_hide_the_others(tmp_path):

@@ -19,7 +19,9 @@ def test_the_report_is_written_into_the_outputs_folder_and_named(command, tmp_pa
     assert code == 0, err
     path, counts = out.splitlines()
     assert Path(path) == tmp_path / "report.html"
-    assert counts.startswith("claims: 0 confirmed, 0 contradicted, 0 false as stated, 0 open, ")
+    assert counts.startswith(
+        "claims: 0 confirmed, 0 contradicted, 0 false as stated, 0 undecided, "
+    )
     assert "parts complete: 0 of 12; runs: 0; " in counts
     assert "giannou2023: 12 parts" in err
     before = Path(path).read_bytes()

@@ -431,7 +431,7 @@ def test_proposition_3_holds_for_one_input_of_the_last_layer():
 
 @pytest.mark.parametrize(
     ("nearer", "verdict"),
-    [((9, 8, 9, 7), "confirmed"), ((5, 6, 5, 7), "open"), ((2, 1, 2), "contradicted")],
+    [((9, 8, 9, 7), "confirmed"), ((5, 6, 5, 7), "undecided"), ((2, 1, 2), "contradicted")],
 )
 def test_networks_of_one_seed_count_once_in_the_claim_on_translations(nearer, verdict):
     rows = [(seed, unit < count) for seed, count in enumerate(nearer) for unit in range(10)]

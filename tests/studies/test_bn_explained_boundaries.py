@@ -187,7 +187,11 @@ def made_rows(ratio, gain):
             lambda seed: -0.02 - seed / 1e3,
             ["contradicted", "contradicted"],
         ),
-        (lambda seed: 1.1 + (-1) ** seed, lambda seed: 0.01 * (-1) ** seed, ["open", "open"]),
+        (
+            lambda seed: 1.1 + (-1) ** seed,
+            lambda seed: 0.01 * (-1) ** seed,
+            ["undecided", "undecided"],
+        ),
     ],
 )
 def test_verdicts_follow_the_intervals(ratio, gain, verdicts):

@@ -134,7 +134,7 @@ def test_the_verdicts_of_figure_3_are_those_of_its_rows(focus, rim, verdicts):
     rows = plane_rows(AS_PRINTED | focus, RIM_AS_PRINTED | rim)
     assert [claim.verdict for claim in figure3.PART.claims(rows)] == verdicts
     one = figure3.PART.claims(rows[rows["seed"] == 0])
-    assert {claim.verdict for claim in one} == {"open"}
+    assert {claim.verdict for claim in one} == {"undecided"}
 
 
 # Figure 4
@@ -271,4 +271,4 @@ def test_the_verdicts_of_figure_4_are_those_of_its_rows(counts, verdicts):
     rows = image_rows(dict(zip(SETTINGS, counts, strict=True)))
     assert [claim.verdict for claim in figure4.PART.claims(rows)] == verdicts
     one = figure4.PART.claims(rows[rows["seed"] == 0])
-    assert {claim.verdict for claim in one} == {"open"}
+    assert {claim.verdict for claim in one} == {"undecided"}

@@ -152,7 +152,7 @@ def test_equation_13_is_contradicted_above_the_statistics_of_the_mini_batch_alon
     shared, fixed = (rows[rows["kind"] == kind] for kind in ("shared", "fixed"))
     assert proposition2.decide(rows)[0]["setting"] is False
     both_off = rows_of(shared, shared.assign(kind="fixed"))  # the control fails, too
-    assert proposition2.decide(both_off)[0]["setting"] == "open"
+    assert proposition2.decide(both_off)[0]["setting"] == "undecided"
     swapped = fixed.assign(kind="shared", expected_share=1.0)
     assert proposition2.decide(rows_of(swapped, fixed))[0]["setting"] is True
 
@@ -214,8 +214,8 @@ def test_the_verdicts_of_figure_7_tell_the_printed_form_from_the_repaired(unit):
         return [claim.verdict for claim in figure7.PART.claims(exact)]
 
     assert verdicts(0.005) == ["confirmed", "contradicted", "confirmed"]
-    assert verdicts(0.05) == ["open", "open", "open"]  # noise hides the factors
+    assert verdicts(0.05) == ["undecided", "undecided", "undecided"]  # noise hides the factors
     printed = unit.assign(variance=unit["predicted"], error=unit["exact"] * 0.005)
-    assert figure7.PART.claims(printed)[1].verdict == "open"
+    assert figure7.PART.claims(printed)[1].verdict == "undecided"
     off = unit.assign(variance=1.05 * unit["predicted"], error=unit["exact"] * 0.005)
     assert figure7.PART.claims(off)[0].verdict == "contradicted"

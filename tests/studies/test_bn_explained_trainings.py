@@ -118,7 +118,7 @@ def table1_rows(differences):
     [
         ([-0.1, 0.0, 0.1], "confirmed"),
         ([-3.1, -3.0, -3.2], "contradicted"),
-        ([-3.0, 0.0, 3.0], "open"),
+        ([-3.0, 0.0, 3.0], "undecided"),
     ],
 )
 def test_very_little_impact_is_less_than_a_point(differences, verdict):
@@ -130,7 +130,7 @@ def test_very_little_impact_needs_all_comparisons():
     unpaired = (rows["network"] == "CNN") & rows["affine"]
     for part in (rows[~unpaired], rows[rows["network"] == "RESNET"]):
         verdicts, numbers = table1.decide(part)
-        assert verdicts["Table 1, Appendix D"] == "open"
+        assert verdicts["Table 1, Appendix D"] == "undecided"
         assert (numbers["computed"], numbers["comparisons"]) == (1, 2)
 
 
@@ -197,9 +197,9 @@ UNCLEAR = [-1.0, 1.0, 0.5, -0.5, 0.1]
 @pytest.mark.parametrize(
     ("gains", "verdicts"),
     [
-        (GAINS, ["confirmed", "open", "contradicted", SIZE]),
-        (LOSSES, ["contradicted", "open", "confirmed", SIZE]),
-        (UNCLEAR, ["open", "open", "open", SIZE]),
+        (GAINS, ["confirmed", "undecided", "contradicted", SIZE]),
+        (LOSSES, ["contradicted", "undecided", "confirmed", SIZE]),
+        (UNCLEAR, ["undecided", "undecided", "undecided", SIZE]),
     ],
 )
 def test_noise_is_compared_with_the_same_seed_without_it(gains, verdicts):
@@ -214,8 +214,8 @@ def test_noise_is_compared_with_the_same_seed_without_it(gains, verdicts):
 def test_fifteen_percent_is_decided_only_by_noise_that_is_measured_to_be_so():
     rows = noise_rows(GAINS)
     assert noise_verdicts(rows, measured_rows(1.16))[1] == "confirmed"
-    assert noise_verdicts(rows, measured_rows(1.4))[1] == "open"
-    assert noise_verdicts(rows, measured_rows(1.16).assign(error=0.1))[1] == "open"
+    assert noise_verdicts(rows, measured_rows(1.4))[1] == "undecided"
+    assert noise_verdicts(rows, measured_rows(1.16).assign(error=0.1))[1] == "undecided"
 
 
 def test_one_data_set_shows_that_large_jitter_can_be_detrimental():
@@ -226,7 +226,7 @@ def test_one_data_set_shows_that_large_jitter_can_be_detrimental():
     weak = list(0.35 * np.array([-1.0, -1.0, 0.0, 1.0, 1.0]) - 0.5)
     assert noise_verdicts(noise_rows(weak), measured_rows(9.0))[2] == "confirmed"
     both = noise_rows(weak), noise_rows(UNCLEAR, "cifar100"), measured_rows(9.0)
-    assert noise_verdicts(*both)[2] == "open"
+    assert noise_verdicts(*both)[2] == "undecided"
 
 
 def test_measured_statistics_are_those_that_a_layer_normalizes_by():

@@ -207,7 +207,7 @@ def test_of_pooling_only_added_training_seeds_decide():
             cell.result = None
         return PARTS["pooling"].claims(cells)[0]
 
-    assert verdict((9.0, 2.0, 2.1)).verdict == "open"  # two seeds decide nothing
+    assert verdict((9.0, 2.0, 2.1)).verdict == "undecided"  # two seeds decide nothing
     assert "9.00, 2.00, 2.10, mean 4.37" in verdict((9.0, 2.0, 2.1)).evidence
     assert "These alone: 2.05 ± 0.64 (n=2)." in verdict((9.0, 2.0, 2.1)).evidence
     assert "9.00, 2.00, mean 5.50" in verdict((9.0, 2.0, 2.1), slice(5, None)).evidence
@@ -275,9 +275,9 @@ def test_verdicts_on_the_theorems_follow_what_was_rebuilt():
     rows = shipped_rows("deeper")
     assert verdicts(deeper, rows) == ["false as stated"]
     reachable = rows.assign(reachable_dimensions=rows["n"])
-    assert verdicts(deeper, reachable) == ["open"]  # the search may be what fails
+    assert verdicts(deeper, reachable) == ["undecided"]  # the search may be what fails
     assert verdicts(deeper, reachable.assign(rebuilt=rows["draws"])) == ["confirmed"]
-    assert verdicts(deeper, reachable[reachable["beyond"] != 1]) == ["open"]
+    assert verdicts(deeper, reachable[reachable["beyond"] != 1]) == ["undecided"]
 
     rows = shipped_rows("nonlinear")
     assert verdicts(nonlinear, rows) == ["confirmed", "confirmed"]
@@ -300,7 +300,7 @@ def test_what_captions_say_is_computed_from_the_rows():
     assert "10x3, linear (L = 3)" not in said
     reached = rows.assign(rebuilt=rows["draws"], reachable_dimensions=rows["n"])
     assert "Counterexamples" not in deeper.PART.caption_for(reached)
-    assert "open" not in deeper.PART.caption_for(reached)
+    assert "undecided" not in deeper.PART.caption_for(reached)
     rows = shipped_rows("nonlinear")
     said = nonlinear.PART.caption_for(rows)
     assert "sigmoid in float64 below 1e-04 and for sigmoid in float32 below 1e+02" in said

@@ -116,7 +116,7 @@ def growing(power):
 
 
 @pytest.mark.parametrize(
-    ("power", "verdict"), [(1.0, "confirmed"), (0.0, "open"), (-1.0, "contradicted")]
+    ("power", "verdict"), [(1.0, "confirmed"), (0.0, "undecided"), (-1.0, "contradicted")]
 )
 def test_whether_lu_accumulates_errors_is_decided_by_the_slope(power, verdict):
     claim = accuracy.PART.claims(growing(power))[0]
@@ -135,7 +135,7 @@ def test_pytorchs_settings_leave_the_lu_where_it_is(layer):
 
 
 @pytest.mark.parametrize(
-    ("factor", "verdict"), [(1.0, "contradicted"), (2.0, "open"), (9, "confirmed")]
+    ("factor", "verdict"), [(1.0, "contradicted"), (2.0, "undecided"), (9, "confirmed")]
 )
 def test_whether_pytorchs_settings_reduce_the_error_is_decided_by_a_half(factor, verdict):
     both = growing(1.0)
@@ -151,7 +151,7 @@ def test_sizes_of_one_seed_are_no_repetitions():
     sizes = [100 * 2**k for k in range(10)]
     rows = made(lambda _: {n: [1e-6 * n] for n in sizes})
     accumulation, *reductions, growth = accuracy.PART.claims(rows)
-    assert {claim.verdict for claim in (accumulation, *reductions, growth)} == {"open"}
+    assert {claim.verdict for claim in (accumulation, *reductions, growth)} == {"undecided"}
     assert "p = 1.00 (seeds: 1)" in accumulation.evidence
     assert " to " not in growth.evidence.split("grows by")[1].split("extrapolated")[0]
 
@@ -164,7 +164,7 @@ def test_slopes_of_seeds_that_disagree_leave_the_claim_open():
     own = rows[rows["step"] == "LU"]
     pooled = stats.linregress(np.log(own["n"]), np.log(own["error"]))
     assert pooled.slope > stats.t.ppf(0.975, 28) * pooled.stderr
-    assert accuracy.PART.claims(rows)[0].verdict == "open"
+    assert accuracy.PART.claims(rows)[0].verdict == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_slopes_of_seeds_that_disagree_leave_the_claim_open():
     [
         ((10, 12, 9), "confirmed"),
         ((0.1, 0.12, 0.09), "contradicted"),
-        ((10, 0.1, 2), "open"),
-        ((10, 10), "open"),
+        ((10, 0.1, 2), "undecided"),
+        ((10, 10), "undecided"),
     ],
 )
 def test_whether_lbfgs_helps_is_decided_system_by_system(factors, verdict):
@@ -185,7 +185,9 @@ def test_whether_lbfgs_helps_is_decided_system_by_system(factors, verdict):
     assert "n = 100)" in claim.statement
 
 
-@pytest.mark.parametrize(("power", "verdict"), [(0.1, "confirmed"), (2.0, "open"), (0.8, "open")])
+@pytest.mark.parametrize(
+    ("power", "verdict"), [(0.1, "confirmed"), (2.0, "undecided"), (0.8, "undecided")]
+)
 def test_growth_to_the_papers_larger_target_is_extrapolated(power, verdict):
     """From 36,864 to 90,000 equations n grows by 2.44, its 0.8th power by 2.04."""
     claim = accuracy.PART.claims(growing(power))[-1]
@@ -200,7 +202,7 @@ def test_a_page_of_one_task_has_a_table_a_figure_and_open_claims(part, layer):
     rows = measure(layer=LAYER, seed=SEED, options=(), **arguments)
     assert len(part.PART.summary(rows)) == rows.get("step", pd.Series([0])).nunique()
     assert part.PART.caption_for(rows)
-    assert {claim.verdict for claim in part.PART.claims(rows)} == {"open"}
+    assert {claim.verdict for claim in part.PART.claims(rows)} == {"undecided"}
     with style():
         assert image(part.PART.draw(rows), "png")[1:4] == b"PNG"
 
@@ -255,7 +257,7 @@ def solves(power, limited=()):
 
 
 @pytest.mark.parametrize(
-    ("power", "verdict"), [(-1.0, "confirmed"), (1.0, "contradicted"), (0.0, "open")]
+    ("power", "verdict"), [(-1.0, "confirmed"), (1.0, "contradicted"), (0.0, "undecided")]
 )
 def test_whether_more_features_help_lbfgs_is_decided_at_each_size(power, verdict):
     claims = excess_layers.PART.claims(solves(power))
@@ -266,7 +268,7 @@ def test_whether_more_features_help_lbfgs_is_decided_at_each_size(power, verdict
 def test_a_size_with_one_seed_is_open():
     rows = solves(-1.0)
     claims = excess_layers.PART.claims(rows[(rows["n"] == 10_000) | (rows["seed"] == 0)])
-    assert [claim.verdict for claim in claims] == ["confirmed", "open"] * 2
+    assert [claim.verdict for claim in claims] == ["confirmed", "undecided"] * 2
     assert (
         "is 27.7 times that with 2% (geometric mean of 1 paired by seed; sizes"
         in claims[1].evidence
@@ -281,15 +283,15 @@ def test_iterations_that_the_limit_cut_are_lower_bounds():
     whole = solves(-1.0)
     assert excess_layers.PART.claims(whole)[2].verdict == "confirmed"
     cut = excess_layers.PART.claims(solves(-1.0, (0.05, 2.0)))[2]
-    assert (cut.verdict, cut.evidence[:18]) == ("open", "at the largest sha")
+    assert (cut.verdict, cut.evidence[:18]) == ("undecided", "at the largest sha")
     single = excess_layers.PART.claims(whole[whole["share"] == 1.0])
     assert {(one.verdict, one.evidence) for one in single} == {
-        ("open", "only one share was computed.")
+        ("undecided", "only one share was computed.")
     }
     later = whole.assign(iterations=5000 - whole["iterations"])
     assert excess_layers.PART.claims(later)[2].verdict == "contradicted"
     limited = later.assign(at_limit=later["share"] == 0.05)
-    assert excess_layers.PART.claims(limited)[2].verdict == "open"
+    assert excess_layers.PART.claims(limited)[2].verdict == "undecided"
 
 
 def test_the_papers_bounds_count_from_the_minimum_width():

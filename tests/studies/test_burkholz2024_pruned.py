@@ -152,7 +152,7 @@ def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
     table = pruned.PART.summary(rows).set_index(["kept by", "kept / n"])["loss at most 0.1"]
     assert table["least L1 norm, refit"].to_dict() == {
         1.0: "yes",
-        0.9: "open",
+        0.9: "undecided",
         0.8: "no",
         0.6: "yes",
     }
@@ -161,11 +161,11 @@ def test_the_answer_is_the_smallest_share_whose_whole_interval_is_small():
 
 def test_one_seed_or_scattered_ones_decide_nothing():
     rows = finished("refit", {0.9: 0.05}, seeds=1)
-    assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["open"]
+    assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["undecided"]
     assert "magnitude, refit none [0.9 n] (relu)" in pruned.PART.caption_for(rows)
     rows = finished("refit", {0.9: 0.05})
     rows["accuracy"] -= [0.0, 0.0, 3.0]
-    assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["open"]
+    assert pruned.PART.summary(rows)["loss at most 0.1"].tolist() == ["undecided"]
 
 
 def test_measured_errors_are_compared_with_those_derived():

@@ -44,7 +44,7 @@ def both(paper, minimum, width="16"):
 @pytest.mark.parametrize("way", ["minimum", "exact"])
 @pytest.mark.parametrize(
     ("loss", "half_width", "verdict"),
-    [(0.01, 0.02, "confirmed"), (0.04, 0.02, "open"), (-0.09, 0.02, "contradicted")],
+    [(0.01, 0.02, "confirmed"), (0.04, 0.02, "undecided"), (-0.09, 0.02, "contradicted")],
 )
 def test_losses_are_about_zero_in_every_cell(way, loss, half_width, verdict):
     (claim,) = CLAIMS([cell(way, loss, half_width), cell(way, 0.0, 0.01)])
@@ -58,14 +58,14 @@ def test_losses_are_about_zero_in_every_cell(way, loss, half_width, verdict):
 @pytest.mark.parametrize("lacking", [unfinished(cell("exact")), cell("exact", differ=(0,))])
 def test_a_cell_that_is_not_finished_or_has_one_network_leaves_losses_open(lacking):
     assert CLAIMS([cell("exact")])[0].verdict == "confirmed"
-    assert CLAIMS([cell("exact"), lacking])[0].verdict == "open"
+    assert CLAIMS([cell("exact"), lacking])[0].verdict == "undecided"
 
 
 @pytest.mark.parametrize(
     ("paper", "minimum", "verdict"),
     [
         ([(3, 4, 5), (4, 4, 4), (5, 5, 5)], [(1, 1, 1), (1, 1, 1), (1, 1, 1)], "confirmed"),
-        ([(9, 9, 9), (1, 1, 1), (1, 1, 1)], [(1, 1, 1), (1, 1, 1), (1, 1, 1)], "open"),
+        ([(9, 9, 9), (1, 1, 1), (1, 1, 1)], [(1, 1, 1), (1, 1, 1), (1, 1, 1)], "undecided"),
         ([(1, 1, 1), (1, 1, 2), (1, 1, 1)], [(5, 5, 5), (5, 5, 6), (5, 5, 6)], "contradicted"),
     ],
 )
@@ -80,7 +80,7 @@ def test_each_width_is_judged_for_itself_and_one_network_decides_nothing():
     cells = both([(9, 9, 9)] * 3, [(1, 1, 2), (1, 1, 1), (1, 1, 1)])
     cells += both([(7,)], [(2,)], width="64")
     verdicts = [claim.verdict for claim in CLAIMS(cells)]
-    assert verdicts == ["confirmed", "confirmed", "open", "open"]
+    assert verdicts == ["confirmed", "confirmed", "undecided", "undecided"]
     losses, variations = CLAIMS(cells)[2:]
     assert losses.evidence.endswith("; losses: 0.00 to 0.00 (1 of 1 cell, 1 network).")
     assert variations.statement.endswith("(here targets of width 64).")
@@ -92,7 +92,7 @@ def test_cells_whose_predictions_were_not_counted_are_not_compared():
     cells = both([(None, 1, 1)] * 3, [(1, 1, 1)] * 3)
     assert [claim.where for claim in CLAIMS(cells)] == ["Sect. 3.2, Table 1"]
     cells = both([(None, 1, 1), (8, 8, 8), (8, 8, 9), (8, 8, 8)], [(1, 1, 1)] * 4)
-    assert CLAIMS(cells)[1].verdict == "open"
+    assert CLAIMS(cells)[1].verdict == "undecided"
     assert "(3 of 4 cells, averaged by target)" in CLAIMS(cells)[1].evidence
 
 
@@ -137,8 +137,8 @@ def few_more(excess, loss, error=1e-5):
 
 @pytest.mark.parametrize(
     ("losses", "verdict"),
-    [((0.0, 0.01), "confirmed"), ((0.0, 0.045), "open"), ((0.0, 0.1), "contradicted")]
-    + [((0.0, None), "open")],
+    [((0.0, 0.01), "confirmed"), ((0.0, 0.045), "undecided"), ((0.0, 0.1), "contradicted")]
+    + [((0.0, None), "undecided")],
 )
 def test_lbfgs_with_more_features_than_n_is_near_perfect_where_every_loss_is_about_zero(
     losses, verdict
@@ -170,7 +170,7 @@ def smooth(value, difference, unconverged=0, depth=4):
         ([smooth(1.0, 3.9), smooth(0.1, 0.39)], "confirmed"),
         ([smooth(1.0, 3.9), smooth(0.1, 0.41)], "contradicted"),
         ([smooth(1.0, 3.9), smooth(0.1, 9.0, unconverged=1)], "confirmed"),
-        ([smooth(1.0, 3.9), smooth(0.1, None)], "open"),
+        ([smooth(1.0, 3.9), smooth(0.1, None)], "undecided"),
         ([smooth(1.0, math.nan), smooth(0.1, 0.39)], "contradicted"),
         ([smooth(1.0, 3.9), smooth(0.1, math.nan)], "contradicted"),
     ],

@@ -32,12 +32,12 @@ def test_the_narrowest_residual_layers_train_the_papers_four_times():
 def test_one_draw_that_fails_leaves_the_claim_open(rows):
     rows = rows.copy()
     rows.loc[len(rows) - 1, "error"] *= 1e9
-    assert residual_blocks.PART.claims(rows)[0].verdict == "open"
+    assert residual_blocks.PART.claims(rows)[0].verdict == "undecided"
 
 
 def test_a_state_that_always_takes_four_times_as_many_leaves_the_claim_open(rows):
     filled = rows["before"] == residual_blocks.FILLED
     more = rows.assign(scales=rows["scales"].where(~filled, rows["scales"] * 4))
-    assert residual_blocks.PART.claims(more)[0].verdict == "open"
+    assert residual_blocks.PART.claims(more)[0].verdict == "undecided"
     once = rows.assign(scales=rows["scales"].where(rows["blocks"] == 1, rows["scales"] * 4))
     assert residual_blocks.PART.claims(once)[0].verdict == "contradicted"

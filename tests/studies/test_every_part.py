@@ -29,7 +29,7 @@ VERDICTS = {
     "Eq. 8": "confirmed",
     "Corollary 2": "confirmed",
     "Beyond Corollary 2: feature maps": "contradicted",
-    "Beyond Appendix D: β": "open",
+    "Beyond Appendix D: β": "undecided",
     "Beyond Appendix C: the limit": "contradicted",
     "Theorem 2": "false as stated",
     "Theorem 2, repaired": "confirmed",

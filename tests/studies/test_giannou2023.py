@@ -200,7 +200,7 @@ def test_the_schedule_is_open_since_one_run_selected_it():
     assert [claim.verdict for claim in part.claims(_compared(errors))] == [
         "confirmed",
         "confirmed",
-        "open",
+        "undecided",
     ]
 
 
@@ -268,8 +268,8 @@ def test_a_scale_has_the_papers_numbers():
 @pytest.mark.parametrize(
     ("counts", "verdict"),
     [
-        ({6: (10, 10), 8: (10, 10)}, "open"),  # too few draws for 1 - 1/d to be shown
-        ({16: (400, 400), 64: (397, 400)}, "open"),
+        ({6: (10, 10), 8: (10, 10)}, "undecided"),  # too few draws for 1 - 1/d to be shown
+        ({16: (400, 400), 64: (397, 400)}, "undecided"),
         ({16: (400, 400), 64: (400, 400)}, "confirmed"),
         ({16: (400, 400), 64: (380, 400)}, "contradicted"),
     ],

@@ -192,7 +192,7 @@ def decided(claims, word):
     [
         ([1e-5, 2e-5, 1.5e-5], "confirmed"),
         ([1e-1, 2e-1, 1.5e-1], "contradicted"),
-        ([1e-5, 1, 1e-2], "open"),
+        ([1e-5, 1, 1e-2], "undecided"),
     ],
 )
 def test_whether_more_features_help_is_decided_by_paired_intervals(many, verdict):
@@ -205,7 +205,11 @@ def test_whether_more_features_help_is_decided_by_paired_intervals(many, verdict
 
 @pytest.mark.parametrize(
     ("preconditioned", "verdict"),
-    [([1e-5, 2e-5, 1e-5], "confirmed"), ([1.0, 2, 3], "contradicted"), ([1e-5, 1, 1e-2], "open")],
+    [
+        ([1e-5, 2e-5, 1e-5], "confirmed"),
+        ([1.0, 2, 3], "contradicted"),
+        ([1e-5, 1, 1e-2], "undecided"),
+    ],
 )
 def test_preconditioning_is_decided_at_one_limit_of_iterations_and_without_excess(
     preconditioned, verdict
@@ -223,7 +227,7 @@ def test_preconditioning_is_decided_at_one_limit_of_iterations_and_without_exces
 
 
 @pytest.mark.parametrize(
-    ("power", "verdict"), [(2.0, "confirmed"), (0.0, "open"), (-2.0, "contradicted")]
+    ("power", "verdict"), [(2.0, "confirmed"), (0.0, "undecided"), (-2.0, "contradicted")]
 )
 def test_growth_with_the_size_is_the_slope_of_logarithms(power, verdict):
     noise = (0.9, 1.0, 1.1)
@@ -246,7 +250,7 @@ def test_growth_with_the_size_is_the_slope_of_logarithms(power, verdict):
 def test_a_single_seed_decides_nothing():
     rows = pd.DataFrame(every_solver([1e-2]) + every_solver([1e-6], excess=100))
     claims = conditioning.PART.claims(rows)
-    assert {claim.verdict for claim in claims} == {"open"}
+    assert {claim.verdict for claim in claims} == {"undecided"}
 
 
 def aligned(features, target, errors, hidden=100, assignment=math.nan, **row):
@@ -273,7 +277,7 @@ def all_pairs(errors, id_cond, **row):
     [
         ([0.05, 0.051, 0.049], "contradicted", "confirmed"),
         ([0.1, 0.101, 0.099], "confirmed", "contradicted"),
-        ([0.01, 0.2, 0.05], "open", "open"),
+        ([0.01, 0.2, 0.05], "undecided", "undecided"),
     ],
 )
 def test_whether_id_cond_is_less_suitable_is_decided_for_each_search(id_cond, less, more):
@@ -296,7 +300,7 @@ def test_whether_id_cond_is_less_suitable_is_decided_for_each_search(id_cond, le
     [
         ([0.0690, 0.0701, 0.0712], "confirmed"),  # little, and in every draw
         ([0.08, 0.081, 0.083], "contradicted"),
-        ([0.01, 0.15, 0.07], "open"),
+        ([0.01, 0.15, 0.07], "undecided"),
     ],
 )
 def test_low_rank_is_easier_to_match_where_less_is_left_than_of_full_rank(low, verdict):
@@ -308,7 +312,7 @@ def test_low_rank_is_easier_to_match_where_less_is_left_than_of_full_rank(low, v
 
 
 @pytest.mark.parametrize(
-    ("own", "verdict"), [(0.069, "confirmed"), (0.05, "contradicted"), (0.0635, "open")]
+    ("own", "verdict"), [(0.069, "confirmed"), (0.05, "contradicted"), (0.0635, "undecided")]
 )
 def test_similar_distributions_help_much_or_not_by_one_pooled_interval(own, verdict):
     rows = pd.DataFrame(all_pairs([0.07, 0.0701, 0.0699], [0.05, 0.05, 0.05]))
@@ -335,7 +339,7 @@ def test_products_through_more_channels_than_outputs_have_no_low_rank():
     rows = pd.DataFrame(all_pairs([0.07, 0.071], [0.05, 0.05]))
     assert decided(alignment.PART.claims(rows), "Low rank targets").verdict == "false as stated"
     low = rows.assign(rank=20)
-    assert decided(alignment.PART.claims(low), "Low rank targets").verdict == "open"
+    assert decided(alignment.PART.claims(low), "Low rank targets").verdict == "undecided"
 
 
 def test_masks_of_low_density_are_fitted_by_id_cond_features_alone():
@@ -413,14 +417,14 @@ def test_masks_are_fitted_by_permuting_where_they_are_not_without(greedy, unperm
 @pytest.mark.parametrize(("density", "verdict"), [(0.3, "confirmed"), (0.7, "contradicted")])
 def test_a_density_at_which_every_draw_is_fitted_is_low_or_not(density, verdict):
     rows = masked("ID cond", density, [0.1] * 10, 0.0) + masked("He normal", density, [0.1], 0.1)
-    for draws, expected in ((10, verdict), (9, "open")):
+    for draws, expected in ((10, verdict), (9, "undecided")):
         some = pd.DataFrame([row for row in rows if row["seed"] < draws])
         assert decided(masks.PART.claims(some), "disappointingly low").verdict == expected
 
 
 @pytest.mark.parametrize(
     ("greedy", "verdict"),
-    [([0.1, 0.102], "contradicted"), ([0.19, 0.195], "confirmed"), ([0.1, 0.19], "open")],
+    [([0.1, 0.102], "contradicted"), ([0.19, 0.195], "confirmed"), ([0.1, 0.19], "undecided")],
 )
 def test_a_lower_error_counts_only_where_a_quarter_is_gone(greedy, verdict):
     rows = masked("ID cond", 0.7, greedy, 0.1) + masked("He normal", 0.7, greedy, 0.1)

@@ -65,7 +65,7 @@ def test_full_rank_factors_do_not_make_m_full_rank():
     rows = ranks.examples()
     assert list(rows["smallest_rank"]) == [2, 3, 4]
     assert verdicts(ranks.PART, rows) == {"Theorem 2.1": "false as stated"}
-    assert verdicts(ranks.PART, rows[2:]) == {"Theorem 2.1": "open"}
+    assert verdicts(ranks.PART, rows[2:]) == {"Theorem 2.1": "undecided"}
     (claim,) = ranks.PART.claims(rows)
     assert "two bases" not in claim.evidence  # that one is no counterexample
 
@@ -124,9 +124,9 @@ def test_the_verdict_on_the_printed_density_rests_on_fewer_features_than_equatio
         aspect: spectrum_part.measure_spectrum("orthogonal", aspect, 30, 2) for aspect in (0.8, 1.2)
     }
     assert verdicts(spectrum_part.PART, rows[0.8])[where] == "false as stated"
-    assert verdicts(spectrum_part.PART, rows[1.2])[where] == "open"
+    assert verdicts(spectrum_part.PART, rows[1.2])[where] == "undecided"
     blurred = rows[0.8].assign(mean_distance=0.1)
-    assert verdicts(spectrum_part.PART, blurred)[where] == "open"
+    assert verdicts(spectrum_part.PART, blurred)[where] == "undecided"
     printed = np.diff(printed_law.printed_distribution(spectrum_part.BINS, 0.8))
     drawn_from_it = rows[0.8].assign(
         density=printed / np.diff(spectrum_part.BINS), mean_distance=0.08, distance_half_width=0.01
@@ -189,9 +189,9 @@ def test_verdicts_on_eq_3_wait_for_every_kind_of_target():
     rows = {name: minimum_width.measure_targets(name, [2, 4], 3) for name in minimum_width.TARGETS}
     density, every = "Eq. 3, targets with a density", "Eq. 3, any target"
     normal = verdicts(minimum_width.PART, rows["normal"])
-    assert (normal[density], normal[every]) == ("confirmed", "open")
+    assert (normal[density], normal[every]) == ("confirmed", "undecided")
     identity = verdicts(minimum_width.PART, rows["identity"])
-    assert (identity.get(density), identity[every]) == (None, "open")
+    assert (identity.get(density), identity[every]) == (None, "undecided")
     found = verdicts(minimum_width.PART, pd.concat(rows.values(), ignore_index=True))
     assert (found[density], found[every]) == ("confirmed", "false as stated")
 
@@ -247,7 +247,7 @@ def test_verdicts_follow_the_rows():
     assert verdicts(descent.PART, descended)["Sect. 2.1, orthogonal weights"] == "false as stated"
     flat = descended.assign(condition_number=3.0, largest_off_diagonal=1e-9)
     assert verdicts(descent.PART, flat) == {
-        "Sect. 2.1, double descent": "open",
+        "Sect. 2.1, double descent": "undecided",
         "Sect. 2.1, orthogonal weights": "confirmed",
     }
     enumerated = matching_bound.enumerate_targets(2, 2, [0.5])
@@ -261,7 +261,7 @@ def test_a_statement_about_a_probability_holds_only_where_its_whole_interval_doe
     """Promised 0.9: a share of 0.897 [0.877, 0.915] decides nothing."""
     row = {"setting": "c2 = 5, own inputs, k = 2", "feature_density": 0.8, "draws": 1000}
     row |= {"theorem": "Fig. 1 (e), k in print", "bound": 0.9, "bound_kind": "at least"}
-    shares = {"confirmed": (950, 0.93, 0.96), "open": (897, 0.877, 0.915)}
+    shares = {"confirmed": (950, 0.93, 0.96), "undecided": (897, 0.877, 0.915)}
     shares["false as stated"] = (109, 0.09, 0.13)
     for verdict, (matched, low, high) in shares.items():
         one = row | {"matched": matched, "share_low": low, "share_high": high}
@@ -295,7 +295,7 @@ def test_the_size_claim_is_a_trend_and_noise_leaves_it_open():
     for exponent, spread, verdict in (
         (1, 0.1, "confirmed"),
         (-1, 0.1, "contradicted"),
-        (0.05, 3, "open"),
+        (0.05, 3, "undecided"),
     ):
         kappa = table["channels"] ** (2.0 * exponent) * np.exp(spread * table["noise"])
         found = verdicts(descent.PART, table.assign(condition_number=kappa))

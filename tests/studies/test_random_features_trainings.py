@@ -56,7 +56,7 @@ def test_the_share_of_the_step_is_a_mean_of_ratios_over_seeds():
     ("matched", "verdicts"),
     [
         ([61.0, 62, 63], ["confirmed", "contradicted", "confirmed"]),  # the step explains little
-        ([60.0, 78, 70], ["confirmed", "open", "open"]),
+        ([60.0, 78, 70], ["confirmed", "undecided", "undecided"]),
         ([78.0, 79.1, 80], ["confirmed", "confirmed", "contradicted"]),
     ],
 )
@@ -74,7 +74,7 @@ def test_the_sentence_in_print_is_open_for_trainings_shorter_than_its_own(epochs
 
 def test_one_seed_decides_nothing():
     rows = trained({name: [value[0]] for name, value in GAP.items()})
-    assert {claim.verdict for claim in scales.PART.claims(rows)} == {SIZE, "open"}
+    assert {claim.verdict for claim in scales.PART.claims(rows)} == {SIZE, "undecided"}
 
 
 def test_differences_are_paired_by_seed_and_the_heading_counts_them():
@@ -134,20 +134,20 @@ TABLE1 = {
 
 def test_the_claims_on_table_1_rest_on_pooled_rows_and_on_the_factors_themselves():
     cost, cause, order = conditioned.PART.claims(trained(TABLE1))
-    assert (cost.verdict, cause.verdict) == ("confirmed", "open")
+    assert (cost.verdict, cause.verdict) == ("confirmed", "undecided")
     apart = np.diff([factors_at(10123), factors_at(1541601)], axis=0)
     said = conditioned.quantiles_apart([10123, 1541601])
     assert said == pytest.approx(np.sqrt(np.mean(apart**2)), rel=0.25)
     assert f"{said:.2g}" in order.evidence
-    assert conditioned.PART.claims(trained({"1": [70.0]}))[0].verdict == "open"
+    assert conditioned.PART.claims(trained({"1": [70.0]}))[0].verdict == "undecided"
 
 
 def test_rows_of_table_1_have_no_order_unless_their_laws_differ_by_more_than_draws(monkeypatch):
     last = {"1541601": [60.0, 61, 62]}  # far below, whatever the reason
-    assert conditioned.PART.claims(trained(TABLE1 | last))[-1].verdict == "open"
+    assert conditioned.PART.claims(trained(TABLE1 | last))[-1].verdict == "undecided"
     monkeypatch.setattr(conditioned, "quantiles_apart", lambda _: 0.1)
     assert conditioned.PART.claims(trained(TABLE1 | last))[-1].verdict == "confirmed"
-    assert conditioned.PART.claims(trained(TABLE1))[-1].verdict == "open"
+    assert conditioned.PART.claims(trained(TABLE1))[-1].verdict == "undecided"
 
 
 def test_seeds_added_after_looking_decide_nothing_on_table_1():
@@ -174,7 +174,11 @@ def decisions(rows):
 
 @pytest.mark.parametrize(
     ("shorter", "verdict"),
-    [([74.0, 75, 76], "confirmed"), ([80.0, 81, 79], "open"), ([90.0, 91, 92], "contradicted")],
+    [
+        ([74.0, 75, 76], "confirmed"),
+        ([80.0, 81, 79], "undecided"),
+        ([90.0, 91, 92], "contradicted"),
+    ],
 )
 def test_steps_are_matched_along_the_gradient_and_in_length(shorter, verdict):
     known = {
@@ -188,7 +192,7 @@ def test_steps_are_matched_along_the_gradient_and_in_length(shorter, verdict):
     assert word == verdict
     assert numbers["along"].startswith("-5.93 ± 0.29 (n=3); ")
     assert numbers["alone"].mean == pytest.approx(-0.97, abs=0.01)
-    assert decisions(trained(known))["steps"][0] == "open"
+    assert decisions(trained(known))["steps"][0] == "undecided"
     assert "steps" not in decisions(trained(TABLE1))
 
 
@@ -219,7 +223,11 @@ def factors_at(condition):
 
 @pytest.mark.parametrize(
     ("last", "verdict"),
-    [([75.0, 76, 77], "confirmed"), ([76.0, 80, 78], "open"), ([81.0, 82, 83], "contradicted")],
+    [
+        ([75.0, 76, 77], "confirmed"),
+        ([76.0, 80, 78], "undecided"),
+        ([81.0, 82, 83], "contradicted"),
+    ],
 )
 def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
     varied = {"no factors": [80.0, 81, 82], "log-uniform, 10": [79.0, 80.1, 81]}
@@ -229,7 +237,7 @@ def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
     assert claim.verdict == verdict
     assert "3 comparisons" in claim.evidence
     claim = conditioned.PART.claims(trained(varied))[-2]
-    assert claim.verdict == ("contradicted" if verdict == "contradicted" else "open")
+    assert claim.verdict == ("contradicted" if verdict == "contradicted" else "undecided")
     assert "not computed at 100" in claim.evidence
 
 
@@ -237,11 +245,11 @@ def test_spectra_that_vary_have_a_claim_of_their_own(last, verdict):
     ("interval", "equal", "loss"),
     [
         (Interval(0.1, 0.3, 3), "confirmed", "confirmed"),
-        (Interval(0.1, 2.0, 3), "open", "open"),
-        (Interval(0.9, 0.5, 3), "open", "open"),  # surely above 0, and perhaps below the margin
+        (Interval(0.1, 2.0, 3), "undecided", "undecided"),
+        (Interval(0.9, 0.5, 3), "undecided", "undecided"),  # above 0
         (Interval(3.0, 1.0, 3), "contradicted", "contradicted"),
         (Interval(-3.0, 1.0, 3), "contradicted", "confirmed"),
-        (Interval(0.1, None, 1), "open", "open"),
+        (Interval(0.1, None, 1), "undecided", "undecided"),
     ],
 )
 def test_equal_and_without_loss_need_an_interval_within_a_point(interval, equal, loss):
@@ -253,14 +261,16 @@ def test_the_page_of_sparse_works_with_any_single_task():
     steps = pd.DataFrame([{"density": 0.2, "steps": 20, "difference": 1e-13}])
     for rows in (steps, trained({sparse.ALL: [80.0]}), trained({sparse.MASKED[0.5]: [75.0]})):
         assert len(sparse.PART.summary(rows)) == 1
-        assert sparse.PART.claims(rows)[0].verdict == ("confirmed" if rows is steps else "open")
+        assert sparse.PART.claims(rows)[0].verdict == (
+            "confirmed" if rows is steps else "undecided"
+        )
     rows = pd.concat(
         [steps, trained({sparse.ALL: [80.0, 81, 82], sparse.MASKED[0.2]: [76.0, 77, 77.9]})]
     )
     in_print, loss = sparse.PART.claims(rows)[1:]
     assert loss.verdict == "contradicted"
     assert "4.03" in loss.evidence
-    assert in_print.verdict == "open"
+    assert in_print.verdict == "undecided"
     wide = sparse.PART.claims(rows.assign(width=64))[1]
     assert (wide.statement, wide.verdict) == (in_print.statement, "contradicted")
 
@@ -290,8 +300,8 @@ def trained_from_scratch(weights, target):
     [
         (70, 74, ["confirmed", "confirmed", "confirmed"]),
         (63, 84, ["confirmed", "confirmed", "contradicted"]),
-        (60, 61, ["open", "open", "open"]),
-        (50, 50, ["contradicted", "contradicted", "open"]),
+        (60, 61, ["undecided", "undecided", "undecided"]),
+        (50, 50, ["contradicted", "contradicted", "undecided"]),
     ],
 )
 def test_scratch_pairs_starts_and_targets_by_seed(weights, target, verdicts):
@@ -348,6 +358,6 @@ def test_scratch_trains_for_longer_what_has_one_excess():
 def test_scratch_decides_nothing_without_what_it_compares():
     rows = trained_from_scratch(69, 74)
     alone = scratch.PART.claims(rows[rows["inner"] != scratch.TARGET])
-    assert [claim.verdict for claim in alone] == ["open", "confirmed", "open"]
+    assert [claim.verdict for claim in alone] == ["undecided", "confirmed", "undecided"]
     one_seed = scratch.PART.claims(rows[rows["seed"] == 0])
-    assert {claim.verdict for claim in one_seed} == {"open"}
+    assert {claim.verdict for claim in one_seed} == {"undecided"}

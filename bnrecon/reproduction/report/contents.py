@@ -44,7 +44,7 @@ class Verdict:
     @property
     def beyond(self) -> bool:
         """Whether it is a question of ours, which the paper does not claim: its place says so."""
-        return self.claim.where.startswith("Beyond")
+        return self.claim.is_beyond
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         ),
     }
     # The trainings decide only if their variances are raised by about 15%.
-    literal = "open" if noise.empty or far.any() else raised
+    literal = "undecided" if noise.empty or far.any() else raised
     verdicts = {"as in Figure 7": raised, "15%": literal, "margin": "not at the paper's size"}
     more = [_decide_large(trained, largest)] if largest > PRINTED else []
     return merge((verdicts, numbers), *more)
@@ -238,7 +238,7 @@ def _decide_large(trained: pd.DataFrame, factor: float) -> Decisions:
     changes = _changes(trained, factor, 1 - 0.05 / count)
     lowered = [intervals.decide([-change]) for change in changes.values() if change is not None]
     raised = len(lowered) == count and set(lowered) == {"contradicted"}
-    verdict = "contradicted" if raised else "open"
+    verdict = "contradicted" if raised else "undecided"
     numbers = {"largest": factor, "data_sets": count, "changes": _with_ends(changes)}
     return {"large": "confirmed" if "confirmed" in lowered else verdict}, numbers
 

@@ -263,7 +263,7 @@ def _compare_widths(rows: pd.DataFrame, offset: float) -> tuple[str, dict[str, s
 def _list_regions(rows: pd.DataFrame, compared: dict[int, Interval]) -> str:
     """Mean regions with BN and with random biases, and what the intervals by width say of them."""
     means = rows.pivot_table("regions", "width", "setting")
-    words = {"confirmed": "more", "contradicted": "fewer", "open": "undecided"}
+    words = {"confirmed": "more", "contradicted": "fewer", "undecided": "undecided"}
     return ", ".join(
         f"{means.loc[width, 'BN']:.0f} and {means.loc[width, 'random bias']:.0f} "
         f"(K = {width}, {words[intervals.decide([interval])]})"

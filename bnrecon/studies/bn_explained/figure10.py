@@ -238,9 +238,9 @@ def decide(rows: pd.DataFrame) -> Decisions:
         for name, of_kind in (("best", best), ("fast", fast), ("folded", folded))
     }
     return {
-        "better": "open" if edge else intervals.decide(best.values()),
-        "faster": "open" if edge else intervals.decide(fast.values()),
-        "Section 4": "contradicted" if reasons == "contradicted" else "open",
+        "better": "undecided" if edge else intervals.decide(best.values()),
+        "faster": "undecided" if edge else intervals.decide(fast.values()),
+        "Section 4": "contradicted" if reasons == "contradicted" else "undecided",
         "Figure 5": "not at the paper's size",
     }, numbers | {"edge": edge, "translation": describe(translation)}
 

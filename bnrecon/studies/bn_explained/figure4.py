@@ -364,7 +364,7 @@ def _check_probes(rows: pd.DataFrame) -> Decisions:
     rows = rows[rows["kind"] == "probes"]
     total, probes = rows["exact"].sum(), int(rows["probes"].iloc[0])
     ratio = rows["estimated"].sum() / total
-    return {"Method of Figure 4": "open" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
+    return {"Method of Figure 4": "undecided" if total < 1000 else bool(abs(ratio - 1) < 0.03)}, {
         "probes": probes,
         "probed": 100 * ratio,
         "images": int(rows["points"].sum()),

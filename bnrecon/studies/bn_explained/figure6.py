@@ -333,7 +333,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     one_sided = first["one_sided"].sum()
     verdicts: dict[str, bool | str] = {
         "variability": intervals.decide(every, least=2),
-        "sides": "false as stated" if one_sided else "open",
+        "sides": "false as stated" if one_sided else "undecided",
     }
     numbers: dict[str, Any] = {
         "expected": expected_ratio(),

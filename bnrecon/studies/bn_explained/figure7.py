@@ -202,7 +202,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     # Without replacement one variance that is off Eq. 13 contradicts it.
     return {
         "green": _decide_mean(ratios.loc[[("independent", "mean")]]),
-        "black": "open" if _near(ratios.loc[["shuffled"]]).all() else "contradicted",
+        "black": "undecided" if _near(ratios.loc[["shuffled"]]).all() else "contradicted",
         "red": _decide_noise(ratios.loc[["controlled"]]),
     }, numbers | SIZES
 
@@ -212,10 +212,10 @@ def _range(values: pd.Series) -> str:
 
 
 def _decide_mean(ratios: pd.DataFrame) -> str:
-    """Of Eq. 13, within four standard errors; where these are large it is open."""
+    """Of Eq. 13, within four standard errors; where these are large it is undecided."""
     if not _near(ratios).all():
         return "contradicted"
-    return "confirmed" if (4 * ratios["printed_error"] < CLOSE).all() else "open"
+    return "confirmed" if (4 * ratios["printed_error"] < CLOSE).all() else "undecided"
 
 
 def _near(ratios: pd.DataFrame) -> pd.Series:
@@ -226,7 +226,7 @@ def _decide_noise(ratios: pd.DataFrame) -> str:
     off, width = (ratios["repaired"] - 1).abs(), 4 * ratios["repaired_error"]
     if (off + width < CLOSE).all():
         return "confirmed"
-    return "contradicted" if (off - width > CLOSE).any() else "open"
+    return "contradicted" if (off - width > CLOSE).any() else "undecided"
 
 
 def tasks(scale: str, _options: Sequence[str]) -> list[Task]:

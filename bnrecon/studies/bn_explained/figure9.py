@@ -219,7 +219,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     closer = bool(ranks) and all(rank.sign > 0 for rank in ranks.values())
     return {
         "Eq. 8, Figure 9": bool(numbers["worst"] < 1e-9),
-        "deeper": closer or "open",
+        "deeper": closer or "undecided",
         "proportional": bool(networks["spread"].max() < 1 + 1e-9),
     }, numbers
 

@@ -328,7 +328,7 @@ def _decide_layer(ratios: pd.DataFrame) -> Decisions:
         "variances": span(large["repaired"], ".2f"),
     }
     holds = bool(_agrees(shared, "mean").all())
-    return {"setting": holds if _agrees(fixed, "mean").all() else "open"}, numbers
+    return {"setting": holds if _agrees(fixed, "mean").all() else "undecided"}, numbers
 
 
 PART = part(__file__, tasks, summarize, draw, decide)

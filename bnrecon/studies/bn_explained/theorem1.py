@@ -283,7 +283,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
     for name, values in (("maps", maps), ("learned", learned), ("rise", rise)):
         numbers[name] = [values.min(), values.max()]
     verdicts["feature maps"] = bool(maps.max() < TOLERANCE)
-    verdicts["beta"] = True if rise.max() > UNDONE else "open"
+    verdicts["beta"] = True if rise.max() > UNDONE else "undecided"
     return verdicts, numbers
 
 

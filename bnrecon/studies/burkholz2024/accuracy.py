@@ -295,7 +295,7 @@ def _accumulation(rows: pd.DataFrame) -> Decision:
     of_step = rows[rows["step"] == LU]
     slopes = exponents(of_step, "n", "error")
     if not slopes:
-        return "accumulation, one size", "open", {}
+        return "accumulation, one size", "undecided", {}
     numbers = {"slopes": written(slopes), "sizes": _sizes(of_step)}
     return "accumulation", decide([mean_interval(slopes)]), numbers
 
@@ -338,11 +338,11 @@ def _growth(rows: pd.DataFrame) -> Decision:
     of_step = rows[rows["step"] == LBFGS]
     slopes = exponents(of_step, "n", "assembled_error")
     if not slopes:
-        return "growth, one size", "open", numbers
+        return "growth, one size", "undecided", numbers
     growth = geometric_mean((large / small) ** slope for slope in slopes)
     below = decide([math.log(GROWTH) - growth.logarithm])
     numbers |= {"growth": growth, "sizes": _sizes(of_step), "seeds": len(slopes)}
-    return "growth", "confirmed" if below == "confirmed" else "open", numbers
+    return "growth", "confirmed" if below == "confirmed" else "undecided", numbers
 
 
 def _sizes(rows: pd.DataFrame) -> str:

@@ -24,7 +24,7 @@ def judge(cells: Sequence[Cell]) -> Decisions:
     if not shares:
         return []
     within = all(share <= 1 for share in shares)  # a NaN is not
-    holds = "confirmed" if len(finished) == len(smooth) else "open"
+    holds = "confirmed" if len(finished) == len(smooth) else "undecided"
     others = len(finished) - len(kept)
     numbers = {
         "kept": len(kept),

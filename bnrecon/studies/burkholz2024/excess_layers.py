@@ -170,7 +170,7 @@ def _more_accurate(ends: _Ends, sizes: int) -> Decision:
     few, many, numbers = ends
     errors = pd.merge(few, many, on="seed")
     if errors.empty or numbers["few"] == numbers["many"]:
-        return "accurate, one share", "open", numbers
+        return "accurate, one share", "undecided", numbers
     factor = geometric_mean(errors["error_x"] / errors["error_y"])
     pairs = factor.logarithm.n
     spread = ", 95% Student-t interval of the logarithms" if pairs > 1 else ""
@@ -188,12 +188,12 @@ def _faster(ends: _Ends) -> Decision:
     few, many, numbers = ends
     least = paired_difference(few, many, "iterations")
     if least is None or numbers["few"] == numbers["many"]:
-        return "faster, one share", "open", numbers
+        return "faster, one share", "undecided", numbers
     if many["at_limit"].any():
-        return "faster, stopped", "open", numbers
+        return "faster, stopped", "undecided", numbers
     verdict = decide([least])
     if verdict == "contradicted" and few["at_limit"].any():
-        verdict = "open"
+        verdict = "undecided"
     spread = " (95% Student-t interval)" if least.n > 1 else ""
     return "faster", verdict, numbers | {"least": least, "spread": spread}
 

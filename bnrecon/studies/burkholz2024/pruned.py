@@ -142,7 +142,9 @@ def _verdict(method: str, losses: dict[str, Interval], targets: int) -> str:
     if len(by_word) == 1 and len(losses) == targets:
         return next(iter(by_word))
     return "; ".join(
-        f"{word}: {', '.join(by_word[word])}" for word in ("yes", "open", "no") if word in by_word
+        f"{word}: {', '.join(by_word[word])}"
+        for word in ("yes", "undecided", "no")
+        if word in by_word
     )
 
 
@@ -156,7 +158,7 @@ def is_small(method: str, loss: Interval) -> str:
     half_width = 0.0 if method == WEIGHTS else loss.half_width  # nothing in these is random
     limit = LOSS + 1e-9  # accuracies are multiples of 1 / images, but not as floating point
     if half_width is None or loss.mean - half_width <= limit < loss.mean + half_width:
-        return "open"
+        return "undecided"
     return "yes" if loss.mean + half_width <= limit else "no"
 
 

@@ -125,7 +125,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         if tanh == tanh and sigmoid == sigmoid and centred == centred:
             # One training each: a verdict only where the difference is far beyond a seed's.
             clear = centred - sigmoid > 2 and abs(centred - tanh) < 1
-            verdicts["padding"] = "confirmed" if clear else "open"
+            verdicts["padding"] = "confirmed" if clear else "undecided"
             numbers |= {
                 "centred": f"{centred:.2f}",
                 "sigmoid": f"{sigmoid:.2f}",

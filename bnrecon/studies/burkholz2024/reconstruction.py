@@ -194,7 +194,7 @@ def judge(table: str, cells: Sequence[Cell]) -> Decisions:
     """The claims on a table whose cells are rebuilt in three ways, by the width of the targets.
 
     A claim of which no cell is finished is left out; one of which a cell is not finished, or has
-    one network, is open.
+    one network, is undecided.
 
     Args:
         table: as "Table 1".

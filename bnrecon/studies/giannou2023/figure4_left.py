@@ -32,7 +32,7 @@ def decide(rows: pd.DataFrame) -> Decisions:
         "largest": int((chosen["learning_rate"] == max(LEARNING_RATES)).sum()),
     }
     verdicts = {"both": teacher == student == sides, "student": student == sides}
-    return verdicts | {"schedule": "open"}, numbers
+    return verdicts | {"schedule": "undecided"}, numbers
 
 
 TASKS = compared_tasks("side")

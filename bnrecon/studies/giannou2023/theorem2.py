@@ -158,13 +158,13 @@ def decide(rows: pd.DataFrame) -> Decisions:
     solved = rows[rows["functional_error"] <= HELD]
     worst, least = whole["condition"].max(), solved["smallest_scale"].min()
     verdicts: dict[str, bool | str] = {
-        "exact": "open" if math.isnan(exact) else bool(exact < 1e-50),
+        "exact": "undecided" if math.isnan(exact) else bool(exact < 1e-50),
         "every target": "false as stated",
     }
     if len(whole):
-        verdicts["rank"] = "confirmed" if worst < 1e12 else "open"
+        verdicts["rank"] = "confirmed" if worst < 1e12 else "undecided"
     if len(solved):
-        verdicts["scales"] = "confirmed" if least > 1e-10 else "open"
+        verdicts["scales"] = "confirmed" if least > 1e-10 else "undecided"
     numbers = {"exact": exact, "digits": DIGITS, "unknowns": MOST_UNKNOWNS, "limits": limits(rows)}
     numbers |= {"products": len(whole), "side": whole["side"].max(), "worst": worst}
     numbers |= {"least": least, "chains": len(solved), "held": HELD}

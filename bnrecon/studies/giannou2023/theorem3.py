@@ -253,7 +253,7 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
             break
         held.insert(0, side)
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
-    return "confirmed" if held else "contradicted" if fails else "open", {
+    return "confirmed" if held else "contradicted" if fails else "undecided", {
         "since": f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown",
         "bounds": ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items()),
     }
@@ -264,7 +264,10 @@ def decide_remark_3(rows: pd.DataFrame) -> Decision:
     by_side = rows.groupby("side", sort=True)
     ratios = [half_density(group) / bound_crossing(side) for side, group in by_side]
     ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
-    return "open", {"low": min(ratios, default=math.nan), "high": max(ratios, default=math.nan)}
+    return "undecided", {
+        "low": min(ratios, default=math.nan),
+        "high": max(ratios, default=math.nan),
+    }
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:
@@ -287,7 +290,7 @@ def decide_step_4(rows: pd.DataFrame) -> Decision:
         )
     printed = rows[rows["multiple"] == 1]
     share = 1 - (printed["invertible"] / printed["draws"]).min() if len(printed) else math.nan
-    return "false as stated" if share > 0.5 else "open", {"shares": "; ".join(shares)}
+    return "false as stated" if share > 0.5 else "undecided", {"shares": "; ".join(shares)}
 
 
 SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}

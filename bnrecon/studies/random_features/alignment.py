@@ -322,7 +322,7 @@ def _called_low_rank(rows: pd.DataFrame) -> list[Decision]:
         for hidden, group in others.groupby("hidden")
     )
     numbers = {"channels": channels, "full": full, "of": len(ranks)}
-    verdict = "false as stated" if full == len(ranks) else "open"
+    verdict = "false as stated" if full == len(ranks) else "undecided"
     return [("called", verdict, numbers | {"sums": sums or "not computed"})]
 
 

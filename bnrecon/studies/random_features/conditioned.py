@@ -165,7 +165,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     added = paired_difference_by(both, "setting", POOLED, BASELINE)
     decisions: list[Decision] = [
         ("cost", decide_fall(cost), {"cost": cost or NOT_YET, "added": added or NOT_YET}),
-        ("cause", "open", {}),
+        ("cause", "undecided", {}),
     ]
     longer = {
         condition: paired_difference_by(rows, "setting", name, LONG_BASELINE)
@@ -188,7 +188,7 @@ def _order(rows: pd.DataFrame) -> Decision:
     difference = paired_difference_by(rows[rows["seed"].isin(DECIDING)], "setting", after, before)
     numbers = {"before": REPORTED[before]["test"], "after": REPORTED[after]["test"]}
     numbers |= {"apart": apart, "drawn": drawn, "factors": WEIGHTS}
-    verdict = "open" if apart < drawn else decide_fall(difference)
+    verdict = "undecided" if apart < drawn else decide_fall(difference)
     return "order", verdict, numbers | {"difference": difference or NOT_YET}
 
 

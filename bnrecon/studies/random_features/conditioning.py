@@ -211,7 +211,7 @@ def _growth(
     """At c1 = n: the trend of a logarithm over that of the size, for each distribution."""
     slopes = _slopes(rows, logarithm)
     if not slopes:
-        return [(f"{name}, few sizes", "open", {"sizes": SIZES})] if len(rows) else []
+        return [(f"{name}, few sizes", "undecided", {"sizes": SIZES})] if len(rows) else []
     above = {"above": count_signs(slopes)[1], "of": len(slopes)}
     means = {
         "means": _means(rows, column, "channels"),
@@ -234,7 +234,7 @@ def _verdict(intervals: Sequence[Interval]) -> str:
     if below == len(intervals):
         return "confirmed"
     above = count_signs(one.widened(len(intervals)) for one in intervals)[1]
-    return "contradicted" if above and not below else "open"
+    return "contradicted" if above and not below else "undecided"
 
 
 def _compare(one: pd.DataFrame, other: pd.DataFrame, by: list[str]) -> list[Interval]:

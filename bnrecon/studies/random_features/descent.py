@@ -155,7 +155,7 @@ def _peak(rows: pd.DataFrame) -> Decision:
         rival = max(float(other.mean()) for other in logs.values())
         means.append(f"{label} {10 ** top.mean():.3g}, elsewhere at most {10**rival:.3g}")
     numbers = {"channels": channels, "comparisons": rows["c1"].nunique() - 1}
-    return "peak", "confirmed" if all(peaks) else "open", numbers | {"means": "; ".join(means)}
+    return "peak", "confirmed" if all(peaks) else "undecided", numbers | {"means": "; ".join(means)}
 
 
 def _growth(square: pd.DataFrame) -> Decision:

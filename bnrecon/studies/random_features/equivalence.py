@@ -276,7 +276,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         evidence.append(sentence if double else sentence + _branch(group, differences))
     failed = not exact or not alike.get("float64", True)
     decided = set(alike) == set(PRECISIONS) and all(alike.values())
-    verdict = "contradicted" if failed else "confirmed" if decided else "open"
+    verdict = "contradicted" if failed else "confirmed" if decided else "undecided"
     same = "equal bit for bit" if exact else "different"
     numbers = {"same": same, "steps": rows["step"].max(), "precisions": "; ".join(evidence)}
     return {"Theorem 3.1": verdict}, numbers

@@ -138,7 +138,7 @@ def _more(target: str, rows: pd.DataFrame) -> Decision:
     """Confirmed where the target is surely found too rarely at the printed density."""
     values = rows["critical_density"].to_numpy()
     share, needed = _share(values, DENSITY), quantile_interval(values, WANTED)
-    verdict = "confirmed" if share[2] < WANTED else "open"
+    verdict = "confirmed" if share[2] < WANTED else "undecided"
     numbers = {"degree": DEGREE, "density": DENSITY, "wanted": WANTED, "bound": _bound(DENSITY)}
     numbers |= {
         "inputs": rows["inputs"].iloc[0],

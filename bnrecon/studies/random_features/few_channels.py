@@ -184,7 +184,7 @@ def _limit(single: pd.DataFrame, square: pd.DataFrame) -> Decision:
     first, *_, last = fixed.values()
     half = first.mean / 2
     stays = all(interval.ends[0] > half for interval in fixed.values())
-    verdict = "confirmed" if last.ends[1] < half else "open"
+    verdict = "confirmed" if last.ends[1] < half else "undecided"
     numbers = {"fixed": _listed(fixed), "growing": _listed(growing) or "not measured yet"}
     return "limit", "false as stated" if stays else verdict, numbers
 
@@ -203,7 +203,7 @@ def _blocks(normal: pd.DataFrame) -> Decision:
         for (outputs, _), interval in correlations.items()
         if interval.half_width is not None
     ]
-    verdict = "false as stated" if all(one.sign > 0 for one in shown.values()) else "open"
+    verdict = "false as stated" if all(one.sign > 0 for one in shown.values()) else "undecided"
     numbers = {
         "shown": "; ".join(
             f"{interval:.3f} at c2 = {outputs}, c0 = {inputs}, derived {1 / (outputs + 3):.3f}"

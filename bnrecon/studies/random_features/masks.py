@@ -187,7 +187,7 @@ def _low_density(id_cond: pd.DataFrame, shared: pd.DataFrame) -> Decision:
         other = " " + TEXT.sentence("densities with one shared", every=every, some=some)
     enough = id_cond["seed"].nunique() >= permuting.DRAWS["paper"]
     numbers = {"always": always, "ever": ever, "half": HALF, "shared": other}
-    return "low", always < HALF if enough else "open", numbers
+    return "low", always < HALF if enough else "undecided", numbers
 
 
 def _at_every_density(rows: pd.DataFrame) -> Decision:

@@ -231,7 +231,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     if len(disjoint):
         attained = {"bound": disjoint["bound"].iloc[0]} | _example(disjoint.iloc[0])
         below = (disjoint["high"] < disjoint["bound"]).all()
-        decisions.append(("attained", "false as stated" if below else "open", attained))
+        decisions.append(("attained", "false as stated" if below else "undecided", attained))
     for theorem in ("4.3", "Fig. 1 (e)"):
         printed = rows[rows["theorem"] == f"{theorem}, k in print"]
         derived = rows[rows["theorem"] == f"{theorem}, k derived"]
@@ -248,7 +248,7 @@ def _bound(bound: pd.DataFrame) -> Decision:
         for row in exact.to_dict("records")
     )
     enumerated = TEXT.sentence("enumerated", shares=shares) if shares else ""
-    verdict = "open" if exact.empty else "confirmed"
+    verdict = "undecided" if exact.empty else "confirmed"
     numbers = {"counts": _counts(bound), "enumerated": enumerated}
     return "bound", "false as stated" if (bound["holds"] == "no").any() else verdict, numbers
 
@@ -269,7 +269,7 @@ def _factor(printed: pd.DataFrame, derived: pd.DataFrame) -> tuple[str, dict[str
     """Wrong where a setting falls short of what is promised, which is then the example."""
     failed = printed[printed["holds"] == "no"]
     shown = (failed if len(failed) else printed).iloc[-1]
-    verdict = "false as stated" if len(failed) else "open"
+    verdict = "false as stated" if len(failed) else "undecided"
     k = math.ceil(sparse_matching.disjoint_factor(*SPECIAL))
     return "confirmed" if (printed["holds"] == "yes").all() else verdict, {
         "counts": _counts(printed),

@@ -145,7 +145,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         "conditioning": bool(off < EXACT and not perfect),
     }
     if not set(TARGETS) <= set(rows["target"]):
-        verdicts["any"] = "open"
+        verdicts["any"] = "undecided"
     if len(normal):
         verdicts["density" if normal.max() <= EXACT else "density, missed"] = normal.max() <= EXACT
     return verdicts, {

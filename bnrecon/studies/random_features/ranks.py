@@ -124,7 +124,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
         for row in failed[failed["constructed"]].to_dict("records")
     ]
     counterexamples = "; ".join(examples) or "no counterexample among these rows"
-    verdict = "false as stated" if len(failed) else "open"
+    verdict = "false as stated" if len(failed) else "undecided"
     return {"Theorem 2.1": verdict}, {"counterexamples": counterexamples}
 
 

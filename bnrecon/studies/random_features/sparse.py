@@ -163,7 +163,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
             decisions.append(("equal", decide_equal(difference), numbers))
         if loss is not None:
             narrow = width < USUAL_WIDTH  # which cannot refute what is said of usual networks
-            said = ("narrow", "open") if narrow else ("in practice", decide_loss(loss))
+            said = ("narrow", "undecided") if narrow else ("in practice", decide_loss(loss))
             decisions += [(*said, numbers)] if density == DENSITIES[0] else []
             decisions.append(("loss", decide_loss(loss), numbers))
     return decisions
@@ -171,7 +171,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 def _one_support(differences: pd.DataFrame) -> Decision:
     if differences.empty:
-        return "exact, not computed", "open", {}
+        return "exact, not computed", "undecided", {}
     largest, steps = differences["difference"].max(), differences["steps"].iloc[0]
     return "exact", bool(largest < ROUNDING), {"largest": largest, "steps": steps}
 

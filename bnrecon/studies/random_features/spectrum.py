@@ -220,7 +220,7 @@ def _density(rows: pd.DataFrame) -> Decision:
         wrong.append(printed > max(CLOSE, high))
         right.append(printed < min(CLOSE, low))
         measured.append(f"{label} {printed:.3f} ({distance.mean:.3f}), c1 = {width}")
-    verdict = "false as stated" if wrong and all(wrong) else "open"
+    verdict = "false as stated" if wrong and all(wrong) else "undecided"
     numbers = {
         "measured": "; ".join(measured) or "no setting yet",
         "printed": printed_edges(0.8),

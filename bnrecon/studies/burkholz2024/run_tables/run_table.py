@@ -11,6 +11,7 @@ from bnrecon.reporting import figures, tables
 from bnrecon.reporting.latex import latex
 from bnrecon.reproduction.experiment import Claim
 from bnrecon.reproduction.page import (
+    RULE,
     Block,
     Claims,
     Comparison,
@@ -20,6 +21,7 @@ from bnrecon.reproduction.page import (
     Page,
     Table,
     Text,
+    caption_and_details,
     device_name,
     listed,
     listed_commits,
@@ -55,7 +57,8 @@ class RunTable:
         title: what is shown.
         rows: called with the scale and the user's options. Raises ``UserError`` for an option by
             which the rows differ.
-        caption: what the reader has to know beside the common explanation of columns.
+        caption: what the reader has to know beside the common explanation of columns; its first
+            paragraph stands above the table, the others below.
         draw: makes the figure of the finished rows, or ``None`` where there is nothing to draw.
         grid: shows the losses in grids, and the rows themselves in the CSV only.
         claims: the statements of the paper that the rows decide, with their verdicts.
@@ -145,16 +148,20 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
     lacking, commands = [cell.name for cell in missing], tuple(cell.command for cell in missing)
     absolute = heading.scale == "paper"
     claims = Claims(tuple(part.claims(cells)) if part.claims else ())
-    notes: list[Block] = [Text(part.caption), claims]
+    caption, details = caption_and_details(part.caption)
+    notes: list[Block] = [Text(details, "reading")]
     notes += [Text(READING.caption, "reading"), Text(_reading("against the target"), "reading")]
     if compared := _compared(done):
         smaller = "" if absolute else f" {SMALLER}"
         notes += [Text(_reading("against the paper"), "reading"), Text(compared + smaller)]
     summary = row_numbers.summarize(cells, absolute)
     if part.grid is None:
-        blocks: list[Block] = [Table(summary, row_numbers.FORMATS), *notes, NotRun(commands)]
+        first: list[Block] = [Table(summary, row_numbers.FORMATS)]
+        rest: list[Block] = [NotRun(commands)]
     else:
-        blocks = [*_grids(cells, part.grid), *notes]
+        first, rest = _printed(cells, part.grid), _grids(cells, part.grid)
+        first, rest = first or rest, rest if first else []
+    blocks: list[Block] = [Text(caption), *first, claims, RULE, *rest, *notes]
     progress = f"{len(done)} of {len(cells)} runs finished"
     if not done:
         return Page(heading, progress, blocks, lacking=lacking, commands=commands)
@@ -164,7 +171,7 @@ def _make_page(part: RunTable, heading: Heading, cells: Sequence[Cell]) -> Page:
         Text("The CSV has every number and each row's command.", "beside"),
         Text(_origin(done), "origin"),
     ]
-    caption = f"{heading.title}; {progress}. {part.caption}"
+    caption = f"{heading.title}; {progress}. {caption}"
     if part.grid is None:
         table = latex(summary, row_numbers.FORMATS, caption=caption, label=heading.label)
     else:
@@ -221,14 +228,17 @@ def _legend(cells: Sequence[Cell]) -> str:
     return " ".join(map(_reading, ("losses", "marks") if marked else ("losses",)))
 
 
+def _printed(cells: Sequence[Cell], grid: Grid) -> list[Block]:
+    """The paper's table with ours at its own setting; nothing where none is run there."""
+    printed = grids.as_printed(cells, grid, grid.way) if grid.way else {}
+    tables = [Table(frame, title=name) for name, frame in printed.items()]
+    return [Text(READING.sentence("in print")), *tables] if tables else []
+
+
 def _grids(cells: Sequence[Cell], grid: Grid) -> list[Block]:
-    """The paper's table with ours at its own setting, the overview, each grid under its name."""
+    """The overview, and each grid under its name."""
     named = grids.grids(cells, grid).items()
-    printed = grids.as_printed(cells, grid, grid.way).items() if grid.way else ()
-    first = [Text(READING.sentence("in print"))] if printed else []
     return [
-        *first,
-        *(Table(frame, title=name) for name, frame in printed),
         Table(grids.overview(cells, grid), grids.FORMATS),
         Text(_legend(cells)),
         *(Table(frame, title=name) for name, frame in named),
