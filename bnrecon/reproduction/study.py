@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bnrecon.reproduction.experiment import Claim
     from bnrecon.reproduction.page import Heading, Page
 
-__all__ = ["SCALES", "Part", "PartRequest", "Study", "read_reported"]
+__all__ = ["SCALES", "Part", "PartRequest", "Study", "read_reported", "read_summary"]
 
 SCALES = ("smoke", "laptop", "paper")
 W = TypeVar("W", bound=Any)  # the part's kind of work
@@ -75,11 +75,7 @@ class Study:
     parts: tuple[str, ...]
     # Names that select the rows of one solver where a part's runs compare solvers
     solvers: tuple[str, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """What the paper says, what became of it, its theorems: ``paper.md`` in its folder."""
-        return _resource(f"bnrecon.studies.{self.name}", "paper.md").strip()
+    summary: str = ""  # what the paper says, what became of it, its theorems: ``paper.md``
 
     def part(self, name: str) -> Part:
         """Import a part.
@@ -90,6 +86,11 @@ class Study:
         if name not in self.parts:
             raise UserError(f"{name}: {nearest(name, self.parts)}")
         return importlib.import_module(f"bnrecon.studies.{self.name}.{name}").PART
+
+
+def read_summary(package: str) -> str:
+    """What opens a paper's page: the ``paper.md`` in its folder."""
+    return _resource(package, "paper.md").strip()
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import Study, read_summary
 
 __all__ = ["STUDY"]
 
@@ -28,4 +28,5 @@ STUDY = Study(
         "table1",
         "partition_cost",
     ),
+    summary=read_summary(__package__),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import Study, read_summary
 
 __all__ = ["STUDY"]
 
@@ -33,4 +33,5 @@ STUDY = Study(
         "pruned",
     ),
     solvers=("paper", "minimum", "exact"),
+    summary=read_summary(__package__),
 )

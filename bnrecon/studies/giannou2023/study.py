@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import Study, read_summary
 
 __all__ = ["STUDY"]
 
@@ -23,4 +23,5 @@ STUDY = Study(
         "conditioned",
         "batching",
     ),
+    summary=read_summary(__package__),
 )

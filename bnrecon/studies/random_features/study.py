@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnrecon.reproduction.study import Study
+from bnrecon.reproduction.study import Study, read_summary
 
 __all__ = ["STUDY"]
 
@@ -26,4 +26,5 @@ STUDY = Study(
         "scales",
         "sparse",
     ),
+    summary=read_summary(__package__),
 )
