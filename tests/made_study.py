@@ -46,4 +46,4 @@ def counted_experiment(counted, *names, options=None):
 
 
 def study_of(**parts):
-    return MadeStudy("paper", "A paper", tuple(parts), ("exact", "paper"), parts)
+    return MadeStudy("paper", "A paper", tuple(parts), ("exact", "paper"), made=parts)
