@@ -1,4 +1,4 @@
-"""Sphinx settings: pages are MyST Markdown with relative links, as a code host renders them."""
+"""Sphinx settings: pages are MyST Markdown and one notebook, with relative links."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ project = "bnrecon"
 author = "the bnrecon authors"
 project_copyright = "2026, the bnrecon authors"
 
-extensions = ["myst_parser"]
+extensions = ["myst_nb"]
+nb_execution_mode = "off"  # the tests run the notebook; its outputs are stored
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "bnrecon"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import math
 import re
@@ -34,11 +35,6 @@ PAGES = sorted(
         *(ROOT / "docs").glob("**/*.md"),
     }
 )
-STUDIED = {
-    "Burkholz 2024": "burkholz2024",
-    "Random features for normalization layers": "random_features",
-    "Giannou et al. 2023": "giannou2023",
-}
 PARTS = ("In print", "Derivation", "Counterexample", "Probable cause", "Repair", "Shown by")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLES = ["README.md", "docs/library.md", "docs/partition.md"]
@@ -119,20 +115,6 @@ def test_the_cells_of_the_readme_can_be_read_at_a_glance():
         if line.startswith("|"):
             cells = re.sub(r"\]\([^)]*\)|\]\[\d\]", "]", line).split("|")
             assert max(map(len, cells)) <= 110, line
-
-
-@pytest.mark.parametrize("width", [64, 16])
-def test_the_numbers_of_the_main_job_are_those_that_ship(width):
-    table = text_of(ROOT / f"outputs/main_job/vgg18_width{width}/table.md")
-    lines = table.splitlines()
-    heading, row = ([cell.strip() for cell in line.split("|")] for line in (lines[0], lines[2]))
-    ships = dict(zip(heading, row, strict=True))
-    shown = re.search(
-        rf"\| VGG18 of width {width} \|.*", text_of(ROOT / "docs/findings.md")
-    ).group()
-    for name in ("target accuracy", "source accuracy", "max. layer error"):
-        assert f"| {ships[name]} |" in shown
-    assert shown.endswith(f"| {float(ships['seconds per seed']):.0f} |")
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
@@ -278,12 +260,21 @@ def test_the_parts_of_the_page_on_extending_make_a_run(command, tmp_path, monkey
     assert "NOT CONVERGED" not in out
 
 
-def test_every_part_in_the_tables_of_results_exists():
-    sections = re.split(r"^## ", text_of(ROOT / "docs/findings.md"), flags=re.MULTILINE)
-    named = re.compile(r"^\| `([a-z]\w*)` \|", re.MULTILINE)
-    listed = {section.splitlines()[0]: set(named.findall(section)) for section in sections}
-    for heading, name in STUDIED.items():
-        assert listed[heading] == set(registry.find(name).parts)
+def test_the_tutorial_rebuilds_a_network_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # it saves a file
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    cells = json.loads(text_of(ROOT / "docs/tutorial.ipynb"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    level, names = logging.getLogger("bnrecon").level, {}
+    try:
+        exec(compile("\n".join(code), "tutorial", "exec"), names)
+    finally:
+        logging.getLogger("bnrecon").setLevel(level)
+    model, rebuilt, source = names["model"], names["rebuilt"].network, names["source"]
+    assert names["accuracy"](rebuilt) == names["accuracy"](model)
+    assert torch.equal(source(names["images"]), rebuilt(names["images"]))
+    errors = dict(zip(names["widths"], names["errors"], strict=True))
+    assert [width for width in errors if errors[width] < 1e-9] == list(range(105, 116, 2))
 
 
 # The errata's counterexamples that no other test has.
