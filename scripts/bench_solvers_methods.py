@@ -16,8 +16,6 @@ from bnrecon.runtime.precision import FLOAT32, FLOAT64
 from bnrecon.solvers import SolverSpec, dense, iterative, solve
 from bnrecon.solvers.krylov import cgls
 
-__all__ = ["METHODS", "products", "registered"]
-
 
 def products(system, name: str) -> dict:
     """The bare pair of matrix products of one iteration, each in its fastest memory layout."""

@@ -36,7 +36,7 @@ KINDS = {
     "targets": rf"targets/{NAME}/target\.(json|safetensors)",
     "runs": rf"runs/{NAME}/result\.json",
     "tasks": rf"studies/{NAME}/tasks/{NAME}/{NAME}\.json",
-    "benchmarks": rf"solvers/{NAME}/bench\.(json|md|csv)|training/{NAME}\.txt",
+    "benchmarks": rf"solvers/{NAME}/bench\.(json|md|csv)",
     "seeds": rf"runs/{NAME}/seed-\d+/result\.json",
     "interrupted trainings": rf"targets/{NAME}/checkpoint\.safetensors",
     "solved layers": rf"runs/{NAME}/seed-\d+/(layer|unfinished)-{NAME}\.safetensors",
