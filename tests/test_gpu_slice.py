@@ -86,7 +86,7 @@ def test_the_pieces_are_commands_that_there_are():
             compose(words)
         if name == "study" or name == gpu_slice.TRAIN:
             study = registry.find(words[0])
-            assert {*words[1:]} - {"--jobs", "4", "jobs=4"} <= {*study.parts, *study.solvers}
+            assert {*words[1:]} - {"--jobs", "4"} <= {*study.parts, *study.solvers}
         assert name in ("study", "run") or (SCRIPTS / name).is_file()
 
 

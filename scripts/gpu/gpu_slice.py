@@ -46,7 +46,7 @@ RESNET18 += " train.warmup_epochs=1"
 TABLES = (("table1", "cifar10"), ("table2", "cifar100"))
 TRAIN = "gpu/train_targets.py"  # four at a time: one of width 64 leaves most of a large GPU idle
 PIECES = (
-    Piece("recipe", ("cifar10",), ("study", STUDY, "recipe", "jobs=4")),  # which targets to train
+    Piece("recipe", ("cifar10",), ("study", STUDY, "recipe")),  # which targets to train
     *(Piece(f"{t}-targets", (data,), (TRAIN, STUDY, t, "--jobs", "4")) for t, data in TABLES),
     *(
         Piece(f"{table}-{solver}", (data,), ("study", STUDY, table, solver))
