@@ -69,7 +69,7 @@ def _load(overrides: tuple[str, ...], label: str, config: RunConfig) -> SweepRun
     return SweepRun("runs", {"options": label}, overrides, config)
 
 
-def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argparse.Namespace) -> int:
+def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Namespace) -> int:
     """Compute what a sweep lacks, print the table of all runs; return the worst exit code.
 
     A run that fails costs the others nothing.
@@ -84,8 +84,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argpars
         Interrupted: the sweep was stopped; what is finished stays.
     """
     runs, folder = _runs(plan), Path(plan.folder)
-    flags = [flag for flag in hydra_app.flags(arguments) if flag != "--multirun"]
-    words = ("-m", *flags, *arguments.words)
+    words = (*hydra_app.flags(arguments), *arguments.words)
     command = shlex.join(["bnrecon", "run", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
     checks.require_folder("hydra.sweep.dir", plan.folder)
@@ -117,7 +116,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argpars
     return _finish(runs, failures, folder)
 
 
-def _runs(plan: hydra_app.SweepPlan) -> list[SweepRun]:
+def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
     """The runs with all that they ask for checked."""
     if len({word for words, _ in plan.runs for word in words if word.startswith("outputs=")}) > 1:
         raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")
@@ -144,7 +143,7 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
     parser = Parser()
     hydra_app.add_flags(parser)
     parser.add_argument("words", nargs="*")
-    plan = hydra_app.plan_sweep(parser.read(words))
+    plan = hydra_app.plan(parser.read(words))
     assert plan is not None, "the command that gives the jobs has planned them so"
     return with_targets(_runs(plan))
 

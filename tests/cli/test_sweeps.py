@@ -25,7 +25,7 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 
 def plan(*words):
-    return hydra_app.plan_sweep(make_parsers()[1]["run"].read([*SWEEP, *words]))
+    return hydra_app.plan(make_parsers()[1]["run"].read([*SWEEP, *words]))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
     same = (["-m"], ["-m", "-q"], ["--verbose", "-m"], ["-mq"], ["-vm"], ["--multirun"])
     same = (*same, ["-m", "--detach"])
     folders = [
-        hydra_app.plan_sweep(parser.read(words)).folder for words in (*same, ["-m", "seeds=[1]"])
+        hydra_app.plan(parser.read(words)).folder for words in (*same, ["-m", "seeds=[1]"])
     ]
     assert len(set(folders[:-1])) == 1
     assert len(set(folders)) == 2
