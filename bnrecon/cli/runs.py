@@ -168,9 +168,7 @@ def _do_run(composed: DictConfig) -> None:
     from bnrecon.run import main_job, preparation
 
     preparation.check_names(config)
-    checks.require_folder("outputs", config.outputs)
-    if config.targets is not None:
-        checks.require_folder("targets", config.targets)
+    checks.require_folders(config)
     output.write(main_job.run(config).text())
 
 

@@ -126,9 +126,7 @@ def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
         config = composition.from_hydra(composed)
         label = " ".join(word for word in words if word not in common) or " ".join(words)
         runs.append(_load(tuple(words), label, config))
-        checks.require_folder("outputs", config.outputs)
-        if config.targets is not None:
-            checks.require_folder("targets", config.targets)
+        checks.require_folders(config)
     for run in runs:
         preparation.check_names(run.config)
     return runs

@@ -114,9 +114,7 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
     parser = make_parsers()[1]["run"]
     same = (["-m"], ["-m", "-q"], ["--verbose", "-m"], ["-mq"], ["-vm"], ["--multirun"])
     same = (*same, ["-m", "--detach"])
-    folders = [
-        hydra_app.plan(parser.read(words)).folder for words in (*same, ["-m", "seeds=[1]"])
-    ]
+    folders = [hydra_app.plan(parser.read(words)).folder for words in (*same, ["-m", "seeds=[1]"])]
     assert len(set(folders[:-1])) == 1
     assert len(set(folders)) == 2
 

@@ -133,15 +133,6 @@ def test_only_a_training_that_is_further_on_replaces_another(outputs, tmp_path, 
     assert CHECKPOINT in states[here]
 
 
-def test_a_training_with_other_tensors_replaces_none(outputs, tmp_path):
-    files.write_tensors(outputs / CHECKPOINT, {"x": torch.ones(3)}, {"step": 10**9})
-    save_checkpoint(tmp_path / "home", 2)
-    export_results(outputs, tmp_path / "results.zip")
-    came = import_results(tmp_path / "results.zip", tmp_path / "home", STUDY)
-    assert CHECKPOINT in came.kept
-    assert files.read_tensors(tmp_path / "home" / CHECKPOINT)[1]["step"] == 2
-
-
 def test_a_file_that_differs_is_named_and_kept(command, archive, tmp_path):
     mine = tmp_path / "home" / TARGET / "target.json"
     mine.parent.mkdir(parents=True)
