@@ -7,6 +7,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
@@ -73,8 +74,9 @@ def _run(arguments: argparse.Namespace) -> int:
         interruption.finish_loading()  # the launcher's processes load what takes long
         return _launch(arguments)
     if not plan.is_sweep:
-        if of_sweeps:
-            raise UserError(f"{of_sweeps[0]}: is for sweeps; add -m")
+        of_hydra = [word for word in arguments.words if re.match(r"[+~]*hydra[./]", word)]
+        if misplaced := [*of_sweeps, *of_hydra]:
+            raise UserError(f"{misplaced[0]}: is for sweeps; add -m")
         ((_, composed),) = plan.runs
         _do_run(composed)
         return exit_codes.DONE

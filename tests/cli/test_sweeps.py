@@ -127,6 +127,7 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
         (["run", "-m", "hydra.launcher.partition=gpu"], "is not an option of this launcher"),
         (["run", "jobs=2"], "jobs=2: is for sweeps; add -m"),
         (["run", "--detach"], "--detach: is for sweeps; add -m"),
+        (["run", "hydra.run.dir=mine"], "hydra.run.dir=mine: is for sweeps; add -m"),
         (["run", "-m", "--detach"], "--detach: is for cluster=slurm and cluster=local"),
         (["run", "-m", "slurm.mem=8G"], "slurm.mem=8G: is for cluster=slurm"),
         (["run", "-m", "jobs=2", "hydra/launcher=joblib"], "jobs=2: not with hydra/launcher="),
