@@ -123,9 +123,9 @@ class RunWork(_Stored[RunResult]):
     @property
     def _paths(self) -> tuple[Path, ...]:
         """What ships counts only where there is no file of one's own, not even a damaged one."""
-        own = self.folder / "result.json"
+        written = self.folder / "result.json"
         shipped = shipped_outputs(Path(self.config.outputs)) / "runs" / self.folder.name
-        return (own if own.exists() else shipped / "result.json",)
+        return (written if written.exists() else shipped / "result.json",)
 
     def _read(self, path: Path) -> RunResult:
         return finished.read(path, self.config)
