@@ -3,8 +3,6 @@
 
     python scripts/bench_solvers.py                      # everything: 45 min on two cores, 12 GB
     python scripts/bench_solvers.py products oversampled # some sections only
-    python scripts/bench_solvers.py --quick              # small sizes, outputs/solvers/quick: 1 min
-    python scripts/bench_solvers.py whole --fresh        # measure what is there again
 
 Sections: products, oversampled, square, frontier, scaling, whole, contention. Each row runs in a
 process of its own, which measures its peak memory; the machine should be idle. Resumable: rows that
@@ -17,27 +15,26 @@ outputs/solvers/<device>/{bench.json,bench.md,bench.csv,frontier.*,scaling.*}.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import command_line
 import torch
-from bench_rows import ROW, in_process, measure_missing, memory_status
-from bench_solvers_methods import METHODS, products, registered
+from bench_rows import in_process, measure_missing, memory_status, parse, random_system
 from bench_solvers_report import report
+from scipy.sparse.linalg import LinearOperator, lsmr
 
 import bnrecon
-from bnrecon.construction.residual import layer_system
-from bnrecon.construction.two_layer import TargetLayer
-from bnrecon.features import LayerShape, draw
 from bnrecon.runtime import hardware
+from bnrecon.runtime.precision import FLOAT32, FLOAT64
 from bnrecon.runtime.units import format_bytes
-from bnrecon.solvers.iterative import expected_iterations
+from bnrecon.solvers import SolverSpec, dense, iterative, solve
+from bnrecon.solvers.krylov import cgls
 from bnrecon.solvers.solving import relative_residual
 from bnrecon.targets.register import build
 
@@ -45,61 +42,49 @@ SECTIONS = ("products", "oversampled", "square", "frontier", "scaling", "whole",
 KEY = ("section", "method", "width", "oversampling")
 PRODUCTS = ("int8", "bfloat16", "float32")  # of which the bare products are timed
 DENSE = {"torch.linalg.solve float32": 8, "torch.linalg.solve float64": 16}  # bytes an entry
+ITERATIVE = (
+    "matrix_free",
+    "matrix_free float32",
+    "matrix_free sign",
+    "minimum_norm",
+    "plain CGLS float64",
+    "scipy lsmr float64",
+)
+FRONTIER = (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007, 1.005)
 
 
-def plan(quick: bool) -> list[dict]:
+def plan() -> list[dict]:
     """The rows to measure: section, method, width of the layer (c0 = c2, 3x3), oversampling."""
-    width, small = (16, 8) if quick else (64, 32)
-    iterative = ("matrix_free", "matrix_free float32", "matrix_free sign", "minimum_norm")
-    iterative += ("plain CGLS float64", "scipy lsmr float64")
-    frontier = (2.0, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.01, 1.007, 1.005)
     keys = [
-        *(("products", name, width, 1.5) for name in ("float64", "float32", "bfloat16")),
-        *(("oversampled", name, width, 1.5) for name in iterative),
-        *(("square", name, small, 1.0) for name in ("refined", "lu", *DENSE, "lu_lbfgs")),
-        *(("square", name, width, 1.0) for name in ("refined", *DENSE, "lu_lbfgs")),
-        *(("square", name, width, "minimum") for name in ("refined", "lu_lbfgs")),
-        *(("frontier", "matrix_free", width, oversampling) for oversampling in frontier),
-        *(
-            ("scaling", "matrix_free", side, 1.5)
-            for side in ((8, 12, 16) if quick else (16, 32, 64, 96, 128))
-        ),
-        ("whole", "auto", width, 1.5),
-        ("whole", "auto sign", width, 1.5),
-        ("whole", "auto", width, 1.035),
-        *(("contention", name, small // 2, 1.5) for name in ("alone", "beside another process")),
+        *(("products", name, 64, 1.5) for name in ("float64", "float32", "bfloat16")),
+        *(("oversampled", name, 64, 1.5) for name in ITERATIVE),
+        *(("square", name, 32, 1.0) for name in ("refined", "lu", *DENSE, "lu_lbfgs")),
+        *(("square", name, 64, 1.0) for name in ("refined", *DENSE, "lu_lbfgs")),
+        *(("square", name, 64, "minimum") for name in ("refined", "lu_lbfgs")),
+        *(("frontier", "matrix_free", 64, oversampling) for oversampling in FRONTIER),
+        *(("scaling", "matrix_free", width, 1.5) for width in (16, 32, 64, 96, 128)),
+        ("whole", "auto", 64, 1.5),
+        ("whole", "auto sign", 64, 1.5),
+        ("whole", "auto", 64, 1.035),
+        *(("contention", name, 16, 1.5) for name in ("alone", "beside another process")),
     ]
     return [dict(zip(KEY, key, strict=True)) for key in keys]
 
 
 def main() -> None:
     """Measure what is missing, then write the table."""
-    options = {"quick": False, "fresh": False, "device": "auto"}
-    parser = command_line.parser(
-        __doc__, "sections*", **options, outputs=Path("outputs/solvers"), row=ROW
-    )
-    args = parser.parse_args()
-    if args.row:
-        print(json.dumps(measure(json.loads(args.row))))
-        return
+    options = {"device": "auto", "outputs": Path("outputs/solvers")}
+    parser, args = parse(__doc__, measure, "sections*", **options)
     command_line.require(parser, "section", args.sections, SECTIONS)
-    kind = hardware.resolve_device(args.device).type
-    folder = args.outputs / ("quick" if args.quick else "") / kind
-    order = plan(args.quick)
+    folder = args.outputs / hardware.resolve_device(args.device).type
+    order = plan()
     wanted = [row for row in order if not args.sections or row["section"] in args.sections]
 
-    def started(row: dict) -> dict:
-        print(f"{row['section']} {row['method']}, width {row['width']}", flush=True)
-        measured = in_process(__file__, row | {"device": args.device})
-        seconds, residual = (measured.get(name, math.nan) for name in ("seconds", "residual"))
-        print(f"   {seconds:.3g} s, {residual:.1e}, {measured.get('note', '')}", flush=True)
-        return measured
+    def start(row: dict) -> dict:
+        return in_process(__file__, row | {"device": args.device})
 
-    rows = measure_missing(folder / "bench.json", wanted, started, args.fresh)
-    places = {tuple(row.values()): number for number, row in enumerate(order)}
-    keyed = [(places.get(tuple(row[name] for name in KEY)), row) for row in rows]
-    rows = [row for place, row in sorted(k for k in keyed if k[0] is not None)]
-    print(report(rows, folder, f"python scripts/bench_solvers.py{' --quick' * args.quick}"))
+    rows = measure_missing(folder / "bench.json", wanted, start)
+    print(report([row for key in order for row in rows if key.items() <= row.items()], folder))
 
 
 def measure(row: dict) -> dict:
@@ -124,18 +109,8 @@ def measure(row: dict) -> dict:
 
 
 def measured_system(row: dict, device):
-    """The system of a row's layer: a standard normal target, features from seed 0."""
-    shape = LayerShape(row["width"], row["width"], (3, 3))
-    generator = torch.Generator().manual_seed(0)
-    size = (shape.outputs, shape.inputs, *shape.kernel)
-    weight = torch.randn(size, dtype=torch.float64, generator=generator)
-    if row["oversampling"] == "minimum":
-        c1 = shape.minimum_width
-    else:
-        c1 = math.ceil(round(row["oversampling"] * shape.equations, 6))
-    target = TargetLayer("layer", weight, torch.zeros(shape.outputs))
-    features = draw(features_of(row), shape, c1, 0, 0)
-    return layer_system(target, features, device, orthogonal=False)
+    """The system of a row's layer."""
+    return random_system(features_of(row), row["width"], row["oversampling"], device=device)
 
 
 def features_of(row: dict) -> str:
@@ -170,8 +145,8 @@ def residual(row: dict, system, x) -> float:
     if row["oversampling"] != "minimum":
         return relative_residual(system, x)
     scales, wanted = system.scales(x), system.weight.cpu()
-    table = system.matrix.matvec(scales.inner).reshape(len(wanted), -1)
-    reached = (table * scales.outer[:, None]).cpu()
+    rebuilt = system.matrix.matvec(scales.inner).reshape(len(wanted), -1)
+    reached = (rebuilt * scales.outer[:, None]).cpu()
     return float((reached - wanted).norm() / wanted.norm())
 
 
@@ -184,17 +159,14 @@ def rebuild_untrained(row: dict, device, times: int) -> tuple[list[float], dict,
         started = time.perf_counter()
         rebuilt = bnrecon.reconstruct(model, features_of(row), oversampling=row["oversampling"])
         seconds.append(time.perf_counter() - started)
-    return (
-        seconds,
-        {
-            "n": max(layer.equations for layer in rebuilt.layers),
-            "c1": max(layer.width for layer in rebuilt.layers),
-            "seconds": statistics.median(seconds),
-            "iterations": sum(layer.iterations for layer in rebuilt.layers),
-            "residual": max(layer.relative_error for layer in rebuilt.layers),
-        },
-        rebuilt.layers,
-    )
+    told = {
+        "n": max(layer.equations for layer in rebuilt.layers),
+        "c1": max(layer.width for layer in rebuilt.layers),
+        "seconds": statistics.median(seconds),
+        "iterations": sum(layer.iterations for layer in rebuilt.layers),
+        "residual": max(layer.relative_error for layer in rebuilt.layers),
+    }
+    return seconds, told, rebuilt.layers
 
 
 def contention(row: dict, device) -> dict:
@@ -220,7 +192,7 @@ def whole(row: dict, device) -> dict:
     largest = sum(layer.equations == told["n"] for layer in layers)
     # Right after: machines are not equally fast all the time.
     pair = products(measured_system(row | {"method": "auto"}, device), "bfloat16")["seconds"]
-    iterations = expected_iterations(row["oversampling"], 1e-10)
+    iterations = iterative.expected_iterations(row["oversampling"], 1e-10)
     solvers = sorted({f"{layer.solver} ({layer.precision})" for layer in layers})
     note = (
         f"{len(layers)} layers, {sum(layer.seconds for layer in layers):.1f} s of them solving; "
@@ -229,6 +201,115 @@ def whole(row: dict, device) -> dict:
         f"({1e3 * pair:.1f} ms a pair); largest layer error; {', '.join(solvers)}"
     )
     return told | {"note": note}
+
+
+def products(system, name: str) -> dict:
+    """The bare pair of matrix products of one iteration, each in its fastest memory layout."""
+    dtype = getattr(torch, name)
+    multiply = torch._int_mm if dtype == torch.int8 else torch.matmul
+    B, A = factors(system.operator, dtype)
+    BT, Y = B.T.contiguous(), torch.randn(len(B), A.shape[1], device=A.device).to(dtype)
+    layouts = {
+        "M x": (lambda: multiply(B, A), lambda: multiply(BT.T, A)),
+        "M^T y": (lambda: multiply(BT, Y), lambda: multiply(B.T, Y)),
+    }
+    best = {}
+    for product, ways in layouts.items():
+        best[product] = math.inf
+        for way in ways:
+            for _ in range(20):
+                started = time.perf_counter()
+                result = way()
+                float(result[0, 0])
+                best[product] = min(best[product], time.perf_counter() - started)
+    return {
+        "seconds": sum(best.values()),
+        "note": ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in best.items()),
+    }
+
+
+def factors(operator, dtype: torch.dtype):
+    """B (m, c1) and A (c1, c0); in int8 only the signs of both."""
+    if dtype == torch.int8:
+        return operator.second.sign().to(dtype).contiguous(), operator.first.sign().to(dtype)
+    return operator.second.to(dtype).contiguous(), operator.first.to(dtype)
+
+
+def registered(system, name: str):
+    """A solver of the project, its LU timed apart."""
+    name, _, precision = name.partition(" ")
+    factorize, apart = dense.factorize, {}
+
+    def timed(matrix):
+        started = time.perf_counter()
+        factors = factorize(matrix)
+        if matrix.is_cuda:
+            torch.cuda.synchronize()
+        apart["LU seconds"] = time.perf_counter() - started
+        if matrix.dtype == torch.float32:
+            alone = torch.linalg.lu_solve(*factors, system.rhs[:, None].float())[:, 0].double()
+            apart["LU residual"] = float(
+                (system.rhs - system.operator.matvec(alone)).norm() / system.rhs.norm()
+            )
+        return factors
+
+    schedule = iterative.precision_schedule
+    if precision == "float32":
+        schedule = lambda _device: [FLOAT32, FLOAT64]  # noqa: E731 (a stand-in for a function)
+    with (
+        mock.patch.object(dense, "factorize", timed),
+        mock.patch.object(iterative, "precision_schedule", schedule),
+    ):
+        solved = solve(system, SolverSpec(name))
+    report = solved.report
+    note = report.precision
+    if apart:
+        note += f"; the LU alone {apart['LU seconds']:.1f} s"
+        note += f", residual {apart['LU residual']:.1e}" if "LU residual" in apart else ""
+    return solved.scale, {
+        "iterations": report.iterations,
+        "forecast": report.memory,
+        "arithmetic": report.precision,
+        "note": note,
+        **apart,
+    }
+
+
+def library_solve(system, name: str):
+    """torch.linalg.solve on M, formed."""
+    operator = system.operator.to(FLOAT32 if name.endswith("32") else FLOAT64)
+    return torch.linalg.solve(operator.dense(), system.rhs.to(operator.dtype)).double(), {}
+
+
+def plain_cgls(system, _name: str):
+    """CGLS in float64, nothing else."""
+    size = system.rhs.norm()
+    x, steps = cgls(system.operator, system.rhs / size, 0.5e-10, 10_000)
+    return size * x, {"iterations": steps}
+
+
+def scipy_lsmr(system, _name: str):
+    """scipy.sparse.linalg.lsmr on the operator in float64, which runs on the CPU."""
+    operator, device = system.operator, system.rhs.device
+
+    def through(product):
+        return lambda v: product(torch.from_numpy(v.ravel().copy()).to(device)).cpu().numpy()
+
+    wrapped = LinearOperator(
+        operator.shape, through(operator.matvec), through(operator.rmatvec), dtype="float64"
+    )
+    x, _, iterations, *_ = lsmr(
+        wrapped, system.rhs.cpu().numpy(), atol=1e-15, btol=5e-11, conlim=0, maxiter=10_000
+    )
+    return torch.from_numpy(x).to(device), {"iterations": int(iterations)}
+
+
+METHODS = {  # each returns x and what it tells of itself; others are solvers of the project
+    "torch.linalg.solve float32": library_solve,
+    "torch.linalg.solve float64": library_solve,
+    "plain CGLS float64": plain_cgls,
+    "scipy lsmr float64": scipy_lsmr,
+}
 
 
 if __name__ == "__main__":

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import bench_rows
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bnrecon.reporting import figures, tables
 from bnrecon.runtime import files
-from bnrecon.runtime.units import format_bytes
 
 # What the others of a section are compared with.
 OURS = {"oversampled": "matrix_free", "square": "refined", "contention": "alone"}
+COLUMNS = {
+    "section": "{section}",
+    "n": "{n}",
+    "oversampling": "{reached:.4g}",
+    "method": "{method}",
+    "seconds": "{seconds:.3g}",
+    "times_ours": "{times:.2f}",
+    "iterations": "{iterations}",
+    "memory": "{memory}",
+    "residual": "{residual:.1e}",
+    "note": "{note}",
+}
 
 
 def table(rows: list[dict]) -> pd.DataFrame:
@@ -25,23 +37,12 @@ def table(rows: list[dict]) -> pd.DataFrame:
     }
     lines = []
     for row in rows:
+        lines.append(row | {"reached": row["c1"] / row["n"]})
         reference = ours.get((row["section"], row["width"], row["oversampling"]))
-        ratio = "seconds" in row and reference is not None
-        lines.append(
-            {
-                "section": row["section"],
-                "n": row.get("n", ""),
-                "oversampling": f"{row['c1'] / row['n']:.4g}" if "c1" in row else "",
-                "method": row["method"],
-                "seconds": f"{row['seconds']:.3g}" if "seconds" in row else "not run",
-                "times_ours": f"{row['seconds'] / reference:.2f}" if ratio else "",
-                "iterations": row.get("iterations", ""),
-                "memory": format_bytes(row["memory"]) if "memory" in row else "",
-                "residual": f"{row['residual']:.1e}" if "residual" in row else "",
-                "note": row.get("note", ""),
-            }
-        )
-    return pd.DataFrame(lines)
+        if "seconds" in row and reference is not None:
+            lines[-1]["times"] = row["seconds"] / reference
+    frame = bench_rows.table(lines, COLUMNS)
+    return frame.assign(seconds=frame["seconds"].replace("", "not run"))
 
 
 def measured(rows: list[dict], section: str) -> list[dict]:
@@ -61,28 +62,19 @@ def exponent(points: list[tuple[float, float]]) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def takeover(rows: list[dict]) -> list[str]:
-    """From which oversampling of the frontier on the iterations are faster than the LU."""
-    points = [row for row in measured(rows, "frontier") if row["residual"] <= 1e-10]
-    lu = corrected_lu(rows, points[0]["n"]) if points else None
-    if lu is None or not any(row["seconds"] < lu for row in points):
-        return []
-    faster = min(row["oversampling"] for row in points if row["seconds"] < lu)
-    slower = [row["oversampling"] for row in points if row["seconds"] >= lu]
-    below = f"the LU at {max(slower)} and below." if slower else "the lowest that was tried."
-    return [
-        f"n = {points[0]['n']:,}: matrix_free is faster than the corrected LU ({lu:.0f} s) from an "
-        f"oversampling of {faster} on, {below}"
-    ]
+def takeover(points: list[dict], lu: float) -> tuple[list[float], list[float]]:
+    """At which oversampling of the frontier the iterations are faster than the LU, and slower."""
+    return (
+        [row["oversampling"] for row in points if row["seconds"] < lu],
+        [row["oversampling"] for row in points if row["seconds"] >= lu],
+    )
 
 
-def frontier_picture(rows: list[dict]) -> Figure | None:
+def draw_frontier(points: list[dict], lu: float) -> Figure:
     """Seconds against oversampling, with the LU beside it; crosses did not reach the tolerance."""
-    points = measured(rows, "frontier")
-    if not points:
-        return None
-    excess, size = [row["c1"] / row["n"] - 1 for row in points], points[0]["n"]
-    lu = corrected_lu(rows, size)
+    excess = [row["c1"] / row["n"] - 1 for row in points]
+    slower = takeover(points, lu)[1]
+    crossing = f"; slower than the LU from {max(slower):g} down" if slower else ""
     with figures.style():
         figure, axes = figures.new_figure(size=(figures.PAGE, 4))
         label = "matrix_free, bf16 inside where that suffices"
@@ -91,29 +83,19 @@ def frontier_picture(rows: list[dict]) -> Figure | None:
         for x, row in zip(excess, points, strict=True):
             if row["residual"] > 1e-10:
                 axes.plot(x, row["seconds"], "kx", markersize=10)
-        crossing = ""
-        if lu is not None:
-            label = "refined: LU in float32 of the first n features, corrected"
-            axes.axhline(lu, color=figures.PALETTE[3], label=label)
-            slower = [row["oversampling"] for row in points if row["seconds"] > lu]
-            least = min(row["oversampling"] for row in points)
-            crossing = f"; faster than the LU down to {least:g}, the smallest that was tried"
-            if slower:
-                crossing = f"; slower than the LU from {max(slower):g} down"
+        label = "refined: LU in float32 of the first n features, corrected"
+        axes.axhline(lu, color=figures.PALETTE[3], label=label)
         axes.set_xticks(excess, [f"{row['oversampling']:g}" for row in points])
         axes.minorticks_off()
         axes.set_xlabel("oversampling c1/n, spaced by the logarithm of c1/n - 1")
         axes.set_ylabel("seconds to a residual of 1e-10")
-        axes.set_title(f"n = {size:,}, {points[0]['device']}{crossing}")
+        axes.set_title(f"n = {points[0]['n']:,}, {points[0]['device']}{crossing}")
         axes.legend(loc="lower left")
     return figure
 
 
-def scaling_picture(rows: list[dict]) -> Figure | None:
+def draw_scaling(points: list[dict]) -> Figure:
     """Seconds and memory against n, with the fitted exponents."""
-    points = measured(rows, "scaling")
-    if len(points) < 2:
-        return None
     with figures.style():
         figure, both = figures.new_figure(1, 2, (figures.PAGE, 3.2))
         panels = (("a", "seconds", 1, "seconds"), ("b", "memory", 1e-9, "GB beyond the system"))
@@ -129,9 +111,9 @@ def scaling_picture(rows: list[dict]) -> Figure | None:
     return figure
 
 
-def report(rows: list[dict], folder: Path, command: str) -> str:
+def report(rows: list[dict], folder: Path) -> str:
     """Write the table and the pictures; return what to print."""
-    frame = table(rows)
+    frame, pictures = table(rows), {}
     lines = [tables.markdown(frame), ""]
     for row in rows:
         if "bare" in row:
@@ -144,9 +126,19 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
         if "LU seconds" in row and row["method"] == "refined":
             share = row["seconds"] / row["LU seconds"]
             lines.append(f"refined, n = {row['n']:,}: {share:.2f} times its own float32 LU.")
-    lines += takeover(rows)
-    scaling = measured(rows, "scaling")
+    frontier, scaling = measured(rows, "frontier"), measured(rows, "scaling")
+    lu = corrected_lu(rows, frontier[0]["n"]) if frontier else None
+    if lu is not None:
+        pictures["frontier"] = draw_frontier(frontier, lu)
+        faster, slower = takeover([row for row in frontier if row["residual"] <= 1e-10], lu)
+        if faster and slower:
+            lines.append(
+                f"n = {frontier[0]['n']:,}: matrix_free is faster than the corrected LU "
+                f"({lu:.0f} s) from an oversampling of {min(faster)} on, the LU at {max(slower)} "
+                "and below."
+            )
     if len(scaling) > 2:
+        pictures["scaling"] = draw_scaling(scaling)
         seconds, memory = (
             exponent([(row["n"], row[what]) for row in scaling]) for what in ("seconds", "memory")
         )
@@ -155,11 +147,15 @@ def report(rows: list[dict], folder: Path, command: str) -> str:
             f"n^{memory:.2f}."
         )
     devices = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    about = "Memory: peak beyond the system itself (float64 factors)."
-    lines += ["", f"Command: `{command}`. Device: {devices}. {about}", ""]
+    lines += [
+        "",
+        f"Command: `python scripts/bench_solvers.py`. Device: {devices}. "
+        "Memory: peak beyond the system itself (float64 factors).",
+        "",
+    ]
     files.write_text(folder / "bench.md", "\n".join(lines))
     files.write_text(folder / "bench.csv", tables.csv(frame))
-    for name, figure in (("frontier", frontier_picture(rows)), ("scaling", scaling_picture(rows))):
-        for kind in ("png", "svg") if figure is not None else ():
+    for name, figure in pictures.items():
+        for kind in ("png", "svg"):
             files.write_bytes(folder / f"{name}.{kind}", figures.image(figure, kind))
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 """Training throughput of VGG18 beside a plain DataLoader loop, both measured in this run.
 
     python scripts/bench_training.py [--width 64] [--batch 128] [--seconds 20] [--device cpu]
-        [--precision auto]
     python scripts/bench_training.py --pairs --width 16 --batch 16
     python scripts/bench_training.py --only project     # one loop: project, plain, collapsed, ...
 
@@ -64,7 +63,7 @@ def project_loop(args: argparse.Namespace, device: torch.device) -> float:
     """Images a second of the project's own steps; with pairs in float32."""
     if args.only == "project":
         network, spec = vgg18(args.width), TrainSpec(batch_size=args.batch)
-        dtype = autocast_dtype(args.precision, device)
+        dtype = autocast_dtype("auto", device)
         plan = TrainingPlan(spec, dtype, device.type == "cuda")
     else:
         options = {"features": "he_normal", "excess": 100, "inner": "batchnorm"}
@@ -139,7 +138,7 @@ def throughput(step, batches: Iterator, args: argparse.Namespace, device: torch.
 
 def main() -> None:
     """Run both loops, each in its own process, and print them with their ratio."""
-    options = {"width": 64, "batch": 128, "seconds": 20.0, "device": "auto", "precision": "auto"}
+    options = {"width": 64, "batch": 128, "seconds": 20.0, "device": "auto"}
     parser = command_line.parser(__doc__, **options, pairs=False, only={"choices": list(LOOPS)})
     args = parser.parse_args()
     device = hardware.resolve_device(args.device)

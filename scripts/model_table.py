@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Rebuild every classification model of torchvision, small and with random weights.
 
-    python scripts/model_table.py [--rows FILE] [--only NAME ...] [--operations COUNT] [--timm]
-    python scripts/model_table.py [--rows FILE] --write [--timm]
+    python scripts/model_table.py [--timm]           # compute what outputs/models lacks
+    python scripts/model_table.py [--timm] --write   # write docs/models.md of it
 
 Each model is rebuilt twice: by id_cond features, whose solution is known in closed form, and by
 he_normal features with 1.5 features an equation, as many layers, the smallest first, as are solved
-with ``--operations`` (6e10: some ten seconds of a core). A finished model is a line of JSON in
-``--rows`` (outputs/models/torchvision.jsonl); models that are there are not computed again.
-``--write`` makes docs/models.md of the lines. With ``--timm`` the models are ten of timm's, as it
-makes them, the file is timm.jsonl and the page docs/models-timm.md; timm has to be installed.
+with 6e10 operations (some ten seconds of a core). A finished model is a line of JSON in
+outputs/models/torchvision.jsonl; models that are there are not computed again. With ``--timm`` the
+models are ten of timm's, as it makes them, the file is timm.jsonl and the page docs/models-timm.md;
+timm has to be installed.
 
 Weights are random, since none are downloaded; BatchNorm's statistics come from one batch in
 training mode. Networks are made small by the arguments of their classes (``SMALLER``), and run in
@@ -18,12 +18,9 @@ float64, so that a difference of outputs is one of the reconstruction.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.metadata
-import importlib.util
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -38,12 +35,12 @@ from torchvision import models
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.reconstruction import assemble, gather, plan_layers, solve_layer
 from bnrecon.runtime import files
-from bnrecon.runtime.errors import RunError, UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 4
 TOO_LARGE = "too large for this table"
 LARGEST = 3_000_000  # equations of a layer, above which its head is left as it is
+OPERATIONS = 6e10  # that are spent on a model with he_normal features
 ITERATIONS = 130  # of a solve with 1.5 features an equation
 TIMM = (
     "resnet10t", "mobilenetv3_small_050", "efficientnet_lite0", "ghostnet_050", "lcnet_050",
@@ -71,26 +68,25 @@ def rebuild(model: nn.Module, images: torch.Tensor, features: FeatureSpec, most:
     """One reconstruction: what was rebuilt and kept, how far the outputs are, how long it took."""
     started = time.perf_counter()
     plan = plan_layers(model, features, unsupported="keep", images=images)
-    found = len(plan.layers) + len(plan.kept)
     # What memory is free differs by machine; such a layer is too large here in any case.
     kept = Counter(TOO_LARGE if " are free" in why else why for why in plan.kept.values())
     layers, cost = [], 0.0
     for layer in sorted(plan.layers, key=lambda layer: layer.shape.equations):
         n = layer.shape.equations
-        own = layer.groups * 4 * ITERATIONS * n * layer.width
-        cost += 0.0 if features.name == "id_cond" else own
+        if features.name != "id_cond":
+            cost += layer.groups * 4 * ITERATIONS * n * layer.width
         if layer.groups * n > LARGEST or cost > most:
             kept[TOO_LARGE] += 1
         else:
             layers.append(layer)
-    plan = dataclasses.replace(plan, layers=layers)
-    moments = gather(plan.model, [layer.found for layer in layers], [images])
-    rebuilt = assemble(plan, {layer.name: solve_layer(layer) for layer in layers}, moments)
+    chosen = dataclasses.replace(plan, layers=layers)
+    moments = gather(chosen.model, [layer.found for layer in layers], [images])
+    rebuilt = assemble(chosen, {layer.name: solve_layer(layer) for layer in layers}, moments)
     seconds = time.perf_counter() - started
     with torch.no_grad():
         ours, theirs = rebuilt.network(images), model(images)
     return {
-        "layers": found,
+        "layers": len(plan.layers) + len(plan.kept),
         "rebuilt": len(rebuilt.layers),
         "converged": sum(layer.converged for layer in rebuilt.layers),
         "kept": dict(kept),
@@ -106,32 +102,25 @@ FEATURES = (FeatureSpec("id_cond"), FeatureSpec("he_normal", oversampling=1.5))
 def row(
     name: str, model: nn.Module, small: Small, features: FeatureSpec, operations: float
 ) -> dict:
-    """A model's line with one reconstruction, or why there is none."""
+    """A model's line with one reconstruction."""
     torch.manual_seed(0)
     images = torch.randn(BATCH, 3, small.side, small.side, dtype=torch.float64)
     model = enliven(model.double(), images)
-    entry = {
+    return {
         "model": name,
         "class": type(model).__name__,
         "side": small.side,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        features.name: rebuild(model, images, features, operations),
     }
-    try:
-        return entry | {features.name: rebuild(model, images, features, operations)}
-    except (UserError, RunError) as error:
-        return entry | {features.name: {"error": str(error)}}
 
 
 def read_rows(file: Path) -> dict[str, dict]:
-    """The lines of a file by model; a line that was cut off by an interrupt does not count."""
-    rows = {}
-    for line in file.read_text().splitlines() if file.is_file() else []:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            entry = json.loads(line)
-            rows[entry["model"]] = entry
-    return rows
+    """The lines of a file by model."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return {entry["model"]: entry for entry in map(json.loads, lines)}
 
 
 def build_timm(name: str) -> tuple[nn.Module, Small]:
@@ -170,12 +159,11 @@ TEN_OF_TIMM = Library(
 )
 
 
-def compute(library: Library, names: list[str], file: Path, operations: float) -> None:
+def compute(library: Library, file: Path, operations: float = OPERATIONS) -> None:
     """Compute what a file does not have: id_cond for all models, then he_normal."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     done = read_rows(file)
     for features in FEATURES:
-        for name in names:
+        for name in library.models:
             if features.name in done.get(name, {}):
                 continue
             torch.manual_seed(0)
@@ -183,47 +171,26 @@ def compute(library: Library, names: list[str], file: Path, operations: float) -
             entry["version"] = importlib.metadata.version(library.name)
             done[name] = done.get(name, {}) | entry
             files.write_text(file, "".join(json.dumps(done[key]) + "\n" for key in done))
-            print(name, describe(entry, features), flush=True)
+            told = entry[features.name]
+            layers = f"{told['rebuilt']} of {told['layers']} layers"
+            print(f"{name} {features.name}: {layers}, {told['seconds']:.0f} s", flush=True)
 
 
-def describe(entry: dict, features: FeatureSpec) -> str:
-    """One line for a terminal."""
-    found = entry[features.name]
-    if "error" in found:
-        return f"{features.name}: {found['error']}"
-    return (
-        f"{features.name}: {found['rebuilt']} of {found['layers']} layers, outputs differ by "
-        f"{found['difference']:.1e}, {found['seconds']:.0f} s"
-    )
-
-
-def _cells(found: dict | None) -> list[str]:
+def _cells(told: dict) -> list[str]:
     """A reconstruction's cells: rebuilt layers, difference and seconds."""
-    if found is None:
-        return ["not computed", "", ""]
-    if "error" in found:
-        return [f"refused: {found['error']}".replace("|", "/"), "", ""]
-    if not found["rebuilt"]:
+    if not told["rebuilt"]:
         return ["0", "", ""]
-    return [str(found["rebuilt"]), f"{found['difference']:.0e}", f"{found['seconds']:.0f}"]
-
-
-def _not_converged(rows: dict[str, dict]) -> str:
-    """How many of the rebuilt layers did not converge, if any."""
-    found = [entry.get(each.name, {}) for entry in rows.values() for each in FEATURES]
-    rebuilt = sum(each.get("rebuilt", 0) for each in found)
-    missing = rebuilt - sum(each.get("converged", 0) for each in found)
-    return f" {missing:,} of {rebuilt:,} did not converge." if missing else ""
+    return [str(told["rebuilt"]), f"{told['difference']:.0e}", f"{told['seconds']:.0f}"]
 
 
 def _alike(rows: dict[str, dict]) -> list[str]:
     """A sentence on models that are one network here, as their differences agree in all digits."""
     groups: dict[tuple, list[str]] = {}
-    for name in sorted(rows):
-        found = [rows[name].get(each.name, {}) for each in FEATURES]
-        key = tuple(each.get(what) for each in found for what in ("layers", "difference"))
+    for name, entry in rows.items():
+        told = [entry[each.name] for each in FEATURES]
+        key = tuple(each[what] for each in told for what in ("layers", "difference"))
         groups.setdefault(key, []).append(name)
-    alike = [", ".join(names) for key, names in groups.items() if None not in key and names[1:]]
+    alike = [", ".join(names) for names in groups.values() if names[1:]]
     return ["", f"Made small, these are one network each: {'; '.join(alike)}."] if alike else []
 
 
@@ -244,15 +211,13 @@ MADE_SMALL = """\
 def page(library: Library, rows: dict[str, dict]) -> str:
     """docs/models.md, or the page of another library."""
     rows, entries = dict(sorted(rows.items())), rows.values()
-    used = {f"torch {entry['torch']}, {library.name} {entry['version']}" for entry in entries}
-    computed = all(each.name in entry for entry in entries for each in FEATURES)
-    told = [entry.get(features.name, {}) for entry in entries for features in FEATURES]
+    versions = {f"torch {entry['torch']}, {library.name} {entry['version']}" for entry in entries}
     lines, reasons = [], {}
     for name, entry in rows.items():
-        cells = [name, str(entry.get("id_cond", {}).get("layers", ""))]
-        cells += [cell for features in FEATURES for cell in _cells(entry.get(features.name))]
+        cells = [name, str(entry["id_cond"]["layers"])]
+        cells += [cell for features in FEATURES for cell in _cells(entry[features.name])]
         lines.append(f"| {' | '.join(cells)} |")
-        for reason, count in entry.get("id_cond", {}).get("kept", {}).items():
+        for reason, count in entry["id_cond"]["kept"].items():
             reasons.setdefault(reason, []).append(f"{name} ({count})")
     kinds = sorted({entry["class"] for entry in entries} & set(SMALLER))
     small = "".join(
@@ -263,11 +228,9 @@ def page(library: Library, rows: dict[str, dict]) -> str:
         of_library="" if library is TORCHVISION else f" of {library.name}",
         words=library.words,
         option="" if library is TORCHVISION else f" --{library.name}",
-        versions="; ".join(sorted(used)),
+        versions="; ".join(sorted(versions)),
         threads=max(entry["threads"] for entry in entries),
-        largest=max((each["layer_error"] for each in told if "layer_error" in each), default=0.0),
-        not_converged=_not_converged(rows),
-        missing="" if computed else " *not computed*: this was not run; the command above does it.",
+        largest=max(entry[each.name]["layer_error"] for entry in entries for each in FEATURES),
         lines="\n".join(lines + _alike(rows)),
         reasons="\n".join(
             f"| {why} | {', '.join(names)} |" for why, names in sorted(reasons.items())
@@ -277,37 +240,17 @@ def page(library: Library, rows: dict[str, dict]) -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Compute what is missing, or write the page."""
-    args = command_line.parser(
-        __doc__,
-        rows={"type": Path},
-        only=[],
-        operations=6e10,
-        threads=1,
-        timm=False,
-        write=False,
-    ).parse_args()
-    torch.set_num_threads(args.threads)
+    args = command_line.parser(__doc__, timm=False, write=False).parse_args()
+    torch.set_num_threads(1)
     library = TEN_OF_TIMM if args.timm else TORCHVISION
-    file = args.rows or ROOT / "outputs/models" / f"{library.name}.jsonl"
-    problem = None
-    if args.write and not (rows := read_rows(file)):
-        problem = f"{file}: no model in it; run without --write first"
-    elif unknown := set(args.only) - set(library.models):
-        names = ", ".join(sorted(unknown))
-        problem = f"--only: not among the models of {library.name}: {names}"
-    elif args.timm and not args.write and importlib.util.find_spec("timm") is None:
-        problem = "timm is not installed: pip install timm"
-    if problem is not None:
-        print(problem, file=sys.stderr)
-        return 2
+    file = ROOT / "outputs/models" / f"{library.name}.jsonl"
     if args.write:
-        files.write_text(library.page, page(library, rows))
+        files.write_text(library.page, page(library, read_rows(file)))
     else:
-        compute(library, args.only or library.models, file, args.operations)
-    return 0
+        compute(library, file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

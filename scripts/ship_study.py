@@ -100,9 +100,9 @@ def without_folders(command: str) -> str:
 
 def _without_folder(word: str) -> str:
     name, equals, value = word.rpartition("=")
-    place = value.strip("'\"")
-    absolute = any(kind(place).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
-    if absolute or place.startswith("~") or name.lstrip("+") in FOLDERS:
+    folder = value.strip("'\"")
+    absolute = any(kind(folder).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
+    if absolute or folder.startswith("~") or name.lstrip("+") in FOLDERS:
         return f"{name}{equals}FOLDER"
     return shlex.quote(word)
 

@@ -10,8 +10,6 @@ from unittest import mock
 from torch import nn
 from torchvision import models
 
-__all__ = ["CLASSES", "SMALLER", "Small", "build"]
-
 CLASSES = 3
 
 
@@ -54,11 +52,6 @@ def small_convnext(setting, **options):
 def fixed(*changed, **more):
     """Arguments that replace the first ones."""
     return lambda *given, **options: ((*changed, *given[len(changed) :]), options | more)
-
-
-def vgg(features, **options):
-    """The classifier's first layer has 25,088 inputs in any case."""
-    return (features,), options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +100,7 @@ SMALLER = {
         "embed_dim=8, windows of 2, patches of 2",
         fixed(patch_size=[2, 2], embed_dim=8, num_heads=[1, 1, 2, 2], window_size=[2, 2]),
     ),
-    "VGG": Small("a sixteenth of the channels but the last", vgg),
+    "VGG": Small("a sixteenth of the channels but the last"),  # by ``small_vggs``
     "VisionTransformer": Small(
         "hidden_dim=8, mlp_dim=16, 2 heads, patches of 8",
         fixed(image_size=16, patch_size=8, num_heads=2, hidden_dim=8, mlp_dim=16),

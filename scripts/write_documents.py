@@ -96,11 +96,11 @@ def targets() -> str:
     ]
     made = {}
     for path in sorted((OUTPUTS / "targets").glob("*/target.json")):
-        about = files.read_json(path)
-        data, target, train = (about["config"][name] for name in ("data", "target", "train"))
+        metadata = files.read_json(path)
+        data, target, train = (metadata["config"][name] for name in ("data", "target", "train"))
         usual = target["name"] == "vgg18" and target["groups"] == [2, 3, 4, 4, 4]
         if usual and (target["width"], train["epochs"]) == (64, 205):
-            made[data["name"], target["activation"]] = about["accuracy"]
+            made[data["name"], target["activation"]] = metadata["accuracy"]
     reported = read_reported("bnrecon.studies.burkholz2024")
     for table, data, shown in (
         ("table1", "cifar10", "CIFAR-10"),

@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
+import gpu_slice
 import numpy as np
 import pack_for_gpu
-import parts
-import pieces
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,6 +20,7 @@ from places import SCRIPTS
 from bnrecon.config.composition import compose
 from bnrecon.data import DataSpec, load
 from bnrecon.data.cifar import CIFAR10_CLASSES
+from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction import engine
 from bnrecon.reproduction.request import read
 from bnrecon.runtime import provenance
@@ -43,16 +44,16 @@ def test_a_file_is_joined_from_parts_that_arrive_in_any_order(tmp_path, length):
     content = np.random.default_rng(length).bytes(length)
     (tmp_path / "images.npz").write_bytes(content)
     (tmp_path / "sent").mkdir()
-    about = parts.cut(tmp_path / "images.npz", tmp_path / "sent", 10)
+    about = pack_for_gpu.cut(tmp_path / "images.npz", tmp_path / "sent", 10)
     sent = sorted((tmp_path / "sent").iterdir())
     assert b"".join(part.read_bytes() for part in sent) == content
     assert max(part.stat().st_size for part in sent) <= 10
     for number, part in enumerate(reversed(sent)):
         (tmp_path / f"call {number}").mkdir()
         shutil.copy(part, tmp_path / f"call {number}")
-        missing = parts.receive(about, tmp_path / f"call {number}", tmp_path / "kept")
+        missing = gpu_slice.receive(about, tmp_path / f"call {number}", tmp_path / "kept")
         assert missing == [part.name for part in sent[: len(sent) - number - 1]]
-    parts.join(about, tmp_path / "kept", tmp_path / "data" / "images.npz")
+    gpu_slice.join(about, tmp_path / "kept", tmp_path / "data" / "images.npz")
     assert (tmp_path / "data" / "images.npz").read_bytes() == content
     assert list((tmp_path / "kept").iterdir()) == []
 
@@ -60,61 +61,38 @@ def test_a_file_is_joined_from_parts_that_arrive_in_any_order(tmp_path, length):
 def test_a_damaged_part_is_named_and_the_others_are_kept(tmp_path):
     (tmp_path / "a").write_bytes(b"0123456789")
     (tmp_path / "sent").mkdir()
-    about = parts.cut(tmp_path / "a", tmp_path / "sent", 4)
+    about = pack_for_gpu.cut(tmp_path / "a", tmp_path / "sent", 4)
     (tmp_path / "sent" / "a.001").write_bytes(b"4568")
     with pytest.raises(ValueError, match=r"a\.001 is damaged"):
-        parts.receive(about, tmp_path / "sent", tmp_path / "kept")
+        gpu_slice.receive(about, tmp_path / "sent", tmp_path / "kept")
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"a.000", "a.002"}
-    assert parts.SIZE < 60e6
 
 
 # Pieces.
 
 
 def test_recipe_and_targets_come_first_then_cells_by_their_worth_and_benchmarks_last():
-    recipe, *others = (piece.name for piece in pieces.chosen([]))
+    recipe, *others = (piece.name for piece in gpu_slice.chosen([]))
     assert recipe == "recipe"
     kinds = [name.partition("-")[2] for name in others]
     assert kinds[:6] == ["targets", "targets", "exact", "exact", "paper", "paper"]
-    assert [kind for kind in kinds if kind == "benchmark"] == kinds[-2:]
+    assert [kind for kind in kinds if kind == "benchmark"] == kinds[-1:]
 
 
 def test_the_pieces_are_commands_that_there_are():
-    for piece in pieces.PIECES:
+    for piece in gpu_slice.PIECES:
         name, *words = piece.command
-        if name == "time_layers.py":
+        if name == "run":
             compose(words)
-        if name == "study" or name == pieces.TRAIN:
+        if name == "study" or name == gpu_slice.TRAIN:
             study = registry.find(words[0])
-            assert {*words[1:]} - {"--jobs", "4", "jobs=4"} <= {*study.parts, *study.solvers}
-        assert name == "study" or (SCRIPTS / name).is_file()
-
-
-@pytest.mark.process
-def test_an_unknown_piece_is_one_line(tmp_path, capsys):
-    line = [sys.executable, SLICE, "--pieces", "table3"]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
-    packed = pack_for_gpu.main(["--pieces", "table3", "--out", str(tmp_path / "out")])
-    assert done.returncode == packed == 2
-    said = {"gpu_slice": done.stderr, "pack_for_gpu": capsys.readouterr().err}
-    for name, lines in said.items():
-        assert lines.startswith(
-            f"{name}: piece table3: there is none; allowed: recipe, table1-targets, "
-        )
-        assert len(lines.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
+            assert {*words[1:]} - {"--jobs", "4"} <= {*study.parts, *study.solvers}
+        assert name in ("study", "run") or (SCRIPTS / name).is_file()
 
 
 @pytest.mark.process
 def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
-    line = [
-        sys.executable,
-        SLICE,
-        "--device",
-        "cpu",
-        "--minutes",
-        "0.5",
-    ]
+    line = [sys.executable, SLICE, "device=cpu", "--minutes", "0.5"]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the time is over before: recipe; run this again to continue\n"
@@ -123,46 +101,37 @@ def test_a_slice_in_a_checkout_that_has_no_time_for_anything_says_so(tmp_path):
 @pytest.mark.process
 def test_targets_are_trained_side_by_side_and_saved_when_it_is_stopped(tmp_path, images):
     words = ("table1", "scale=smoke", "target.groups=[1]", "train.epochs=10000", "device=cpu")
-    line = [sys.executable, str(SCRIPTS / pieces.TRAIN), "burkholz2024", *words, "--jobs=2"]
+    line = [sys.executable, str(SCRIPTS / gpu_slice.TRAIN), "burkholz2024", *words, "--jobs=2"]
     line += [f"data.root={images}", f"outputs={tmp_path}"]
-    for wanted in ("epoch 1/", "resuming at step"):
-        process = subprocess.Popen(
-            line,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        seen = set()
-        for text in process.stdout:
-            if text.startswith("target ") and wanted in text:
-                seen.add(text[:9])
-            if len(seen) == 2:
-                break
+    logs = [tmp_path / f"studies/burkholz2024/smoke-process-{number}.log" for number in (1, 2)]
+    for sign in ("epoch 1/", "resuming at step"):
+        process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        while not all(log.exists() and sign in log.read_text() for log in logs):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.1)
         os.killpg(process.pid, signal.SIGTERM)  # as gpu_slice.py does
-        said = process.communicate(timeout=60)[0]
-        assert seen == {"target 1:", "target 2:"}
-        assert process.returncode == 130, said
+        errors = process.communicate(timeout=60)[1]
+        assert process.returncode == 130, errors
         assert len(list(tmp_path.glob("targets/*/checkpoint.safetensors"))) == 2
-        assert "target 3" not in said
 
 
 @pytest.mark.process
-def test_resnet18_is_rebuilt_and_timed_layer_by_layer(tmp_path, images):
+def test_resnet18_is_rebuilt_layer_by_layer(tmp_path, images):
     options = ("target.width=4", "train.epochs=1", "train.warmup_epochs=0.5", "threads=1")
+    options += ("device=cpu", f"data.root={images}")
     line = [sys.executable, SLICE, *options, "--pieces", "resnet18"]
-    line += ["--device", "cpu", "--scale", "smoke", "--data", str(images), "--minutes", "9"]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "nothing is left to do" in done.stdout
-    found = json.loads((tmp_path / "outputs/solvers/resnet18-cpu/bench.json").read_text())
-    assert (found["target"], found["width"], found["epochs"]) == ("resnet18", 4, 1)
-    assert len(found["layers"]) == 21
-    assert all(layer["converged"] and layer["error"] < 1e-10 for layer in found["layers"])
-    assert max(layer["n"] for layer in found["layers"]) == 32 * 32 * 9
-    assert found["layer_seconds"] == pytest.approx(sum(row["seconds"] for row in found["layers"]))
-    again = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (again.returncode, again.stdout) == (0, "nothing is left to do\n")
+    written = set()
+    for _ in range(2):  # once it is done, nothing is computed
+        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "nothing is left to do" in done.stdout
+        (path,) = tmp_path.glob("outputs/runs/*/result.json")
+        written.add(path.read_bytes())
+    assert len(written) == 1
+    result = RunResult.read(path)
+    assert len(result.layers) == 21
+    assert all(layer.converged and layer.relative_error < 1e-10 for layer in result.layers)
+    assert max(layer.equations for layer in result.layers) == 32 * 32 * 9
 
 
 # The commit.
@@ -279,29 +248,29 @@ def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, comman
     # A call carries some of the parts, the next one the others; one arrives damaged.
     shutil.copytree(pack, tree)
     (tree / last["name"]).unlink()
-    lacking = run("--device", "cpu", "--scale", "smoke", "--pieces", "table1-targets")
+    lacking = run("device=cpu", "scale=smoke", "--pieces", "table1-targets")
     assert (lacking.returncode, lacking.stdout) == (2, "")
-    of = f"1 of {len(first) + 1} parts missing ({last['name']})"
-    assert lacking.stderr == f"gpu_slice: code.zip: {of}; copy them here and run this again\n"
+    said = f"1 parts missing ({last['name']}); copy them here and run it again"
+    assert lacking.stderr == f"gpu_slice: {said}\n"
     for part in tree.glob("*.0*"):
         part.unlink()
     content = bytearray((pack / last["name"]).read_bytes())
     content[1000] ^= 1
     (tree / last["name"]).write_bytes(content)
-    damaged = run("--receive")
+    damaged = run("--minutes", "0")
     assert (damaged.returncode, damaged.stdout) == (2, "")
     assert len(damaged.stderr.splitlines()) == 1
     assert f"{last['name']} is damaged" in damaged.stderr
     shutil.copy(pack / last["name"], tree)
-    assert run("--receive").stdout == "everything has arrived\n"
+    assert "the time is over before: " in run("--minutes", "0").stdout
     (tree / last["name"]).unlink()
 
     # Slices of six seconds, of twelve, and so on, until a run is at home.
     outcomes = []
     for number in range(6):
         archive = tmp_path / f"{number}.zip"
-        minutes = (20 + 6 * 2**number) / 60
-        options = ("--device", "cpu", "--scale", "smoke", "--grace", "20", *OPTIONS)
+        minutes = (gpu_slice.GRACE + 6 * 2**number) / 60
+        options = ("device=cpu", "scale=smoke", *OPTIONS)
         work = ("--pieces", "table1-targets", "table1-exact")
         done = run(*options, "--minutes", minutes, "--archive", archive, *work)
         assert done.returncode == 0, done.stderr
@@ -316,7 +285,6 @@ def test_a_slice_is_rehearsed_from_the_parts_to_the_tables(machine, pack, comman
     assert "the time is over during" in outcomes[0]
     assert len(outcomes) > 1
     assert "\ntable1-exact: at most" in outcomes[-1]
-    assert outcomes[-1].count("trained in") + outcomes[-1].count("trained before in") == 4
 
     # At home, where nothing was computed.
     request = read("burkholz2024", ["table1", "exact", "scale=smoke", f"outputs={home}", *OPTIONS])

@@ -17,7 +17,7 @@ from bnrecon.runtime.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["SweepPlan", "add_flags", "flags", "is_sweep", "launch", "plan_sweep"]
+__all__ = ["Plan", "add_flags", "flags", "is_sweep", "launch", "plan"]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +40,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def flags(arguments: argparse.Namespace) -> Iterator[str]:
     """The words that give Hydra the same flags."""
-    for name in ("multirun", "resolve", "hydra_help"):
+    for name, flag in (
+        ("multirun", "-m"),
+        ("resolve", "--resolve"),
+        ("hydra_help", "--hydra-help"),
+    ):
         if getattr(arguments, name):
-            yield f"--{name.replace('_', '-')}"
+            yield flag
     for name in ("config_dir", "config_name", "cfg", "package", "info"):
         if (value := getattr(arguments, name)) is not None:
             yield f"--{name.replace('_', '-')}={value}"
@@ -72,15 +76,22 @@ def launch(job: Callable[[DictConfig], object], arguments: argparse.Namespace) -
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """The runs of a sweep: its folder, and the overrides of each run with what they compose."""
+class Plan:
+    """A run, or the runs of a sweep: the overrides of each with what they compose.
 
+    Args:
+        is_sweep: whether it is a sweep; a yaml file may ask for one, too.
+        folder: of the sweep.
+        runs: overrides and configurations.
+    """
+
+    is_sweep: bool
     folder: str
     runs: list[tuple[list[str], DictConfig]]
 
 
-def plan_sweep(arguments: argparse.Namespace) -> SweepPlan | None:
-    """The runs that Hydra makes of a sweep; ``None`` where its launcher is to run them.
+def plan(arguments: argparse.Namespace) -> Plan | None:
+    """What Hydra makes of the options; ``None`` for a sweep that its launcher is to run.
 
     That is where the user has chosen a launcher, or a sweeper that decides from results.
 
@@ -92,9 +103,9 @@ def plan_sweep(arguments: argparse.Namespace) -> SweepPlan | None:
     from hydra._internal.utils import create_config_search_path
     from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.types import RunMode
-    from omegaconf import open_dict, read_write
 
     overrides = _overrides(arguments)
     search_path = create_config_search_path("pkg://bnrecon.configs")
@@ -106,22 +117,30 @@ def plan_sweep(arguments: argparse.Namespace) -> SweepPlan | None:
         search_path.prepend("command-line", f"file://{folder}", anchor=schema)
     try:
         loader = Hydra.create_main_hydra2("bnrecon", search_path).config_loader
-        name = arguments.config_name or "run"
-        whole = loader.load_configuration(name, overrides, run_mode=RunMode.MULTIRUN)
+        mode = RunMode.MULTIRUN if is_sweep(arguments) else RunMode.RUN
+        whole = loader.load_configuration(arguments.config_name or "run", overrides, run_mode=mode)
+        HydraConfig.instance().set_config(whole)  # for interpolations of the user's yaml files
         choices, hydra = whole.hydra.runtime.choices, whole.hydra
+        if RunMode.MULTIRUN not in (mode, hydra.mode):
+            return Plan(False, "", [(list(hydra.overrides.task), _without_hydra(whole))])
         if (choices["hydra/launcher"], choices["hydra/sweeper"]) != ("basic", "basic"):
             return None
         params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
         words = OverridesParser.create(loader).parse_overrides([*params, *hydra.overrides.task])
-        runs = []
-        for job in BasicSweeper.split_arguments(words, None)[0]:
-            composed = loader.load_sweep_config(whole, job)
-            with read_write(composed), open_dict(composed):
-                del composed["hydra"]
-            runs.append((job, composed))
-        return SweepPlan(hydra.sweep.dir, runs)
+        jobs = BasicSweeper.split_arguments(words, None)[0]
+        runs = [(job, _without_hydra(loader.load_sweep_config(whole, job))) for job in jobs]
+        return Plan(True, hydra.sweep.dir, runs)
     finally:
         GlobalHydra.instance().clear()
+
+
+def _without_hydra(composed: DictConfig) -> DictConfig:
+    """The configuration without that of Hydra itself."""
+    from omegaconf import open_dict, read_write
+
+    with read_write(composed), open_dict(composed):
+        del composed["hydra"]
+    return composed
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
@@ -139,8 +158,8 @@ def _folders(arguments: argparse.Namespace) -> list[str]:
 
     A sweep's is named by its options and flags, however these are written (``-m``, ``--multirun``).
     """
-    words = ["-m" if flag == "--multirun" else flag for flag in flags(arguments)]
-    content = " ".join(sorted([*words, *arguments.words])).encode(errors="backslashreplace")
+    words = sorted([*flags(arguments), *arguments.words])
+    content = " ".join(words).encode(errors="backslashreplace")
     name = hashlib.sha256(content).hexdigest()[:10]
     folders = {"hydra.run.dir": ".", "hydra.sweep.dir": f"${{outputs}}/sweeps/{name}"}
     chosen = {option.partition("=")[0] for option in arguments.words}

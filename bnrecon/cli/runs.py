@@ -7,6 +7,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
@@ -53,27 +54,37 @@ def _explain(words: Sequence[str]) -> str:
 def _run(arguments: argparse.Namespace) -> int:
     """Do one run or a sweep. A sweep goes on after a failed run and ends in the worst exit code."""
     values, slurm, arguments.words = job_options.split(arguments.words, job_options.OPTIONS)
-    misplaced = [*(f"{name}={value}" for name, value in values.items()), *slurm]
-    if not hydra_app.is_sweep(arguments) or arguments.cfg or arguments.info or arguments.hydra_help:
-        if misplaced or arguments.detach:
-            raise UserError(f"{[*misplaced, '--detach'][0]}: is for sweeps; add -m")
-        if not arguments.cfg and not arguments.info:
-            _refuse_launchers(arguments.words, "launchers run sweeps; add -m")
+    of_sweeps = [*(f"{name}={value}" for name, value in values.items()), *slurm]
+    of_sweeps += ["--detach"] if arguments.detach else []
+    # What Hydra shows in the place of a run; flags for that alone are its own to refuse.
+    shows = (arguments.cfg, arguments.info, arguments.hydra_help)
+    if any(shows) or arguments.resolve or arguments.package:
+        if of_sweeps:
+            raise UserError(f"{of_sweeps[0]}: is for sweeps; add -m")
         return _launch(arguments)
-    config_dir = None if arguments.config_dir is None else Path(arguments.config_dir)
-    options = job_options.read(values, slurm, arguments.detach, config_dir)
+    if not hydra_app.is_sweep(arguments):
+        _refuse_launchers(arguments.words, "launchers run sweeps; add -m")
     try:
-        plan = hydra_app.plan_sweep(arguments)
+        plan = hydra_app.plan(arguments)
     except Exception as error:
         return _report_composition(error, arguments.config_dir)
-    if plan is not None:
-        from bnrecon.cli.sweeps import run_sweep
+    if plan is None:
+        if of_sweeps:
+            raise UserError(f"{of_sweeps[0]}: not with hydra/launcher= or hydra/sweeper=")
+        interruption.finish_loading()  # the launcher's processes load what takes long
+        return _launch(arguments)
+    if not plan.is_sweep:
+        of_hydra = [word for word in arguments.words if re.match(r"[+~]*hydra[./]", word)]
+        if misplaced := [*of_sweeps, *of_hydra]:
+            raise UserError(f"{misplaced[0]}: is for sweeps; add -m")
+        ((_, composed),) = plan.runs
+        _do_run(composed)
+        return exit_codes.DONE
+    config_dir = None if arguments.config_dir is None else Path(arguments.config_dir)
+    options = job_options.read(values, slurm, arguments.detach, config_dir)
+    from bnrecon.cli.sweeps import run_sweep
 
-        return run_sweep(plan, options, arguments)
-    if misplaced:
-        raise UserError(f"{misplaced[0]}: not with hydra/launcher= or hydra/sweeper=")
-    interruption.finish_loading()  # the launcher's processes load what takes long
-    return _launch(arguments)
+    return run_sweep(plan, options, arguments)
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -118,7 +129,7 @@ def _first_not_utf8(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Job:
-    """One run, alone or of a sweep whose launcher may call it in another process.
+    """One run of a sweep, whose launcher may call it in another process.
 
     It reports its own failure. Hydra's launchers raise the first one when all runs have ended.
     """
@@ -134,19 +145,17 @@ class _Job:
 
     def _run(self, composed: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
-        from hydra.types import RunMode
         from omegaconf import OmegaConf
 
-        hydra = HydraConfig.get()
         # As they are written: an interpolation may lead nowhere, which is to be reported.
-        overrides = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+        overrides = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
         words = " ".join(cast("list[str]", overrides))
         with output.log_to_stderr(self.level):
             try:
                 _do_run(composed)
             except BaseException as error:
                 code = exit_codes.report(error)
-                if hydra.mode == RunMode.MULTIRUN and code != exit_codes.INTERRUPTED:
+                if code != exit_codes.INTERRUPTED:
                     raise RunError(f"failed (exit code {code}): {words}") from None
                 raise SystemExit(code) from None
 
@@ -161,9 +170,7 @@ def _do_run(composed: DictConfig) -> None:
     from bnrecon.run import main_job, preparation
 
     preparation.check_names(config)
-    checks.require_folder("outputs", config.outputs)
-    if config.targets is not None:
-        checks.require_folder("targets", config.targets)
+    checks.require_folders(config)
     output.write(main_job.run(config).text())
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +15,22 @@ from bnrecon.cli.parser import Parser
 from bnrecon.cli.user_modules import import_user_module
 from bnrecon.config import checks, composition
 from bnrecon.config.schema import RunConfig
+from bnrecon.jobs import executors
+from bnrecon.jobs.work import SWEEP, Batch, Detached, Executor, Outcome, Work
+from bnrecon.reporting import run_tables
+from bnrecon.reproduction import progress
+from bnrecon.reproduction.engine import collect_finished
+from bnrecon.reproduction.shared_targets import shared_targets, with_targets
+from bnrecon.reproduction.work import RunWork
+from bnrecon.run import main_job, preparation
+from bnrecon.runtime import extras, files, hardware
 from bnrecon.runtime.errors import RunError, UserError
 from bnrecon.runtime.interruption import finish_loading
 
 if TYPE_CHECKING:
     import torch
 
-    from bnrecon.data import DataSpec
     from bnrecon.jobs.options import JobOptions
-    from bnrecon.jobs.work import Batch, Executor, Outcome, Work
-    from bnrecon.reporting.result import RunResult
 
 __all__ = ["SweepRun", "plan_again", "run_sweep"]
 
@@ -35,72 +39,25 @@ logger = logging.getLogger(__name__)
 CODES = {"done": exit_codes.DONE, "mistake": exit_codes.MISTAKE, "failed": exit_codes.FAILED}
 
 
-@dataclass(frozen=True)
-class SweepRun:
-    """A run of a sweep.
-
-    Args:
-        overrides: the options of the run.
-        label: those that are not the same for all runs.
-        config: what they compose.
-    """
-
-    overrides: tuple[str, ...]
-    label: str
-    config: RunConfig
-    part = "runs"
+class SweepRun(RunWork):
+    """A run of a sweep, which prints its own table; the label has what is not the same for all."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process imports the user's modules before it looks at any target."""
         return _load, (self.overrides, self.label, self.config)
 
-    @functools.cached_property
-    def folder(self) -> Path:
-        """The run's folder."""
-        from bnrecon.run.naming import run_folder
-
-        return run_folder(self.config)
+    @property
+    def label(self) -> str:
+        """What tells the run from the others."""
+        return self.labels["options"]
 
     @property
-    def key(self) -> str:
-        """The folder's name, which says what is computed."""
-        return self.folder.name
-
-    @property
-    def command(self) -> str:
-        """The main job's command."""
-        return shlex.join(("bnrecon", "run", *self.overrides))
-
-    @property
-    def data(self) -> DataSpec:
-        """The images of the run."""
-        return self.config.data
-
-    @property
-    def target(self) -> RunConfig:
-        """The run itself."""
-        return self.config
-
-    def result(self) -> RunResult | None:
-        """The stored result, if the run is finished."""
-        from bnrecon.run import finished
-
-        return finished.read_result(self.folder, self.config)
-
-    def is_finished(self) -> bool:
-        """Whether there is a result."""
-        return self.result() is not None
-
-    def damage(self) -> None:
-        """The main job looks after its files itself."""
-
-    def set_aside(self) -> None:
-        """The main job looks after its files itself."""
+    def _paths(self) -> tuple[Path, ...]:
+        """What ships is of studies."""
+        return (self.folder / "result.json",)
 
     def compute(self) -> str:
         """Do the main job, and print its table."""
-        from bnrecon.run import main_job
-
         finished = main_job.run(self.config)
         output.write(finished.text())
         return f"loss {finished.result.loss}"
@@ -109,10 +66,10 @@ class SweepRun:
 def _load(overrides: tuple[str, ...], label: str, config: RunConfig) -> SweepRun:
     for name in config.imports:
         import_user_module(name)
-    return SweepRun(overrides, label, config)
+    return SweepRun("runs", {"options": label}, overrides, config)
 
 
-def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argparse.Namespace) -> int:
+def run_sweep(plan: hydra_app.Plan, options: JobOptions, arguments: argparse.Namespace) -> int:
     """Compute what a sweep lacks, print the table of all runs; return the worst exit code.
 
     A run that fails costs the others nothing.
@@ -127,12 +84,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argpars
         Interrupted: the sweep was stopped; what is finished stays.
     """
     runs, folder = _runs(plan), Path(plan.folder)
-    from bnrecon.jobs import executors
-    from bnrecon.jobs.work import SWEEP, Batch, Detached
-    from bnrecon.reproduction.engine import collect_finished
-
-    flags = [flag for flag in hydra_app.flags(arguments) if flag != "--multirun"]
-    words = ("-m", *flags, *arguments.words)
+    words = (*hydra_app.flags(arguments), *arguments.words)
     command = shlex.join(["bnrecon", "run", *words, *options.words])
     batch = Batch(folder, SWEEP, command, f"{__name__}:plan_again", words)
     checks.require_folder("hydra.sweep.dir", plan.folder)
@@ -164,7 +116,7 @@ def run_sweep(plan: hydra_app.SweepPlan, options: JobOptions, arguments: argpars
     return _finish(runs, failures, folder)
 
 
-def _runs(plan: hydra_app.SweepPlan) -> list[SweepRun]:
+def _runs(plan: hydra_app.Plan) -> list[SweepRun]:
     """The runs with all that they ask for checked."""
     if len({word for words, _ in plan.runs for word in words if word.startswith("outputs=")}) > 1:
         raise UserError("outputs: all jobs of a sweep have one, with the sweep's table in it")
@@ -174,11 +126,7 @@ def _runs(plan: hydra_app.SweepPlan) -> list[SweepRun]:
         config = composition.from_hydra(composed)
         label = " ".join(word for word in words if word not in common) or " ".join(words)
         runs.append(_load(tuple(words), label, config))
-        checks.require_folder("outputs", config.outputs)
-        if config.targets is not None:
-            checks.require_folder("targets", config.targets)
-    from bnrecon.run import preparation
-
+        checks.require_folders(config)
     for run in runs:
         preparation.check_names(run.config)
     return runs
@@ -190,12 +138,10 @@ def plan_again(words: Sequence[str]) -> Mapping[str, Work]:
     Args:
         words: flags and options, as on the command line.
     """
-    from bnrecon.reproduction.shared_targets import with_targets
-
     parser = Parser()
     hydra_app.add_flags(parser)
     parser.add_argument("words", nargs="*")
-    plan = hydra_app.plan_sweep(parser.read(words))
+    plan = hydra_app.plan(parser.read(words))
     assert plan is not None, "the command that gives the jobs has planned them so"
     return with_targets(_runs(plan))
 
@@ -206,8 +152,6 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
     Raises:
         UserError: a device that is not there, or a tracker that is not installed.
     """
-    from bnrecon.runtime import extras, hardware
-
     extras.require_trackers(sorted({name for run in runs for name in run.config.tracker}))
     if options.cluster is not None and options.cluster.name == "slurm":
         return None
@@ -218,10 +162,6 @@ def _check_machine(runs: Sequence[SweepRun], options: JobOptions) -> torch.devic
 
 def _compute(runs: Mapping[str, SweepRun], executor: Executor, batch: Batch) -> list[Outcome]:
     """Compute runs; the outcomes of those that failed."""
-    from bnrecon.jobs.work import Outcome
-    from bnrecon.reproduction import progress
-    from bnrecon.reproduction.shared_targets import shared_targets
-
     alone = executor.processes == 1
     targets = [] if alone else shared_targets(list(runs.values()))
     if not alone:
@@ -243,9 +183,6 @@ def _compute(runs: Mapping[str, SweepRun], executor: Executor, batch: Batch) -> 
 
 def _finish(runs: Sequence[SweepRun], failures: Sequence[Outcome], folder: Path) -> int:
     """Print the table of all finished runs, the folder, and what failed."""
-    from bnrecon.reporting import run_tables
-    from bnrecon.runtime import files
-
     results = [result for run in runs if (result := run.result()) is not None]
     if results:
         table = run_tables.markdown(results)

@@ -13,7 +13,14 @@ from bnrecon.runtime.extras import require_trackers
 from bnrecon.runtime.options import check_folder, check_utf8
 from bnrecon.runtime.units import format_bytes
 
-__all__ = ["check_machine", "require_folder"]
+__all__ = ["check_machine", "require_folder", "require_folders"]
+
+
+def require_folders(config: RunConfig) -> None:
+    """Raise ``UserError`` where the folder of a run's results or targets cannot be one."""
+    require_folder("outputs", config.outputs)
+    if config.targets is not None:
+        require_folder("targets", config.targets)
 
 
 def require_folder(name: str, folder: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from bnrecon.config.schema import (
     register_schema,
     spec_classes,
 )
-from bnrecon.runtime.errors import RunError, UserError, nearest
-from bnrecon.runtime.options import prefix_fields
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.options import prefix_fields, reworded
 
 __all__ = ["as_overrides", "compose", "from_hydra", "option_names", "rename_fields"]
 
@@ -53,8 +53,7 @@ def from_hydra(composed: DictConfig) -> RunConfig:
     return RunConfig(**(own | specs))
 
 
-@contextlib.contextmanager
-def option_names(group: str) -> Iterator[None]:
+def option_names(group: str) -> AbstractContextManager[None]:
     """Name a spec's fields as the command line does in a ``UserError`` or ``RunError``.
 
     >>> with option_names("train"):
@@ -63,11 +62,7 @@ def option_names(group: str) -> Iterator[None]:
     ...
     bnrecon.runtime.errors.UserError: train.lr=0: must be above 0
     """
-    try:
-        yield
-    except (UserError, RunError) as error:
-        error.args = (rename_fields(group, str(error)),)
-        raise
+    return reworded(functools.partial(rename_fields, group))
 
 
 def rename_fields(group: str, line: str) -> str:

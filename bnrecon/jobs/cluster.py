@@ -175,8 +175,8 @@ class Cluster:
         folder = self._batch.folder
         outputs = folder.parent.parent
         option = "" if outputs == USUAL else f" {shlex.quote(f'outputs={outputs}')}"
-        given = [_given(watch.submission) for watch in watches]
-        return "\n".join(given) + (
+        lines = [_given(watch.submission) for watch in watches]
+        return "\n".join(lines) + (
             f"\nthey go on until they are done; bnrecon status{option} shows them, bnrecon cancel "
             f"{folder.name}{option} stops them, {again} waits for them and prints the tables"
         )

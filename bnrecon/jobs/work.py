@@ -85,12 +85,6 @@ class Work(Protocol):
     def is_finished(self) -> bool:
         """Whether its result can be read."""
 
-    def damage(self) -> str | None:
-        """What is wrong with its files, if anything."""
-
-    def set_aside(self) -> None:
-        """Move a damaged own file away; the key's lock must be held."""
-
     def compute(self) -> str:
         """Do the work, store the result, and return its gist."""
 

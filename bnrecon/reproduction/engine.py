@@ -24,7 +24,6 @@ from bnrecon.reproduction.request import StudyRequest, result_options
 from bnrecon.reproduction.shared_targets import shared_targets, with_targets
 from bnrecon.reproduction.study import SCALES, Part, PartRequest, Study
 from bnrecon.reproduction.work import RunWork, TaskWork
-from bnrecon.runtime import locks
 from bnrecon.runtime.errors import RunError, UserError, nearest
 from bnrecon.runtime.units import format_duration
 
@@ -112,14 +111,13 @@ def compute_missing(work: Sequence[Work], executor: Executor, batch: Batch) -> N
     details = batch.details(executor.processes)
     logger.info("%d of %d tasks to compute; details go to %s", total, len(work), details)
     mistakes = _leave_out_missing_images(missing)
-    items = list(missing.values())
-    targets = shared_targets(items) if executor.processes != 1 else []
-    planned: dict[str, Work] = {item.key: item for item in (*targets, *items)}
+    targets = shared_targets(list(missing.values())) if executor.processes != 1 else []
+    planned: dict[str, Work] = {item.key: item for item in targets} | missing
     failures: list[str] = []
     started, ended, lost = time.monotonic(), 0, mistakes.total()
     with (
         progress.keep(batch, executor, planned.values()) as keeper,
-        contextlib.closing(executor.run([targets, items])) as events,
+        contextlib.closing(executor.run([targets, list(missing.values())])) as events,
         tqdm(total=len(planned), desc="tasks", disable=None) as bar,
     ):
         for event in events:
@@ -151,16 +149,11 @@ def _missing(work: Sequence[Work], claims: Path) -> dict[str, Work]:
     """What has to be computed, by key; damaged files are set aside."""
     missing: dict[str, Work] = {}
     for item in work:
-        if item.damage() is not None:
-            _set_aside(item, claims)
+        if isinstance(item, TaskWork):  # the main job looks after its files itself
+            item.set_aside_damaged(claims)
         if not item.is_finished():
             missing.setdefault(item.key, item)
     return missing
-
-
-def _set_aside(item: Work, claims: Path) -> None:
-    with locks.claim(item.key, claims, lambda: f"waiting for another to finish {item.label}"):
-        item.set_aside()
 
 
 def _leave_out_missing_images(missing: dict[str, Work]) -> Counter[str]:

@@ -93,7 +93,7 @@ def read(
             f"{flags[0]}: a study takes parts and options, as in scale=smoke; "
             "bnrecon study --help lists them"
         )
-    own, slurm, words = job_options.split(options, OWN)
+    values, slurm, words = job_options.split(options, OWN)
     parts = [word for word in words if "=" not in word]
     passed = [word for word in words if "=" in word]
     folders = [word for word in passed if word.lstrip("+").startswith("outputs=")]
@@ -101,10 +101,10 @@ def read(
         raise UserError("outputs= is given twice")
     outputs = composition.compose([word.lstrip("+") for word in folders]).outputs
     checks.require_folder("outputs", outputs)
-    if config_dir is not None and own.get("cluster") != "slurm":
+    if config_dir is not None and values.get("cluster") != "slurm":
         raise UserError("--config-dir: is for cluster=slurm")
-    executor = job_options.read(own, slurm, detach, config_dir)
-    scale = own.get("scale", "laptop")
+    executor = job_options.read(values, slurm, detach, config_dir)
+    scale = values.get("scale", "laptop")
     return StudyRequest(name, scale, tuple(parts), tuple(passed), Path(outputs), executor)
 
 

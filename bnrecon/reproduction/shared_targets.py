@@ -56,12 +56,6 @@ class TargetWork:
             return False
         return is_trained(self.config.target_request, images, device)
 
-    def damage(self) -> None:
-        """The store of targets looks after its files itself."""
-
-    def set_aside(self) -> None:
-        """The store of targets looks after its files itself."""
-
     def compute(self) -> str:
         """Train the target."""
         return target_job.train_only(self.config).text().partition("\n")[0]

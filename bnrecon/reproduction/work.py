@@ -18,7 +18,7 @@ from bnrecon.reporting.result import RunResult
 from bnrecon.reproduction.task_store import TaskResult, task_key, task_path
 from bnrecon.run import finished, main_job
 from bnrecon.run.naming import run_folder
-from bnrecon.runtime import files, hardware
+from bnrecon.runtime import files, hardware, locks
 from bnrecon.runtime.provenance import commit
 from bnrecon.runtime.shipped import is_packaged, shipped_outputs
 
@@ -123,15 +123,12 @@ class RunWork(_Stored[RunResult]):
     @property
     def _paths(self) -> tuple[Path, ...]:
         """What ships counts only where there is no file of one's own, not even a damaged one."""
-        own = self.folder / "result.json"
+        written = self.folder / "result.json"
         shipped = shipped_outputs(Path(self.config.outputs)) / "runs" / self.folder.name
-        return (own if own.exists() else shipped / "result.json",)
+        return (written if written.exists() else shipped / "result.json",)
 
     def _read(self, path: Path) -> RunResult:
         return finished.read(path, self.config)
-
-    def set_aside(self) -> None:
-        """Nothing: the main job does it, under its own lock."""
 
     def compute(self) -> str:
         """Do the main job."""
@@ -202,9 +199,12 @@ class TaskWork(_Stored[TaskResult]):
             raise files.Damaged(f"{path} is of another task, {result.experiment} {result.task}")
         return result
 
-    def set_aside(self) -> None:
-        """Move a damaged own file away; the key's lock must be held."""
-        files.read_if_valid(self.path, self._read, quarantine_damaged=True)
+    def set_aside_damaged(self, claims: Path) -> None:
+        """Move a damaged own file away; ``claims`` is the folder of the locks."""
+        if self.damage() is not None:
+            waiting = f"waiting for another to finish {self.label}"
+            with locks.claim(self.key, claims, lambda: waiting):
+                files.read_if_valid(self.path, self._read, quarantine_damaged=True)
 
     def compute(self) -> str:
         """Compute the rows and write them."""

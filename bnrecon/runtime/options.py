@@ -13,7 +13,7 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from bnrecon.runtime.errors import RunError, UserError, nearest
@@ -26,9 +26,9 @@ __all__ = [
     "check_utf8",
     "field_types",
     "limits_text",
-    "name_fields",
     "option",
     "prefix_fields",
+    "reworded",
 ]
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
@@ -86,12 +86,10 @@ def check_fields(spec: Any) -> None:
 
 
 @contextlib.contextmanager
-def name_fields(prefix: str, names: Iterable[str]) -> Iterator[None]:
-    """Put a prefix before the fields that an error names, as in ``lr=0: must be above 0``.
+def reworded(reword: Callable[[str], str]) -> Iterator[None]:
+    """Change the line of a ``UserError`` or a ``RunError``, which stays the same object.
 
-    The error stays the same object, of its own kind: a ``UserError`` or a ``RunError``.
-
-    >>> with name_fields("train.", ["lr"]):
+    >>> with reworded(lambda line: prefix_fields(line, "train.", ["lr"])):
     ...     raise UserError("lr=0: must be above 0")
     Traceback (most recent call last):
     ...
@@ -100,7 +98,7 @@ def name_fields(prefix: str, names: Iterable[str]) -> Iterator[None]:
     try:
         yield
     except (UserError, RunError) as error:
-        error.args = (prefix_fields(str(error), prefix, names),)
+        error.args = (reword(str(error)),)
         raise
 
 

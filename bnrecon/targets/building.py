@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bnrecon.data import Images
-from bnrecon.runtime.options import name_fields
+from bnrecon.runtime.options import prefix_fields, reworded
 from bnrecon.targets.normalization import change_normalization
 from bnrecon.targets.register import build
 from bnrecon.targets.reparameterization import reparameterize
@@ -27,7 +27,7 @@ def build_target(request: TargetRequest, data: Images) -> nn.Module:
     options |= options.pop("options", {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        with name_fields("target.", vars(target)):
+        with reworded(lambda line: prefix_fields(line, "target.", vars(target))):
             network = build(target.family, data.shape, len(data.classes), **options)
     network = change_normalization(network, target, seed)
     return reparameterize(network, target.condition, target.density, seed, target.spectrum)

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """Compute the next pieces of work that want a GPU, within a few minutes; run it again to continue.
 
-    python gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...] [--data FOLDER]
-                        [--outputs outputs] [--archive results.zip] [--device cuda] [--scale paper]
+    python gpu_slice.py [NAME=VALUE ...] [--minutes 9] [--pieces NAME ...] [--archive results.zip]
 
-`pieces.py` lists the pieces, each a command of its own, which is stopped by SIGTERM when the time
-is over, upon which it saves. NAME=VALUE are options of the runs; source networks are not kept. In a
-folder that `pack_for_gpu.py` made (see README.md), parts are taken in (--receive: no more)
-and kept in --keep; there it needs nothing but Python, torch and torchvision.
+Each piece (``PIECES``) is a command of its own, which is stopped by SIGTERM when the time is over,
+upon which it saves. NAME=VALUE are options of its runs; usual are scale=paper, device=cuda,
+keep_source=false and outputs=outputs. In a folder that `pack_for_gpu.py` made (see README.md),
+parts are taken in first, and kept in --keep; there it needs nothing but Python, torch and
+torchvision.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -22,91 +22,110 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import parts
-from pieces import STUDY, Piece, chosen
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 PACK = HERE / "pack.json"  # there in a folder that pack_for_gpu.py made
-GRACE = 45  # seconds that a step has to save its state
+GRACE = 45  # seconds that a piece has to save its state
+STUDY = "burkholz2024"
+
+
+class Piece(NamedTuple):
+    """A piece of work: what ``--pieces`` calls it, its data sets, and a script or a command."""
+
+    name: str
+    images: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+# torchvision's ResNet-18 at its full width, trained for a few epochs, every layer to 1e-10.
+RESNET18 = "target=resnet18 data=cifar10 features=sign seeds=[0] train.epochs=5"
+RESNET18 += " train.warmup_epochs=1"
+TABLES = (("table1", "cifar10"), ("table2", "cifar100"))
+TRAIN = "gpu/train_targets.py"  # four at a time: one of width 64 leaves most of a large GPU idle
+PIECES = (
+    Piece("recipe", ("cifar10",), ("study", STUDY, "recipe")),  # which targets to train
+    *(Piece(f"{t}-targets", (data,), (TRAIN, STUDY, t, "--jobs", "4")) for t, data in TABLES),
+    *(
+        Piece(f"{table}-{solver}", (data,), ("study", STUDY, table, solver))
+        for solver in ("exact", "paper", "minimum")
+        for table, data in TABLES
+    ),
+    Piece("scratch", ("cifar10",), ("study", STUDY, "scratch")),
+    Piece("rest", ("cifar10", "cifar100"), ("study", STUDY)),
+    Piece("resnet18", ("cifar10",), ("run", *RESNET18.split())),
+    Piece("solver-benchmark", (), ("bench_solvers.py",)),
+)
+
+
+def chosen(names: Sequence[str]) -> list[Piece]:
+    """The pieces of these names, in their order; all of them where there is none."""
+    return [piece for piece in PIECES if not names or piece.name in names]
 
 
 def main() -> int:
     """Take in what arrived, work until the time is over, pack what was computed."""
     args = read_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its step
-    args.deadline = time.monotonic() + 60 * args.minutes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `run` then stops its piece
+    deadline = time.monotonic() + 60 * args.minutes - GRACE
     try:
         pack = json.loads(PACK.read_text(encoding="utf-8")) if PACK.exists() else {}
-        wanted = chosen(args.pieces or pack.get("pieces", []))
+        pieces = chosen(args.pieces or pack.get("pieces", []))
         if pack:
-            unpack(args, pack, {name for piece in wanted for name in piece.images})
+            unpack(args, pack)
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         print(f"gpu_slice: {error}", file=sys.stderr)
         return 2
-    if args.receive:
-        return 0
     try:
-        return work(args, wanted)
+        return work(args, pieces, deadline)
     finally:
-        if args.archive is not None and args.outputs.is_dir():
-            line = [args.scripts / "gpu/pack_results.py", args.outputs, args.archive]
+        outputs = args.options["outputs"]
+        if args.archive is not None and os.path.isdir(outputs):
+            line = [args.scripts / "gpu/pack_results.py", outputs, args.archive]
             subprocess.run([sys.executable, *map(str, line)], env=args.environment, check=False)
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line, and where a checkout has what is run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """The command line, and where what is run lies."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("options", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--minutes", type=float, default=9)
-    parser.add_argument("--grace", type=float, default=GRACE, help="seconds to save in")
-    parser.add_argument("--pieces", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--outputs", type=Path)
+    names = [piece.name for piece in PIECES]
+    parser.add_argument("--pieces", nargs="+", default=[], choices=names)
     parser.add_argument("--archive")
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--scale", default="paper", choices=("smoke", "laptop", "paper"))
     # In a folder of the user's own: what is in it is run.
     parser.add_argument("--keep", type=Path, default=Path.home() / ".cache" / "bnrecon-gpu")
-    parser.add_argument("--receive", action="store_true")
     args = parser.parse_intermixed_args()
-    base = args.keep if PACK.exists() else Path()
-    args.outputs = args.outputs or base / "outputs"
-    args.scripts = base / "code/scripts" if PACK.exists() else HERE.parent
-    args.environment = dict(os.environ)
+    if mistakes := [word for word in args.options if "=" not in word]:
+        parser.error(f"{mistakes[0]}: options are NAME=VALUE")
+    options = {"scale": "paper", "device": "cuda", "keep_source": "false", "outputs": "outputs"}
+    args.scripts, args.environment = HERE.parent, dict(os.environ)
     if PACK.exists():
-        args.data = args.data or args.keep / "data"
+        options |= {"outputs": str(args.keep / "outputs"), "data.root": str(args.keep / "data")}
+        args.scripts = args.keep / "code/scripts"
         paths = [str(args.keep / "code/site"), os.environ.get("PYTHONPATH", "")]
         args.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    args.options = options | dict(word.split("=", 1) for word in args.options)
     return args
 
 
-def unpack(args: argparse.Namespace, pack: dict[str, Any], images: set[str]) -> None:
+def unpack(args: argparse.Namespace, pack: dict[str, Any]) -> None:
     """Take in the parts, and join and unpack what is complete.
 
     Raises:
-        ValueError: a part is damaged, or one that is needed is missing.
+        ValueError: a part is damaged or missing.
     """
     if (python := "{}.{}".format(*sys.version_info)) != pack["python"]:
         raise ValueError(f"packed for Python {pack['python']}, this is {python}; pack it again")
-    if others := images - {Path(file["name"]).stem for file in pack["files"]}:
-        raise ValueError(f"{' and '.join(sorted(others))} was not packed; choose other pieces")
-    lacking = []
-    for file in pack["files"]:
-        missing = take(file, args.keep)
-        if missing and (args.receive or Path(file["name"]).stem in {"code", "results", *images}):
-            listed = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
-            count = f"{len(missing)} of {len(file['parts'])} parts missing"
-            lacking.append(f"{file['name']}: {count} ({listed})")
-    if args.receive:
-        print("; ".join(lacking) or "everything has arrived", flush=True)
-    elif lacking:
-        raise ValueError(f"{'; '.join(lacking)}; copy them here and run this again")
-    elif (results := args.keep / "parts" / "results.zip").exists():
+    if missing := [part for file in pack["files"] for part in take(file, args.keep)]:
+        listed = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise ValueError(
+            f"{len(missing)} parts missing ({listed}); copy them here and run it again"
+        )
+    if (results := args.keep / "parts" / "results.zip").exists():
         import_results(args, results)
 
 
@@ -116,10 +135,10 @@ def take(file: dict[str, Any], keep: Path) -> list[str]:
     done = keep / f"{name}.sha256"
     if done.exists() and done.read_text(encoding="utf-8") == file["sha256"]:
         return []  # remove the folder --keep to begin anew
-    if missing := parts.receive(file, HERE, keep / "parts"):
+    if missing := receive(file, HERE, keep / "parts"):
         return missing
     joined = keep / ("data" if name.suffix == ".npz" else "parts") / name
-    parts.join(file, keep / "parts", joined)
+    join(file, keep / "parts", joined)
     if name.stem == "code":
         shutil.rmtree(keep / "code", ignore_errors=True)  # of an earlier pack
         with zipfile.ZipFile(joined) as archive:
@@ -129,35 +148,77 @@ def take(file: dict[str, Any], keep: Path) -> list[str]:
     return []
 
 
+def receive(file: dict[str, Any], folder: Path, kept: Path) -> list[str]:
+    """Keep the parts that lie in ``folder``; return the names of those that have not arrived.
+
+    Raises:
+        ValueError: naming a part that is damaged; the others are kept.
+    """
+    missing, damaged = [], []
+    kept.mkdir(parents=True, exist_ok=True)
+    for part in file["parts"]:
+        name, arrived = part["name"], folder / part["name"]
+        if digest(kept / name) == part["sha256"]:
+            continue
+        if digest(arrived) == part["sha256"]:
+            write([arrived], kept / name)
+        else:
+            (damaged if arrived.is_file() else missing).append(name)
+    if damaged:
+        why = "its checksum is not that of pack.json; copy again"
+        raise ValueError(f"{folder / damaged[0]} is damaged: {why}")
+    return missing
+
+
+def join(file: dict[str, Any], kept: Path, path: Path) -> None:
+    """Join the parts, all of which have arrived, and remove them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = [kept / part["name"] for part in file["parts"]]
+    write(parts, path)
+    for part in parts:
+        part.unlink()
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file; empty where there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write(parts: Sequence[Path], path: Path) -> None:
+    """Write files one behind the other into a new one, which is there as a whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    with unfinished.open("wb") as whole:
+        for part in parts:
+            whole.write(part.read_bytes())
+    os.replace(unfinished, path)
+
+
 def import_results(args: argparse.Namespace, results: Path) -> None:
     """Add the results that travelled along to those that are here; they need not travel back."""
+    outputs = args.options["outputs"]
     line = [sys.executable, "-m", "bnrecon", "study", STUDY, "--import", str(results)]
-    line.append(f"outputs={args.outputs}")
+    line.append(f"outputs={outputs}")
     if subprocess.run(line, env=args.environment, check=False).returncode:
         raise ValueError("the results that were packed could not be taken in; pack them again")
     with zipfile.ZipFile(results) as archive:
         sent = json.dumps(json.loads(archive.read("archive.json"))["files"])
-    (args.outputs / ".sent.json").write_text(sent, encoding="utf-8")
+    (Path(outputs) / ".sent.json").write_text(sent, encoding="utf-8")
     results.unlink()
 
 
-def work(args: argparse.Namespace, wanted: list[Piece]) -> int:
+def work(args: argparse.Namespace, pieces: Sequence[Piece], deadline: float) -> int:
     """Do one piece after another; the worst exit code of those that ended by themselves."""
     worst = 0
-    for piece in wanted:
-        if piece.command[0].startswith("bench_") and args.device != "cuda" and not args.pieces:
-            continue
-        marker = None
-        if piece.marker is not None:
-            marker = args.outputs / piece.marker.format(device=args.device)
-            if marker.exists():
-                continue
-        seconds = args.deadline - time.monotonic() - args.grace
+    for piece in pieces:
+        seconds = deadline - time.monotonic()
         if seconds <= 0:
             print(f"the time is over before: {piece.name}; run this again to continue", flush=True)
             return worst
         print(f"\n{piece.name}: at most {seconds / 60:.1f} min", flush=True)
-        code = run(command(piece, args), args, seconds, marker)
+        code = run(command(piece, args), args.environment, seconds)
         if code is None:
             print(f"the time is over during: {piece.name}; run this again to continue", flush=True)
             return worst
@@ -171,42 +232,32 @@ def work(args: argparse.Namespace, wanted: list[Piece]) -> int:
 def command(piece: Piece, args: argparse.Namespace) -> list[str]:
     """The command line of a piece."""
     name, *words = piece.command
-    if name.startswith("bench_"):
-        outputs = ["--outputs", str(args.outputs / "solvers")] if "solvers" in name else []
-        return [sys.executable, str(args.scripts / name), "--device", args.device, *outputs]
-    start = ["-m", "bnrecon", name] if name == "study" else [str(args.scripts / name)]
-    options = [f"{option}={getattr(args, option)}" for option in ("scale", "device", "outputs")]
-    options += ["keep_source=false", *([f"data.root={args.data}"] if args.data else [])]
-    return [sys.executable, *start, *words, *options, *args.options]
+    options = dict(args.options)
+    if name == "bench_solvers.py":
+        words += ["--device", options["device"], "--outputs", f"{options['outputs']}/solvers"]
+    else:
+        if name == "run":  # a run has no scale
+            del options["scale"]
+        words += [f"{option}={value}" for option, value in options.items()]
+    start = [str(args.scripts / name)] if name.endswith(".py") else ["-m", "bnrecon", name]
+    return [sys.executable, *start, *words]
 
 
-def run(
-    line: list[str], args: argparse.Namespace, seconds: float, marker: Path | None
-) -> int | None:
-    """The exit code of a step, ``None`` if it had to be stopped; a marker keeps its output."""
-    stdout = None if marker is None else subprocess.PIPE
-    process = subprocess.Popen(
-        line, stdout=stdout, text=True, env=args.environment, start_new_session=True
-    )
+def run(line: list[str], environment: dict[str, str], seconds: float) -> int | None:
+    """The exit code of a piece, ``None`` if it had to be stopped."""
+    process = subprocess.Popen(line, env=environment, start_new_session=True)
     try:
-        output, _ = process.communicate(timeout=seconds)
+        return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
     finally:  # end all that it started: SIGTERM, and SIGKILL for what does not end in time
         if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-                try:
-                    process.wait(0.9 * args.grace)
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-    if marker is not None:
-        print(output, flush=True)
-        if process.returncode == 0:
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            marker.write_text(output, encoding="utf-8")
-    return process.returncode
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(0.9 * GRACE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ with --results, of `results.zip`: targets and results so far, so that nothing is
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import re
@@ -22,13 +21,14 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import command_line
 import numpy as np
-import parts
+from gpu_slice import PIECES, chosen, digest
 from pack_results import export_results
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
-from pieces import chosen
 
 from bnrecon.data import DataSpec, InMemoryImages, load
 from bnrecon.runtime.errors import UserError
@@ -38,57 +38,51 @@ SCRIPTS = Path(__file__).resolve().parent.parent
 ROOT = SCRIPTS.parent
 THERE = ("torch", "torchvision", "numpy", "pillow", "pytest")  # pytest: nobody tests there
 SKIPPED = re.compile(r"(^|/)(__pycache__|tests)/|\.pyc$|^\.\.")
-MAKEFILE = """\
-# Made by pack_for_gpu.py: see README.md.
-PYTHON ?= python3
-MINUTES ?= 9
-PIECES ?= {pieces}
-ARCHIVE ?= results.zip
-
-gpu-slice:
-\t$(PYTHON) gpu_slice.py --minutes $(MINUTES) --archive $(ARCHIVE) --pieces $(PIECES)
-"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Pack, and list the parts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--data")
-    parser.add_argument("--pieces", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--there", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--part-mb", type=float, default=parts.SIZE / 2**20)
-    args = parser.parse_args(arguments)
+    options: dict[str, Any] = {"out": {"type": Path, "required": True}, "data": None}
+    options |= {"results": {"type": Path}, "there": [], "part_mb": 56.0}
+    names = [piece.name for piece in PIECES]
+    options["pieces"] = {"nargs": "+", "default": [], "choices": names}
+    args = command_line.parser(__doc__, **options).parse_args(arguments)
     try:
-        wanted = chosen(args.pieces)
+        pieces = chosen(args.pieces)
         args.out.mkdir(parents=True, exist_ok=True)
         for old in args.out.glob("*.[0-9][0-9][0-9]"):
             old.unlink()
         with tempfile.TemporaryDirectory() as folder:
             made = [write_code(Path(folder) / "code.zip", args.there)]
-            images = sorted({name for piece in wanted for name in piece.images})
+            images = sorted({name for piece in pieces for name in piece.images})
             made += [write_images(name, args.data, Path(folder)) for name in images]
             if args.results is not None:
                 made.append(Path(folder) / "results.zip")
                 export_results(args.results, made[-1], limit=None)
-            files = [parts.cut(file, args.out, int(args.part_mb * 2**20)) for file in made]
-    except ValueError as error:
+            files = [cut(file, args.out, int(args.part_mb * 2**20)) for file in made]
+    except (UserError, ValueError) as error:
         print(f"pack_for_gpu: {error}", file=sys.stderr)
         return 2
-    for name in ("gpu_slice.py", "parts.py", "pieces.py", "README.md"):
+    for name in ("gpu_slice.py", "README.md"):
         shutil.copyfile(SCRIPTS / "gpu" / name, args.out / name)
-    pieces, python = [piece.name for piece in wanted], "{}.{}".format(*sys.version_info)
-    pack = {"commit": commit(), "python": python, "pieces": pieces, "files": files}
+    python = "{}.{}".format(*sys.version_info)
+    pack = {"commit": commit(), "python": python, "pieces": args.pieces, "files": files}
     (args.out / "pack.json").write_text(json.dumps(pack, indent=1), encoding="utf-8")
-    makefile = MAKEFILE.format(pieces=" ".join(pieces))
-    (args.out / "Makefile").write_text(makefile, encoding="utf-8")
     for part in (part for file in files for part in file["parts"]):
         print(f"{part['size'] / 1e6:6.1f} MB  {args.out / part['name']}")
     print(f"commit {commit()}, Python {python}; copy the folder, its parts also one by one")
     return 0
+
+
+def cut(file: Path, into: Path, size: int) -> dict[str, Any]:
+    """Write a file's parts into a folder; return what describes them."""
+    parts = []
+    with file.open("rb") as source:
+        while content := source.read(size):
+            part = into / f"{file.name}.{len(parts):03d}"
+            part.write_bytes(content)
+            parts.append({"name": part.name, "size": len(content), "sha256": digest(part)})
+    return {"name": file.name, "sha256": digest(file), "parts": parts}
 
 
 def write_code(path: Path, there: list[str]) -> Path:
@@ -130,12 +124,8 @@ def needed(there: set[NormalizedName]) -> set[NormalizedName]:
 
 def write_images(name: str, root: str | None, folder: Path) -> Path:
     """Write a data set as a compressed archive of its pixels, whatever its files are here."""
-    try:
-        images = load(DataSpec(name, root=root, download=False))
-    except UserError as error:
-        raise ValueError(f"{name}: {error} (--data FOLDER says where)") from None
-    if not isinstance(images, InMemoryImages):
-        raise ValueError(f"{name}: only images that are held in memory are packed")
+    images = load(DataSpec(name, root=root, download=False))
+    assert isinstance(images, InMemoryImages), "as CIFAR's are"
     splits = ("train_x", "train_y", "test_x", "test_y")
     arrays = {split: getattr(images, split).numpy() for split in splits}
     path = folder / f"{name}.npz"

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
 """Write an archive of the results in a folder, to be imported elsewhere.
 
-    python scripts/gpu/pack_results.py OUTPUTS ARCHIVE.zip [--again]
+    python scripts/gpu/pack_results.py OUTPUTS ARCHIVE.zip
 
-The archive stays below 16 MiB and has what no earlier archive of this folder had (with --again:
-everything); what there is no room for is named, and goes into the next one. An archive that is
-there stays: the next free name is taken, as ARCHIVE-2.zip.
-`bnrecon study NAME --import ARCHIVE.zip` takes it in; its format is that of
-`bnrecon.reproduction.archive`.
+The archive stays below 16 MiB and has what no earlier archive of this folder had; what there is no
+room for is named, and goes into the next one. An archive that is there stays: the next free name is
+taken, as ARCHIVE-2.zip. `bnrecon study NAME --import ARCHIVE.zip` takes it in; its format is that
+of `bnrecon.reproduction.archive`.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
@@ -32,34 +30,21 @@ STATE = ("seeds", "interrupted trainings", "solved layers")  # of use until ther
 SENT = ".sent.json"
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(outputs: Path, wanted: Path) -> None:
     """Pack, and say what is in the archive and what is not."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("outputs", type=Path)
-    parser.add_argument("archive", type=Path)
-    parser.add_argument("--again", action="store_true")
-    args = parser.parse_args(arguments)
-    if not args.outputs.is_dir():
-        print(f"pack_results: {args.outputs}: no such folder", file=sys.stderr)
-        return 2
-    if args.again:
-        (args.outputs / SENT).unlink(missing_ok=True)
-    archive, number = args.archive, 1
+    archive, number = wanted, 1
     while archive.exists():
         number += 1
-        archive = args.archive.with_name(f"{args.archive.stem}-{number}{args.archive.suffix}")
-    packed, left_out = export_results(args.outputs, archive, sent=args.outputs / SENT)
+        archive = wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
+    packed, left_out = export_results(outputs, archive, sent=outputs / SENT)
     if not packed and not left_out:
         archive.unlink()
-        print("nothing that no archive had before; --again packs everything anew")
-        return 0
+        print("nothing that no archive had before")
+        return
     print(f"{archive}: {len(packed)} files, {archive.stat().st_size / 1e6:.1f} MB")
     if left_out:
         named = f"{len(left_out)} files ({shorten(left_out)})"
         print(f"no room in this archive, left for the next one: {named}")
-    return 0
 
 
 def export_results(
@@ -74,7 +59,7 @@ def export_results(
         sent: the file that remembers what earlier archives had; what is left out of this one is
             not in it, and so goes to the next.
     """
-    before = _read_sent(sent)
+    before = (sent and files.read_if_valid(sent, lambda path: json.loads(path.read_bytes()))) or {}
     packed: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     left_out: list[str] = []
@@ -98,23 +83,13 @@ def export_results(
         digests |= hashed
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        about = {"commit": commit(), "files": digests, "left_out": left_out}
-        file.writestr(MANIFEST, json.dumps(about, indent=1))
+        file.writestr(MANIFEST, json.dumps({"commit": commit(), "files": digests}, indent=1))
         for name, content in packed.items():
             file.writestr(name, content)
     files.write_bytes(archive, buffer.getvalue())
     if sent is not None:
         files.write_text(sent, json.dumps(before | digests, indent=1))
     return list(packed), left_out
-
-
-def _read_sent(sent: Path | None) -> dict[str, str]:
-    try:
-        return json.loads(sent.read_text(encoding="utf-8")) if sent and sent.exists() else {}
-    except ValueError as error:  # everything is packed again
-        assert sent is not None
-        files.quarantine(sent, error)
-        return {}
 
 
 def _groups(outputs: Path) -> Iterator[list[str]]:
@@ -137,4 +112,4 @@ def _groups(outputs: Path) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*map(Path, sys.argv[1:]))

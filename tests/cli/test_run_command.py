@@ -208,8 +208,8 @@ def test_an_own_yaml_that_cannot_be_read_is_named_in_one_line(refused, name):
 def test_a_missing_folder_of_yamls_is_refused(refused):
     Path("own/target/mine.yaml").mkdir(parents=True)
     refused("run", "--config-dir=own", "target=mine", line="target=mine: ")
-    refused("run", "--config-dir=nowhere", line="not found")
-    refused("run", "--config-dir=own/target/mine.yaml/x", line="not found")
+    refused("run", "--config-dir=nowhere", line="no such folder")
+    refused("run", "--config-dir=own/target/mine.yaml/x", line="no such folder")
 
 
 def test_an_own_yaml_is_used_whatever_stands_before_the_folder(command):

@@ -25,7 +25,7 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 
 def plan(*words):
-    return hydra_app.plan_sweep(make_parsers()[1]["run"].read([*SWEEP, *words]))
+    return hydra_app.plan(make_parsers()[1]["run"].read([*SWEEP, *words]))
 
 
 @pytest.fixture
@@ -114,9 +114,7 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
     parser = make_parsers()[1]["run"]
     same = (["-m"], ["-m", "-q"], ["--verbose", "-m"], ["-mq"], ["-vm"], ["--multirun"])
     same = (*same, ["-m", "--detach"])
-    folders = [
-        hydra_app.plan_sweep(parser.read(words)).folder for words in (*same, ["-m", "seeds=[1]"])
-    ]
+    folders = [hydra_app.plan(parser.read(words)).folder for words in (*same, ["-m", "seeds=[1]"])]
     assert len(set(folders[:-1])) == 1
     assert len(set(folders)) == 2
 
@@ -129,6 +127,7 @@ def test_the_folder_of_a_sweep_is_named_by_its_options_not_by_how_much_is_shown(
         (["run", "-m", "hydra.launcher.partition=gpu"], "is not an option of this launcher"),
         (["run", "jobs=2"], "jobs=2: is for sweeps; add -m"),
         (["run", "--detach"], "--detach: is for sweeps; add -m"),
+        (["run", "hydra.run.dir=mine"], "hydra.run.dir=mine: is for sweeps; add -m"),
         (["run", "-m", "--detach"], "--detach: is for cluster=slurm and cluster=local"),
         (["run", "-m", "slurm.mem=8G"], "slurm.mem=8G: is for cluster=slurm"),
         (["run", "-m", "jobs=2", "hydra/launcher=joblib"], "jobs=2: not with hydra/launcher="),
