@@ -178,7 +178,7 @@ def _verdicts(page: Page, anchor: str) -> list[Verdict]:
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    """How often each verdict came out, all four of them."""
+    """How often each verdict came out, of all verdicts."""
     counts = Counter(verdict.claim.verdict for verdict in verdicts)
     return {name: counts[name] for name in VERDICTS}
 
