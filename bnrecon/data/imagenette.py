@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from bnrecon.data.image_file import IMAGE_SUFFIXES
-from bnrecon.data.in_memory import InMemoryImages, from_arrays
+from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.published import Arrays, Published
 from bnrecon.data.spec import DataSpec
 from bnrecon.data.tree import held_out_split, list_split, read_tree
@@ -66,26 +66,13 @@ class _Imagenette(Published):
         published = f"torchvision's {' or '.join(self.files)}"
         return f"give root=FOLDER that holds imagenette/{{train,val}}/<wnid>/*, or {published}"
 
-    def load(self) -> InMemoryImages:
-        return from_arrays(self.spec, *self._arrays())
-
-    def _arrays(self) -> Arrays:
-        if (self.root / "imagenette" / "train").is_dir():
-            return self._read_folder(self.root / "imagenette")
-        if (self.root / "train").is_dir() and not self._published():
-            return self._read_folder(self.root)
-        return self.read_or_download()
-
-    def _published(self) -> list[Path]:
-        return [path for name in self.files if (path := self.root / name).exists()]
-
     def read(self) -> Arrays:
-        if not (found := self._published()):
+        if not (folders := self.published()):
             raise RuntimeError(f"none of {', '.join(self.files)}")
-        if found[0].name != self.files[0]:
-            logger.info("imagenette is read from %s; there is no %s", found[0], self.files[0])
-        self._require_complete(found[0])
-        return self._read_folder(found[0])
+        if folders[0].name != self.files[0]:
+            logger.info("imagenette is read from %s; there is no %s", folders[0], self.files[0])
+        self._require_complete(folders[0])
+        return self.read_folder(folders[0])
 
     def download(self) -> None:
         """Unpack beside the final place, so that a folder that is there is whole."""
@@ -105,7 +92,7 @@ class _Imagenette(Published):
                 advice = f"remove {folder.name} and allow download=true, or unpack it again"
                 raise UserError(f"{found}; {advice}")
 
-    def _read_folder(self, folder: Path) -> Arrays:
+    def read_folder(self, folder: Path) -> Arrays:
         classes, _ = list_split(folder / "train", None)
         if classes != list(CLASSES):
             found = f"the class folders are not Imagenette's ten, {min(CLASSES)} to {max(CLASSES)}"

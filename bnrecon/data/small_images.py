@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from bnrecon.data.archive import read_archive
-from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.published import Arrays, Published
 from bnrecon.data.tree import list_split, read_tree, require_classes
 from bnrecon.runtime.errors import UserError
@@ -26,14 +25,6 @@ class SmallImages(Published):
     classes: tuple[str, ...] | None
     beside: str
 
-    def load(self) -> InMemoryImages:
-        """Read the layout that is there.
-
-        What is named after the data set comes first, so that one folder can hold several; a tree
-        without a name comes last.
-        """
-        return from_arrays(self.spec, *self._arrays())
-
     def layouts(self) -> str:
         """What the root may hold."""
         name = self.spec.name
@@ -42,17 +33,16 @@ class SmallImages(Published):
         beside = f"the same folder can hold {self.beside} in the same way"
         return f"give root=FOLDER that holds {kinds}, or {published} ({beside})"
 
-    def _arrays(self) -> Arrays:
+    def arrays(self) -> Arrays:
+        """The data set in whichever layout the root holds it; an archive comes second."""
         root, name = self.root, self.spec.name
-        if (root / name / "train").is_dir():
-            return self._read_tree(root / name)
-        if (root / f"{name}.npz").is_file():
-            return read_archive(root / f"{name}.npz", name, self.count, self.classes)
-        if (root / "train").is_dir() and not any((root / file).exists() for file in self.files):
-            return self._read_tree(root)
-        return self.read_or_download()
+        archive = root / f"{name}.npz"
+        if archive.is_file() and not (root / name / "train").is_dir():
+            return read_archive(archive, name, self.count, self.classes)
+        return super().arrays()
 
-    def _read_tree(self, folder: Path) -> Arrays:
+    def read_folder(self, folder: Path) -> Arrays:
+        """Read {train,test}/<class>/* images."""
         train = folder / "train"
         classes, _ = list_split(train, None)
         if len(classes) != self.count:
