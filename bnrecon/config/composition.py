@@ -26,8 +26,8 @@ from bnrecon.config.schema import (
     register_schema,
     spec_classes,
 )
-from bnrecon.runtime.errors import RunError, UserError, nearest
-from bnrecon.runtime.options import prefix_fields
+from bnrecon.runtime.errors import UserError, nearest
+from bnrecon.runtime.options import prefix_fields, reworded
 
 __all__ = ["as_overrides", "compose", "from_hydra", "option_names", "rename_fields"]
 
@@ -63,11 +63,8 @@ def option_names(group: str) -> Iterator[None]:
     ...
     bnrecon.runtime.errors.UserError: train.lr=0: must be above 0
     """
-    try:
+    with reworded(functools.partial(rename_fields, group)):
         yield
-    except (UserError, RunError) as error:
-        error.args = (rename_fields(group, str(error)),)
-        raise
 
 
 def rename_fields(group: str, line: str) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from bnrecon.data.image_file import IMAGE_SUFFIXES
-from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.published import Arrays, Published
 from bnrecon.data.spec import DataSpec
 from bnrecon.data.tree import held_out_split, list_split, read_tree
@@ -40,24 +39,20 @@ FULL = ("full", "imagenette2")
 SIDE = 128  # 658 MB in all
 
 
-def load_imagenette(spec: DataSpec) -> InMemoryImages:
+class _Imagenette(Published):
     """Imagenette: 9,469 training and, as test images, the 3,925 of its ``val`` folder.
 
     An image's shorter side is resized to ``side`` (128) and the centre is cropped. It is read from
     torchvision's smallest published size that need not be enlarged, or a larger one that is at
     hand; or from imagenette/{train,val}/<wnid>/*, or {train,val}/<wnid>/*.
     """
-    return _Imagenette(dataclasses.replace(spec, side=spec.side or SIDE)).load()
 
-
-class _Imagenette(Published):
     url = "https://github.com/fastai/imagenette"
 
     def __init__(self, spec: DataSpec):
-        super().__init__(spec)
-        large_enough = [
-            (size, folder) for size, (side, folder) in SIZES.items() if side >= (spec.side or SIDE)
-        ]
+        resized = spec.side or SIDE
+        super().__init__(dataclasses.replace(spec, side=resized))
+        large_enough = [(size, folder) for size, (side, folder) in SIZES.items() if side >= resized]
         sizes = [*large_enough, FULL]
         self.size = sizes[0][0]
         self.files = tuple(folder for _, folder in sizes)
@@ -100,6 +95,9 @@ class _Imagenette(Published):
         split = held_out_split(folder)
         _, train, test = read_tree(folder, self.spec, split, _resize_and_crop)
         return list(CLASSES.values()), train, test
+
+
+load_imagenette = _Imagenette.load
 
 
 def _resize_and_crop(picture: Image.Image, side: int) -> Image.Image:

@@ -53,16 +53,18 @@ class Published(abc.ABC):
     def download(self) -> None:
         """Download what is missing or damaged to the root."""
 
-    def load(self) -> InMemoryImages:
-        """Read the layout that is there.
+    @classmethod
+    def load(cls, spec: DataSpec) -> InMemoryImages:
+        """Read the data set in whichever layout the root holds it."""
+        requested = cls(spec)
+        return from_arrays(requested.spec, *requested.arrays())
+
+    def arrays(self) -> Arrays:
+        """The layout that is there.
 
         What is named after the data set comes first, so that one folder can hold several; a tree
         without a name comes last.
         """
-        return from_arrays(self.spec, *self.arrays())
-
-    def arrays(self) -> Arrays:
-        """The data set in whichever layout the root holds it."""
         named = self.root / self.spec.name
         if (named / "train").is_dir():
             return self.read_folder(named)

@@ -7,7 +7,7 @@ import time
 import torch
 from torch import nn
 
-from bnrecon.partition.slice import Slice, rectangle, slice_along
+from bnrecon.partition.slice import rectangle, slice_along
 from bnrecon.partition.statistics import set_statistics
 from bnrecon.partition.subdivision import partition
 
@@ -32,26 +32,24 @@ def random_network(width: int, depth: int, *, batch_norm: bool = True, seed: int
         return set_statistics(network, torch.randn(50, 2, dtype=torch.float64))
 
 
-def measure_cost(network: nn.Module, slice_: Slice | None = None) -> dict[str, float]:
-    """Partition a slice and measure it: units, regions, segments, seconds.
+def measure_cost(network: nn.Module) -> dict[str, float]:
+    """Partition a plane and measure it: units, regions, segments, seconds.
 
     Args:
-        network: as for ``partition``.
-        slice_: by default the plane of two inputs from (-2, -2) to (2, 2).
+        network: as for ``partition``, of two inputs, from (-2, -2) to (2, 2).
 
     >>> row = measure_cost(random_network(4, 2))
     >>> sorted(row)
     ['microseconds_per_region', 'regions', 'seconds', 'segments', 'units']
     """
-    if slice_ is None:
-        slice_ = slice_along(torch.zeros(2), torch.eye(2), rectangle((-2, -2), (2, 2)))
+    plane = slice_along(torch.zeros(2), torch.eye(2), rectangle((-2, -2), (2, 2)))
     start = time.perf_counter()
-    found = partition(network, slice_)
+    parts = partition(network, plane)
     seconds = time.perf_counter() - start
     return {
-        "units": sum(layer.units for layer in found.layers),
-        "regions": len(found.regions),
-        "segments": len(found.folds),
+        "units": sum(layer.units for layer in parts.layers),
+        "regions": len(parts.regions),
+        "segments": len(parts.folds),
         "seconds": seconds,
-        "microseconds_per_region": 1e6 * seconds / len(found.regions),
+        "microseconds_per_region": 1e6 * seconds / len(parts.regions),
     }

@@ -13,7 +13,7 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from bnrecon.runtime.errors import RunError, UserError, nearest
@@ -29,6 +29,7 @@ __all__ = [
     "name_fields",
     "option",
     "prefix_fields",
+    "reworded",
 ]
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
@@ -89,18 +90,23 @@ def check_fields(spec: Any) -> None:
 def name_fields(prefix: str, names: Iterable[str]) -> Iterator[None]:
     """Put a prefix before the fields that an error names, as in ``lr=0: must be above 0``.
 
-    The error stays the same object, of its own kind: a ``UserError`` or a ``RunError``.
-
     >>> with name_fields("train.", ["lr"]):
     ...     raise UserError("lr=0: must be above 0")
     Traceback (most recent call last):
     ...
     bnrecon.runtime.errors.UserError: train.lr=0: must be above 0
     """
+    with reworded(lambda line: prefix_fields(line, prefix, names)):
+        yield
+
+
+@contextlib.contextmanager
+def reworded(change: Callable[[str], str]) -> Iterator[None]:
+    """Change the line of a ``UserError`` or ``RunError``, which stays the same object."""
     try:
         yield
     except (UserError, RunError) as error:
-        error.args = (prefix_fields(str(error), prefix, names),)
+        error.args = (change(str(error)),)
         raise
 
 
