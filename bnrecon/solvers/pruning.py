@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from bnrecon.operators.base import Operator, Products
+from bnrecon.operators.columns import Scaled, inverse_norms, select_columns
 from bnrecon.operators.eliminated import Eliminated
-from bnrecon.operators.scaled import Scaled, inverse_norms
-from bnrecon.operators.selected import select_columns
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import FLOAT32
