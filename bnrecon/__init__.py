@@ -39,18 +39,13 @@ __all__ = [
 __getattr__ = import_on_use(
     __name__,
     {
-        "FeatureSpec": "features",
-        "Reconstruction": "reconstruction",
-        "SolverSpec": "solvers",
-        "assemble": "reconstruction",
-        "collapse": "reconstruction.source_file",
-        "keep_freed_memory": "runtime.malloc",
-        "load_source": "reconstruction.source_file",
-        "plan_layers": "reconstruction",
-        "reconstruct": "reconstruction",
-        "register_features": "features",
-        "register_solver": "solvers",
-        "register_target": "targets.register",
-        "solve_layer": "reconstruction",
+        "features": ["FeatureSpec", "register_features"],
+        "reconstruction": [
+            *("Reconstruction", "assemble", "plan_layers", "reconstruct", "solve_layer"),
+        ],
+        "reconstruction.source_file": ["collapse", "load_source"],
+        "runtime.malloc": ["keep_freed_memory"],
+        "solvers": ["SolverSpec", "register_solver"],
+        "targets.register": ["register_target"],
     },
 )

@@ -86,7 +86,9 @@ def read(config_dir: Path | None = None, overrides: Sequence[str] = ()) -> Clust
             raise UserError(f"{word}: give a value, as in {PREFIX}{name}=...")
         if name in given:
             raise UserError(f"{PREFIX}{name}= is given twice")
-        given[name] = _convert(f"{PREFIX}{name}", name, _value_of(f"{PREFIX}{name}", text))
+        shown = f"{PREFIX}{name}"
+        value = _parse(shown, text) if text.startswith("[") else text  # a list has brackets
+        given[name] = _convert(shown, name, value)
     return ClusterSettings(**(fields | given), file=path)
 
 
@@ -125,11 +127,6 @@ def _parse(where: str, text: str) -> Any:
         line = "" if mark is None else f" in line {mark.line + 1}"
         problem = getattr(error, "problem", None) or "a character that it does not take"
         raise UserError(f"{where}: no YAML{line} ({problem})") from None
-
-
-def _value_of(name: str, text: str) -> Any:
-    """A value of the command line: a list where it has brackets, otherwise as it stands."""
-    return _parse(name, text) if text.startswith("[") else text
 
 
 def _check_name(shown: str, name: str, prefix: str) -> None:

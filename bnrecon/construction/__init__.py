@@ -16,4 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["relu_network", "skip_chain"]
 
-__getattr__ = import_on_use(__name__, {"relu_network": "relu_source", "skip_chain": "skip_source"})
+__getattr__ = import_on_use(
+    __name__, {"relu_source": ["relu_network"], "skip_source": ["skip_chain"]}
+)

@@ -28,11 +28,8 @@ __all__ = [
 __getattr__ = import_on_use(
     __name__,
     {
-        "InMemoryImages": "in_memory",
-        "StreamedImages": "streaming",
-        "DATASETS": "loading",
-        "Images": "loading",
-        "load": "loading",
-        "refuse_unused_root": "loading",
+        "in_memory": ["InMemoryImages"],
+        "loading": ["DATASETS", "Images", "load", "refuse_unused_root"],
+        "streaming": ["StreamedImages"],
     },
 )

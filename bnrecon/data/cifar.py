@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.published import Arrays
 from bnrecon.data.small_images import SmallImages
-from bnrecon.data.spec import DataSpec
 
 __all__ = ["CIFAR10_CLASSES", "load_cifar10", "load_cifar100"]
 
@@ -25,16 +23,6 @@ CIFAR10_CLASSES = (
     "ship",
     "truck",
 )
-
-
-def load_cifar10(spec: DataSpec) -> InMemoryImages:
-    """CIFAR-10: 50,000 training and 10,000 test images; see ``SmallImages`` for the layouts."""
-    return _Cifar10(spec).load()
-
-
-def load_cifar100(spec: DataSpec) -> InMemoryImages:
-    """CIFAR-100: 50,000 training and 10,000 test images; see ``SmallImages`` for the layouts."""
-    return _Cifar100(spec).load()
 
 
 class _Cifar(SmallImages):
@@ -69,12 +57,20 @@ class _Cifar(SmallImages):
 
 
 class _Cifar10(_Cifar):
+    """CIFAR-10: 50,000 training and 10,000 test images."""
+
     kind, files = "CIFAR10", ("cifar-10-batches-py",)
     count, classes = 10, CIFAR10_CLASSES
     beside = "cifar100"
 
 
 class _Cifar100(_Cifar):
+    """CIFAR-100: 50,000 training and 10,000 test images."""
+
     kind, files = "CIFAR100", ("cifar-100-python",)
     count, classes = 100, None
     beside = "cifar10"
+
+
+load_cifar10 = _Cifar10.load
+load_cifar100 = _Cifar100.load

@@ -11,7 +11,6 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from bnrecon.data.image_file import IMAGE_SUFFIXES
-from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.published import Arrays, Published
 from bnrecon.data.spec import DataSpec
 from bnrecon.data.tree import held_out_split, list_split, read_tree
@@ -40,24 +39,20 @@ FULL = ("full", "imagenette2")
 SIDE = 128  # 658 MB in all
 
 
-def load_imagenette(spec: DataSpec) -> InMemoryImages:
+class _Imagenette(Published):
     """Imagenette: 9,469 training and, as test images, the 3,925 of its ``val`` folder.
 
     An image's shorter side is resized to ``side`` (128) and the centre is cropped. It is read from
     torchvision's smallest published size that need not be enlarged, or a larger one that is at
     hand; or from imagenette/{train,val}/<wnid>/*, or {train,val}/<wnid>/*.
     """
-    return _Imagenette(dataclasses.replace(spec, side=spec.side or SIDE)).load()
 
-
-class _Imagenette(Published):
     url = "https://github.com/fastai/imagenette"
 
     def __init__(self, spec: DataSpec):
-        super().__init__(spec)
-        large_enough = [
-            (size, folder) for size, (side, folder) in SIZES.items() if side >= (spec.side or SIDE)
-        ]
+        resized = spec.side or SIDE
+        super().__init__(dataclasses.replace(spec, side=resized))
+        large_enough = [(size, folder) for size, (side, folder) in SIZES.items() if side >= resized]
         sizes = [*large_enough, FULL]
         self.size = sizes[0][0]
         self.files = tuple(folder for _, folder in sizes)
@@ -66,26 +61,13 @@ class _Imagenette(Published):
         published = f"torchvision's {' or '.join(self.files)}"
         return f"give root=FOLDER that holds imagenette/{{train,val}}/<wnid>/*, or {published}"
 
-    def load(self) -> InMemoryImages:
-        return from_arrays(self.spec, *self._arrays())
-
-    def _arrays(self) -> Arrays:
-        if (self.root / "imagenette" / "train").is_dir():
-            return self._read_folder(self.root / "imagenette")
-        if (self.root / "train").is_dir() and not self._published():
-            return self._read_folder(self.root)
-        return self.read_or_download()
-
-    def _published(self) -> list[Path]:
-        return [path for name in self.files if (path := self.root / name).exists()]
-
     def read(self) -> Arrays:
-        if not (found := self._published()):
+        if not (folders := self.published()):
             raise RuntimeError(f"none of {', '.join(self.files)}")
-        if found[0].name != self.files[0]:
-            logger.info("imagenette is read from %s; there is no %s", found[0], self.files[0])
-        self._require_complete(found[0])
-        return self._read_folder(found[0])
+        if folders[0].name != self.files[0]:
+            logger.info("imagenette is read from %s; there is no %s", folders[0], self.files[0])
+        self._require_complete(folders[0])
+        return self.read_folder(folders[0])
 
     def download(self) -> None:
         """Unpack beside the final place, so that a folder that is there is whole."""
@@ -105,7 +87,7 @@ class _Imagenette(Published):
                 advice = f"remove {folder.name} and allow download=true, or unpack it again"
                 raise UserError(f"{found}; {advice}")
 
-    def _read_folder(self, folder: Path) -> Arrays:
+    def read_folder(self, folder: Path) -> Arrays:
         classes, _ = list_split(folder / "train", None)
         if classes != list(CLASSES):
             found = f"the class folders are not Imagenette's ten, {min(CLASSES)} to {max(CLASSES)}"
@@ -113,6 +95,9 @@ class _Imagenette(Published):
         split = held_out_split(folder)
         _, train, test = read_tree(folder, self.spec, split, _resize_and_crop)
         return list(CLASSES.values()), train, test
+
+
+load_imagenette = _Imagenette.load
 
 
 def _resize_and_crop(picture: Image.Image, side: int) -> Image.Image:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from bnrecon.data.batches import Batches, EpochPosition
+from bnrecon.data.batches import EpochPosition
 from bnrecon.data.spec import DataSpec, default_root
 from bnrecon.runtime.errors import UserError
 
@@ -18,7 +18,7 @@ __all__ = ["InMemoryImages", "from_arrays", "require_two_images"]
 
 
 @dataclass
-class InMemoryImages(Batches):
+class InMemoryImages:
     """A classification data set of equally sized images.
 
     Training images are padded by ``crop_padding`` zeros on each side, cropped at random and, with
@@ -59,7 +59,12 @@ class InMemoryImages(Batches):
         return len(self.train_x), len(self.test_x)
 
     def hold_out(self, count: int, limit: int | None = None) -> Self:
-        """Test on the last ``count`` training images; see ``Batches``."""
+        """Take ``count`` training images, as good as random, for tests; drop the test images.
+
+        Args:
+            count: training images that are held out, always the last ones.
+            limit: how many of them to test on; all by default.
+        """
         first = len(self.train_x) - count
         held_x, held_y = self.train_x[first:][:limit], self.train_y[first:][:limit]
         train_x, train_y = self.train_x[:first], self.train_y[:first]
@@ -119,7 +124,16 @@ class InMemoryImages(Batches):
     def train_batches(
         self, at: EpochPosition, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches, all drawn before the first one; see ``Batches``."""
+        """Yield the epoch's augmented batches, all drawn before the first one.
+
+        Args:
+            at: the epoch, and where in it to begin.
+            device: where the batches go.
+            dtype: of the images.
+
+        Yields:
+            Images (N, C, H, W) and class numbers (N,).
+        """
         padded, labels = self._on(device)
         n, (_, height, width) = len(padded), self.shape
         generator, size, (rank, processes) = at.generator(), at.batch_size, at.share
@@ -148,7 +162,14 @@ class InMemoryImages(Batches):
     def test_batches(
         self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the test images with their class numbers; see ``Batches``."""
+        """Yield the test images in order, not augmented, and their class numbers.
+
+        Args:
+            batch_size: images a batch.
+            device: where the batches go.
+            limit: number of the image to stop before; all by default.
+            start: number of the first image.
+        """
         end = len(self.test_x) if limit is None else min(limit, len(self.test_x))
         for first in range(start, end, batch_size):
             last = min(first + batch_size, end)

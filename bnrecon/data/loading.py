@@ -48,7 +48,10 @@ def load(spec: DataSpec) -> Images:
             spec = dataclasses.replace(spec, root=_existing_root(spec.root, spec.name))
         images = DATASETS[spec.name](spec)
         if spec.validation is not None:
-            _require_remaining(spec.validation, images.sizes[0])
+            train = images.sizes[0]
+            if train - spec.validation < 2:
+                remaining = f"two or more of the {train:,} training images must be left"
+                raise UserError(f"validation={spec.validation}: {remaining}; hold out fewer")
             images = images.hold_out(spec.validation, spec.test_limit)
         return images
     except UserError as error:
@@ -56,13 +59,6 @@ def load(spec: DataSpec) -> Images:
     except OSError as error:
         what = error.filename or spec.root or spec.name
         raise UserError(printable(f"{what} cannot be read ({error.strerror or error})")) from None
-
-
-def _require_remaining(validation: int, train: int) -> None:
-    """Raise ``UserError`` where held-out images would leave fewer than two to train on."""
-    if train - validation < 2:
-        left = f"two or more of the {train:,} training images must be left"
-        raise UserError(f"validation={validation}: {left}; hold out fewer")
 
 
 def _existing_root(given: str, name: str) -> str:

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Sequence
 from pathlib import Path
 
-from bnrecon.data.in_memory import InMemoryImages
+from bnrecon.data.in_memory import InMemoryImages, from_arrays
 from bnrecon.data.spec import DataSpec, default_root
 from bnrecon.data.tree import Split
 from bnrecon.runtime.errors import Interrupted, RunError, UserError, first_line
@@ -42,8 +42,8 @@ class Published(abc.ABC):
         """What the root may hold, as a message that ends with it says."""
 
     @abc.abstractmethod
-    def load(self) -> InMemoryImages:
-        """Read the data set in whichever layout the root holds it."""
+    def read_folder(self, folder: Path) -> Arrays:
+        """Read the images of a folder, <split>/<class>/*."""
 
     @abc.abstractmethod
     def read(self) -> Arrays:
@@ -52,6 +52,29 @@ class Published(abc.ABC):
     @abc.abstractmethod
     def download(self) -> None:
         """Download what is missing or damaged to the root."""
+
+    @classmethod
+    def load(cls, spec: DataSpec) -> InMemoryImages:
+        """Read the data set in whichever layout the root holds it."""
+        requested = cls(spec)
+        return from_arrays(requested.spec, *requested.arrays())
+
+    def arrays(self) -> Arrays:
+        """The layout that is there.
+
+        What is named after the data set comes first, so that one folder can hold several; a tree
+        without a name comes last.
+        """
+        named = self.root / self.spec.name
+        if (named / "train").is_dir():
+            return self.read_folder(named)
+        if (self.root / "train").is_dir() and not self.published():
+            return self.read_folder(self.root)
+        return self.read_or_download()
+
+    def published(self) -> list[Path]:
+        """Those of torchvision's files that the root holds."""
+        return [path for name in self.files if (path := self.root / name).exists()]
 
     def read_or_download(self) -> Arrays:
         """Read torchvision's files, after a download if one is needed and allowed.

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from bnrecon.data.batches import Batches, EpochPosition
+from bnrecon.data.batches import EpochPosition
 from bnrecon.data.image_file import read_image
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.interruption import leave_group, signals_blocked
@@ -25,7 +25,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass
-class StreamedImages(Batches):
+class StreamedImages:
     """A classification data set read from files as it is used.
 
     With torchvision's standard ImageNet transforms: training images are cropped by
@@ -99,7 +99,7 @@ class StreamedImages(Batches):
     def train_batches(
         self, at: EpochPosition, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the epoch's augmented batches; see ``Batches``.
+        """Yield the epoch's augmented batches; see ``InMemoryImages``.
 
         An image's crop depends on its place in the order too.
         """
@@ -121,7 +121,7 @@ class StreamedImages(Batches):
     def test_batches(
         self, batch_size: int, device: torch.device, limit: int | None = None, start: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the test images with their class numbers; see ``Batches``."""
+        """Yield the test images with their class numbers; see ``InMemoryImages``."""
         items: list[Item] = [(path, label, None) for path, label in self.test_files[start:limit]]
         for images, labels in self._read(_Files(items, self._centre()), batch_size):
             yield _to(images, device, torch.float32), labels.to(device, non_blocking=True)

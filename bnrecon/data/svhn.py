@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from bnrecon.data.in_memory import InMemoryImages
 from bnrecon.data.published import Arrays
 from bnrecon.data.small_images import SmallImages
-from bnrecon.data.spec import DataSpec
 
 __all__ = ["load_svhn"]
 
 SPLITS = ("train", "test")  # not "extra": the papers' accuracies are without it
 
 
-def load_svhn(spec: DataSpec) -> InMemoryImages:
-    """SVHN: 73,257 training and 26,032 test images; see ``SmallImages`` for the layouts."""
-    return _Svhn(spec).load()
-
-
 class _Svhn(SmallImages):
-    """torchvision's loader of MATLAB's files: it verifies their published checksums first.
+    """SVHN: 73,257 training and 26,032 test images.
 
-    The files call the digit 0 by the label 10; the loader changes it to 0.
+    torchvision's loader of MATLAB's files verifies their published checksums first. The files call
+    the digit 0 by the label 10; the loader changes it to 0.
     """
 
     files = ("train_32x32.mat", "test_32x32.mat")
@@ -47,3 +41,6 @@ class _Svhn(SmallImages):
         for split in SPLITS:
             url, file, checksum = SVHN.split_list[split]
             download_url(url, self.root, file, checksum)  # nothing where the file is there
+
+
+load_svhn = _Svhn.load

@@ -36,12 +36,11 @@ __all__ = [
 __getattr__ = import_on_use(
     __name__,
     {
-        "DISTRIBUTIONS": "register",
-        "Distribution": "register",
-        "Features": "pair",
-        "choose_width": "register",
-        "distribution": "register",
-        "draw": "drawing",
-        "register_features": "register",
+        "drawing": ["draw"],
+        "pair": ["Features"],
+        "register": [
+            *("DISTRIBUTIONS", "Distribution", "choose_width", "distribution"),
+            "register_features",
+        ],
     },
 )

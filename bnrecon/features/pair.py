@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from bnrecon.features.draws import Draws, draws_digest
 from bnrecon.features.portable_random import Stream
 from bnrecon.features.shapes import LayerShape
-from bnrecon.features.sign import sign_digest, sign_factors
 from bnrecon.operators.mapped import allocate_mapped, mapped_tensor
 from bnrecon.operators.rows import Rows, TableRows
-from bnrecon.operators.signs import GROUP
+from bnrecon.operators.signs import GROUP, SignMatrix
 from bnrecon.runtime.digests import tensor_digest
 
 __all__ = ["Features", "identity_weights", "shared_feature_rows"]
@@ -23,6 +25,7 @@ __all__ = ["Features", "identity_weights", "shared_feature_rows"]
 # Of features that are made or read at once, where they are not in memory.
 RUN_BYTES = {"cpu": 2**23, "cuda": 2**28}
 CPU = torch.device("cpu")
+HASHED_BYTES = 2**25  # of bits that are in memory at once: 32 blocks, each drawn by a thread
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Features:
             )
         if self.stream is None:
             raise ValueError(f"features of pattern {self.pattern} have no rows of their own")
-        return sign_factors(self.shape, self.width, self.stream)
+        return _sign_factors(self.shape, self.width, self.stream)
 
     def stored(self, storage: str) -> Features:
         """The same features in memory, in a file to which they are written by parts, or neither."""
@@ -180,7 +183,7 @@ class Features:
         size = "x".join(map(str, sides))
         if self.stream is not None:
             beside = tensor_digest(skip) if skip else ""
-            return sign_digest(self.shape, self.width, self.stream, beside)
+            return _sign_digest(self.shape, self.width, self.stream, beside)
         if self.draws is not None:
             return self._digest_of_draws
         if self.first is not None and self.second is not None:
@@ -244,3 +247,30 @@ def _kronecker_weights(
     return first, second.transpose(1, 2).reshape(
         shape.outputs, len(first), *shape.kernel
     ).contiguous()
+
+
+def _sign_factors(shape: LayerShape, width: int, stream: Stream) -> tuple[SignMatrix, SignMatrix]:
+    """A (c1, c0) and B^T (c1, c2 taps) with entries ±sqrt(2 / fan-in), rounded to float32.
+
+    >>> first, second = _sign_factors(LayerShape(3, 2, (3, 3)), 54, Stream(0, 0))
+    >>> first.size, (second.rows, second.columns)
+    (1.0, (54, 27))
+    """
+
+    def factor(columns: int, fan_in: int, word: str) -> SignMatrix:
+        size = float(np.float32(math.sqrt(2 / fan_in)))
+        return SignMatrix(width, columns, size, lambda start, stop: stream.raw(start, stop, word))
+
+    first = factor(shape.inputs, shape.inputs, "first")
+    return first, factor(shape.outputs * shape.taps, width * shape.taps, "second")
+
+
+def _sign_digest(shape: LayerShape, width: int, stream: Stream, beside: str = "") -> str:
+    """SHA-256 of the sizes, of ``beside``, and of both factors' bits, read a few at a time."""
+    sides = (width, shape.outputs, shape.inputs, *shape.kernel)
+    digest = hashlib.sha256(f"sign {sides} {beside};".encode())
+    for factor in _sign_factors(shape, width, stream):
+        for start in range(0, factor.bytes, HASHED_BYTES):
+            stop = min(start + HASHED_BYTES, factor.bytes)
+            digest.update(factor.draw(start, stop).data)
+    return digest.hexdigest()

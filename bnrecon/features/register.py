@@ -144,9 +144,8 @@ def register_features(
     """Register ``draw(shape, width, stream)``, which returns A (c1, c0) and B (c2, c1, kh, kw).
 
     All its randomness must come from ``stream``, a ``bnrecon.features.portable_random.Stream``.
-    Results belong to the source files of the module that registers and of the user's modules that
-    it imports (a changed comment is a rerun), and to the values bound to the function; with a
-    ``version`` to that instead.
+    Results belong to the source file of the module that registers (a changed comment is a rerun),
+    or to the ``version``.
 
     Args:
         name: what ``features=name`` selects it by.
@@ -156,7 +155,7 @@ def register_features(
         takes_strict: the function takes a fourth argument ``strict``: keep all-zero features.
         widths: the only widths there are, of ``"minimum"`` and ``"maximum"``; any, if empty.
         at_most_n: there are n features at most.
-        version: to be changed when the draws change; without it the source files count.
+        version: to be changed when the draws change; without it the source file counts.
 
     >>> @register_features("cauchy")
     ... def cauchy(shape, width, stream):

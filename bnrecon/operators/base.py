@@ -50,9 +50,9 @@ class Operator(Products, abc.ABC):
     def column_norms(self) -> torch.Tensor:
         """Euclidean norms of M's columns, or numbers near them: solvers scale columns by them."""
 
-    @abc.abstractmethod
     def leading(self, count: int) -> Operator:
-        """The matrix of the first ``count`` columns."""
+        """The matrix of the first ``count`` columns, where each can be left out."""
+        raise NotImplementedError
 
     def dense(self) -> torch.Tensor:
         """M itself, stored by columns, so that LAPACK can factorize it in place."""

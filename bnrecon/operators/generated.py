@@ -149,8 +149,7 @@ def _prepared(
     second, first = (factor.hold(dtype, device) for factor in factors)
     if (
         dtype == torch.bfloat16
-        and isinstance(second, SignMatrix)
-        and isinstance(first, SignMatrix)
+        and type(second) is type(first) is SignMatrix
         and has_room_for_signs(second.rows * (second.columns + first.columns), device)
     ):
         return ExpandedSigns.of(second, device), ExpandedSigns.of(first, device)

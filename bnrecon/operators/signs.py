@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import torch
 
 from bnrecon.operators.base import CHUNK_BYTES
-from bnrecon.operators.rows import Rows
 from bnrecon.runtime.hardware import available_memory
 
 __all__ = ["GROUP", "ExpandedSigns", "SignMatrix", "expand", "has_room_for_signs"]
@@ -164,11 +163,12 @@ class SignMatrix:
 
 
 @dataclass(frozen=True)
-class ExpandedSigns:
+class ExpandedSigns(SignMatrix):
     """A ``SignMatrix`` on a GPU, its signs in bf16 too: expanding bits takes longer than products.
 
+    Tiles of other types than bf16 are made from the bits.
+
     Args:
-        matrix: the bits, from which tiles of other types than bf16 are made.
         table: the signs (rows, columns), in bf16.
 
     >>> words = np.array([[1, 2]], dtype="<i2").view("u1").ravel()
@@ -179,9 +179,7 @@ class ExpandedSigns:
             [ 1., -1.]], dtype=torch.bfloat16))
     """
 
-    matrix: SignMatrix
-    table: torch.Tensor
-    signs_only: ClassVar[bool] = True
+    table: torch.Tensor = field(kw_only=True)
 
     @classmethod
     def of(cls, matrix: SignMatrix, device: torch.device) -> ExpandedSigns:
@@ -191,47 +189,25 @@ class ExpandedSigns:
         rows = max(1, TILE_NUMBERS // max(1, matrix.columns))
         for part, tile in matrix.tiles(rows, table.dtype, device):
             table[part] = tile
-        return cls(matrix, table)
+        return cls(**vars(matrix), table=table)
 
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return self.matrix.rows
-
-    @property
-    def columns(self) -> int:
-        """How long each is."""
-        return self.matrix.columns
-
-    @property
-    def size(self) -> float:
-        """What tiles have to be multiplied by."""
-        return self.matrix.size
-
-    def hold(self, dtype: torch.dtype, device: torch.device) -> Rows:
-        """These signs in bf16; their bits, prepared for products in another type."""
+    def hold(self, dtype: torch.dtype, device: torch.device) -> SignMatrix:
+        """These signs in bf16; their bits alone, prepared for products in another type."""
         if (dtype, device) == (self.table.dtype, self.table.device):
             return self
-        return self.matrix.hold(dtype, device)
+        bits = SignMatrix(self.rows, self.columns, self.size, self.draw, self.held)
+        return bits.hold(dtype, device)
 
     def leading(self, count: int) -> ExpandedSigns:
         """The first ``count`` rows."""
-        return ExpandedSigns(self.matrix.leading(count), self.table[:count])
-
-    def norms(self, device: torch.device) -> torch.Tensor:
-        """Euclidean norms of the rows, all the same."""
-        return self.matrix.norms(device)
-
-    def values(self, part: slice, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Some rows, (count, columns)."""
-        return self.matrix.values(part, dtype, device)
+        return dataclasses.replace(self, rows=count, table=self.table[:count])
 
     def tiles(
         self, rows: int, dtype: torch.dtype, device: torch.device
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         """The runs of rows that ``SignMatrix.tiles`` gives, not copied where they are in bf16."""
         if dtype != self.table.dtype:
-            yield from self.matrix.tiles(rows, dtype, device)
+            yield from super().tiles(rows, dtype, device)
             return
         step = GROUP * _groups(rows, -(-self.rows // GROUP))
         for start in range(0, self.rows, step):

@@ -49,12 +49,6 @@ class Selection(Operator):
         """Square roots of how many rows a feature has."""
         return torch.bincount(self.feature, minlength=self.shape[1]).to(self.dtype).sqrt()
 
-    def leading(self, count: int) -> Selection:
-        """Not defined where a row's feature is cut off."""
-        if count < self.shape[1]:
-            raise ValueError("a Selection has no leading part: each row needs its feature")
-        return self
-
 
 class Kronecker(Operator):
     """M = U2 ⊗ U1 for U2 (m, m) and U1 (c0, c0): ``M x = vec(U2 X U1^T)``, X = x as (m, c0).
@@ -93,9 +87,3 @@ class Kronecker(Operator):
     def column_norms(self) -> torch.Tensor:
         """Products of the factors' column norms."""
         return torch.outer(self.u2.norm(dim=0), self.u1.norm(dim=0)).reshape(-1)
-
-    def leading(self, count: int) -> Kronecker:
-        """Not defined."""
-        if count < self.shape[1]:
-            raise ValueError("a Kronecker product has no leading part")
-        return self

@@ -3,7 +3,6 @@
 ``partition(network, slice_)`` has the regions with their affine maps and the folded hyperplanes.
 """
 
-from bnrecon.partition.cost import measure_cost, random_network
 from bnrecon.partition.counting import (
     count_by_local_map,
     count_by_sampling,
@@ -13,6 +12,7 @@ from bnrecon.partition.counting import (
     sample_ball,
 )
 from bnrecon.partition.network import Layer
+from bnrecon.partition.random_network import random_network
 from bnrecon.partition.result import Folds, Partition, Region, Regions
 from bnrecon.partition.slice import Slice, rectangle, slice_along, slice_of
 from bnrecon.partition.statistics import adapt_layers, set_statistics
@@ -31,7 +31,6 @@ __all__ = [
     "count_in_slice",
     "detection_probability",
     "fold_distances",
-    "measure_cost",
     "partition",
     "random_network",
     "rectangle",

@@ -175,9 +175,7 @@ def _cut_activation(
     source: torch.Tensor, polygons: Polygons, layer: int, found: _Found
 ) -> tuple[np.ndarray, Units]:
     """Record an activation's zero sets; the units that cut a region, and which region."""
-    lines = _lines(source)
-    floor = FLOOR * np.abs(lines).max(axis=(1, 2))
-    values = polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0]
+    lines, floor, values = _at_vertices(source, polygons)
     tolerance = thresholds(lines, floor[:, None])
     above = (values > tolerance[:, None]).any(1)
     below = (values < -tolerance[:, None]).any(1)
@@ -197,9 +195,7 @@ def _cut_pooling(
     source: torch.Tensor, members: np.ndarray, polygons: Polygons, layer: int, found: _Found
 ) -> tuple[np.ndarray, Units]:
     """Record where a pooling's maximum changes; the units that cut a region, and which region."""
-    lines = _lines(source)
-    floor = FLOOR * np.abs(lines).max(axis=(1, 2))
-    values = polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0]
+    lines, floor, values = _at_vertices(source, polygons)
     of_pools = values[:, :, members]  # (R, V, units, m)
     winner = of_pools.mean(1).argmax(2)[:, None, :, None]
     won = np.take_along_axis(of_pools, winner, 3)[..., 0]
@@ -243,6 +239,19 @@ def _record_pooling(
             a, b = ends[real, :1], ends[real, 1:]
             part = np.stack([start[real], end[real]], 1)[..., None]
             found.add_folds(layer, unit[at][real], a + (b - a) * part)
+
+
+def _at_vertices(
+    source: torch.Tensor, polygons: Polygons
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each unit's affine function, the rounding error (R,), and the values (R, V, units)."""
+    lines = _lines(source)
+    floor = FLOOR * np.abs(lines).max(axis=(1, 2))
+    return (
+        lines,
+        floor,
+        polygons.vertices @ lines[..., 1:].transpose(0, 2, 1) + lines[:, None, :, 0],
+    )
 
 
 def _lines(values: torch.Tensor) -> np.ndarray:

@@ -32,14 +32,13 @@ class AffineMap(NamedTuple):
     mean: torch.Tensor
     variance: torch.Tensor
 
-    def parameters(self, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """γ = s · sqrt(var + eps) and β = t + s · mean, with which BatchNorm computes this map."""
-        gamma = self.scale * (self.variance.double() + eps).sqrt()
-        return gamma, self.shift + self.scale * self.mean.double()
-
     def values(self, eps: float) -> tuple[torch.Tensor, ...]:
-        """What that BatchNorm holds: γ, β, mean and variance."""
-        return *self.parameters(eps), self.mean, self.variance
+        """What a BatchNorm that computes this map holds: γ, β, mean and variance.
+
+        These are γ = s · sqrt(var + eps) and β = t + s · mean.
+        """
+        gamma = self.scale * (self.variance.double() + eps).sqrt()
+        return gamma, self.shift + self.scale * self.mean.double(), self.mean, self.variance
 
     def to(self, device: torch.device) -> AffineMap:
         """The same map on a device."""

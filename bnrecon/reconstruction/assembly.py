@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 
 from bnrecon.construction.activation import FIRST_ACTIVATIONS, LinearRegion, linear_region
-from bnrecon.construction.two_layer import TargetLayer
 from bnrecon.features.pair import Features
 from bnrecon.operators.system import Scales, System
 from bnrecon.reconstruction.affine_map import AffineMap, shift_at_output
@@ -21,7 +20,7 @@ from bnrecon.reconstruction.moments import LayerMoments
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
 from bnrecon.reconstruction.refusal import dtype_name
 from bnrecon.reconstruction.report import LayerReport, Reconstruction
-from bnrecon.reconstruction.solving import group_system, tolerance_for
+from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.reconstruction.source_file import LayerRecipe
 from bnrecon.reconstruction.source_layer import SourceLayer
 from bnrecon.reconstruction.substitution import freeze, substitute
@@ -155,8 +154,8 @@ def build_layer(
     reports, maps, regions = [], [], []
     parts = zip(pairs, source.target.split(), solution.scale.chunk(len(pairs)), strict=True)
     for group, (pair, target, scale) in enumerate(parts):
-        system = group_system(planned, target, pair)
-        reports.append(_checked(planned, target, system, scale, solution.report))
+        system, spec_of_group = layer_problem(planned, target, pair)
+        reports.append(_checked(system, spec_of_group.tolerance, scale, solution.report))
         scales = system.scales(scale.to(system.rhs))
         del system  # its float64 factors, before the layer's errors form others
         seen = None if moments is None else moments.of_group(group, len(pairs))
@@ -180,18 +179,15 @@ def build_layer(
 
 
 def _checked(
-    planned: PlannedLayer,
-    target: TargetLayer,
-    system: System,
-    scale: torch.Tensor,
-    report: SolverReport,
+    system: System, tolerance: float, scale: torch.Tensor, report: SolverReport
 ) -> SolverReport:
     """The report with the residual that the scales, be they of another plan, have in this one."""
     residual = relative_residual(system, scale.to(system.rhs))
-    converged = residual <= tolerance_for(planned, target, system)
+    converged = residual <= tolerance
     why = FOREIGN if report.converged and not converged else report.diagnosis
-    report = dataclasses.replace(report, converged=converged, diagnosis=why)
-    return dataclasses.replace(report, relative_residual=residual)
+    return dataclasses.replace(
+        report, converged=converged, diagnosis=why, relative_residual=residual
+    )
 
 
 def _maps(

@@ -180,7 +180,11 @@ def identity_output(
     if activation is None:
         kernel = scale.transpose(1, 2).reshape(len(scale), shape.inputs, *geometry.kernel)
         return apply_kernel(x, kernel, shift.sum((1, 2)), geometry.groups, **geometry.movement)
-    sides = _sides(x, geometry)
+    sizes = (x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation)
+    sides = [
+        (side - dilation * (kernel - 1) - 1) // step + 1
+        for side, kernel, step, dilation in zip(*sizes, strict=True)
+    ]
     taps = itertools.product(*map(range, geometry.kernel))
     seen = [_at_tap(x, tap, geometry, sides, strided=True) for tap in taps]
     groups = torch.stack(seen, 1).reshape(len(x), len(seen), geometry.groups, shape.inputs, -1)
@@ -189,12 +193,3 @@ def identity_output(
         for output, (s, t) in enumerate(zip(scale, shift, strict=True))
     ]
     return torch.stack(outputs, 1).reshape(len(x), len(scale), *sides)
-
-
-def _sides(x: torch.Tensor, geometry: Geometry) -> list[int]:
-    """Sides of the output for a padded input."""
-    sizes = (x.shape[2:], geometry.kernel, geometry.stride, geometry.dilation)
-    return [
-        (side - dilation * (kernel - 1) - 1) // step + 1
-        for side, kernel, step, dilation in zip(*sizes, strict=True)
-    ]

@@ -185,6 +185,5 @@ class Reconstruction:
         ``bnrecon.load_source(path, model)``, the full one by ``load_state_dict`` of
         ``safetensors.torch.load_file(path)``.
         """
-        write = source_file.save_full if full else source_file.save
-        write(Path(path), self.network, self.recipes)
+        source_file.save(Path(path), self.network, self.recipes, full)
         return Path(path)

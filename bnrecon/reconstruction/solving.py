@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bnrecon.construction.residual import layer_system
 from bnrecon.construction.two_layer import TargetLayer
@@ -20,7 +20,7 @@ from bnrecon.solvers.pruning import prune
 from bnrecon.solvers.solving import solve
 from bnrecon.solvers.spec import SolverSpec
 
-__all__ = ["group_system", "solve_layer", "tolerance_for"]
+__all__ = ["layer_problem", "solve_layer"]
 
 
 @outside_torch_modes
@@ -54,12 +54,13 @@ def solve_layer(
     (torch.Size([18]), True)
     """
     problems = (
-        _problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
+        layer_problem(layer, target, layer.draw(group) if pairs is None else pairs[group])
         for group, target in enumerate(layer.found.target.split())
     )
     try:
         if layer.features.keep is not None:
-            return _prune(layer, problems)
+            kept, method = layer.features.kept(layer.width), str(layer.features.pruning)
+            return join_solutions([prune(*problem, kept, method) for problem in problems])
         if layer.groups > 1:
             return solve_groups(problems)
         return solve(*next(problems), checkpoint)
@@ -67,32 +68,23 @@ def solve_layer(
         raise type(error)(f"{layer.label}: {error}") from None
 
 
-def _prune(layer: PlannedLayer, problems: Iterable[tuple[System, SolverSpec]]) -> Solution:
-    """Solve every group with the features that are kept."""
-    count, method = layer.features.kept(layer.width), layer.features.pruning
-    return join_solutions([prune(*problem, count, str(method)) for problem in problems])
+def layer_problem(
+    layer: PlannedLayer, target: TargetLayer, pair: Features
+) -> tuple[System, SolverSpec]:
+    """The system of a layer, or of one group of it, and the solver's settings for it.
 
+    The relative residual to reach is tolerance · min(1, ‖W‖ / ‖b‖), W being the target's weight and
+    b the right-hand side. A skip connection that has to be cancelled can make b far larger than W,
+    as can small outputs that are scaled up; the error is to be small relative to W.
 
-def _problem(layer: PlannedLayer, target: TargetLayer, pair: Features) -> tuple[System, SolverSpec]:
-    """A group's system, and the solver's settings with the residual that it has to reach."""
-    system = group_system(layer, target, pair)
-    tolerance = tolerance_for(layer, target, system)
-    return system, dataclasses.replace(layer.solver, tolerance=tolerance)
-
-
-def group_system(layer: PlannedLayer, target: TargetLayer, pair: Features) -> System:
-    """The system of a layer, or of one group of it, for its target and its pair of features."""
-    orthogonal = distribution(layer.features.name).orthogonal
-    return layer_system(target, pair, layer.found.module.weight.device, orthogonal)
-
-
-def tolerance_for(layer: PlannedLayer, target: TargetLayer, system: System) -> float:
-    """The relative residual to reach: tolerance · min(1, ‖W‖ / ‖b‖).
-
-    W is the target's weight and b the right-hand side. A skip connection that has to be cancelled
-    can make b far larger than W, as can small outputs that are scaled up; the error is to be small
-    relative to W.
+    Args:
+        layer: the layer.
+        target: it, or one of its groups.
+        pair: the features of that.
     """
+    orthogonal = distribution(layer.features.name).orthogonal
+    system = layer_system(target, pair, layer.device, orthogonal)
     wanted = system.weight if system.outer is None else system.rhs
     norm, rhs = float(target.weight.norm()), float(wanted.norm())
-    return layer.solver.tolerance * (min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0)
+    share = min(1.0, norm / rhs) if norm > 0 and rhs > 0 else 1.0
+    return system, dataclasses.replace(layer.solver, tolerance=layer.solver.tolerance * share)

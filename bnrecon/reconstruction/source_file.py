@@ -28,7 +28,7 @@ from bnrecon.runtime.errors import RunError, UserError, nearest, shorten
 from bnrecon.runtime.hardware import available_memory
 from bnrecon.runtime.torch_modes import outside_torch_modes
 
-__all__ = ["LayerRecipe", "collapse", "load_source", "save", "save_full", "source_layers"]
+__all__ = ["LayerRecipe", "collapse", "load_source", "save", "source_layers"]
 
 ROLES = ("first", "second")  # of a source layer's normalizations,
 NORM_KEYS = ("gamma", "beta", "mean", "variance")  # of which a file has these
@@ -61,12 +61,23 @@ def source_layers(network: nn.Module) -> dict[str, SourceLayer]:
 
 
 @outside_torch_modes
-def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
+def save(path: Path, network: nn.Module, recipes: list[LayerRecipe], full: bool = False) -> None:
     """Write normalization parameters, everything else that is not drawn, and the recipes.
 
-    γ and β are written in float64, running statistics as the network holds them.
+    γ and β are written in float64, running statistics as the network holds them. With ``full`` the
+    whole state dict is written, frozen weights included; ``UserError`` is raised where these are
+    not in memory, and so no part of the state.
     """
     layers = source_layers(network)
+    metadata = {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]}
+    if full:
+        if elsewhere := [name for name, layer in layers.items() if layer.unheld]:
+            raise UserError(
+                f"full=True: the frozen weights of {shorten(elsewhere)} are not in memory; rebuild "
+                "with storage=memory, or save without full"
+            )
+        files.write_tensors(path, network.state_dict(), metadata)
+        return
     tensors: dict[str, torch.Tensor] = {}
     for name, layer in layers.items():
         norms = (layer.first_norm, layer.second_norm)
@@ -76,26 +87,7 @@ def save(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
     prefixes = _prefixes(layers)
     rest = {k: v for k, v in network.state_dict().items() if not k.startswith(prefixes)}
     tensors |= {f"rest|{name}": value for name, value in rest.items()}
-    files.write_tensors(path, tensors, _metadata(recipes))
-
-
-@outside_torch_modes
-def save_full(path: Path, network: nn.Module, recipes: list[LayerRecipe]) -> None:
-    """Write the full state dict, frozen weights included, with the recipes beside it.
-
-    Raises ``UserError`` where these are not in memory, and so no part of the state.
-    """
-    elsewhere = [name for name, layer in source_layers(network).items() if layer.unheld]
-    if elsewhere:
-        raise UserError(
-            f"full=True: the frozen weights of {shorten(elsewhere)} are not in memory; rebuild "
-            "with storage=memory, or save without full"
-        )
-    files.write_tensors(path, network.state_dict(), _metadata(recipes))
-
-
-def _metadata(recipes: list[LayerRecipe]) -> dict[str, Any]:
-    return {"format": 1, "layers": [dataclasses.asdict(recipe) for recipe in recipes]}
+    files.write_tensors(path, tensors, metadata)
 
 
 def _prefixes(layers: Mapping[str, SourceLayer]) -> tuple[str, ...]:

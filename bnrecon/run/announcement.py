@@ -71,7 +71,7 @@ def announce(config: RunConfig, data: Images, device: torch.device) -> Plan:
     lines = [
         *_description(config, data, device, network, plan),
         f"testing   {_tests(expected.tested, data.sizes[1])}",
-        f"expect    {_in_words(expected, _known(config, data, device))}",
+        f"expect    {_duration(config, data, device, expected)}",
         f"needs     {_needs(plan, len(config.seeds))}",
         *(f"note      {note}" for note in [*_notes(config, data, expected), *plan.notes]),
     ]
@@ -130,19 +130,17 @@ def _tests(tested: int, images: int) -> str:
     )
 
 
-def _known(config: RunConfig, data: Images, device: torch.device) -> str | None:
-    """Why nothing is trained, if nothing is."""
-    if config.target.weights is not None:
-        return f"weights of {config.target.weights}"
-    return "already trained" if is_trained(config.target_request, data, device) else None
-
-
-def _in_words(expected: _Expected, known: str | None) -> str:
+def _duration(config: RunConfig, data: Images, device: torch.device, expected: _Expected) -> str:
+    """How long each step takes; why nothing is trained, if nothing is."""
     training, solving, testing = (
         format_duration(max(1, seconds))
         for seconds in (expected.training, expected.solving, expected.testing)
     )
-    trained = f"about {training} training," if known is None else f"no training ({known}), about"
+    trained = f"about {training} training,"
+    if config.target.weights is not None:
+        trained = f"no training (weights of {config.target.weights}), about"
+    elif is_trained(config.target_request, data, device):
+        trained = "no training (already trained), about"
     return f"{trained} {solving} solving, {testing} testing"
 
 
@@ -178,6 +176,10 @@ def _description(
     oversampling = least if least == most else f"{least} to {most}"
     dtype = str(training_plan(config.target_request, device).dtype).removeprefix("torch.")
     tested = "test" if config.data.validation is None else "held-out training"
+    train, trained = config.train, ""
+    if config.target.weights is None:
+        batch = min(train.batch_size, data.sizes[0])
+        trained = f": {train.epochs} epochs, batch {batch}, peak rate {train.lr:g}"
     return [
         f"data      {data.name}: {data.sizes[0]} training and {data.sizes[1]} {tested} images of "
         f"{height}x{width}x{channels}",
@@ -187,31 +189,19 @@ def _description(
         f"source    {config.features.name}, {span} features a layer "
         f"(oversampling {oversampling}), solver {config.solver.name}, "
         f"seeds {', '.join(map(str, config.seeds))}",
-        f"scale     {config.scale}{_training(config, data.sizes[0])}",
+        f"scale     {config.scale}{trained}",
         f"device    {hardware.describe_device(device)}, training in {dtype}",
     ]
-
-
-def _training(config: RunConfig, images: int) -> str:
-    """How the target is trained on so many images."""
-    train = config.train
-    if config.target.weights is not None:
-        return ""
-    return f": {train.epochs} epochs, batch {min(train.batch_size, images)}, peak rate {train.lr:g}"
 
 
 def _notes(config: RunConfig, data: Images, expected: _Expected) -> list[str]:
     """What the run does otherwise than its options seem to say."""
     target, notes = config.target, []
-    skipped = (
-        skipped_poolings(data.shape, target.groups[: target.poolings])
-        if isinstance(target, VggTarget)
-        else 0
-    )
-    if skipped:
-        notes.append(f"{skipped} poolings are skipped: the image's side is already 1")
-    given = config.target.weights is not None
-    if not given and config.train.warmup_epochs > config.train.epochs / 2:
+    if isinstance(target, VggTarget):
+        skipped = skipped_poolings(data.shape, target.groups[: target.poolings])
+        if skipped:
+            notes.append(f"{skipped} poolings are skipped: the image's side is already 1")
+    if target.weights is None and config.train.warmup_epochs > config.train.epochs / 2:
         notes.append(
             f"warm-up is cut from {config.train.warmup_epochs:g} to half of the "
             f"{config.train.epochs} epochs"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from bnrecon.reconstruction.attention import unpack
 from bnrecon.reconstruction.geometry import geometry_of, pad
 from bnrecon.reconstruction.kernels import LAYERS, Layer
 from bnrecon.reconstruction.plan import Plan, PlannedLayer
-from bnrecon.reconstruction.substitution import substitute, uncompiled
+from bnrecon.reconstruction.substitution import share_parameters, substitute, uncompiled
 from bnrecon.runtime.precision import precision_schedule
 from bnrecon.solvers import SolverSpec
 from bnrecon.solvers.iterative import expected_iterations, integers_pay
@@ -84,31 +85,20 @@ def pixels(network: nn.Module, shape: tuple[int, int, int]) -> dict[str, Positio
     >>> pixels(network, (3, 8, 8))
     {'0': Positions(inside=100, out=16, applied=16)}
     """
-    network = unpack(uncompiled(network), substitute)
-    layers = {name: part for name, part in network.named_modules() if isinstance(part, LAYERS)}
-    found = dict.fromkeys(layers, Positions(0, 0, 0))
+    running = unpack(share_parameters(uncompiled(network)), substitute)
+    layers = {name: part for name, part in running.named_modules() if isinstance(part, LAYERS)}
+    positions = dict.fromkeys(layers, Positions(0, 0, 0))
 
-    def watch(name: str) -> Callable[..., None]:
-        def hook(module: Layer, inputs: tuple, named: dict, output: torch.Tensor) -> None:
-            seen = _positions(module, inputs[0] if inputs else named["input"], output)
-            found[name] = Positions(*(sum(pair) for pair in zip(found[name], seen, strict=True)))
+    def add(name: str, module: Layer, inputs: tuple, named: dict, output: torch.Tensor) -> None:
+        seen = _positions(module, inputs[0] if inputs else named["input"], output)
+        positions[name] = Positions(*map(sum, zip(positions[name], seen, strict=True)))
 
-        return hook
-
-    handles = [
-        module.register_forward_hook(watch(name), with_kwargs=True)
-        for name, module in layers.items()
-    ]
-    training = network.training
-    first = next(network.parameters())
-    try:
-        with torch.inference_mode():
-            network.eval()(torch.zeros(1, *shape, device=first.device, dtype=first.dtype))
-    finally:
-        network.train(training)
-        for handle in handles:
-            handle.remove()
-    return found
+    for name, module in layers.items():
+        module.register_forward_hook(partial(add, name), with_kwargs=True)
+    first = next(running.parameters())
+    with torch.inference_mode():
+        running(torch.zeros(1, *shape, device=first.device, dtype=first.dtype))
+    return positions
 
 
 def _positions(module: Layer, given: torch.Tensor, output: torch.Tensor) -> Positions:

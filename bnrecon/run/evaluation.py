@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -21,12 +21,11 @@ SOURCE_BATCH = 64  # images that the real source network sees at once
 FEWEST = 64  # of its images from which a reserve of the others is told
 
 
-@dataclass(frozen=True)
-class SourceEvaluation:
+class SourceEvaluation(NamedTuple):
     """Accuracy of a source network, how it was measured, and how its predictions compare.
 
     Args:
-        percent: accuracy on all ``images`` test images.
+        accuracy: in percent, on all ``images`` test images.
         images: how many were tested.
         source_images: how many of them went through the real source network; the others went
             through its collapsed form.
@@ -36,7 +35,7 @@ class SourceEvaluation:
         predictions: the classes of source and target compared, on all test images.
     """
 
-    percent: float
+    accuracy: float
     images: int
     source_images: int
     largest_logit_difference: float

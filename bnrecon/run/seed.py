@@ -68,25 +68,21 @@ def run_seed(run: RunContext, seed: int) -> SeedRecord:
     if note := _far_logits(run, layers, outcome):
         logger.warning("seed %d: %s", seed, note)
         notes = [*notes, note]
-    parameters = list(source.parameters())
+    parameters, parts = list(source.parameters()), list(source_layers(source).values())
+    measured = outcome._asdict()
+    del measured["largest_logit"]  # which the note alone is about
     record = SeedRecord(
         seed=seed,
-        accuracy=outcome.percent,
         layers=tuple(layers),
         seconds=solved.seconds + time.monotonic() - started,
         solving_seconds=solving_seconds,
-        images=outcome.images,
-        source_images=outcome.source_images,
-        largest_logit_difference=outcome.largest_logit_difference,
-        largest_difference_to_target=outcome.largest_difference_to_target,
-        outside_linear_region=sum(layer.outside for layer in source_layers(source).values()),
+        outside_linear_region=sum(layer.outside for layer in parts),
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-        parameters=sum(p.numel() for p in parameters)
-        + sum(layer.unheld for layer in source_layers(source).values()),
+        parameters=sum(p.numel() for p in parameters) + sum(layer.unheld for layer in parts),
         notes=tuple(notes),
         key=run.seed_key,
-        predictions=outcome.predictions,
         source=file_digest(path),
+        **measured,
     )
     files.write_json(folder / "result.json", record.to_json())
     for file in solved_layers(folder):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 
 from bnrecon.reconstruction.plan import PlannedLayer
-from bnrecon.reconstruction.solving import group_system, tolerance_for
+from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.run.context import RunContext
 from bnrecon.run.seed_files import SolvedLayers
 from bnrecon.runtime.errors import RunError, UserError
@@ -75,9 +74,6 @@ def _solve(pending: Sequence[Pending]) -> Iterator[Solution]:
     shared = pair = None
     for layer, _ in pending:
         pair = pair or layer.draw()
-        system = group_system(layer, layer.found.target, pair)
+        system, spec = layer_problem(layer, layer.found.target, pair)
         shared = shared or SharedFactorization(system.matrix, len(pending))
-        spec = dataclasses.replace(
-            layer.solver, tolerance=tolerance_for(layer, layer.found.target, system)
-        )
         yield shared.solve(system, spec)

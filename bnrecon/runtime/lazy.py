@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["import_on_use"]
 
 
-def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make a module's ``__getattr__`` (PEP 562) from names and the submodules that define them.
+def import_on_use(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Make a module's ``__getattr__`` (PEP 562) from submodules and the names that they define.
 
-    >>> import_on_use("bnrecon.features", {"LayerShape": "shapes"})("LayerShape").__name__
+    >>> import_on_use("bnrecon.features", {"shapes": ["LayerShape"]})("LayerShape").__name__
     'LayerShape'
     """
 
     def __getattr__(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        for submodule, defined in names.items():
+            if name in defined:
+                return getattr(importlib.import_module(f"{package}.{submodule}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__

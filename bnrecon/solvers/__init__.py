@@ -35,15 +35,9 @@ __all__ = [
 __getattr__ = import_on_use(
     __name__,
     {
-        "SOLVERS": "register",
-        "Answer": "base",
-        "Choice": "solving",
-        "Solution": "base",
-        "SolverReport": "base",
-        "Unsuitable": "base",
-        "choose": "solving",
-        "diagnose": "diagnosis",
-        "register_solver": "register",
-        "solve": "solving",
+        "base": ["Answer", "Solution", "SolverReport", "Unsuitable"],
+        "diagnosis": ["diagnose"],
+        "register": ["SOLVERS", "register_solver"],
+        "solving": ["Choice", "choose", "solve"],
     },
 )

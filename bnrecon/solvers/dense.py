@@ -17,6 +17,7 @@ __all__ = ["approximate_inverse", "corrected", "factorize", "gmres", "lu", "refi
 
 # Libraries of dense linear algebra index entries by 32-bit integers: n² may not reach 2^31.
 LARGEST = 46_340
+MOST_STEPS = 400  # of GMRES, where ``SolverSpec.max_iterations`` gives no other limit
 RESTART = 60  # GMRES vectors held before a restart: 2 · 60 · 8 n bytes
 APART = 2  # singular values that the approximate inverse treats apart
 CORRECTIONS = 10  # of the float64 LU, at most; one suffices unless κ(M) nears 1e16
@@ -104,20 +105,24 @@ def refined(system: System, spec: SolverSpec) -> Answer:
     GMRES only needs most of the spectrum of M times the approximate inverse near 1
     (``approximate_inverse``).
     """
-    return corrected(system, spec, _factors(system.operator.to(FLOAT32)))
+    factors = _factors(system.operator.to(FLOAT32))
+    return corrected(system, spec, approximate_inverse(system.operator, factors))
 
 
 def corrected(
-    system: System, spec: SolverSpec, factors: tuple[torch.Tensor, torch.Tensor]
+    system: System,
+    spec: SolverSpec,
+    precondition: Callable[[torch.Tensor], torch.Tensor],
+    factorized: str = "LU in float32",
 ) -> Answer:
-    """The solution of a system by GMRES in float64, from the LU factors of M in float32."""
+    """The solution of a system by GMRES in float64, with an approximate inverse in float32."""
     operator, rhs = system.operator, system.rhs
-    precondition = approximate_inverse(operator, factors)
-    limit, tolerance = spec.max_iterations or 400, spec.tolerance / 10
+    limit, tolerance = spec.max_iterations or MOST_STEPS, spec.tolerance / 10
     with ResidualBar(f"correcting {len(rhs)} x {len(rhs)}", spec.tolerance) as bar:
         x, steps = gmres(operator, rhs, precondition, tolerance, limit, show=bar.show)
     at_limit = steps >= limit and bool((rhs - operator.matvec(x)).norm() > tolerance * rhs.norm())
-    return Answer(x, steps, precision="LU in float32, corrected in float64", at_limit=at_limit)
+    precision = f"{factorized}, corrected in float64"
+    return Answer(x, steps, precision=precision, at_limit=at_limit)
 
 
 def approximate_inverse(
@@ -188,7 +193,6 @@ def gmres(
     precondition: Callable[[torch.Tensor], torch.Tensor],
     tolerance: float,
     max_iterations: int,
-    restart: int = RESTART,
     show: Callable[[int, float], None] = lambda *_: None,
 ) -> tuple[torch.Tensor, int]:
     """Restarted GMRES with right preconditioning, residual recomputed at each restart.
@@ -199,7 +203,6 @@ def gmres(
         precondition: applies an approximate inverse to (n,).
         tolerance: relative residual at which to stop.
         max_iterations: products with the matrix, at most.
-        restart: vectors held before a restart.
         show: called with iterations and relative residual.
 
     Returns:
@@ -214,7 +217,7 @@ def gmres(
         if size <= target or not size < 0.9 * last:
             break
         last = float(size)
-        steps = min(restart, max_iterations - spent)
+        steps = min(RESTART, max_iterations - spent)
         basis = torch.empty(steps + 1, len(rhs), dtype=rhs.dtype, device=rhs.device)
         directions = torch.empty(steps, len(x), dtype=rhs.dtype, device=rhs.device)
         basis[0] = residual / size

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 
 from bnrecon.operators.base import Operator, Products
+from bnrecon.operators.columns import Scaled, inverse_norms
 from bnrecon.operators.integers import IntegerProducts, find_signs
-from bnrecon.operators.scaled import Scaled, inverse_norms
 from bnrecon.operators.system import System
 from bnrecon.runtime.hardware import has_fast_int8
 from bnrecon.runtime.precision import (

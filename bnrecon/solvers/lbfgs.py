@@ -140,23 +140,16 @@ def svd_lbfgs(system: System, spec: SolverSpec) -> Answer:
     improve LBFGS". Exactly, M V S^-1 = U; it is formed as the product, so that the SVD's own
     rounding stays in the system that is solved.
     """
-    back, preconditioned, rhs = _precondition(system)
-    found = minimize(
-        preconditioned.matmul, preconditioned.T.matmul, rhs, torch.zeros_like(rhs), spec
-    )
-    return found._replace(x=back @ found.x)
+    return _preconditioned(system, spec, lambda _, rhs: torch.zeros_like(rhs))
 
 
 def svd_lu_lbfgs(system: System, spec: SolverSpec) -> Answer:
     """Precondition by an SVD, solve by LU, finish with LBFGS (the same, Fig. 2d)."""
-    back, preconditioned, rhs = _precondition(system)
-    start = torch.linalg.solve(preconditioned, rhs)
-    found = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, start, spec)
-    return found._replace(x=back @ found.x)
+    return _preconditioned(system, spec, torch.linalg.solve)
 
 
-def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """V S^-1 (columns, rows), M V S^-1 (rows, rows) and b, in float32."""
+def _preconditioned(system: System, spec: SolverSpec, start: Callable) -> Answer:
+    """LBFGS in float32 on M V S^-1 (rows, rows) and b, from what ``start`` makes of these."""
     dense = system.operator.to(FLOAT32).dense()
     with clock(
         f"SVD of {dense.shape[0]} x {dense.shape[1]}",
@@ -166,7 +159,10 @@ def _precondition(system: System) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     if not float(values[-1]) > 0:
         raise LinAlgError("a singular value is zero")
     back = vh.T / values
-    return back, dense @ back, system.rhs.to(torch.float32)
+    preconditioned, rhs = dense @ back, system.rhs.to(torch.float32)
+    first = start(preconditioned, rhs)
+    solved = minimize(preconditioned.matmul, preconditioned.T.matmul, rhs, first, spec)
+    return solved._replace(x=back @ solved.x)
 
 
 def minimize(

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from bnrecon.operators.base import Operator, Products
+from bnrecon.operators.columns import Scaled, inverse_norms, select_columns
 from bnrecon.operators.eliminated import Eliminated
-from bnrecon.operators.scaled import Scaled, inverse_norms
-from bnrecon.operators.selected import select_columns
 from bnrecon.operators.system import System
 from bnrecon.runtime.errors import UserError
 from bnrecon.runtime.precision import FLOAT32
@@ -86,7 +85,9 @@ def prune_to(
         counts: how many features may be used.
         method: see ``prune``.
     """
-    _check(system, spec, method)
+    if isinstance(system.operator, Eliminated):
+        raise UserError(none_to_spare(*system.matrix.shape))
+    check_solver(method, spec)
     columns = system.operator.shape[1]
     order: torch.Tensor | None = None
     whole: Solution | None = None
@@ -103,22 +104,17 @@ def prune_to(
             whole = solve(system, spec)
             order = _largest_first(whole.scale.abs() * system.operator.column_norms())
         if method == "magnitude" and whole is not None:
-            solution = _keep(system, spec, whole, order[:count])
+            kept = order[:count]
+            scale = _spread(system, kept, whole.scale[kept])  # as they are
+            solution = _reported(system, spec, scale, whole.report)
         else:
             solution = refit(system, spec, order[:count])
         report = dataclasses.replace(solution.report, seconds=time.perf_counter() - started)
         approximated = method == "magnitude" or count < system.operator.shape[0]
         if approximated and not report.converged:
-            kept = f"approximated: {method} keeps {count} of {columns} features"
-            report = dataclasses.replace(report, diagnosis=kept)
+            why = f"approximated: {method} keeps {count} of {columns} features"
+            report = dataclasses.replace(report, diagnosis=why)
         yield Solution(solution.scale, report)
-
-
-def _check(system: System, spec: SolverSpec, method: str) -> None:
-    """Raise ``UserError`` for a system or a solver that does not go with pruning."""
-    if isinstance(system.operator, Eliminated):
-        raise UserError(none_to_spare(*system.matrix.shape))
-    check_solver(method, spec)
 
 
 def none_to_spare(equations: int, features: int) -> str:
@@ -138,11 +134,6 @@ def check_solver(method: str, spec: SolverSpec) -> None:
         raise UserError(
             f"pruning={method} does not use solver={spec.name}; take solver=auto, or pruning=refit"
         )
-
-
-def _keep(system: System, spec: SolverSpec, whole: Solution, kept: torch.Tensor) -> Solution:
-    """The scales of the kept features as they are."""
-    return _reported(system, spec, _spread(system, kept, whole.scale[kept]), whole.report)
 
 
 def refit(system: System, spec: SolverSpec, kept: torch.Tensor) -> Solution:

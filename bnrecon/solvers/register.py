@@ -116,9 +116,8 @@ def register_solver(
 ) -> Callable:
     """Register a user's solver: a function ``(system, spec) -> (x, iterations)``, or an ``Answer``.
 
-    Results belong to the source files of the module that registers and of the user's modules that
-    it imports (a changed comment is a rerun), and to the values bound to the function; with a
-    ``version`` to that instead.
+    Results belong to the source file of the module that registers (a changed comment is a rerun),
+    or to the ``version``.
 
     Args:
         name: what ``solver=name`` selects it by.
@@ -127,7 +126,7 @@ def register_solver(
             solve.
         norm: which of many solutions it finds.
         square: whether it needs square systems, so that c1 = n where no width is given.
-        version: to be changed when the solver changes; without it its source files count.
+        version: to be changed when the solver changes; without it its source file counts.
 
     >>> @register_solver("pinv", memory=lambda rows, columns: 24 * rows * columns, norm="minimum")
     ... def pseudo_inverse(system, spec):

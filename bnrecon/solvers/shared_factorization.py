@@ -15,7 +15,13 @@ from bnrecon.runtime.errors import RunError
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer, LinAlgError, Solution, Unsuitable, require_memory
-from bnrecon.solvers.dense import approximate_inverse, check_dense, factorize, gmres, refined_memory
+from bnrecon.solvers.dense import (
+    approximate_inverse,
+    check_dense,
+    corrected,
+    factorize,
+    refined_memory,
+)
 from bnrecon.solvers.register import lookup
 from bnrecon.solvers.solving import check_finite, solve_with
 from bnrecon.solvers.spec import SolverSpec
@@ -23,7 +29,6 @@ from bnrecon.solvers.spec import SolverSpec
 __all__ = ["SharedFactorization", "solve_together"]
 
 NAME = "shared_lu"
-MOST_STEPS = 400  # of GMRES for a target
 
 
 class SharedFactorization:
@@ -109,19 +114,13 @@ class SharedFactorization:
         return Solution(solution.scale, dataclasses.replace(solution.report, seconds=seconds))
 
     def _answer(self, system: System, spec: SolverSpec) -> Answer:
-        operator, rhs = system.operator, system.rhs
-        if isinstance(operator, Eliminated):
-            precondition = self._bordered(operator)
+        if isinstance(system.operator, Eliminated):
+            precondition = self._bordered(system.operator)
         else:
             if self._inverse is None:
-                self._inverse = approximate_inverse(operator, self.factors)
+                self._inverse = approximate_inverse(system.operator, self.factors)
             precondition = self._inverse
-        limit, tolerance = spec.max_iterations or MOST_STEPS, spec.tolerance / 10
-        x, steps = gmres(operator, rhs, precondition, tolerance, limit)
-        left = rhs - operator.matvec(x)
-        at_limit = steps >= limit and bool(left.norm() > tolerance * rhs.norm())
-        precision = "LU in float32 for several targets, corrected in float64"
-        return Answer(x, steps, precision=precision, at_limit=at_limit)
+        return corrected(system, spec, precondition, "LU in float32 for several targets")
 
     def _bordered(self, operator: Eliminated) -> Callable[[torch.Tensor], torch.Tensor]:
         """The approximate inverse of a target's eliminated system, by K."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bnrecon.targets.image_size import require_side
+from bnrecon.targets.models import require_side
 
 __all__ = ["dropout_cnn", "dropout_resnet"]
 

@@ -43,10 +43,9 @@ def register_target(name: str, version: str | None = None) -> Callable[[Builder]
 
     Args:
         name: the family's name.
-        version: without one, a trained target belongs to the source files of the module that
-            registers and of your modules that it imports (a changed comment means a new training),
-            and to the values bound to the builder. With one it belongs to the version instead:
-            change it when the network changes.
+        version: without one, a trained target belongs to the source file of the module that
+            registers (a changed comment means a new training). With one it belongs to the version
+            instead: change it when the network changes.
 
     >>> @register_target("two_linear")
     ... def two_linear(shape, classes, width):

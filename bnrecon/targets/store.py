@@ -85,124 +85,185 @@ def obtain_target(
     """
     folder = target_folder(request, data, device)
     own = own_folder(request, data, device.type, training_plan(request, device).dtype)
-    network, about = build_target(request, data), None
-    read = functools.partial(_read_stored, request, data, folder, network)
+    wanted, metadata = _Wanted(request, data, device, own), None
+    network = wanted.build()
     if distributed.run_on_first_rank(lambda: is_trained(request, data, device)):
-        about = distributed.run_on_first_rank_before_others(read)
-    if about is None:
+        metadata = distributed.run_on_first_rank_before_others(lambda: wanted.read(folder, network))
+    if metadata is None:
         if request.target.weights is None:
-            _check_batches(network, request, data)
+            wanted.check_batches(network)
         folder = own
-        _say_what_is_left(request, data, device, own)
-        network, about = _train_under_lock(request, data, device, folder, trackers)
+        wanted.warn_of_unfinished()
+        network, metadata = wanted.train_under_lock(trackers)
     elif folder != own:
-        trained_in = about.get("device", "another device"), about.get("precision", "its precision")
-        logger.info("the stored target %s was trained on %s in %s", folder, *trained_in)
-    with trackers.track(f"targets/{folder.name}", about["config"]) as tracked:
-        log_training(tracked, about)
-    return Trained(network.to(device).eval(), folder, about)
+        where = metadata.get("device", "another device"), metadata.get("precision", "its precision")
+        logger.info("the stored target %s was trained on %s in %s", folder, *where)
+    with trackers.track(f"targets/{folder.name}", metadata["config"]) as tracked:
+        log_training(tracked, metadata)
+    return Trained(network.to(device).eval(), folder, metadata)
 
 
-def _train_under_lock(
-    request: TargetRequest, data: Images, device: torch.device, folder: Path, trackers: Trackers
-) -> tuple[nn.Module, dict[str, Any]]:
-    """Train, unless another process has done it in the meantime; then read what is stored."""
-    lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if distributed.rank_and_world_size()[0] == 0:
-        lock = locks.lock_folder(folder, f"training {request.target.name} ({folder})")
-    with lock:
-        network = build_target(request, data)
-        about = distributed.run_on_first_rank_before_others(
-            lambda: _read_stored(request, data, folder, network, set_aside=True)
-        )
-        if about is None:
-            with trackers.track(f"targets/{folder.name}", _options(request)) as tracked:
-                with attribute_errors(FAMILIES[request.target.family]):
-                    _train_and_save(request, data, device, folder, tracked)
-                network = build_target(request, data)
-                about = distributed.run_on_first_rank_before_others(
-                    lambda: _read_stored(request, data, folder, network)
-                )
-                if about is not None:
-                    log_training(tracked, about)
-    if about is None:
-        raise RunError(f"{folder}: the trained target cannot be read back; check the disk")
-    return network, about
+@dataclass(frozen=True)
+class _Wanted:
+    """A target that is asked for, and the folder that it has once it is trained here."""
 
+    request: TargetRequest
+    data: Images
+    device: torch.device
+    folder: Path
 
-def _say_what_is_left(
-    request: TargetRequest, data: Images, device: torch.device, own: Path
-) -> None:
-    """Warn of an unfinished training that another device or precision would go on with."""
-    if (own / CHECKPOINT).exists():
-        return
-    if (other := interrupted_elsewhere(request, data, device)) is not None:
-        kind, precision = other[0], str(other[1]).removeprefix("torch.")
-        logger.warning(
-            "an unfinished training of %s on %s in %s is left as it is; to go on with it give "
-            "device=%s train.precision=%s",
-            *(request.target.name, kind, precision, kind, precision),
-        )
+    def build(self) -> nn.Module:
+        return build_target(self.request, self.data)
 
+    def train_under_lock(self, trackers: Trackers) -> tuple[nn.Module, dict[str, Any]]:
+        """Train, unless another process has done it in the meantime; then read what is stored."""
+        folder, target = self.folder, self.request.target
+        lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if distributed.rank_and_world_size()[0] == 0:
+            lock = locks.lock_folder(folder, f"training {target.name} ({folder})")
+        with lock:
+            network = self.build()
+            metadata = distributed.run_on_first_rank_before_others(
+                lambda: self.read(folder, network, set_aside=True)
+            )
+            if metadata is None:
+                with trackers.track(f"targets/{folder.name}", _options(self.request)) as tracked:
+                    with attribute_errors(FAMILIES[target.family]):
+                        self._train_and_save(tracked)
+                    network = self.build()
+                    metadata = distributed.run_on_first_rank_before_others(
+                        lambda: self.read(folder, network)
+                    )
+                    if metadata is not None:
+                        log_training(tracked, metadata)
+        if metadata is None:
+            raise RunError(f"{folder}: the trained target cannot be read back; check the disk")
+        return network, metadata
 
-def _check_batches(network: nn.Module, request: TargetRequest, data: Images) -> None:
-    """Raise ``UserError`` for batches that are too small for the network's normalizations."""
-    processes = distributed.rank_and_world_size()[1]
-    batch = min(request.train.batch_size, data.sizes[0]) // processes
-    virtual = request.target.virtual_batch
-    if virtual is not None and virtual >= batch:
-        raise UserError(
-            f"target.virtual_batch={virtual:g}: must be below the {batch} images of a batch"
-            + (" and process" if processes > 1 else "")
-        )
-    if batch > 1:
-        return
-    trial = copy.deepcopy(network).train()
-    try:
-        trial(torch.zeros(1, *data.shape))
-    except ValueError as error:
-        given = f"{data.sizes[0]} training image"
-        if request.train.batch_size == 1:
-            given = "train.batch_size=1"
-        what = f"a batch of one image leaves {request.target.name} nothing to normalize over"
-        raise UserError(f"{given}: {what} ({error})") from None
+    def warn_of_unfinished(self) -> None:
+        """Warn of an unfinished training that another device or precision would go on with."""
+        if (self.folder / CHECKPOINT).exists():
+            return
+        if (other := interrupted_elsewhere(self.request, self.data, self.device)) is not None:
+            kind, precision = other[0], str(other[1]).removeprefix("torch.")
+            logger.warning(
+                "an unfinished training of %s on %s in %s is left as it is; to go on with it give "
+                "device=%s train.precision=%s",
+                *(self.request.target.name, kind, precision, kind, precision),
+            )
 
+    def check_batches(self, network: nn.Module) -> None:
+        """Raise ``UserError`` for batches that are too small for the network's normalizations."""
+        processes = distributed.rank_and_world_size()[1]
+        images, batch_size = self.data.sizes[0], self.request.train.batch_size
+        batch, target = min(batch_size, images) // processes, self.request.target
+        if target.virtual_batch is not None and target.virtual_batch >= batch:
+            raise UserError(
+                f"target.virtual_batch={target.virtual_batch:g}: must be below the {batch} images "
+                "of a batch" + (" and process" if processes > 1 else "")
+            )
+        if batch > 1:
+            return
+        trial = copy.deepcopy(network).train()
+        try:
+            trial(torch.zeros(1, *self.data.shape))
+        except ValueError as error:
+            cause = "train.batch_size=1" if batch_size == 1 else f"{images} training image"
+            what = f"a batch of one image leaves {target.name} nothing to normalize over"
+            raise UserError(f"{cause}: {what} ({error})") from None
 
-def _read_stored(
-    request: TargetRequest, data: Images, folder: Path, network: nn.Module, set_aside: bool = False
-) -> dict[str, Any] | None:
-    """Read a stored target into ``network``; ``None`` where there is none, or it is damaged.
+    def read(
+        self, folder: Path, network: nn.Module, set_aside: bool = False
+    ) -> dict[str, Any] | None:
+        """Read a stored target into ``network``; ``None`` where there is none, or it is damaged.
 
-    With ``set_aside`` a damaged file is named and renamed; the folder's lock must be held.
-    """
-    path = folder / WEIGHTS
-    try:
-        weights = files.read_tensors(path)[0]
-        network.load_state_dict(weights)
-        path = folder / ABOUT
-        about = files.read_json(path)
-        if not set(about) >= METADATA:
-            raise files.Damaged(f"{path} was written by another version of bnrecon")
-        if about.get("weights", digest := tensor_digest(weights)) != digest:
-            raise files.Damaged(f"{path} is of other weights than {WEIGHTS} beside it")
-        if other := difference(about, request, data):
-            raise files.Damaged(f"{path} is of another target, with {other}")
-    except FileNotFoundError:
-        if not (folder / ABOUT).exists():
-            return None  # not trained yet, or stopped just before it was said
-        reason: ValueError | str = f"{folder / ABOUT} is there without {WEIGHTS}"
-    except (ValueError, RuntimeError) as error:
-        reason = error if isinstance(error, ValueError) else f"{path} does not fit the network"
-    else:
-        with contextlib.suppress(OSError):  # left by a process that was killed at the very end
-            (folder / CHECKPOINT).unlink(missing_ok=True)
-        return about
-    if set_aside:  # both: what is said of one set of weights must not stand beside another
-        for name in (WEIGHTS, ABOUT):
-            files.quarantine(folder / name, reason)
-    else:
-        logger.warning("%s; the target is trained again", reason)
-    return None
+        With ``set_aside`` a damaged file is named and renamed; the folder's lock must be held.
+        """
+        path = folder / WEIGHTS
+        try:
+            weights = files.read_tensors(path)[0]
+            network.load_state_dict(weights)
+            path = folder / ABOUT
+            metadata = files.read_json(path)
+            if not set(metadata) >= METADATA:
+                raise files.Damaged(f"{path} was written by another version of bnrecon")
+            if metadata.get("weights", digest := tensor_digest(weights)) != digest:
+                raise files.Damaged(f"{path} is of other weights than {WEIGHTS} beside it")
+            if other := difference(metadata, self.request, self.data):
+                raise files.Damaged(f"{path} is of another target, with {other}")
+        except FileNotFoundError:
+            if not (folder / ABOUT).exists():
+                return None  # not trained yet, or stopped just before it was said
+            reason: ValueError | str = f"{folder / ABOUT} is there without {WEIGHTS}"
+        except (ValueError, RuntimeError) as error:
+            reason = error if isinstance(error, ValueError) else f"{path} does not fit the network"
+        else:
+            with contextlib.suppress(OSError):  # left by a process that was killed at the very end
+                (folder / CHECKPOINT).unlink(missing_ok=True)
+            return metadata
+        if set_aside:  # both: what is said of one set of weights must not stand beside another
+            for name in (WEIGHTS, ABOUT):
+                files.quarantine(folder / name, reason)
+        else:
+            logger.warning("%s; the target is trained again", reason)
+        return None
+
+    def _train_and_save(self, tracked: TrackedRun) -> None:
+        network = self.build()
+        if self.request.target.weights is not None:
+            load_given(network, self.request.target.weights)
+            network, trained = network.to(self.device), {"seconds": 0, "log": []}
+        else:
+            trained = self._train(network, tracked)
+        distributed.run_on_first_rank(lambda: self._test_and_save(network, trained))
+
+    def _train(self, network: nn.Module, tracked: TrackedRun) -> dict[str, Any]:
+        """Train a network, from its last checkpoint on; the seconds and the log."""
+        target, limit = self.request.target, self.request.train.time_limit
+        with StopRequest(None if limit is None else parse_duration(limit)) as stop:
+
+            def initialize(network: nn.Module) -> None:
+                initialize_statistics(network, target, self.data, self.device, stop)
+
+            log, spent = train(
+                network,
+                self.data,
+                training_plan(self.request, self.device),
+                self.device,
+                self.folder / CHECKPOINT,
+                stop,
+                initialize if target.initialization in INITIALIZED_FROM_DATA else None,
+                functools.partial(log_epoch, tracked),
+            )
+        return {"seconds": spent, "log": log}
+
+    def _test_and_save(self, network: nn.Module, trained: dict[str, Any]) -> None:
+        """Test a trained target and save it; one that diverged leaves nothing behind."""
+        request, checkpoint = self.request, self.folder / CHECKPOINT
+        try:
+            accuracy = measure_accuracy(network, self.data, self.device, "testing the target")
+        except RunError as error:
+            checkpoint.unlink(missing_ok=True)
+            if request.target.weights is not None:
+                raise UserError(f"target.weights={request.target.weights}: {error}") from None
+            advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
+            raise Diverged(f"training diverged: {error}; {advice}") from None
+        name = {"target": request.target.name}
+        files.write_tensors(self.folder / WEIGHTS, network.state_dict(), name)
+        metadata = {"accuracy": accuracy.percent, "images": accuracy.images} | trained
+        metadata |= {
+            "precision": str(training_plan(request, self.device).dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "config": _options(request),
+            "data_checksum": self.data.checksum(),
+            "commit": provenance.commit(),
+            "versions": provenance.versions(),
+            "code": target_code(request.target.family),
+            "processes": distributed.rank_and_world_size()[1],
+            "weights": tensor_digest(network.state_dict()),
+        }
+        files.write_json(self.folder / ABOUT, metadata)
+        checkpoint.unlink(missing_ok=True)
 
 
 def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -> str:
@@ -219,43 +280,6 @@ def difference(about: Mapping[str, Any], request: TargetRequest, data: Images) -
     return "" if about.get("data_checksum") in (None, data.checksum()) else "other images"
 
 
-def _train_and_save(
-    request: TargetRequest, data: Images, device: torch.device, folder: Path, tracked: TrackedRun
-) -> None:
-    network = build_target(request, data)
-    if request.target.weights is not None:
-        load_given(network, request.target.weights)
-        network, about = network.to(device), {"seconds": 0, "log": []}
-    else:
-        about = _train(network, request, data, device, folder, tracked)
-    distributed.run_on_first_rank(
-        lambda: _test_and_save(request, data, device, folder, network, about)
-    )
-
-
-def _train(
-    network: nn.Module,
-    request: TargetRequest,
-    data: Images,
-    device: torch.device,
-    folder: Path,
-    tracked: TrackedRun,
-) -> dict[str, Any]:
-    """Train a network, from its last checkpoint on; the seconds and the log."""
-    plan = training_plan(request, device)
-    limit = None if request.train.time_limit is None else parse_duration(request.train.time_limit)
-    with StopRequest(limit) as stop:
-
-        def initialize(network: nn.Module) -> None:
-            initialize_statistics(network, request.target, data, device, stop)
-
-        starts = initialize if request.target.initialization in INITIALIZED_FROM_DATA else None
-        log_row = functools.partial(log_epoch, tracked)
-        checkpoint = folder / CHECKPOINT
-        log, spent = train(network, data, plan, device, checkpoint, stop, starts, log_row)
-    return {"seconds": spent, "log": log}
-
-
 def _options(request: TargetRequest) -> dict[str, Any]:
     """What the target is and how it is trained."""
     options = {
@@ -267,38 +291,3 @@ def _options(request: TargetRequest) -> dict[str, Any]:
     if request.target.weights is not None:
         options["target"]["weights"] = Path(request.target.weights).name
     return options
-
-
-def _test_and_save(
-    request: TargetRequest,
-    data: Images,
-    device: torch.device,
-    folder: Path,
-    network: nn.Module,
-    about: dict[str, Any],
-) -> None:
-    """Test a trained target and save it; one that diverged leaves nothing behind."""
-    checkpoint = folder / CHECKPOINT
-    try:
-        accuracy = measure_accuracy(network, data, device, description="testing the target")
-    except RunError as error:
-        checkpoint.unlink(missing_ok=True)
-        if (given := request.target.weights) is not None:
-            raise UserError(f"target.weights={given}: {error}") from None
-        advice = f"lower train.lr (now {request.train.lr:g}), nothing of it is kept"
-        raise Diverged(f"training diverged: {error}; {advice}") from None
-    files.write_tensors(folder / WEIGHTS, network.state_dict(), {"target": request.target.name})
-    about = {"accuracy": accuracy.percent, "images": accuracy.images} | about
-    about |= {
-        "precision": str(training_plan(request, device).dtype).removeprefix("torch."),
-        "device": device.type,
-        "config": _options(request),
-        "data_checksum": data.checksum(),
-        "commit": provenance.commit(),
-        "versions": provenance.versions(),
-        "code": target_code(request.target.family),
-        "processes": distributed.rank_and_world_size()[1],
-        "weights": tensor_digest(network.state_dict()),
-    }
-    files.write_json(folder / ABOUT, about)
-    checkpoint.unlink(missing_ok=True)

@@ -151,12 +151,13 @@ class Trainer:
         self.network.train()
         take_step = Step(self.network, self.optimizer, self.plan, self.device)
         saved = started = time.monotonic()
-        already = self.seconds
+        already, share = self.seconds, (self.rank, self.processes)
         with self._bar() as bar:
             while self.step < self.total:
                 epoch, first = divmod(self.step, self.batches)
                 bar.set_description(f"epoch {epoch + 1}/{self.spec.epochs}")
-                for x, y in self._train_batches(epoch, first):
+                at = EpochPosition(self.spec.batch_size, self.spec.seed, epoch, first, share)
+                for x, y in self.data.train_batches(at, self.device, self.plan.dtype):
                     torch.manual_seed(self._noise_seed())
                     self.sums += take_step(x, y, self.schedule(self.step))
                     self.step += 1
@@ -184,11 +185,6 @@ class Trainer:
             unit_scale=True,
             disable=None if self.rank == 0 else True,  # None: where there is no terminal
         )
-
-    def _train_batches(self, epoch: int, first: int) -> Any:
-        spec, share = self.spec, (self.rank, self.processes)
-        at = EpochPosition(spec.batch_size, spec.seed, epoch, first, share)
-        return self.data.train_batches(at, self.device, self.plan.dtype)
 
     def _agree(self, look: bool, due: bool, stop: StopRequest) -> tuple[bool, bool]:
         """Whether to save and whether to stop, the same in all processes.

@@ -2,8 +2,8 @@
 
 import torch
 
+from bnrecon.operators.columns import Scaled, inverse_norms
 from bnrecon.operators.khatri_rao import KhatriRao
-from bnrecon.operators.scaled import Scaled, inverse_norms
 
 
 def test_products_are_those_of_the_matrix_with_columns_of_norm_1():

@@ -6,8 +6,8 @@ import torch
 from bnrecon.features.drawing import draw
 from bnrecon.features.matrix import feature_operator
 from bnrecon.features.shapes import LayerShape
+from bnrecon.operators.columns import Selected, select_columns
 from bnrecon.operators.khatri_rao import KhatriRao
-from bnrecon.operators.selected import Selected, select_columns
 from bnrecon.runtime.precision import FLOAT32
 
 CPU = torch.device("cpu")

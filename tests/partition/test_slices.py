@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from bnrecon.partition import (
-    measure_cost,
     partition,
     random_network,
     rectangle,
@@ -164,13 +163,6 @@ def test_drawings_are_vector_lines_in_the_layers_colours():
     ]
     coloured = found.draw(axes, layer=2, values=np.arange(6.0))
     assert (coloured.get_array() == found.folds.of(2).unit).all()
-
-
-def test_the_cost_is_measured_with_its_regions():
-    row = measure_cost(random_network(8, 2))
-    assert row["units"] == 16
-    assert row["regions"] > 16
-    assert row["microseconds_per_region"] == pytest.approx(1e6 * row["seconds"] / row["regions"])
 
 
 def test_the_network_is_not_changed():

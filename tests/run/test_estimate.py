@@ -9,7 +9,7 @@ import bnrecon
 from bnrecon.features.spec import FeatureSpec
 from bnrecon.operators.integers import find_signs
 from bnrecon.reconstruction.planning import plan_layers
-from bnrecon.reconstruction.solving import group_system
+from bnrecon.reconstruction.solving import layer_problem
 from bnrecon.run import estimate
 from bnrecon.runtime.precision import BFLOAT16, FLOAT32, FLOAT64
 from bnrecon.solvers import SolverSpec
@@ -171,7 +171,7 @@ def test_a_system_with_eliminated_outputs_is_not_solved_in_integers(width, integ
     plan = plan_layers(layer, FeatureSpec("sign", skip="outer", width=width), "matrix_free")
     faster = seconds_to_solve(plan) < seconds_to_solve(plan, False)
     (planned,) = plan.layers
-    system = group_system(planned, planned.found.target, planned.draw(0))
+    system, _ = layer_problem(planned, planned.found.target, planned.draw(0))
     assert faster == (find_signs(system.operator) is not None) == integers
 
 

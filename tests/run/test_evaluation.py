@@ -42,7 +42,7 @@ def test_images_of_the_smallest_margins_go_through_the_real_source(digits):
     )
     assert 0 < only_target != only_source > 0
     assert only_target + only_source < differ
-    assert outcome.percent == 100 * right / len(rows)
+    assert outcome.accuracy == 100 * right / len(rows)
     assert outcome.largest_difference_to_target == pytest.approx(largest)
 
 
@@ -75,7 +75,7 @@ def test_all_images_may_go_through_the_real_source(digits):
     assert outcome.predictions.reserve is None
     with torch.no_grad():
         right = sum(int((source(x).argmax(1) == y).sum()) for x, y in digits.test_batches(99, CPU))
-    assert outcome.percent == pytest.approx(100 * right / images)
+    assert outcome.accuracy == pytest.approx(100 * right / images)
 
 
 def test_fewer_than_64_images_of_the_real_source_tell_no_reserve_of_the_others(digits):

@@ -29,7 +29,7 @@ from bnrecon.reproduction.texts import Decision, Decisions, part, read_text
 from bnrecon.runtime.hardware import exact_float32
 from bnrecon.runtime.precision import FLOAT32
 from bnrecon.solvers.base import Answer
-from bnrecon.solvers.dense import corrected, factorize
+from bnrecon.solvers.dense import approximate_inverse, corrected, factorize
 from bnrecon.solvers.lbfgs import MAX_ITERATIONS, PYTORCHS, minimize, minimize_weight_error
 from bnrecon.solvers.spec import SolverSpec
 from bnrecon.studies.burkholz2024.power_laws import exponents, written
@@ -160,7 +160,10 @@ def _solutions(system: System, spec: SolverSpec) -> Solutions:
         if len(rhs) <= SMALL:
             products, rhs, start = (exact.matvec, exact.rmatvec), system.rhs, start.double()
             yield _timed(LBFGS_IN_FLOAT64, lambda: minimize(*products, rhs, start, spec))
-        yield _timed(REFINED, lambda: corrected(system, SolverSpec("refined"), factors))
+        refined, operator = SolverSpec("refined"), system.operator
+        yield _timed(
+            REFINED, lambda: corrected(system, refined, approximate_inverse(operator, factors))
+        )
 
 
 def _timed(step: str, solve: Callable[[], Answer]) -> tuple[str, Answer, float]:

@@ -70,7 +70,7 @@ def rebuild(
                 "layers": len(errors),
                 "n": max(layer.shape.equations for layer in plan.layers),
                 "target_accuracy": trained.about["accuracy"],
-                "accuracy": outcome.percent,
+                "accuracy": outcome.accuracy,
                 "images": outcome.images,
                 "predicted_otherwise": outcome.predictions.differ,
                 "source_images": outcome.source_images,

@@ -1,4 +1,4 @@
-"""Some columns of a matrix, as an operator of their own."""
+"""A matrix of which the columns are scaled, or some are taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,42 @@ from bnrecon.operators.base import Operator
 from bnrecon.operators.khatri_rao import KhatriRao
 from bnrecon.runtime.precision import Precision
 
-__all__ = ["Selected", "select_columns"]
+__all__ = ["Scaled", "Selected", "inverse_norms", "select_columns"]
+
+
+class Scaled:
+    """M D for D = diag(scaling), in the operator's precision.
+
+    >>> M = KhatriRao(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.ones(2, 1))
+    >>> Scaled(M, inverse_norms(M.column_norms())).matvec(torch.tensor([1.0, 0.0]))
+    tensor([0.6000, 0.8000])
+    """
+
+    def __init__(self, operator: Operator, scaling: torch.Tensor):
+        self.operator, self.dtype, self.shape = operator, operator.dtype, operator.shape
+        self.scaling = scaling.to(operator.dtype)
+
+    def matvec(self, y: torch.Tensor) -> torch.Tensor:
+        """M (D y)."""
+        return self.operator.matvec(self.scaling * y)
+
+    def rmatvec(self, r: torch.Tensor) -> torch.Tensor:
+        """D (M^T r)."""
+        return self.scaling * self.operator.rmatvec(r)
+
+
+def inverse_norms(norms: torch.Tensor) -> torch.Tensor:
+    """1 / norm of each column, at most the inverse of the smallest normal number; 0 for zero.
+
+    Args:
+        norms: (columns,), not negative.
+
+    Returns:
+        (columns,) factors that make columns of these norms as long as 1, but for subnormal norms,
+        whose inverse would be infinite.
+    """
+    smallest = torch.finfo(norms.dtype).tiny
+    return torch.where(norms > 0, 1 / norms.clamp_min(smallest), torch.zeros_like(norms))
 
 
 def select_columns(operator: Operator, index: torch.Tensor) -> Operator:
