@@ -58,7 +58,7 @@ def opens_text_without_encoding(node):
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     modes = [a.value for a in node.args if isinstance(a, ast.Constant)]
     binary = any("b" in str(mode) for mode in modes)
-    opens = name == "undecided" and not binary and (isinstance(node.func, ast.Name) or modes)
+    opens = name == "open" and not binary and (isinstance(node.func, ast.Name) or modes)
     reads = name == "read_text" and not node.args
     return (reads or opens) and "encoding" not in {word.arg for word in node.keywords}
 
