@@ -246,7 +246,7 @@ def test_no_width_makes_the_page_scroll_sideways(page, width):
     resized(page, width)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     contents = page.find_element(By.ID, "toc")
-    until(lambda: (contents.get_attribute("undecided") is None) == (width < 500))
+    until(lambda: (contents.get_attribute("open") is None) == (width < 500))
 
 
 def test_without_scripts_all_of_it_is_there(browser, report):
