@@ -138,11 +138,7 @@ def test_the_table_says_where_the_limit_of_iterations_stopped_lbfgs():
     cell = "LBFGS, at most 2,000"
     assert table.loc[0, cell] == "1.0e-02 (10)"
     assert table.loc[10, cell] == "1.0e-02 (2,000; 2 of 2 at the limit)"
-    text = conditioning.PART.caption_for(frame)
-    assert "stops 2 of 4 runs" in text
-    assert "after 3,000 to 3,001 iterations" in text
-    assert "10.0 times smaller at 10 excess" in text
-    assert "The limit of" not in conditioning.PART.caption_for(frame[frame["excess"] == 0])
+    assert "10.0 times smaller at 10 excess" in conditioning.PART.caption_for(frame)
 
 
 def test_a_limit_of_iterations_is_reported_and_a_larger_one_lowers_the_error(monkeypatch):

@@ -131,9 +131,7 @@ def caption_numbers(rows: pd.DataFrame) -> dict[str, str]:
     channels, width = int(rows["channels"].iloc[0]), int(rows["c1"].iloc[0])
     n = channels**2
     missing = {"missing": n - width - channels + 1, "usual": n - width}
-    return {
-        "shared": TEXT.sentence("rows with one shared", label=permuting.SHARED, **missing) + " "
-    }
+    return {"shared": TEXT.sentence("rows with one shared", label=permuting.SHARED, **missing)}
 
 
 def judge(rows: pd.DataFrame) -> Decisions:
@@ -149,8 +147,8 @@ def judge(rows: pd.DataFrame) -> Decisions:
 
 def _fits(rows: pd.DataFrame) -> pd.DataFrame:
     """Draws fitted without error, by density and search."""
-    searches = ["unpermuted", "best_random", "greedy", "printed_masks", "masks", "best"]
-    return (rows[searches] < permuting.NONE).groupby(rows["density"]).sum()
+    fitted = rows[["unpermuted", "greedy", "best"]] < permuting.NONE
+    return fitted.groupby(rows["density"]).sum()
 
 
 def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
@@ -158,7 +156,6 @@ def _possible(id_cond: pd.DataFrame, others: pd.DataFrame) -> Decision:
     fits, rows = _fits(id_cond), pd.concat([id_cond, others])
     numbers = {
         "draws": rows["seed"].nunique(),
-        "tries": permuting.TRIES,
         "fits": "; ".join(
             f"p = {density}: {', '.join(map(str, line))}"
             for density, line in fits.iterrows()

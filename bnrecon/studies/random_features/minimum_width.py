@@ -147,7 +147,7 @@ def judge(rows: pd.DataFrame) -> Decisions:
     if not set(TARGETS) <= set(rows["target"]):
         verdicts["any"] = "undecided"
     if len(normal):
-        verdicts["density" if normal.max() <= EXACT else "density, missed"] = normal.max() <= EXACT
+        verdicts["density"] = bool(normal.max() <= EXACT)
     return verdicts, {
         "normal": len(normal),
         "worst": normal.max(),
