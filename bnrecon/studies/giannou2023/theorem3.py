@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bnrecon.construction.sparse_invertibility import (
@@ -20,9 +21,10 @@ from bnrecon.construction.sparse_invertibility import (
     without_zero_column,
 )
 from bnrecon.reporting.figures import PAGE, PALETTE, new_figure
+from bnrecon.reporting.wording import span
 from bnrecon.reproduction.experiment import Task
 from bnrecon.reproduction.sweeps import sweep
-from bnrecon.reproduction.texts import Decisions, part
+from bnrecon.reproduction.texts import Decision, Decisions, part
 from bnrecon.studies.giannou2023.comparison import place_legend
 
 INDEPENDENT = "independent"  # the kind of rows that are not of products
@@ -43,9 +45,8 @@ IID = {
     "laptop": tuple((n, c) for n in (64, 256, 1024) for c in (1, 2, 3)),
 }
 IID["paper"] = IID["laptop"]
+BESIDE: dict[str, Any] = {"xytext": (-6, 5), "textcoords": "offset points"}
 IID_DRAWS = {"smoke": 10, "laptop": 1000, "paper": 10_000}
-
-Decision = tuple[bool | str, Mapping[str, Any]]  # of one claim, and the numbers it names
 
 
 def invertible(side: int, density: float, draws: int, numerical: int) -> pd.DataFrame:
@@ -170,6 +171,18 @@ def half_density(rows: pd.DataFrame) -> float:
     return crossing(rows["density"].to_numpy(), (rows["invertible"] / rows["draws"]).to_numpy())
 
 
+def theorem_3_density(side: int) -> float:
+    """The theorem's density as rows have it."""
+    return round(predicted_density(side, "theorem"), 6)
+
+
+def at_theorem_3(rows: pd.DataFrame) -> dict[int, tuple[int, int]]:
+    """By d at the theorem's density: how many products are invertible, and of how many."""
+    theorem = rows[rows["density"] == rows["side"].map(theorem_3_density)]
+    counts = theorem.groupby("side")[["invertible", "draws"]].sum()
+    return {int(side): (int(n), int(of)) for side, n, of in counts.itertuples()}
+
+
 def summarize(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per d: where the probability passes 1/2, beside what is predicted."""
 
@@ -197,41 +210,58 @@ def summarize(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Probability against the density, as it is and in units of log d / d."""
-    figure, (left, right) = new_figure(1, 2, (PAGE, 2.9), sharey=True)
-    groups = large_products(rows).groupby("side", sort=True)
-    for (side, group), colour in zip(groups, PALETTE, strict=False):
+    """Probability against the density, as it is and in units of log d / d; Theorem 3's density."""
+    figure, (left, middle, right) = new_figure(1, 3, (PAGE, 2.9))
+    large = large_products(rows)
+    for (side, group), colour in zip(large.groupby("side"), PALETTE, strict=False):
         group = group.sort_values("density")
-        share = group["invertible"] / group["draws"]
-        left.plot(group["density"], share, "o-", color=colour, label=f"d = {side}")
-        grid = np.linspace(0.02, group["density"].max(), 200)
-        left.plot(grid, [without_zero_column(side, p) for p in grid], ":", color=colour)
+        density, share = group["density"], group["invertible"] / group["draws"]
+        theorem = list((density == theorem_3_density(side)).to_numpy().nonzero()[0])
         unit = predicted_density(side, "conjecture")
-        right.plot(group["density"] / unit, share, "o-", color=colour)
+        style: dict[str, Any] = {"marker": "D", "markevery": theorem, "markersize": 4.5}
+        left.plot(density, share, color=colour, label=f"d = {side}", **style)
+        middle.plot(density / unit, share, color=colour, **style)
+        grid = np.linspace(0.02, density.max(), 200)
+        left.plot(grid, [without_zero_column(side, p) for p in grid], ":", color=colour)
     left.plot([], [], ":", color="black", label="no zero column")
-    left.set_xlabel("density p")
-    left.set_ylabel("probability of an invertible product")
-    right.set_xlabel("p / (log d / d)")
-    place_legend(figure, 7)
+    left.plot([], [], "D", color="black", markersize=4.5, label="p = sqrt(log d / d)")
+    left.set(title="(a)", xlabel="density p", ylabel="probability of an invertible product")
+    middle.set(title="(b)", xlabel="p / (log d / d)")
+    _draw_failures(right, at_theorem_3(large))
+    place_legend(figure, 4)
     return figure
+
+
+def _draw_failures(axes: Axes, counts: Mapping[int, tuple[int, int]]) -> None:
+    """At Theorem 3's density how often the product is singular, beside its 1/d."""
+    for side, (regular, draws) in counts.items():
+        low, high = 1 - upper_bound(regular, draws), 1 - lower_bound(regular, draws)
+        share = 1 - regular / draws
+        bars = [[share - low], [high - share]]
+        if regular == draws:  # on a logarithmic axis: the upper bound alone
+            axes.plot(side, high, "v", color="black", markerfacecolor="none")
+        else:
+            axes.errorbar(side, share, bars, marker="D", capsize=2, color="black", markersize=4.5)
+    axes.plot(list(counts), [1 / side for side in counts], "--", color=PALETTE[3])
+    if counts:
+        axes.annotate("1/d", (max(counts), 1 / max(counts)), color=PALETTE[3], **BESIDE)
+    axes.set(title="(c) p = sqrt(log d / d)", xlabel="d", ylabel="probability of a singular one")
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(list(counts), [str(side) for side in counts])
+    axes.minorticks_off()
 
 
 def decide(rows: pd.DataFrame) -> Decisions:
     """Theorem 3, Remark 3, Lemma 9 and Step 4, as far as their rows are there."""
     independent = rows[rows["kind"] == INDEPENDENT] if "kind" in rows else rows[:0]
-    large, small = large_products(rows), products(rows)
-    verdicts: dict[str, bool | str] = {}
-    numbers: dict[str, Any] = {}
-    for name, decide_one, chosen in (
-        ("Theorem 3", decide_theorem_3, large),
-        ("Remark 3", decide_remark_3, large),
-        ("Lemma 9", decide_lemma_9, small),
-        ("Step 4", decide_step_4, independent),
-    ):
-        if len(chosen):
-            verdicts[name], named = decide_one(chosen)
-            numbers |= named
-    return verdicts, numbers
+    large = large_products(rows)
+    chosen = {
+        decide_theorem_3: large,
+        decide_remark_3: large,
+        decide_lemma_9: products(rows),
+        decide_step_4: independent,
+    }
+    return [decide_one(group) for decide_one, group in chosen.items() if len(group)]
 
 
 def decide_theorem_3(rows: pd.DataFrame) -> Decision:
@@ -239,24 +269,23 @@ def decide_theorem_3(rows: pd.DataFrame) -> Decision:
 
     Contradicted where at the largest d even the upper bound is below it: else draws are too few.
     """
-    least: dict[int, float] = {}
-    most: dict[int, float] = {}
-    for side, group in rows.groupby("side", sort=True):
-        density = round(predicted_density(side, "theorem"), 6)
-        printed = group[group["density"] == density]
-        if len(printed):
-            counts = int(printed["invertible"].sum()), int(printed["draws"].sum())
-            least[side], most[side] = lower_bound(*counts), upper_bound(*counts)
+    counts = at_theorem_3(rows)
+    least = {side: lower_bound(*count) for side, count in counts.items()}
+    most = {side: upper_bound(*count) for side, count in counts.items()}
     held: list[int] = []
     for side in sorted(least, reverse=True):
         if least[side] < 1 - 1 / side:
             break
         held.insert(0, side)
     fails = bool(most) and most[max(most)] < 1 - 1 / max(most)
-    return "confirmed" if held else "contradicted" if fails else "undecided", {
-        "since": f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown",
-        "bounds": ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items()),
-    }
+    return (
+        "Theorem 3",
+        "confirmed" if held else "contradicted" if fails else "undecided",
+        {
+            "since": f"at least 1 - 1/d from d = {held[0]} to {held[-1]}" if held else "not shown",
+            "bounds": ", ".join(f"{bound:.3f} (d = {side})" for side, bound in least.items()),
+        },
+    )
 
 
 def decide_remark_3(rows: pd.DataFrame) -> Decision:
@@ -264,10 +293,14 @@ def decide_remark_3(rows: pd.DataFrame) -> Decision:
     by_side = rows.groupby("side", sort=True)
     ratios = [half_density(group) / bound_crossing(side) for side, group in by_side]
     ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
-    return "undecided", {
-        "low": min(ratios, default=math.nan),
-        "high": max(ratios, default=math.nan),
-    }
+    return (
+        "Remark 3",
+        "undecided",
+        {
+            "low": min(ratios, default=math.nan),
+            "high": max(ratios, default=math.nan),
+        },
+    )
 
 
 def decide_lemma_9(rows: pd.DataFrame) -> Decision:
@@ -276,21 +309,25 @@ def decide_lemma_9(rows: pd.DataFrame) -> Decision:
     small = rows[rows["numerical_draws"] == rows["draws"]]
     singular = small["draws"] - small["invertible"] - small["with_zero_column"]
     numbers = {"agree": agree, "compared": compared, "singular": int(singular.sum())}
-    return agree == compared, numbers
+    return "Lemma 9", agree == compared, numbers
 
 
 def decide_step_4(rows: pd.DataFrame) -> Decision:
     """Decided at C = 1, the density in print."""
-    shares = []
-    for (size, multiple), group in rows.groupby(["side", "multiple"], sort=True):
-        draws = group["draws"].sum()
-        singular, zero = draws - group["invertible"].sum(), group["with_zero_line"].sum()
-        shares.append(
-            f"{singular / draws:.3f} and {zero / draws:.3f} at n = {int(size)}, C = {int(multiple)}"
-        )
+    rows = rows.sort_values("side")
+    rows = rows.assign(
+        singular=1 - rows["invertible"] / rows["draws"], zero=rows["with_zero_line"] / rows["draws"]
+    )
     printed = rows[rows["multiple"] == 1]
-    share = 1 - (printed["invertible"] / printed["draws"]).min() if len(printed) else math.nan
-    return "false as stated" if share > 0.5 else "undecided", {"shares": "; ".join(shares)}
+    numbers = {
+        "sizes": ", ".join(f"{size:.0f}" for size in printed["side"]),
+        "shares": ", ".join(f"{share:.3f}" for share in printed["singular"]),
+        "zeros": ", ".join(f"{share:.3f}" for share in printed["zero"]),
+        "repaired": span(rows.loc[rows["multiple"] == 2, "singular"], ".3f"),
+        "more": span(rows.loc[rows["multiple"] == 3, "singular"], ".3f"),
+    }
+    wrong = printed["singular"].max() > 0.5
+    return "Step 4", "false as stated" if wrong else "undecided", numbers
 
 
 SMALL_LISTED = {"small": ", ".join(map(str, SMALL_SIDES))}

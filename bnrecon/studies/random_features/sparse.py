@@ -153,10 +153,9 @@ def judge(rows: pd.DataFrame) -> Decisions:
         difference = paired_difference_by(trained, "setting", SCALES[density], MASKED[density])
         loss = paired_difference_by(trained, "setting", ALL, MASKED[density])
         width, epochs = (int(trained[name].iloc[0]) for name in ("width", "epochs"))
-        numbers = {"density": density, "width": width, "epochs": epochs}
-        numbers |= {"difference": difference, "loss": loss}
-        numbers |= {"margin": MARGIN, "usual": USUAL_WIDTH}
-        numbers["finding"] = density == DENSITIES[0]  # the one that the paper names
+        numbers = {"difference": difference, "loss": loss, "margin": MARGIN, "usual": USUAL_WIDTH}
+        numbers |= {"density": density, "width": width, "epochs": epochs}
+        numbers |= {"finding": density == DENSITIES[0]}  # the one that the paper names
         if difference is not None:
             decisions.append(("equal", decide_equal(difference), numbers))
         if loss is not None:
